@@ -69,13 +69,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
         pool: 0,
         ..PlatformOptions::default()
     });
-    for (sandbox, why) in [
-        ("process", "keeps no warm pool"),
-        (
-            "namespace",
-            "no native worker waits in a sandbox of kind namespace",
-        ),
-    ] {
+    for sandbox in ["process", "namespace"] {
         let options = LeaseOptions {
             sandbox: sandbox.into(),
             ..platform.lease_options()
@@ -103,7 +97,9 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
             "{told}"
         );
         assert!(
-            told["why"].as_str().is_some_and(|told| told.contains(why)),
+            told["why"]
+                .as_str()
+                .is_some_and(|why| why.contains("keeps no warm pool")),
             "{told}"
         );
         assert_eq!(
@@ -141,4 +137,61 @@ fn a_lease_that_is_not_known_is_said_to_be_so() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("no lease is known"));
     let output = platform.run(&["explain", "ffff"]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("hotlease leases --all"));
+}
+
+#[test]
+fn a_native_worker_waits_in_a_sandbox_once_a_lease_has_asked_for_one_and_serves_one_lease() {
+    let platform = Platform::start_with(PlatformOptions {
+        pool: 1,
+        ..PlatformOptions::default()
+    });
+    let options = || LeaseOptions {
+        sandbox: "namespace".into(),
+        ..platform.lease_options()
+    };
+    let code = Code::open(library("echo")).expect("a library");
+    let waiting = || {
+        let workers = platform.manager().workers().expect("listed");
+        let waits = |kind: &str| {
+            let pooled = workers.iter().filter(|worker| worker.state == "pooled");
+            pooled
+                .filter(|worker| worker.sandbox == kind)
+                .map(|worker| worker.pid)
+                .collect::<Vec<_>>()
+        };
+        (waits("process").len(), waits("namespace"))
+    };
+    until_true("the usual one waits", LIMIT, || waiting().0 == 1);
+    assert_eq!(waiting().1, [0; 0], "nobody has asked for a sandbox");
+    let first = match Invoker::allocate(&code, options()) {
+        Err(Error::Refused(Refusal::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
+        first => first.expect("a lease"),
+    };
+    let why = first.phases().start.cold;
+    assert!(why.contains("they do once leases ask for them"), "{why}");
+    first.deallocate().expect("given back");
+    until_true("the next one waits", LIMIT, || waiting().1.len() == 1);
+    let [pid] = waiting().1[..] else {
+        panic!("one waits: {:?}", waiting());
+    };
+    let second = Invoker::allocate(&code, options()).expect("a lease");
+    let told = explained(&platform, &[&second.lease().to_string()]);
+    assert_eq!(
+        (&told["warm"], &told["sandbox"], &told["why"]),
+        (&1.into(), &"namespace".into(), &"".into()),
+        "{told}"
+    );
+    let serving = platform.manager().workers().expect("listed");
+    let serves = |worker: &&hotlease_wire::grpc::WorkerInfo| worker.lease == second.lease().to_string();
+    assert_eq!(serving.iter().find(serves).map(|worker| worker.pid), Some(pid));
+    let mut output = [0; 3];
+    second
+        .function("echo")
+        .expect("it is there")
+        .invoke(b"abc", &mut output)
+        .expect("it runs");
+    second.deallocate().expect("given back");
+    until_true("it has gone with its lease", LIMIT, || {
+        waiting().1.len() == 1 && waiting().1 != [pid]
+    });
 }

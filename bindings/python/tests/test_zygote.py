@@ -1,13 +1,16 @@
 """Imports that an executor names, and workers that are forked from an interpreter that has done them."""
 
 import importlib
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 
 import hotlease
 import pytest
-from hotlease import Executor
+from hotlease import Executor, _programs
 
 _FORKED = "forked from a zygote"
 # Bytes of its own that a process has after it has used numpy. An expression, as a function would have its module imported.
@@ -151,3 +154,19 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_lease_waiting_and_is_said(mon
         start, facts = _again(["hanging"], lambda start: "no zygote: " in start.why, seconds=60)
     assert "not ready after 30 s" in start.why
     assert facts["sum"] == 45.0, "and workers start as ever"
+
+
+def test_bench_of_cold_starts_has_rows_of_workers_forked_before_and_during_the_lease():
+    pytest.importorskip("numpy")
+    command = [_programs.find("hotlease"), "--json", "bench", "cold", "--programs", "packages", "--kinds", "namespace"]
+    command += ["--rounds", "2", "--dropped", "0", "--python", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = {row["params"]["start"]: row for row in rows if row["params"].get("in") == "namespace" and "measured" in row}
+    for start in "zygote", "fork":
+        details = rows[start]["details"]
+        assert rows[start]["samples"] == 2 and details["why"] == "", rows[start]
+        assert 0 < sum(details["phases_us"].values()) <= details["total_us"]
+        assert details["private_bytes"] > 0
+    waited, forked = (rows[start]["details"]["phases_us"] for start in ("zygote", "fork"))
+    assert "sandbox" in forked and "sandbox" not in waited, "only one of them was started for its lease"

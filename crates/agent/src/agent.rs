@@ -11,7 +11,7 @@ use crate::membership::Membership;
 use crate::neighbours::{Others, Sending};
 use crate::network;
 use crate::node::{Identity, Node};
-use crate::pool::Pool;
+use crate::pool::{Pools, Wanted};
 use crate::reach::Grants;
 use crate::sandboxes::{self, Sandboxes};
 use crate::service::Service;
@@ -130,9 +130,13 @@ impl Agent {
             .network
             .as_ref()
             .filter(|network| !network.managers.is_empty());
-        let pool = Pool::new(
-            launcher.clone(),
-            config.pool.unwrap_or(offered.len().min(POOL_MAX)),
+        let pools = Pools::new(
+            &launcher,
+            Wanted {
+                kind: config.sandbox,
+                fixed: config.pool,
+                cores: offered.len().min(POOL_MAX),
+            },
         );
         let memory = Arc::new(IdleMemory::of_node());
         let spares = Spares::new(launcher.clone(), Arc::clone(&memory), config.spares);
@@ -154,7 +158,6 @@ impl Agent {
             session_socket: config.runtime_dir.join(SESSION_SOCKET),
             host: cores::host_name(),
             usable: cores::allowed(),
-            pool: config.pool,
             cores: offered,
             memory_bytes: config.memory_bytes.unwrap_or_else(cores::memory_bytes),
             gpus: config.gpus.min(GPUS_PER_AGENT_MAX),
@@ -183,7 +186,7 @@ impl Agent {
         let node = Arc::new(Node::new(
             identity,
             launcher,
-            (Arc::new(pool), Arc::new(spares), Borrowing::new(memory)),
+            (pools, Arc::new(spares), Borrowing::new(memory)),
             journal,
         ));
         let (registered, is_registered) = watch::channel(false);
@@ -356,7 +359,9 @@ impl Parts {
         background.spawn(sharing::keep_turns(Arc::clone(&node)));
         background.spawn(journalling::note_running(Arc::clone(&node)));
         background.spawn(swap::swap_out_idle_ones(Arc::clone(&node)));
-        background.spawn(Arc::clone(&node.pool).keep_filled());
+        for pool in node.pools.iter() {
+            background.spawn(Arc::clone(pool).keep_filled());
+        }
         background.spawn(Arc::clone(&node.spares).keep_them());
         background.spawn(Arc::clone(&node).keep_borrowing());
         background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
@@ -410,7 +415,7 @@ impl Parts {
         if let Some(network) = network {
             finish("the TLS port", network).await;
         }
-        node.pool.close();
+        node.pools.iter().for_each(|pool| pool.close());
         node.spares.close();
         if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone())
             .await

@@ -115,8 +115,8 @@ pub struct AgentConfig {
     pub sandbox_machine: Machine,
     /// Which cores it offers (default: all that it may run on).
     pub cores: CoreChoice,
-    /// Workers kept started and unassigned (default: as many as leases are likely to need, by those that came; at first as many as
-    /// cores are offered).
+    /// Native workers kept started and unassigned in sandboxes of the kind `sandbox`, and at most in each other kind (default: as many as
+    /// leases are likely to need, by those that came; of the former at first as many as cores are offered, unless they are machines).
     pub pool: Option<usize>,
     /// Interpreters that wait for the next leases of the same kind, at most, and at most as many as cores are offered (default: 0,
     /// because they run a tenant's code that nobody is billed for; `hotlease up`, where all tenants are one: 16).

@@ -14,7 +14,7 @@
 use crate::config::Environments;
 use crate::error::AgentError;
 use crate::neighbours::Others;
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Way};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Recorder, Way};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::Refusal;
 use std::collections::HashMap;
@@ -180,6 +180,8 @@ impl Images {
             at: mounted.path().to_owned(),
             manifest: mounted.manifest().clone(),
             unmounting: Some(Unmounting {
+                // Only the first lease of an image on a node has to be watched; later ones read ahead by what it opened.
+                recorder: mounted.record(),
                 mounted: Some(mounted),
                 unseen_by: (!is_seen).then(|| self.launcher.clone()),
                 _count: Counted::new(&self.mounted),
@@ -311,6 +313,8 @@ impl Drop for Image {
 
 /// What is to be done in the end.
 struct Unmounting {
+    /// Ends before the mount does.
+    recorder: Option<Recorder>,
     mounted: Option<Mounted>,
     /// Who has to look again, where others do not hear of it.
     unseen_by: Option<Launcher>,
@@ -320,6 +324,8 @@ struct Unmounting {
 
 impl Drop for Unmounting {
     fn drop(&mut self) {
+        // What it was told of is open, and a mount with open files stays.
+        drop(self.recorder.take());
         if let Some(mounted) = self.mounted.take() {
             tracing::debug!(?mounted, "environment unmounted");
         }

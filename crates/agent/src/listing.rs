@@ -47,7 +47,7 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
         memory_bytes,
         state: if leaving { GONE } else { availability.word() }.into(),
         last_heartbeat_ms: 0,
-        pool: node.pool.ready() as u32,
+        pool: node.pools.ready() as u32,
         endpoint: node.endpoint(),
         host: identity.host.clone(),
         order,
@@ -102,7 +102,9 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     });
     workers.sort_by(|a, b| (&a.lease, a.index).cmp(&(&b.lease, b.index)));
     if tenant.is_empty() {
-        workers.extend(waiting(node, "pooled", node.pool.listing()));
+        for pool in node.pools.iter() {
+            workers.extend(waiting(node, "pooled", pool.listing()));
+        }
         workers.extend(waiting(node, "spare", node.spares.listing()));
         workers.extend(waiting(node, "zygote", node.spares.zygotes.listing()));
     }

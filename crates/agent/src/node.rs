@@ -18,7 +18,7 @@ use crate::code::CodeCache;
 use crate::direct::{self, Asker};
 use crate::incarnation::{Incarnation, State as WorkerState};
 use crate::outbox::Outbox;
-use crate::pool::Pool;
+use crate::pool::Pools;
 use crate::python;
 use crate::sharing::{self, CoreClaims};
 use crate::spares::Spares;
@@ -73,7 +73,7 @@ pub(crate) struct Node {
     /// Libraries.
     pub codes: CodeCache,
     /// Warm workers: native ones, and interpreters.
-    pub pool: Arc<Pool>,
+    pub pools: Pools,
     pub spares: Arc<Spares>,
     /// The memory that they wait in.
     pub borrowing: Borrowing,
@@ -102,7 +102,7 @@ impl Node {
     pub fn new(
         identity: Identity,
         launcher: Launcher,
-        (pool, spares, borrowing): (Arc<Pool>, Arc<Spares>, Borrowing),
+        (pools, spares, borrowing): (Pools, Arc<Spares>, Borrowing),
         journal: Option<UsageJournal>,
     ) -> Self {
         let book = LeaseBook::new(identity.cores.iter().copied(), identity.memory_bytes);
@@ -112,7 +112,7 @@ impl Node {
         Self {
             identity,
             codes: CodeCache::new(),
-            pool,
+            pools,
             spares,
             borrowing,
             starts: Starts::default(),
@@ -206,7 +206,7 @@ impl Node {
         let expiry = tables.book.next_expiry();
         self.expiry
             .send_if_modified(|known| std::mem::replace(known, expiry) != expiry);
-        self.keep_pool(tables);
+        self.keep_waiting(tables);
         step.refusal.map_or(Ok(()), Err)
     }
 

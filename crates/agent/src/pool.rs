@@ -1,15 +1,15 @@
-//! The warm pool: workers that are started and belong to nobody, so that a lease need not wait for a
-//! process to start. One that was used never comes back.
+//! The warm pools: native workers that are started and belong to nobody, so that a lease need not wait for a process to start, nor for
+//! its sandbox. One that was used never comes back. Each kind of sandbox has a pool.
 
 use crate::forecast::Forecast;
-use crate::worker::Worker;
+use crate::worker::{BOOT_LIMIT, START_LIMIT, Worker};
 use hotlease_sandbox::{Kind, Launcher};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long after a worker was taken the next one is started: starting at once would take the processor
 /// from the very lease that took it. Also the least time between two starts of a lasting failure.
@@ -19,46 +19,92 @@ const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// How long as many wait as leases were likely to come; one waits always.
+/// How long as many wait as leases were likely to come.
 const WAIT_LEAST: Duration = Duration::from_secs(600);
-/// Before so many leases have come nobody knows how many are likely to: one waits for each core.
+/// Before so many leases have come nobody knows how many are likely to: where leases are expected, one waits for each core.
 const ARRIVALS_LEAST: usize = 8;
 
-/// Of the other kinds the nursery keeps sandboxes prepared, in which nothing runs yet.
-const POOLED: Kind = Kind::Process;
+/// The pools of a node.
+pub(crate) struct Pools([Arc<Pool>; Kind::ALL.len()]);
+
+/// How many wait in the pool of the kind of sandbox that leases get which name none. The others follow the leases that ask for them.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    pub kind: Kind,
+    /// The operator's word, none exceeds it; none: what leases say, and before those one for each of these cores.
+    pub fixed: Option<usize>,
+    pub cores: usize,
+}
+
+impl Pools {
+    /// Empty ones; [`Pool::keep_filled`] fills each.
+    pub fn new(launcher: &Launcher, wanted: Wanted) -> Self {
+        Self(Kind::ALL.map(|kind| Arc::new(Pool::new(launcher.clone(), kind, wanted))))
+    }
+
+    /// That of a kind.
+    pub fn of(&self, kind: Kind) -> &Arc<Pool> {
+        // There is one for each.
+        let at = Kind::ALL.iter().position(|other| *other == kind);
+        &self.0[at.unwrap_or_default()]
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.0.iter()
+    }
+
+    /// Workers that are ready.
+    pub fn ready(&self) -> usize {
+        self.iter().map(|pool| pool.ready()).sum()
+    }
+}
 
 /// See the module.
 pub(crate) struct Pool {
     launcher: Launcher,
+    kind: Kind,
+    /// The operator's word on how many, or how many at most.
+    fixed: Option<usize>,
+    /// Leases are expected before any has come.
+    is_usual: bool,
     begun: Instant,
     idle: Mutex<Idle>,
     taken: Notify,
 }
 
 struct Idle {
-    /// Ready or starting. At most the target.
+    /// Ready or starting. At most `keep`.
     workers: VecDeque<Worker>,
-    target: usize,
+    /// Workers are started until there are so many.
+    fill: usize,
+    /// Those that are more are killed.
+    keep: usize,
     closed: bool,
     last_taken: Instant,
     forecast: Forecast,
 }
 
 impl Pool {
-    /// An empty pool; [`keep_filled`](Self::keep_filled) fills it up to `target`.
-    pub fn new(launcher: Launcher, target: usize) -> Self {
-        Self {
+    fn new(launcher: Launcher, kind: Kind, wanted: Wanted) -> Self {
+        let pool = Self {
             launcher,
+            kind,
+            fixed: wanted.fixed,
+            is_usual: kind == wanted.kind,
             begun: Instant::now(),
             idle: Mutex::new(Idle {
                 workers: VecDeque::new(),
-                target,
+                fill: 0,
+                keep: 0,
                 closed: false,
                 last_taken: Instant::now(),
                 forecast: Forecast::new(WAIT_LEAST),
             }),
             taken: Notify::new(),
-        }
+        };
+        pool.keep(wanted.cores);
+        pool
     }
 
     fn idle(&self) -> MutexGuard<'_, Idle> {
@@ -89,22 +135,33 @@ impl Pool {
         self.idle().forecast.ended(now, workers);
     }
 
-    /// How many are likely to be asked for, of `most`. Those in use count, too: the pool is filled while leases run.
-    pub fn likely(&self, most: usize) -> usize {
+    /// How many to start, and how many to leave, of `most`. The former are all that are likely to be asked for, those in use among them:
+    /// the pool is filled while leases run. A machine takes its time from them, and is started when they are over.
+    fn likely(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
-        match idle.forecast.arrivals() {
-            ..ARRIVALS_LEAST => most,
-            _ => idle.forecast.stock(now).keep.max(1).min(most),
+        let stock = idle.forecast.stock(now);
+        match (idle.forecast.arrivals(), self.is_usual) {
+            (..ARRIVALS_LEAST, true) if self.kind != Kind::MicroVm => (most, most),
+            (0, _) => (0, 0),
+            (_, is_usual) => {
+                let keep = stock.keep.max(is_usual.into()).min(most);
+                match self.kind {
+                    Kind::MicroVm => (stock.fill.min(keep), keep),
+                    _ => (keep, keep),
+                }
+            }
         }
     }
 
     /// Why there was none to take.
     pub fn why_none(&self) -> String {
-        match self.idle().target {
-            0 => "the node keeps no warm pool of native workers".into(),
-            target => format!(
-                "all {target} workers of the node's warm pool were taken, and the next ones are being started"
+        let kind = self.kind;
+        match self.idle().keep {
+            _ if self.fixed == Some(0) => "the node keeps no warm pool of native workers".into(),
+            0 => format!("no native worker waited in a sandbox of kind {kind}: they do once leases ask for them"),
+            _ => format!(
+                "all native workers that waited in sandboxes of kind {kind} were taken, and the next ones are being started"
             ),
         }
     }
@@ -114,7 +171,7 @@ impl Pool {
         let idle = self.idle();
         let ready = idle.workers.iter().filter(|worker| worker.is_ready());
         ready
-            .map(|worker| (POOLED, worker.pid(), worker.resident_bytes()))
+            .map(|worker| (self.kind, worker.pid(), worker.resident_bytes()))
             .collect()
     }
 
@@ -127,14 +184,19 @@ impl Pool {
             .count()
     }
 
-    /// Keeps as many from now on; kills those that are too many.
-    pub fn keep(&self, target: usize) {
+    /// Has no more than these wait from now on, and as many as leases are likely to need.
+    pub fn keep(&self, most: usize) {
+        let (fill, keep) = match (self.fixed, self.is_usual) {
+            _ if most == 0 => (0, 0),
+            (Some(fixed), true) => (fixed, fixed),
+            (fixed, _) => self.likely(most.min(fixed.unwrap_or(most))),
+        };
         let mut idle = self.idle();
-        if idle.target == target {
+        if (idle.fill, idle.keep) == (fill, keep) {
             return;
         }
-        idle.target = target;
-        let kept = target.min(idle.workers.len());
+        (idle.fill, idle.keep) = (fill, keep);
+        let kept = keep.min(idle.workers.len());
         let surplus = idle.workers.split_off(kept);
         drop(idle);
         drop(surplus);
@@ -168,7 +230,7 @@ impl Pool {
                     // Nobody used it, and it died: the next may do the same.
                     failures = failures.max(FAILURES_PER_DEATH);
                 }
-                (idle.workers.len() < idle.target, idle.last_taken + REFILL_AFTER)
+                (idle.workers.len() < idle.fill, idle.last_taken + REFILL_AFTER)
             };
             if !missing {
                 tokio::select! {
@@ -207,20 +269,22 @@ impl Pool {
 
     /// Adds one, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, POOLED, None, &Arc::default()).await?;
+        let worker = Worker::start(&self.launcher, self.kind, None, &Arc::default()).await?;
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();
-            if idle.closed || idle.workers.len() >= idle.target {
+            if idle.closed || idle.workers.len() >= idle.keep {
                 return Ok(());
             }
             idle.workers.push_back(worker);
         }
-        settled.await;
-        let failed = {
-            let mut idle = self.idle();
-            let closed = idle.workers.iter().position(Worker::is_closed);
-            closed.and_then(|position| idle.workers.remove(position))
+        let limit = match self.kind {
+            Kind::MicroVm => START_LIMIT + BOOT_LIMIT,
+            _ => START_LIMIT,
+        };
+        let failed = match timeout(limit, settled).await {
+            Ok(()) => self.remove(Worker::is_closed),
+            Err(_) => self.remove(|worker| !worker.is_ready()).inspect(Worker::kill),
         };
         match failed {
             Some(worker) => {
@@ -233,6 +297,12 @@ impl Pool {
             }
         }
     }
+
+    fn remove(&self, which: impl Fn(&Worker) -> bool) -> Option<Worker> {
+        let mut idle = self.idle();
+        let at = idle.workers.iter().position(which)?;
+        idle.workers.remove(at)
+    }
 }
 
 fn backoff(failures: u32) -> Duration {
@@ -244,32 +314,92 @@ mod tests {
     use super::*;
     use std::path::Path;
 
+    fn some(usual: Kind, fixed: Option<usize>) -> Pools {
+        let launcher = Launcher::new(Path::new("/bin/false")).expect("a program");
+        Pools::new(
+            &launcher,
+            Wanted {
+                kind: usual,
+                fixed,
+                cores: 64,
+            },
+        )
+    }
+
+    fn kept(pool: &Pool) -> (usize, usize) {
+        let idle = pool.idle();
+        (idle.fill, idle.keep)
+    }
+
     #[tokio::test]
     async fn as_many_wait_as_leases_are_likely_to_come_and_one_for_each_core_until_that_is_known() {
-        let pool = Pool::new(Launcher::new(Path::new("/bin/false")).expect("a program"), 64);
+        let pools = some(Kind::Namespace, None);
+        let pool = pools.of(Kind::Namespace);
         for _ in 0..ARRIVALS_LEAST {
-            assert_eq!(pool.likely(64), 64);
+            pool.keep(64);
+            assert_eq!(kept(pool), (64, 64));
             pool.lease_began(2);
             pool.lease_over(2);
         }
-        assert_eq!((pool.likely(64), pool.likely(1), pool.likely(0)), (2, 1, 0));
+        for (most, expected) in [(64, 2), (1, 1), (0, 0)] {
+            pool.keep(most);
+            assert_eq!(kept(pool), (expected, expected));
+        }
         for _ in 0..8 {
             pool.lease_began(2);
         }
-        assert_eq!(pool.likely(64), 16, "eight leases of two were there at once");
+        pool.keep(64);
+        assert_eq!(kept(pool), (16, 16), "eight leases of two were there at once");
+    }
+
+    #[tokio::test]
+    async fn in_other_kinds_than_the_usual_one_workers_wait_once_leases_have_asked_for_them() {
+        let pools = some(Kind::Namespace, None);
+        for kind in [Kind::Process, Kind::Container, Kind::MicroVm] {
+            let pool = pools.of(kind);
+            pool.keep(64);
+            assert_eq!(kept(pool), (0, 0), "{kind}");
+            assert!(pool.why_none().contains("they do once leases ask"));
+            pool.lease_began(3);
+            pool.keep(64);
+            // A machine would take its time from the lease.
+            let fill = if kind == Kind::MicroVm { 0 } else { 3 };
+            assert_eq!(kept(pool), (fill, 3), "{kind}");
+            pool.lease_over(3);
+            pool.keep(64);
+            assert_eq!(kept(pool), (3, 3), "{kind}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_operators_word_stays_for_the_usual_kind_and_bounds_the_others() {
+        for fixed in [0, 2] {
+            let pools = some(Kind::Process, Some(fixed));
+            for kind in Kind::ALL {
+                let pool = pools.of(kind);
+                for _ in 0..9 {
+                    pool.lease_began(3);
+                    pool.lease_over(3);
+                }
+                pool.keep(64);
+                assert_eq!(kept(pool), (fixed, fixed), "{kind}");
+                pool.keep(0);
+                assert_eq!(kept(pool), (0, 0), "{kind}");
+            }
+        }
     }
 
     #[tokio::test]
     async fn workers_that_die_at_once_are_not_started_in_a_busy_loop() {
-        let launcher = Launcher::new(Path::new("/bin/false")).expect("a program");
-        let pool = Arc::new(Pool::new(launcher.clone(), 2));
+        let pools = some(Kind::Process, Some(2));
+        let pool = Arc::clone(pools.of(Kind::Process));
         let keeper = tokio::spawn(Arc::clone(&pool).keep_filled());
         sleep(Duration::from_millis(300)).await;
-        assert_eq!(pool.ready(), 0);
+        assert_eq!(pools.ready(), 0);
         assert!(pool.take().is_none_or(|worker| !worker.is_ready()));
         pool.close();
         keeper.await.expect("the keeper ends");
-        tokio::time::timeout(Duration::from_secs(10), launcher.all_gone())
+        timeout(Duration::from_secs(10), pool.launcher.all_gone())
             .await
             .expect("nothing is left");
         assert_eq!(backoff(1), REFILL_AFTER * 2);

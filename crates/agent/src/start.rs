@@ -3,7 +3,6 @@
 use crate::active_lease::ActiveLease;
 use crate::node::Node;
 use crate::worker::Worker;
-use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::session::{StartPhases, StartSteps};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -108,17 +107,12 @@ impl ActiveLease {
                 };
                 (taken, why)
             }
-            None if sandbox == Kind::Process => {
-                let taken = node.pool.take();
-                let why = taken.is_none().then(|| node.pool.why_none());
+            None => {
+                let pool = node.pools.of(sandbox);
+                let taken = pool.take();
+                let why = taken.is_none().then(|| pool.why_none());
                 (taken, why.unwrap_or_default())
             }
-            None => (
-                None,
-                format!(
-                    "no native worker waits in a sandbox of kind {sandbox}: each is started in one that waits, or is made"
-                ),
-            ),
         };
         let came = match &taken {
             Some(worker) if worker.is_ready() && worker.is_forked() => Came::Warm(FROM_ZYGOTE.into()),

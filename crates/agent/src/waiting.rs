@@ -5,7 +5,6 @@ use crate::agent::POOL_MAX;
 use crate::idle_memory::{Alarm, IdleMemory, LOOK_EVERY};
 use crate::node::{Node, Tables};
 use hotlease_lease::agent::Availability;
-use hotlease_sandbox::Kind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -67,18 +66,15 @@ impl Borrowing {
 
 impl Node {
     /// As many workers wait as leases are likely to come.
-    pub(crate) fn keep_pool(&self, tables: &Tables) {
-        let (wanted, spares) = match tables.book.availability() {
-            Availability::Serving => {
-                let offered = tables.book.offered_cores() as usize;
-                let likely = || self.pool.likely(offered.min(POOL_MAX));
-                (self.identity.pool.unwrap_or_else(likely), offered)
-            }
-            _ => (0, 0),
+    pub(crate) fn keep_waiting(&self, tables: &Tables) {
+        let most = match tables.book.availability() {
+            Availability::Serving => tables.book.offered_cores() as usize,
+            _ => 0,
         };
         let short = self.borrowing.is_short();
-        self.pool.keep(if short { 0 } else { wanted });
-        self.spares.keep(spares);
+        let native = if short { 0 } else { most.min(POOL_MAX) };
+        self.pools.iter().for_each(|pool| pool.keep(native));
+        self.spares.keep(most);
     }
 
     /// A lease of so many workers was granted.
@@ -89,7 +85,7 @@ impl Node {
                 self.spares
                     .lease_began(&terms.tenant, terms.sandbox, program, workers);
             }
-            None if terms.sandbox == Kind::Process => self.pool.lease_began(workers),
+            None if terms.can_wait() => self.pools.of(terms.sandbox).lease_began(workers),
             _ => {}
         }
     }
@@ -110,7 +106,7 @@ impl Node {
                     self.starts.left(&terms.tenant, terms.sandbox, program, left);
                 }
             }
-            None if terms.sandbox == Kind::Process => self.pool.lease_over(workers.len()),
+            None if terms.can_wait() => self.pools.of(terms.sandbox).lease_over(workers.len()),
             _ => {}
         }
     }
@@ -120,8 +116,8 @@ impl Node {
         let changed = |short| {
             let begin = Instant::now();
             if short {
-                let native = self.pool.ready();
-                self.pool.keep(0);
+                let native = self.pools.ready();
+                self.pools.iter().for_each(|pool| pool.keep(0));
                 let interpreters = self.spares.give_back();
                 let took = begin.elapsed();
                 tracing::info!(
@@ -133,14 +129,14 @@ impl Node {
             } else {
                 tracing::info!("there is memory again: workers wait for leases");
                 self.spares.borrow_again();
-                self.keep_pool(&self.tables());
+                self.keep_waiting(&self.tables());
             }
         };
         // Leases that do not come are no event.
         let forget = async {
             loop {
                 sleep(FORGET_EVERY).await;
-                self.keep_pool(&self.tables());
+                self.keep_waiting(&self.tables());
             }
         };
         tokio::join!(self.borrowing.watch(changed), forget);

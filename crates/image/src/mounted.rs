@@ -72,14 +72,14 @@ impl Mounted {
         }
     }
 
-    /// Writes down which files are opened from now on and in which order, until the result is dropped, for whoever mounts it
-    /// next. None where that is known already, or where only root could.
+    /// Writes down which files are opened from now on and in which order, here and in sandboxes that see the image where it was made, for
+    /// whoever mounts it next: until the result is dropped, for a minute at most. None where that is known already, or where only root could.
     pub fn record(&self) -> Option<Recorder> {
         let trace = self.cache.of("traces", &self.id);
         if trace.exists() {
             return None;
         }
-        Recorder::start(&self.at, trace)
+        Recorder::start([self.at.clone(), self.manifest.prefix()], trace)
     }
 
     /// Whether other namespaces of mounts, which were made before it was mounted, see it: those that were made as a slave of

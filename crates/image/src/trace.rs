@@ -1,23 +1,27 @@
 //! What a run opens: written down once, read ahead by whoever mounts the image next.
 //!
-//! fanotify says of each file of the mount that it is opened, with a descriptor and without slowing who opens it; neither ptrace nor
-//! changes to the program. Only root may ask. Without a trace the beginning of the image is read ahead.
+//! fanotify says of each file of the image that it is opened, with a descriptor and without slowing who opens it; neither ptrace nor
+//! changes to the program. Only root may ask. It is asked of the file system and not of one mount of it, because sandboxes have mounts
+//! of their own, where it is mostly seen at the place where it was made. Without a trace the beginning of the image is read ahead.
 
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::fanotify::{EventFFlags, Fanotify, InitFlags, MarkFlags, MaskFlags};
+use nix::sys::stat::fstat;
 use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// Files in a trace, at most.
 const FILES_MAX: usize = 50_000;
@@ -25,25 +29,29 @@ const FILES_MAX: usize = 50_000;
 const TRACE_BYTES_MAX: u64 = 16 << 20;
 /// Read ahead of an image's file, at most, in all.
 const AHEAD_BYTES_MAX: i64 = 256 << 20;
-/// Writes down what is opened. Dropped, it leaves the trace for the next mount.
+/// Longer than this nobody starts.
+pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Writes down what is opened. Dropped, or once the time is over that a start may take, it leaves the trace for the next mount.
 pub struct Recorder {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Recorder {
-    pub(crate) fn start(at: &Path, trace: PathBuf) -> Option<Self> {
+    /// Of the image that is mounted at the first of these places, and seen at all of them.
+    pub(crate) fn start(places: [PathBuf; 2], trace: PathBuf) -> Option<Self> {
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
         let events = EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE;
         let watch = Fanotify::init(flags, events).ok()?;
-        let mount = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_MOUNT;
+        let whole = MarkFlags::FAN_MARK_ADD | MarkFlags::FAN_MARK_FILESYSTEM;
         watch
-            .mark(mount, MaskFlags::FAN_OPEN, nix::fcntl::AT_FDCWD, Some(at))
+            .mark(whole, MaskFlags::FAN_OPEN, nix::fcntl::AT_FDCWD, Some(&places[0]))
             .ok()?;
         let stop = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC).ok()?);
         let thread = std::thread::spawn({
-            let (stop, at) = (Arc::clone(&stop), at.to_owned());
-            move || record(&watch, &stop, &at, &trace)
+            let stop = Arc::clone(&stop);
+            move || record(watch, &stop, &places, &trace)
         });
         Some(Self {
             stop,
@@ -62,17 +70,23 @@ impl Drop for Recorder {
     }
 }
 
-fn record(watch: &Fanotify, stop: &EventFd, at: &Path, trace: &Path) {
+fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
+    let begin = Instant::now();
     let mut order = Vec::new();
     let mut known = HashSet::new();
     let mut is_last = false;
     while !is_last {
         let mut waiting = [stop.as_fd(), watch.as_fd()].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-        if poll(&mut waiting, PollTimeout::NONE).is_err_and(|errno| errno != Errno::EINTR) {
-            return;
-        }
+        // A minute of milliseconds fits.
+        let left = START_LIMIT.saturating_sub(begin.elapsed());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        let events = match poll(&mut waiting, left) {
+            Ok(events) => events,
+            Err(Errno::EINTR) => continue,
+            Err(_) => return,
+        };
         // What came before the end is still there.
-        is_last = waiting[0].any().unwrap_or(true);
+        is_last = events == 0 || waiting[0].any().unwrap_or(true) || begin.elapsed() >= START_LIMIT;
         while let Ok(events) = watch.read_events()
             && !events.is_empty()
         {
@@ -81,7 +95,10 @@ fn record(watch: &Fanotify, stop: &EventFd, at: &Path, trace: &Path) {
                 let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
                     continue;
                 };
-                let Ok(below) = path.strip_prefix(at) else {
+                let in_place = places.iter().find_map(|at| path.strip_prefix(at).ok());
+                // A sandbox that is gone has left its mount's own root.
+                let left = || path.strip_prefix("/").ok().filter(|below| is(&places[0].join(below), file));
+                let Some(below) = in_place.or_else(left) else {
                     continue;
                 };
                 if order.len() < FILES_MAX && known.insert(below.to_owned()) {
@@ -90,9 +107,19 @@ fn record(watch: &Fanotify, stop: &EventFd, at: &Path, trace: &Path) {
             }
         }
     }
+    // Nobody is watched for longer.
+    drop(watch);
     if !order.is_empty() {
         write(&order, trace);
     }
+}
+
+/// Whether this is the name of that file.
+fn is(path: &Path, file: BorrowedFd<'_>) -> bool {
+    let (Ok(named), Ok(opened)) = (fs::symlink_metadata(path), fstat(file)) else {
+        return false;
+    };
+    (named.dev(), named.ino()) == (opened.st_dev, opened.st_ino)
 }
 
 /// Whole or not at all. Names end with a zero byte, which is in none.

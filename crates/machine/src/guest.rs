@@ -1,5 +1,6 @@
 //! Process 1 of a machine: see the program.
 
+mod printed;
 mod program;
 mod root;
 mod serving;
@@ -12,13 +13,14 @@ use hotlease_wire::control::Answer;
 use hotlease_wire::machine::{Crash, Ended, FILE_BYTES_MAX, FromGuest, Run, ToGuest};
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use printed::Printed;
 use program::Program;
 use rustix::system::{RebootCommand, reboot};
 use serving::Serving;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, PipeReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,9 +95,10 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     root::limit(&run.limits).map_err(failed("setting limits"))?;
     let path = PathBuf::from(OsString::from_vec(run.path.clone()));
     let (output, printing) = io::pipe().map_err(failed("a pipe"))?;
+    let printed = Printed::new(output, teller.clone()).map_err(failed("a pipe"))?;
     spawn("output", {
-        let teller = teller.clone();
-        move || pass_on(output, &teller)
+        let printed = Arc::clone(&printed);
+        move || printed.listen()
     })?;
     let program =
         Program::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
@@ -111,6 +114,8 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
         }
     })?;
     let status = reap_until(&worker).map_err(failed("waiting for the worker"))?;
+    // Its last words come before its end.
+    printed.pass_on();
     Ok(Ended {
         failure: String::new(),
         status,
@@ -174,14 +179,6 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
         while ends.len() > ENDS_MAX {
             ends.pop_first();
         }
-    }
-}
-
-/// What the worker prints.
-fn pass_on(mut output: PipeReader, teller: &Teller) {
-    let mut text = [0; 4096];
-    while let Ok(bytes @ 1..) = output.read(&mut text) {
-        teller.tell(&FromGuest::Printed, &text[..bytes]);
     }
 }
 

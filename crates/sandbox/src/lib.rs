@@ -39,7 +39,7 @@ pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
 pub use launcher::{Held, Launcher, Program, Reach, SandboxError, Storage, WORKER_BINARY};
-pub use machine::{MACHINE_BINARY, Machine};
+pub use machine::{MACHINE_BINARY, Machine, Parts};
 pub use namespace::NURSERY_BINARY;
 pub use phases::Phases;
 pub use process::{End, Exit, Process};

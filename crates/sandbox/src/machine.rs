@@ -48,20 +48,28 @@ impl Default for Machine {
     }
 }
 
-/// All that machines are made of, where it is.
+/// What machines are made of, where it is.
+#[derive(Debug, Clone)]
+pub struct Parts {
+    /// The program.
+    pub qemu: PathBuf,
+    /// A kernel.
+    pub kernel: PathBuf,
+    /// The folder of its modules.
+    pub modules: PathBuf,
+}
+
+/// All of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     machine: Machine,
-    qemu: PathBuf,
-    kernel: PathBuf,
-    modules: PathBuf,
+    parts: Parts,
     monitor: PathBuf,
 }
 
 impl Machine {
-    /// Where everything is; `monitor` should be the program that belongs to this one. An error says what is missing, and what to do
-    /// about it.
-    pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
+    /// What they are made of, where it is. An error says what is missing, and what to do about it.
+    pub fn parts(&self) -> Result<Parts, String> {
         let advice = "install it (Debian: apt-get install qemu-system-x86), or ask for `namespace`";
         if !cfg!(target_arch = "x86_64") {
             return Err("virtual machines are made on x86-64 only; ask for `namespace`".into());
@@ -70,18 +78,6 @@ impl Machine {
         let qemu = qemu.ok_or_else(|| format!("{} is not there: {advice}", QEMU[0]))?;
         if !self.emulated {
             kvm_can_be_used(Path::new("/dev/kvm"))?;
-        }
-        if self.memory_bytes < MEMORY_BYTES_MIN {
-            return Err(format!(
-                "--sandbox-machine-memory: a machine needs at least {} MiB",
-                MEMORY_BYTES_MIN >> 20
-            ));
-        }
-        if !monitor.is_file() {
-            return Err(format!(
-                "the program {} is not there; build it with `make build`, or name it in HOTLEASE_MACHINE",
-                monitor.display()
-            ));
         }
         let (kernel, modules) = match &self.kernel {
             Some(named) => with_modules(named).ok_or_else(|| {
@@ -95,11 +91,32 @@ impl Machine {
                  --sandbox-kernel",
             )?,
         };
-        Ok(Found {
-            machine: self.clone(),
+        Ok(Parts {
             qemu,
             kernel,
             modules,
+        })
+    }
+
+    /// Where everything is; `monitor` should be the program that belongs to this one. An error says what is missing, and what to do
+    /// about it.
+    pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
+        let parts = self.parts()?;
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return Err(format!(
+                "--sandbox-machine-memory: a machine needs at least {} MiB",
+                MEMORY_BYTES_MIN >> 20
+            ));
+        }
+        if !monitor.is_file() {
+            return Err(format!(
+                "the program {} is not there; build it with `make build`, or name it in HOTLEASE_MACHINE",
+                monitor.display()
+            ));
+        }
+        Ok(Found {
+            machine: self.clone(),
+            parts,
             monitor: monitor.to_owned(),
         })
     }
@@ -151,12 +168,12 @@ impl Found {
         };
         let own = [
             shown(&self.monitor, MONITOR_INSIDE),
-            shown(&self.kernel, KERNEL_INSIDE),
-            shown(&self.modules, MODULES_INSIDE),
+            shown(&self.parts.kernel, KERNEL_INSIDE),
+            shown(&self.parts.modules, MODULES_INSIDE),
         ];
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |name: &str, value: OsString| arguments.extend([name.into(), value]);
-        add("--qemu", self.qemu.clone().into());
+        add("--qemu", self.parts.qemu.clone().into());
         add("--kernel", KERNEL_INSIDE.into());
         add("--modules", MODULES_INSIDE.into());
         add(

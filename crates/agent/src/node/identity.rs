@@ -34,8 +34,6 @@ pub(crate) struct Identity {
     pub usable: Vec<u32>,
     /// Cores that it offers unless its manager says otherwise.
     pub cores: Vec<u32>,
-    /// Workers kept waiting while it takes leases; none: one for each core that it offers.
-    pub pool: Option<usize>,
     /// Memory that it offers unless its manager says otherwise.
     pub memory_bytes: u64,
     /// GPUs that it has, and offers unless its manager says otherwise.

@@ -7,6 +7,7 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::env;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -38,12 +39,12 @@ impl Host {
         let dir = RuntimeDir::resolve()?;
         match Platform::connect(&dir) {
             Ok(_) => Ok(Self { dir, own: None }),
-            Err(_) => Self::private(None),
+            Err(_) => Self::private(None, &[]),
         }
     }
 
-    /// A private one, with this many workers in its warm pool (`None`: as `up` thinks best).
-    pub(super) fn private(pool: Option<usize>) -> anyhow::Result<Self> {
+    /// A private one, with this many workers in its warm pool (`None`: as `up` thinks best), and further arguments.
+    pub(super) fn private(pool: Option<usize>, further: &[OsString]) -> anyhow::Result<Self> {
         let parent = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let path = parent.path().join("run");
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
@@ -54,6 +55,7 @@ impl Host {
         if let Some(pool) = pool {
             command.args(["--pool", &pool.to_string()]);
         }
+        command.args(further);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command
             .spawn()

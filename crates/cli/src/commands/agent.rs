@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use swapping::SwapArgs;
 
-pub(crate) use machines::MachineArgs;
+pub(crate) use machines::{MachineArgs, machine_arguments};
 
 /// Run only an agent, in the foreground
 ///
@@ -109,8 +109,9 @@ pub(crate) struct Offer {
     /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
     #[arg(long, default_value_t)]
     cores: CoreChoice,
-    /// Workers kept started and unassigned, so that a lease begins at once [default: as many as leases are likely to need; at first one
-    /// for each core]
+    /// Native workers kept started and unassigned, so that a lease begins at once: so many in sandboxes of the kind that leases get which
+    /// name none, and at most so many in each other [default: as many as leases are likely to need; of the former at first one for each
+    /// core]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
     /// Python interpreters that wait for a program's next lease, at most; they run code of tenants that nobody is billed for [default: 16
@@ -251,13 +252,7 @@ impl SandboxArgs {
             };
             add("--sandbox-image", image.into());
         }
-        if let Some(kernel) = &self.machine.kernel {
-            add("--sandbox-kernel", absolute(kernel).into());
-        }
-        add("--sandbox-machine-memory", self.machine.memory.to_string().into());
-        if self.machine.emulated {
-            args.push("--sandbox-emulated".into());
-        }
+        args.extend(machine_arguments(&self.machine.machine()));
         if self.sandbox_network {
             args.push("--sandbox-network".into());
         }

@@ -167,8 +167,14 @@ fn what_a_run_opens_is_written_down_for_the_next() {
         return;
     };
     let read = Command::new("cat")
-        .args(["lib/site/a.py", "bin/hello"])
+        .arg("lib/site/a.py")
         .current_dir(mounted.path())
+        .output();
+    assert!(read.unwrap().status.success());
+    // As a sandbox does: a mount of its own, where the tree stood.
+    let read = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount --bind \"$1\" \"$2\" && cat \"$2\"/bin/hello", "sh"])
+        .args([mounted.path(), &mounted.manifest().prefix()])
         .output();
     assert!(read.unwrap().status.success());
     drop(recorder);

@@ -4,11 +4,12 @@ use super::super::host::Host;
 use super::node;
 use super::program::Program;
 use super::series::Sample;
+use crate::commands::agent::machine_arguments;
 use crate::platform::Platform;
 use anyhow::{Context, bail};
 use hotlease_client::{ColdPhases, Error, Invoker, LeaseOptions, Python};
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_sandbox::Kind;
+use hotlease_sandbox::{Kind, Machine};
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::ListRequest;
 use hotlease_wire::python::IMPORTS;
@@ -44,7 +45,13 @@ pub(super) enum Start {
     Warm,
     /// One that was forked from a zygote, with its imports done.
     Zygote,
+    /// Such a zygote, and of its workers none: another lease has taken the one that waited.
+    Fork,
 }
+
+/// After this long everything has settled, or nothing will; and where machines boot.
+const SETTLE_WITHIN: Duration = Duration::from_secs(3);
+const BOOTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Two platforms: one that keeps no workers, and one that does.
 pub(super) struct Leases {
@@ -52,6 +59,7 @@ pub(super) struct Leases {
     keeping: Host,
     /// So that no two programs are the same.
     number: Cell<u64>,
+    is_emulated: bool,
 }
 
 /// No worker had waited.
@@ -60,17 +68,32 @@ pub(super) struct Leases {
 struct NotWarm(String);
 
 impl Leases {
-    pub(super) fn new() -> anyhow::Result<Self> {
+    /// With such machines.
+    pub(super) fn new(machine: &Machine) -> anyhow::Result<Self> {
+        let machines = machine_arguments(machine);
         Ok(Self {
-            bare: Host::private(Some(0))?,
-            keeping: Host::private(Some(2))?,
+            bare: Host::private(Some(0), &machines)?,
+            keeping: Host::private(Some(2), &machines)?,
             number: Cell::new(0),
+            is_emulated: machine.emulated,
         })
+    }
+
+    /// How rows call such sandboxes.
+    pub(super) fn name(&self, kind: Kind) -> &'static str {
+        match kind {
+            Kind::MicroVm if self.is_emulated => "microvm, emulated",
+            kind => kind.name(),
+        }
     }
 
     /// Until neither platform does anything that would disturb what comes.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
-        node::settled(&[self.bare.pid()?, self.keeping.pid()?]);
+        self.settle_within(SETTLE_WITHIN)
+    }
+
+    fn settle_within(&self, limit: Duration) -> anyhow::Result<()> {
+        node::settled(&[self.bare.pid()?, self.keeping.pid()?], limit);
         Ok(())
     }
 
@@ -103,52 +126,95 @@ impl Leases {
     }
 
     pub(super) fn start(&self, kind: Kind, start: Start, program: &Program) -> anyhow::Result<Sample> {
-        if start == Start::First {
-            return self.once(&self.bare, kind, program, start);
+        match start {
+            Start::First => {
+                let python = program.interpreter().map(|python| self.another(python));
+                return self.once(&self.bare, kind, program, python);
+            }
+            Start::Fork => return self.fork(kind, program),
+            Start::Warm | Start::Zygote => {}
         }
+        let python = program.interpreter();
+        let python = match start {
+            Start::Zygote => python.map(|python| with_imports(python, program)),
+            _ => python,
+        };
         let mut why = String::new();
         for attempt in 0..TRIES {
-            let mut sample = self.once(&self.keeping, kind, program, start)?;
-            let is_such = match start {
-                Start::Zygote => sample.why == FROM_ZYGOTE,
-                Start::First | Start::Warm => sample.why.is_empty(),
-            };
-            if is_such {
+            let mut sample = self.once(&self.keeping, kind, program, python.clone())?;
+            let expected = if start == Start::Zygote { FROM_ZYGOTE } else { "" };
+            if sample.why == expected {
                 // Why there was one is no reason why there was none.
                 sample.why.clear();
                 return Ok(sample);
             }
             why = sample.why;
-            if program.interpreter().is_none() && kind != Kind::Process {
-                // Another lease would leave nothing behind either.
-                break;
-            }
-            self.settle()?;
-            thread::sleep(PAUSE * 2_u32.pow(attempt));
+            self.prepared(kind, attempt)?;
         }
         bail!(NotWarm(why))
     }
 
-    /// Lease, first call, release.
-    fn once(&self, host: &Host, kind: Kind, program: &Program, start: Start) -> anyhow::Result<Sample> {
-        let python = program
-            .interpreter()
-            .map(|python| match std::ptr::eq(host, &self.bare) {
-                true => self.another(python),
-                false => python,
-            })
-            .map(|mut python| {
-                if start == Start::Zygote {
-                    python.environment.insert(IMPORTS.into(), program.imports.clone());
+    /// Until what the lease before left behind is ready, or at least may be.
+    fn prepared(&self, kind: Kind, attempt: u32) -> anyhow::Result<()> {
+        self.settle_within(match kind {
+            Kind::MicroVm => BOOTED_WITHIN,
+            _ => SETTLE_WITHIN,
+        })?;
+        thread::sleep(PAUSE * 2_u32.pow(attempt));
+        Ok(())
+    }
+
+    /// The second of two leases at once, of a program that has never had two.
+    fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
+        let python = program.interpreter().context("a native function has no zygote")?;
+        let python = with_imports(self.another(python), program);
+        let mut why = String::new();
+        for attempt in 0..TRIES {
+            let first = self.lease(&self.keeping, kind, program, Some(python.clone()))?;
+            program.call(&program.function(&first)?)?;
+            why = first.phases().start.cold;
+            if why == FROM_ZYGOTE {
+                self.prepared(kind, 0)?;
+                let sample = self.once(&self.keeping, kind, program, Some(python));
+                first.deallocate()?;
+                let mut sample = sample?;
+                let why = sample.why.strip_prefix(FROM_ZYGOTE);
+                if why.is_none_or(|why| why.is_empty() || why.contains("still being started")) {
+                    bail!(NotWarm(sample.why));
                 }
-                python
-            });
+                sample.why.clear();
+                return Ok(sample);
+            }
+            first.deallocate()?;
+            self.prepared(kind, attempt)?;
+        }
+        bail!(NotWarm(why))
+    }
+
+    fn lease(
+        &self,
+        host: &Host,
+        kind: Kind,
+        program: &Program,
+        python: Option<Python>,
+    ) -> anyhow::Result<Invoker> {
         let options = LeaseOptions {
             python,
             ..self.options(host, kind)
         };
+        Ok(Invoker::allocate(&program.code, options)?)
+    }
+
+    /// Lease, first call, release.
+    fn once(
+        &self,
+        host: &Host,
+        kind: Kind,
+        program: &Program,
+        python: Option<Python>,
+    ) -> anyhow::Result<Sample> {
         let begin = Instant::now();
-        let invoker = Invoker::allocate(&program.code, options)?;
+        let invoker = self.lease(host, kind, program, python)?;
         let leased = begin.elapsed();
         program.call(&program.function(&invoker)?)?;
         let total = begin.elapsed();
@@ -174,6 +240,12 @@ impl Leases {
             ..python
         }
     }
+}
+
+/// The same interpreter, whose workers do a program's imports before they serve.
+fn with_imports(mut python: Python, program: &Program) -> Python {
+    python.environment.insert(IMPORTS.into(), program.imports.clone());
+    python
 }
 
 /// The process of a lease's only worker.

@@ -3,7 +3,7 @@
 //!
 //! * [`program`] — what is started: a function in C, Python, Python with packages.
 //! * [`leases`] — starting it by a lease: with nothing prepared, or with a worker that waits.
-//! * [`outsiders`] — starting it as a plain process, in bubblewrap, and in container runtimes.
+//! * [`outsiders`] — starting it as a plain process, in bubblewrap, in container runtimes, and in a plain Linux of QEMU's.
 //! * [`series`] — samples of one of these, and the record of them.
 //! * [`hot`] — calls inside each kind of sandbox beside calls outside.
 //! * [`node`] — what the node does besides: its caches, its settling.
@@ -12,6 +12,7 @@ mod hot;
 mod leases;
 mod node;
 mod outsiders;
+mod plain_linux;
 mod program;
 mod series;
 
@@ -19,6 +20,7 @@ use super::machine::Machine;
 use super::pin::Cores;
 use super::record::{self, Record};
 use super::samples::Block;
+use crate::commands::agent::MachineArgs;
 use crate::output::{Align, Column, Output};
 use crate::quantity;
 use clap::{Args, ValueEnum};
@@ -31,7 +33,8 @@ use std::path::PathBuf;
 
 /// Every start is followed by one of a plain process with the same program, which is its baseline, and runs until the first byte
 /// of a result is there. Starts platforms of its own: one that keeps nothing prepared, and one that does. What this machine
-/// cannot do is left out, and said.
+/// cannot do is left out, and said. Virtual machines that are emulated (`--sandbox-emulated`) take a hundred times as long: name fewer
+/// rounds, and `--kinds microvm`.
 ///
 /// With `--json`, an object for each row. details has p25, p75, phases_us (of the start that took the median), why (no worker
 /// had waited), private_bytes (of a worker after its first call) and papers (how many times less than they report).
@@ -49,6 +52,11 @@ pub(super) struct ColdArgs {
     /// What is started
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::C, What::Python, What::Packages])]
     programs: Vec<What>,
+    /// In which kinds of sandbox, of those that this machine makes
+    #[arg(long, value_delimiter = ',', value_name = "KIND", default_values_t = Kind::ALL)]
+    kinds: Vec<Kind>,
+    #[command(flatten)]
+    machine: MachineArgs,
 }
 
 /// What is started.
@@ -71,18 +79,20 @@ enum By {
 
 pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<()> {
     let (programs, mut skipped) = Program::all(&args.python, &args.programs)?;
-    let leases = Leases::new()?;
-    let (outsiders, absent) = Outsiders::find(&programs)?;
+    let machine = args.machine.machine();
+    let leases = Leases::new(&machine)?;
+    let machines = args.kinds.contains(&Kind::MicroVm).then_some(&machine);
+    let (outsiders, absent) = Outsiders::find(&programs, machines)?;
     skipped.extend(absent);
     let mut ways: Vec<By> = (0..outsiders.len()).map(By::Outsider).collect();
-    for kind in Kind::ALL {
+    for &kind in &args.kinds {
         if let Err(why) = leases.available(kind)? {
             skipped.push(Skipped::sandbox(kind, why));
             continue;
         }
         ways.extend([By::Lease(kind, Start::First), By::Lease(kind, Start::Warm)]);
-        if kind == Kind::Namespace {
-            ways.push(By::Lease(kind, Start::Zygote));
+        if matches!(kind, Kind::Namespace | Kind::MicroVm) {
+            ways.extend([By::Lease(kind, Start::Zygote), By::Lease(kind, Start::Fork)]);
         }
     }
     let mut all = Vec::new();
@@ -99,7 +109,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
         Ok(()) => {
             let ways: Vec<By> = ways
                 .into_iter()
-                .filter(|way| !matches!(way, By::Lease(_, Start::Warm | Start::Zygote)))
+                .filter(|way| matches!(way, By::Outsider(_) | By::Lease(_, Start::First)))
                 .collect();
             for program in &programs {
                 all.extend(measure(
@@ -121,7 +131,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
             Err(why) => skipped.push(why),
         }
     }
-    records.extend(hot::rows(&leases, args.rounds)?);
+    records.extend(hot::rows(&leases, &args.kinds, args.rounds)?);
     show(output, &records, &skipped)
 }
 
@@ -134,12 +144,16 @@ fn measure(
     dropped: bool,
 ) -> anyhow::Result<Vec<Series>> {
     let mut all = Vec::with_capacity(ways.len());
-    let has = |way: &&By| !program.imports.is_empty() || !matches!(way, By::Lease(_, Start::Zygote));
+    let has = |way: &&By| match way {
+        By::Outsider(number) => outsiders.starts(*number, program),
+        By::Lease(_, Start::Zygote | Start::Fork) => !program.imports.is_empty(),
+        By::Lease(..) => true,
+    };
     let ways: Vec<&By> = ways.iter().filter(has).collect();
     for way in &ways {
         let (who, start) = match way {
             By::Outsider(number) => (outsiders.name(*number), None),
-            By::Lease(kind, start) => (kind.name(), Some(*start)),
+            By::Lease(kind, start) => (leases.name(*kind), Some(*start)),
         };
         all.push(Series::new(program, who, start, dropped)?);
     }

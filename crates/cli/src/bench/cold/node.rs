@@ -9,8 +9,6 @@ use std::time::{Duration, Instant};
 const DROP: &str = "/proc/sys/vm/drop_caches";
 /// The kernel counts a process's time in steps of 10 ms: who has used none for so long is at rest.
 const AT_REST: Duration = Duration::from_millis(30);
-/// Whoever works for longer is no start that has to end.
-const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 
 /// Whether the caches can be dropped; an error says why not.
 pub(super) fn may_drop_caches(rounds: u32) -> Result<(), String> {
@@ -30,11 +28,12 @@ pub(super) fn drop_caches() -> anyhow::Result<()> {
     fs::write(DROP, "3").with_context(|| format!("cannot write to {DROP}"))
 }
 
-/// Waits until nothing that these processes have started uses a processor: what is prepared for the next one is ready.
-pub(super) fn settled(roots: &[u32]) {
+/// Waits until nothing that these processes have started uses a processor: what is prepared for the next one is ready. No longer than `limit`: whoever works
+/// for longer is no start that has to end.
+pub(super) fn settled(roots: &[u32], limit: Duration) {
     let begin = Instant::now();
     let mut before = used(roots);
-    while begin.elapsed() < SETTLE_WITHIN {
+    while begin.elapsed() < limit {
         thread::sleep(AT_REST);
         let now = used(roots);
         if now == before {

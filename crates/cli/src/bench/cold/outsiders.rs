@@ -1,12 +1,14 @@
-//! Starting a program without us: as a plain process, in bubblewrap, and in container runtimes that are installed.
+//! Starting a program without us: as a plain process, in bubblewrap, in container runtimes that are installed, and in a machine.
 //!
 //! All of them show the program the system's folders and those that it needs, read-only, and give it no network. What they take is
 //! the time until the first byte that the program prints.
 
+use super::plain_linux::PlainLinux;
 use super::program::{Program, last_word};
 use super::series::Skipped;
 use anyhow::{Context, bail, ensure};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use hotlease_sandbox::Machine;
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
 use std::cell::Cell;
@@ -36,10 +38,23 @@ enum Tool {
     Crun,
     Charliecloud,
     Podman,
+    /// A plain Linux booted by it.
+    Qemu,
 }
 
 impl Tool {
-    const ALL: [Self; 4] = [Self::Bubblewrap, Self::Crun, Self::Charliecloud, Self::Podman];
+    const ALL: [Self; 5] = [
+        Self::Bubblewrap,
+        Self::Crun,
+        Self::Charliecloud,
+        Self::Podman,
+        Self::Qemu,
+    ];
+
+    /// An interpreter's many files are not put into an archive to boot from.
+    fn starts(self, program: &Program) -> bool {
+        self != Self::Qemu || program.interpreter().is_none()
+    }
 
     fn program(self) -> &'static str {
         match self {
@@ -47,6 +62,7 @@ impl Tool {
             Self::Crun => "crun",
             Self::Charliecloud => "ch-run",
             Self::Podman => "podman",
+            Self::Qemu => "qemu-system-x86_64",
         }
     }
 
@@ -54,6 +70,7 @@ impl Tool {
         match self {
             Self::Bubblewrap => "bubblewrap",
             Self::Charliecloud => "Charliecloud",
+            Self::Qemu => "a Linux of QEMU's",
             other => other.program(),
         }
     }
@@ -68,11 +85,16 @@ pub(super) struct Outsiders {
     shown: BTreeSet<PathBuf>,
     /// So that no two containers have the same name.
     number: Cell<u64>,
+    linux: Option<PlainLinux>,
 }
 
 impl Outsiders {
     /// Those that can start all these programs; and why others cannot.
-    pub(super) fn find(programs: &[Program]) -> anyhow::Result<(Self, Vec<Skipped>)> {
+    /// A Linux is booted only beside `machines` like these.
+    pub(super) fn find(
+        programs: &[Program],
+        machines: Option<&Machine>,
+    ) -> anyhow::Result<(Self, Vec<Skipped>)> {
         let root = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let mut shown: BTreeSet<PathBuf> = programs
             .iter()
@@ -103,13 +125,22 @@ impl Outsiders {
             root,
             shown,
             number: Cell::new(0),
+            linux: None,
         };
         let mut skipped = Vec::new();
+        let native = programs.iter().find(|program| program.interpreter().is_none());
+        if let (Some(machine), Some(native)) = (machines, native) {
+            match PlainLinux::new(machine, Path::new(&native.command[0])) {
+                Ok(linux) => found.linux = Some(linux),
+                Err(why) => skipped.push(Skipped::new(Tool::Qemu.name(), format!("{why:#}"))),
+            }
+        }
         for tool in Tool::ALL {
-            match programs
-                .iter()
-                .try_for_each(|program| found.run(tool, program).map(drop))
-            {
+            if tool == Tool::Qemu && found.linux.is_none() {
+                continue;
+            }
+            let mut started = programs.iter().filter(|program| tool.starts(program));
+            match started.try_for_each(|program| found.run(tool, program).map(drop)) {
                 Ok(()) => found.tools.push(tool),
                 Err(why) => skipped.push(Skipped::new(tool.name(), format!("{why:#}"))),
             }
@@ -132,6 +163,11 @@ impl Outsiders {
         first_byte(command, program)
     }
 
+    /// Whether it starts such a program.
+    pub(super) fn starts(&self, number: usize, program: &Program) -> bool {
+        self.tools[number].starts(program)
+    }
+
     pub(super) fn start(&self, number: usize, program: &Program) -> anyhow::Result<Duration> {
         self.run(self.tools[number], program)
     }
@@ -140,6 +176,9 @@ impl Outsiders {
         let number = self.number.get();
         self.number.set(number + 1);
         let name = format!("hotlease-bench-{}-{number}", std::process::id());
+        if let (Tool::Qemu, Some(linux)) = (tool, &self.linux) {
+            return first_byte(linux.command(&program.command[1..]), program);
+        }
         let mut command = Command::new(tool.program());
         match tool {
             Tool::Bubblewrap => {
@@ -180,6 +219,8 @@ impl Outsiders {
                 }
                 command.arg("--rootfs").arg(self.root.path());
             }
+            // Without a kernel it was not found.
+            Tool::Qemu => {}
             Tool::Crun => {
                 let bundle = self.root.path().with_extension("bundle");
                 fs::create_dir_all(&bundle).context("cannot make a directory")?;

@@ -15,11 +15,15 @@ const RFAAS_PROCESS_MS: f64 = 25.0;
 const RFAAS_DOCKER_MS: f64 = 2700.0;
 
 /// What this project promises itself for starts: program, sandbox, start, milliseconds.
-const LIMITS: [(&str, Kind, Start, f64); 4] = [
+const LIMITS: [(&str, Kind, Start, f64); 8] = [
     ("C", Kind::Process, Start::Warm, 2.0),
     ("C", Kind::Process, Start::First, 10.0),
     ("C", Kind::Namespace, Start::First, 3.0),
+    ("C", Kind::Namespace, Start::Warm, 3.0),
     ("Python with", Kind::Namespace, Start::Zygote, 10.0),
+    ("Python with", Kind::Namespace, Start::Fork, 10.0),
+    ("C", Kind::MicroVm, Start::First, 300.0),
+    ("Python with", Kind::MicroVm, Start::Fork, 50.0),
 ];
 /// And for such a worker with packages.
 const PRIVATE_BYTES_MAX: f64 = 5e6;
@@ -103,6 +107,7 @@ impl Series {
             (_, true) => "caches dropped",
             (Some(Start::Warm), _) => "warm",
             (Some(Start::Zygote), _) => "zygote",
+            (Some(Start::Fork), _) => "fork",
             (Some(Start::First) | None, _) => "first",
         };
         Ok(Self {

@@ -99,7 +99,7 @@ async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
         .with_container(args.container.clone().container())
-        .with_machine(args.machine.clone().machine());
+        .with_machine(args.machine.machine());
     if let Err(why) = launcher.available(args.kind) {
         bail!("there are no sandboxes of kind {} here: {why}", args.kind);
     }

@@ -202,8 +202,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
         .with_container(args.container.clone().container())
-        .with_machine(args.machine.clone().machine());
-    let machine_bytes = args.machine.clone().machine().memory_bytes;
+        .with_machine(args.machine.machine());
+    let machine_bytes = args.machine.machine().memory_bytes;
     let lacking = match launcher.lacking(args.kind) {
         Ok(lacking) => lacking,
         Err(why) => bail!("there are no sandboxes of kind {} here: {why}", args.kind),
