@@ -101,13 +101,13 @@ impl Machine {
     /// Where everything is; `monitor` should be the program that belongs to this one. An error says what is missing, and what to do
     /// about it.
     pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
-        let parts = self.parts()?;
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(format!(
                 "--sandbox-machine-memory: a machine needs at least {} MiB",
                 MEMORY_BYTES_MIN >> 20
             ));
         }
+        let parts = self.parts()?;
         if !monitor.is_file() {
             return Err(format!(
                 "the program {} is not there; build it with `make build`, or name it in HOTLEASE_MACHINE",
