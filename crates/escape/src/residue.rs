@@ -142,9 +142,13 @@ impl Residue {
                 let _ = kernel!(SYS_mq_unlink, name.as_ptr());
             }
             Self::Key(name) => {
-                const KEYCTL_INVALIDATE: i32 = 21;
+                // Not invalidated: only its possessor may, and four bytes of the user's quota stay taken by the keyring for
+                // each key that the kernel collects.
+                const KEYCTL_UNLINK: i32 = 9;
                 if let Some(key) = key(name) {
-                    let _ = kernel!(SYS_keyctl, KEYCTL_INVALIDATE, key);
+                    for keyring in KEYRINGS {
+                        let _ = kernel!(SYS_keyctl, KEYCTL_UNLINK, key, keyring);
+                    }
                 }
             }
         }
@@ -165,11 +169,14 @@ fn files(begin: &str) -> Vec<Residue> {
         .collect()
 }
 
-/// A key of this name in the keyrings that processes of this user have: the user's, and the session's.
+/// Those that processes of this user have: the user's, and the session's.
+const KEYRINGS: [i32; 2] = [-4, -3];
+
+/// A key of this name in them.
 fn key(name: &str) -> Option<i64> {
     const KEYCTL_SEARCH: i32 = 10;
     let name = CString::new(name).ok()?;
-    [-4, -3].into_iter().find_map(|keyring| {
+    KEYRINGS.into_iter().find_map(|keyring| {
         kernel!(
             SYS_keyctl,
             KEYCTL_SEARCH,

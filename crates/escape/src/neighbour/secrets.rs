@@ -236,9 +236,13 @@ fn posix_queue(name: &str) -> io::Result<i32> {
 fn add_keys(own: &str, secret: &str) -> io::Result<()> {
     const KEYCTL_GET_KEYRING_ID: i32 = 0;
     const KEYCTL_SETPERM: i32 = 5;
+    const KEYCTL_LINK: i32 = 8;
     const KEYCTL_SET_TIMEOUT: i32 = 15;
+    const PROCESS_KEYRING: i32 = -2;
     const SESSION_KEYRING: i32 = -3;
     const USER_KEYRING: i32 = -4;
+    // A service's session has no link to the user's keyring, and then its keys are possessed by nobody who could change them.
+    or_stop(kernel!(SYS_keyctl, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING))?;
     // Without a session of its own the process gets the user's, and not a new one.
     let session = or_stop(kernel!(SYS_keyctl, KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0))?;
     for (ring, whose) in [(libc::c_long::from(USER_KEYRING), "user"), (session, "session")] {
