@@ -79,7 +79,8 @@ def test_imports_are_there_before_the_first_task_and_one_that_cannot_be_is_named
     with _executor(["numpy"]) as executor:
         assert executor.submit(lambda: "numpy" in __import__("sys").modules).result()
     with pytest.raises(hotlease.errors.Error, match="import no_such_module: ModuleNotFoundError"):
-        _executor(["no_such_module"])
+        # With patience another node would be tried, and there is none.
+        _executor(["no_such_module"], patience=0)
     for bad, error in (("numpy", TypeError), (["nu mpy"], ValueError), ([""], ValueError), ([7], ValueError)):
         with pytest.raises(error, match="imports"):
             _executor(bad)
