@@ -176,7 +176,8 @@ fn bench_of_cold_starts_has_a_row_for_each_kind_whose_phases_add_up_to_no_more_t
         }
         let hot = of("C", kind, "hot call");
         assert!(
-            matches!(*kind, "process" | "microvm") || hot.is_some_and(|row| row["difference_p50"].is_number()),
+            matches!(*kind, "process" | "microvm")
+                || hot.is_some_and(|row| row["difference_p50"].is_number()),
             "{hot:?}"
         );
     }

@@ -14,7 +14,9 @@
 use crate::config::Environments;
 use crate::error::AgentError;
 use crate::neighbours::Others;
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Recorder, Way};
+use hotlease_image::{
+    Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Recorder, Way,
+};
 use hotlease_sandbox::Launcher;
 use hotlease_wire::Refusal;
 use std::collections::HashMap;

@@ -159,7 +159,9 @@ impl Pool {
         let kind = self.kind;
         match self.idle().keep {
             _ if self.fixed == Some(0) => "the node keeps no warm pool of native workers".into(),
-            0 => format!("no native worker waited in a sandbox of kind {kind}: they do once leases ask for them"),
+            0 => format!(
+                "no native worker waited in a sandbox of kind {kind}: they do once leases ask for them"
+            ),
             _ => format!(
                 "all native workers that waited in sandboxes of kind {kind} were taken, and the next ones are being started"
             ),

@@ -97,7 +97,11 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
                 };
                 let in_place = places.iter().find_map(|at| path.strip_prefix(at).ok());
                 // A sandbox that is gone has left its mount's own root.
-                let left = || path.strip_prefix("/").ok().filter(|below| is(&places[0].join(below), file));
+                let left = || {
+                    path.strip_prefix("/")
+                        .ok()
+                        .filter(|below| is(&places[0].join(below), file))
+                };
                 let Some(below) = in_place.or_else(left) else {
                     continue;
                 };

@@ -173,7 +173,13 @@ fn what_a_run_opens_is_written_down_for_the_next() {
     assert!(read.unwrap().status.success());
     // As a sandbox does: a mount of its own, where the tree stood.
     let read = Command::new("unshare")
-        .args(["--mount", "sh", "-c", "mount --bind \"$1\" \"$2\" && cat \"$2\"/bin/hello", "sh"])
+        .args([
+            "--mount",
+            "sh",
+            "-c",
+            "mount --bind \"$1\" \"$2\" && cat \"$2\"/bin/hello",
+            "sh",
+        ])
         .args([mounted.path(), &mounted.manifest().prefix()])
         .output();
     assert!(read.unwrap().status.success());

@@ -88,7 +88,8 @@ mod tests {
         let mut told = told;
         told.rewind().expect("the beginning");
         let mut heard = Vec::new();
-        while let Some((FromGuest::Printed, brought)) = link::receive::<FromGuest>(&mut told).expect("whole") {
+        while let Some((FromGuest::Printed, brought)) = link::receive::<FromGuest>(&mut told).expect("whole")
+        {
             heard.extend(brought);
         }
         assert_eq!(heard, text);
