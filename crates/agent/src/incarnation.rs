@@ -317,18 +317,28 @@ impl Incarnation {
             worker.exited().await;
             came = Came::Cold("the worker that waited for it had died".into());
         }
-        let started = tokio::select! {
-            biased;
-            () = self.until_killed() => return (None, Err(NotUp::Ended)),
-            started = lease.start_worker(node, &mut came) => started,
-        };
-        match started {
-            Ok(worker) => {
-                let worker = Arc::new(worker);
-                let up = self.bring_up(node, lease, &worker, &came).await;
-                (Some(worker), up)
+        loop {
+            let started = tokio::select! {
+                biased;
+                () = self.until_killed() => return (None, Err(NotUp::Ended)),
+                started = lease.start_worker(node, &mut came) => started,
+            };
+            let worker = match started {
+                Ok(worker) => Arc::new(worker),
+                Err(why) => return (None, Err(NotUp::Because(why))),
+            };
+            let up = self.bring_up(node, lease, &worker, &came).await;
+            let Err(NotUp::Because(why)) = &up else {
+                return (Some(worker), up);
+            };
+            if !matches!(came, Came::Forked(_)) || worker.has_been_ready() {
+                return (Some(worker), up);
             }
-            Err(why) => (None, Err(NotUp::Because(why))),
+            // Nor would the next one be: what is forked from there is all the same. It is started as ever.
+            came = Came::Cold("the worker that was forked for it did not come up".into());
+            lease.give_up_zygote(node, why);
+            worker.kill();
+            worker.exited().await;
         }
     }
 

@@ -127,6 +127,15 @@ impl ActiveLease {
         (taken, came)
     }
 
+    /// What is forked from its program's zygote does not come up, for this reason.
+    pub fn give_up_zygote(&self, node: &Node, why: &str) {
+        if let Some(program) = &self.terms.program {
+            let why = format!("what is forked from its zygote does not come up: {why}");
+            let zygotes = &node.spares.zygotes;
+            zygotes.refuse(&self.terms.tenant, self.terms.sandbox, program, why);
+        }
+    }
+
     /// A worker of its own, forked from a zygote where there is one.
     pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, String> {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);

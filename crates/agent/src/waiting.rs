@@ -120,6 +120,8 @@ impl Node {
                 self.pools.iter().for_each(|pool| pool.keep(0));
                 let interpreters = self.spares.give_back();
                 let took = begin.elapsed();
+                // Once more in turn with whoever looked before it was short.
+                self.keep_waiting(&self.tables());
                 tracing::info!(
                     native,
                     interpreters,

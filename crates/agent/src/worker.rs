@@ -219,6 +219,11 @@ impl Worker {
         *self.control.readiness.borrow() == Readiness::Ready
     }
 
+    /// Whether it ever took orders.
+    pub fn has_been_ready(&self) -> bool {
+        self.control.ready.get().is_some()
+    }
+
     /// Where the time of its start went, once it is ready.
     pub fn steps(&self) -> StartSteps {
         let Some((ready, imports, boot)) = self.control.ready.get().copied() else {

@@ -173,13 +173,17 @@ impl Zygotes {
         {
             zygote.state = State::Refused("it has died".into());
         }
-        zygote.used = Instant::now();
+        // Who cannot be is forgotten after a while, whoever asks meanwhile: it is tried again then.
+        if matches!(zygote.state, State::Ready(_)) {
+            zygote.used = Instant::now();
+        }
         let state = zygote.state.clone();
         kept.zygotes.push_back(zygote);
         Some(state)
     }
 
-    fn refuse(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, why: String) {
+    /// There is none for this program, for this reason, until that is forgotten.
+    pub fn refuse(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, why: String) {
         self.put(tenant, sandbox, program, State::Refused(why));
     }
 

@@ -87,7 +87,8 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
         };
         // What came before the end is still there.
         is_last = events == 0 || waiting[0].any().unwrap_or(true) || begin.elapsed() >= START_LIMIT;
-        while let Ok(events) = watch.read_events()
+        while begin.elapsed() < START_LIMIT
+            && let Ok(events) = watch.read_events()
             && !events.is_empty()
         {
             for event in &events {

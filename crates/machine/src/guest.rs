@@ -204,6 +204,7 @@ fn serve(
     let Some(word) = ready(&program.control)? else {
         return Ok(());
     };
+    program.check()?;
     teller.tell(&word, &[]);
     let mut next = told.recv();
     let control = match next {

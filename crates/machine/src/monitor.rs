@@ -14,11 +14,14 @@ use files::Files;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::machine::{Limits, Run, ToGuest};
 use hotlease_worker::Worker;
+use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::statvfs::statvfs;
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
@@ -33,6 +36,8 @@ const PORT: &str = "/tmp/.hotlease-port";
 const CONTROL: &str = "/tmp/.hotlease-control";
 /// Where its kernel complains.
 const CONSOLE: &str = "/tmp/.hotlease-console";
+/// As much as is read of that.
+const CONSOLE_BYTES: u64 = 64 << 10;
 
 /// What an agent starts it with.
 #[derive(Parser)]
@@ -57,6 +62,9 @@ struct Arguments {
     /// The machine's memory.
     #[arg(long)]
     memory_mib: u32,
+    /// The largest file that its worker may write.
+    #[arg(long)]
+    file_bytes: u64,
     /// Functions that the worker's program has from the beginning.
     #[arg(long)]
     functions: u16,
@@ -174,7 +182,8 @@ fn introduced(
             .collect(),
         directory: arguments.directory.clone().into_vec(),
         zygote: arguments.zygote,
-        limits: limits().map_err(|error| format!("what its sandbox limits it to: {error}"))?,
+        limits: limits(arguments.file_bytes)
+            .map_err(|error| format!("what its sandbox limits it to: {error}"))?,
         shown: arguments.shown.iter().map(bytes).collect(),
     };
     let (heard, words) = mpsc::channel();
@@ -217,8 +226,8 @@ fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Resu
     }
 }
 
-/// Those of this process, whose sandbox is the worker's.
-fn limits() -> std::io::Result<Limits> {
+/// Those of this process, whose sandbox is the worker's, but for what a machine needs more of.
+fn limits(file_bytes: u64) -> std::io::Result<Limits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {
         let found = statvfs(path)?;
@@ -227,7 +236,7 @@ fn limits() -> std::io::Result<Limits> {
     Ok(Limits {
         processes: most(Resource::RLIMIT_NPROC)?,
         files: most(Resource::RLIMIT_NOFILE)?,
-        file_bytes: most(Resource::RLIMIT_FSIZE)?,
+        file_bytes,
         tmp_bytes: size("/tmp")?,
         shm_bytes: size("/dev/shm")?,
     })
@@ -262,14 +271,31 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
 
 /// Whether the machine's kernel gave up for want of memory: with nobody left to be killed but who speaks for the worker.
 pub(crate) fn has_run_out_of_memory() -> bool {
-    let text = std::fs::read(CONSOLE).unwrap_or_default();
+    let text = console();
     let words = b"deadlocked on memory";
     text.windows(words.len()).any(|window| window == words)
 }
 
+/// The end of what the machine's kernel has written. A machine may have put anything in that place: nothing is waited for, and no more
+/// memory taken than this.
+fn console() -> Vec<u8> {
+    let read = || -> std::io::Result<Vec<u8>> {
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        let mut file = File::options().read(true).custom_flags(flags).open(CONSOLE)?;
+        let found = file.metadata()?;
+        let mut text = Vec::new();
+        if found.is_file() {
+            file.seek(SeekFrom::Start(found.len().saturating_sub(CONSOLE_BYTES)))?;
+            file.take(CONSOLE_BYTES).read_to_end(&mut text)?;
+        }
+        Ok(text)
+    };
+    read().unwrap_or_default()
+}
+
 /// The last words of the machine's kernel.
 pub(crate) fn complaint() -> String {
-    let text = std::fs::read(CONSOLE).unwrap_or_default();
+    let text = console();
     let text = String::from_utf8_lossy(&text);
     let printable = |line: &&str| !line.trim().is_empty();
     let lines: Vec<&str> = text.lines().filter(printable).collect();

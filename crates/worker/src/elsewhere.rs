@@ -100,6 +100,14 @@ pub unsafe fn call(
             bytes: 0,
         });
     }
+    // By its own word also where the room there was less than the client's.
+    if returned.status == Status::OutputTooLarge {
+        return Ok(Outcome {
+            status: returned.status,
+            code: 0,
+            bytes: returned.bytes,
+        });
+    }
     let outcome = Outcome::of(returned.code, returned.bytes, output.bytes);
     if outcome.status == Status::OutputTooLarge {
         return Ok(outcome);

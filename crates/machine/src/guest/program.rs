@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
 
 /// The worker's user, as in every sandbox.
 const USER: u32 = 1000;
@@ -24,6 +25,8 @@ const USER: u32 = 1000;
 const CONFINED: &str = "--confined";
 /// The same, of a zygote, which has its orders as standard error at first.
 const CONFINED_ZYGOTE: &str = "--confined-zygote";
+/// How long a worker may take to be process 1's.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(5);
 /// Where a zygote expects them.
 const ORDERS_AT: i32 = hotlease_nursery::zygote::ORDERS_AT;
 
@@ -88,12 +91,12 @@ impl Program {
         root::set_clock(now_ns).map_err(|error| format!("setting the clock: {error}"))?;
         let random = random.try_into().map_err(|_| "no random bytes came along")?;
         hotlease_nursery::stir(random).map_err(|error| format!("renewing random numbers: {error}"))?;
-        let orders = self.orders.ok_or("the worker's program is no zygote")?;
+        let orders = self.orders.as_ref().ok_or("the worker's program is no zygote")?;
         let failed = |error: io::Error| format!("forking a worker from a zygote: {error}");
         let (control, theirs) = Socket::pair().map_err(|error| failed(io::Error::other(error)))?;
         let theirs = OwnedFd::from(theirs);
-        fork_here(&orders, theirs.as_fd(), self.output.as_fd()).map_err(failed)?;
-        let orphan = orphan_beside(self.pid).ok_or("the zygote's fork is gone")?;
+        fork_here(orders, theirs.as_fd(), self.output.as_fd()).map_err(failed)?;
+        let orphan = self.only_orphan()?;
         // Pairs with the load of who reaps: known before the zygote is gone.
         worker.store(orphan.as_raw(), Ordering::Release);
         // It has nothing to do any more; who has died meanwhile is as well.
@@ -102,19 +105,41 @@ impl Program {
     }
 }
 
-/// The one child of process 1 that is not this one, nor the kernel's.
-fn orphan_beside(zygote: Pid) -> Option<Pid> {
-    let listed = fs::read_dir("/proc").ok()?;
-    let mut children = listed.filter_map(|entry| {
+/// The children of process 1 but this one.
+fn orphans_beside(zygote: Pid) -> Vec<Pid> {
+    let listed = fs::read_dir("/proc").into_iter().flatten();
+    let children = listed.filter_map(|entry| {
         let entry = entry.ok()?;
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let status = fs::read_to_string(entry.path().join("status")).ok()?;
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
         (parent.trim() == "1" && pid != zygote.as_raw()).then(|| Pid::from_raw(pid))
     });
-    let first = children.next();
-    // What else a tenant's imports have left behind could be anybody.
-    first.filter(|_| children.next().is_none())
+    children.collect()
+}
+
+impl Program {
+    /// A zygote from which a worker can be told: nobody else is left whom it could be.
+    pub fn check(&self) -> Result<(), String> {
+        match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
+            true => Ok(()),
+            false => Err("no worker can be forked once its imports have left a process behind".into()),
+        }
+    }
+
+    /// The worker that was just forked. Whoever forked it may be about to end, and then it is process 1's.
+    fn only_orphan(&self) -> Result<Pid, String> {
+        let begin = Instant::now();
+        while begin.elapsed() < ORPHAN_LIMIT {
+            match orphans_beside(self.pid)[..] {
+                [] => std::thread::sleep(Duration::from_millis(1)),
+                [worker] => return Ok(worker),
+                // What else a tenant's imports have left behind could be anybody.
+                _ => return Err("several processes were left beside the zygote".into()),
+            }
+        }
+        Err("the zygote's fork is gone".into())
+    }
 }
 
 /// What this program was started as, if it is to become another one: how, and what.

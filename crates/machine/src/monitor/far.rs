@@ -22,10 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What of a machine's memory is its kernel's and the guest's own.
 const OWN_MIB: u64 = 96;
+/// How long a machine may go on about files before it is saved.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the machine's first word is.
 pub enum Heard {
@@ -57,6 +59,8 @@ pub struct Far {
     /// The first of them.
     greeting: Mutex<Vec<u8>>,
     qemu: Mutex<Option<Child>>,
+    /// When something was last said about files.
+    last_file: Mutex<Instant>,
     /// The machine is ended on purpose, and nothing is to be said of it.
     rests: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -116,6 +120,7 @@ impl Far {
             files,
             greeting: Mutex::default(),
             qemu: Mutex::new(qemu),
+            last_file: Mutex::new(Instant::now()),
             rests: AtomicBool::new(false),
             threads: Mutex::default(),
             memory_mib,
@@ -126,6 +131,19 @@ impl Far {
     fn thread(&self, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let thread = std::thread::Builder::new().name(format!("hotlease-{name}"));
         locked(&self.threads).push(thread.spawn(body)?);
+        Ok(())
+    }
+
+    /// Waits until nothing has been said about files for this long: what is under way when a machine is saved is lost to all that go on
+    /// from there. Not for ever.
+    pub fn settle(&self, quiet: Duration) -> Result<(), String> {
+        let begin = Instant::now();
+        while locked(&self.last_file).elapsed() < quiet {
+            if begin.elapsed() > SETTLE_LIMIT {
+                return Err("it reads files without end, and cannot be saved".into());
+            }
+            std::thread::sleep(quiet / 10);
+        }
         Ok(())
     }
 
@@ -153,16 +171,16 @@ impl Far {
     fn answer(&self) {
         let mut answer = vec![0; FILE_BYTES_MAX as usize];
         while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-            if self.tell(&ToGuest::File, &answer[..bytes]).is_err() {
-                // Whoever listens hears the end.
-                break;
-            }
+            // Where that fails whoever listens hears the end, and until then must not wait for this.
+            let _ = self.tell(&ToGuest::File, &answer[..bytes]);
+            *locked(&self.last_file) = Instant::now();
         }
     }
 
     /// Passes on a question about files.
     fn asked(&self, question: Vec<u8>) -> Result<(), String> {
         let sent = send(self.files.as_raw_fd(), &question, MsgFlags::MSG_NOSIGNAL);
+        *locked(&self.last_file) = Instant::now();
         let mut greeting = locked(&self.greeting);
         if greeting.is_empty() {
             *greeting = question;
