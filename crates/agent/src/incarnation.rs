@@ -328,15 +328,11 @@ impl Incarnation {
                 Err(why) => return (None, Err(NotUp::Because(why))),
             };
             let up = self.bring_up(node, lease, &worker, &came).await;
-            let Err(NotUp::Because(why)) = &up else {
-                return (Some(worker), up);
+            let in_vain = matches!(came, Came::Forked(_)) && !worker.has_been_ready();
+            came = match &up {
+                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, why),
+                _ => return (Some(worker), up),
             };
-            if !matches!(came, Came::Forked(_)) || worker.has_been_ready() {
-                return (Some(worker), up);
-            }
-            // Nor would the next one be: what is forked from there is all the same. It is started as ever.
-            came = Came::Cold("the worker that was forked for it did not come up".into());
-            lease.give_up_zygote(node, why);
             worker.kill();
             worker.exited().await;
         }

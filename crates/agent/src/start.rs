@@ -127,13 +127,15 @@ impl ActiveLease {
         (taken, came)
     }
 
-    /// What is forked from its program's zygote does not come up, for this reason.
-    pub fn give_up_zygote(&self, node: &Node, why: &str) {
+    /// What was forked from its program's zygote did not come up, for this reason, and nor would the next one: it is all the same. Its
+    /// worker is started as ever.
+    pub fn give_up_zygote(&self, node: &Node, why: &str) -> Came {
         if let Some(program) = &self.terms.program {
             let why = format!("what is forked from its zygote does not come up: {why}");
             let zygotes = &node.spares.zygotes;
             zygotes.refuse(&self.terms.tenant, self.terms.sandbox, program, why);
         }
+        Came::Cold("the worker that was forked for it did not come up".into())
     }
 
     /// A worker of its own, forked from a zygote where there is one.
