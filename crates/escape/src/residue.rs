@@ -142,10 +142,12 @@ impl Residue {
                 let _ = kernel!(SYS_mq_unlink, name.as_ptr());
             }
             Self::Key(name) => {
-                // Not invalidated: only its possessor may, and four bytes of the user's quota stay taken by the keyring for
-                // each key that the kernel collects.
+                // Not left to the kernel to collect: the keyring would keep four bytes of its user's quota for each. What is
+                // unlinked goes a moment later, and until then is to be no key that anybody could use.
+                const KEYCTL_REVOKE: i32 = 3;
                 const KEYCTL_UNLINK: i32 = 9;
                 if let Some(key) = key(name) {
+                    let _ = kernel!(SYS_keyctl, KEYCTL_REVOKE, key);
                     for keyring in KEYRINGS {
                         let _ = kernel!(SYS_keyctl, KEYCTL_UNLINK, key, keyring);
                     }
