@@ -1,7 +1,6 @@
 //! What a process of a sandbox gives up before its program runs: capabilities, files, system calls.
 
 use crate::kernel;
-use crate::system_calls::{Call, Rule};
 use landlock::{
     ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
@@ -10,10 +9,7 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, clear_ambient_capability_set, remove_capability_from_bounding_set,
     set_capabilities, set_no_new_privs,
 };
-use seccompiler::{
-    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
-};
-use std::collections::BTreeMap;
+use seccompiler::BpfProgram;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -117,64 +113,6 @@ pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> 
     }
     let status = rules.restrict_self().map_err(|error| failed(&error))?;
     Ok(status.ruleset)
-}
-
-/// The filter of a table of [`system_calls`](crate::system_calls). What is not in the table does not exist.
-pub fn filter(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
-    compiled(
-        table,
-        SeccompAction::Errno(libc::ENOSYS as u32),
-        SeccompAction::Allow,
-    )
-}
-
-/// A filter that takes away what is in a table, from who has a filter already.
-pub fn filter_without(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
-    compiled(
-        table,
-        SeccompAction::Allow,
-        SeccompAction::Errno(libc::ENOSYS as u32),
-    )
-}
-
-fn compiled(
-    table: impl Iterator<Item = &'static Call>,
-    others: SeccompAction,
-    these: SeccompAction,
-) -> Result<BpfProgram, String> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
-    for call in table {
-        let allowed = rules.entry(call.number).or_default();
-        for &rule in call.rules {
-            let condition = match rule {
-                Rule::Is(argument, value) => {
-                    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
-                }
-                Rule::Among(argument, bits, value) => SeccompCondition::new(
-                    argument,
-                    SeccompCmpArgLen::Dword,
-                    SeccompCmpOp::MaskedEq(bits),
-                    value,
-                ),
-                Rule::HasNone(argument, bits) => {
-                    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::MaskedEq(bits), 0)
-                }
-            };
-            let rule = condition.and_then(|condition| SeccompRule::new(vec![condition]));
-            allowed.push(rule.map_err(|error| error.to_string())?);
-        }
-    }
-    let architecture = std::env::consts::ARCH.try_into();
-    let filter = SeccompFilter::new(
-        rules,
-        others,
-        these,
-        architecture.map_err(|error: seccompiler::BackendError| error.to_string())?,
-    );
-    let filter = filter.map_err(|error| error.to_string())?;
-    filter
-        .try_into()
-        .map_err(|error: seccompiler::BackendError| error.to_string())
 }
 
 /// For good.

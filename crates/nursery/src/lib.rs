@@ -27,6 +27,7 @@ mod cgroup;
 mod confinement;
 pub mod container;
 pub mod declared;
+mod filter;
 mod inside;
 mod kernel;
 mod loopback;
@@ -46,8 +47,8 @@ pub mod zygote;
 /// The kernel takes no filter.
 pub fn limit_system_calls(forks: bool) -> std::io::Result<()> {
     let filter = match forks {
-        false => confinement::filter(system_calls::table(false)),
-        true => confinement::filter(system_calls::table_of_zygote()),
+        false => filter::of(system_calls::table(false)),
+        true => filter::of(system_calls::table_of_zygote()),
     };
     confinement::limit_system_calls(&filter.map_err(std::io::Error::other)?)
 }

@@ -8,6 +8,7 @@ use crate::cgroup::{Group, Groups};
 use crate::confinement;
 use crate::container::Containers;
 use crate::container::making::Common;
+use crate::filter;
 use crate::inside::View;
 use crate::kernel;
 use crate::making::Made;
@@ -194,19 +195,19 @@ impl Nursery {
             None => {}
         }
         let filter = |network| match policy.kvm {
-            true => confinement::filter(system_calls::table_of_machine(network)),
-            false => confinement::filter(system_calls::table(network)),
+            true => filter::of(system_calls::table_of_machine(network)),
+            false => filter::of(system_calls::table(network)),
         };
         let nursery = Self {
             agent,
             host,
             view,
             filters: [filter(false)?, filter(true)?],
-            filter_with_storage: confinement::filter(system_calls::table_with_storage())?,
+            filter_with_storage: filter::of(system_calls::table_with_storage())?,
             // They have no network, whatever the site grants.
             filter_of_zygotes: match policy.kvm {
-                true => confinement::filter(system_calls::table_of_zygote_of_machines())?,
-                false => confinement::filter(system_calls::table_of_zygote())?,
+                true => filter::of(system_calls::table_of_zygote_of_machines())?,
+                false => filter::of(system_calls::table_of_zygote())?,
             },
             groups,
             by_root,

@@ -1,7 +1,7 @@
 //! What crun is told: an OCI bundle.
 
 use super::Told;
-use crate::confinement;
+use crate::filter;
 use crate::root::USER;
 use crate::system_calls::{self, Rule};
 use base64::Engine as _;
@@ -33,7 +33,7 @@ pub(crate) struct SystemCalls {
 impl SystemCalls {
     pub fn new(network: bool) -> Result<Self, String> {
         let mut bytes = Vec::new();
-        for step in confinement::filter(system_calls::table(network))? {
+        for step in filter::of(system_calls::table(network))? {
             bytes.extend(step.code.to_ne_bytes());
             bytes.extend([step.jt, step.jf]);
             bytes.extend(step.k.to_ne_bytes());

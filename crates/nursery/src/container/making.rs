@@ -3,7 +3,7 @@
 use super::bundle::SystemCalls;
 use super::waiting::Waiting;
 use super::{Bind, Containers, Runtime, Told, bundle};
-use crate::confinement;
+use crate::filter;
 use crate::kernel;
 use crate::order::Described;
 use crate::policy::{Mount, Policy};
@@ -75,7 +75,7 @@ impl Common {
             let program = Path::new(&containers.program);
             around = Some(own.and_then(|own| own.with_program(host, program, PROGRAM)));
         }
-        let filter = |network| confinement::filter(system_calls::table_of_runtime(network));
+        let filter = |network| filter::of(system_calls::table_of_runtime(network));
         let filters = match containers.runtime {
             Runtime::ChRun => Some([filter(false)?, filter(true)?]),
             _ => None,

@@ -5,6 +5,7 @@
 
 use super::{Fork, KINDS, ORDERS_AT, STEPS, Wanted};
 use crate::confinement;
+use crate::filter;
 use crate::kernel;
 use crate::message::receive;
 use crate::system_calls::lost_by_forks;
@@ -45,7 +46,7 @@ impl Orders {
         // SAFETY: the first is made just now; the other one is the starter's gift, which nobody else knows of.
         let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
         drop(gift);
-        let filter = confinement::filter_without(lost_by_forks()).map_err(io::Error::other)?;
+        let filter = filter::without(lost_by_forks()).map_err(io::Error::other)?;
         Ok(Self { socket, filter })
     }
 

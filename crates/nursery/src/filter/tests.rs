@@ -1,0 +1,121 @@
+use super::*;
+use crate::system_calls::{self, table, table_of_zygote};
+
+/// What a program makes of a call, and in how many steps: classic BPF, as far as filters use it.
+fn run(program: &[sock_filter], number: u32, architecture: u32, arguments: [u64; 6]) -> (u32, usize) {
+    let mut data = Vec::new();
+    for word in [number, architecture, 0, 0] {
+        data.extend(word.to_ne_bytes());
+    }
+    data.extend(arguments.iter().flat_map(|argument| argument.to_ne_bytes()));
+    let (mut at, mut held, mut steps) = (0, 0_u32, 0);
+    loop {
+        let sock_filter { code, jt, jf, k } = program[at];
+        at += 1;
+        steps += 1;
+        let branch = |yes: bool| usize::from(if yes { jt } else { jf });
+        match code {
+            0x20 => held = u32::from_ne_bytes(data[k as usize..][..4].try_into().unwrap()),
+            0x54 => held &= k,
+            0x05 => at += k as usize,
+            0x15 => at += branch(held == k),
+            0x25 => at += branch(held > k),
+            0x35 => at += branch(held >= k),
+            0x06 => return (k, steps),
+            other => panic!("instruction {other:#x} is not known here"),
+        }
+    }
+}
+
+fn here() -> u32 {
+    match std::env::consts::ARCH {
+        "x86_64" => 0xc000_003e,
+        "aarch64" => 0xc000_00b7,
+        other => panic!("no number of {other} is known here"),
+    }
+}
+
+const ALLOW: u32 = 0x7fff_0000;
+const MISSING: u32 = 0x0005_0000 | libc::ENOSYS as u32;
+
+#[test]
+fn a_tree_decides_as_the_plain_filter_does() {
+    let tables: [&dyn Fn() -> Vec<&'static Call>; 4] = [
+        &|| table(false).collect(),
+        &|| table(true).collect(),
+        &|| table_of_zygote().collect(),
+        &|| system_calls::lost_by_forks().collect(),
+    ];
+    let values = [
+        0,
+        1,
+        2,
+        3,
+        10,
+        0x4000,
+        0x1000_0000,
+        0x5401,
+        0xae80,
+        u64::from(u32::MAX),
+        u64::MAX,
+    ];
+    for calls in tables {
+        for (others, these) in [
+            (SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow),
+            (SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32)),
+        ] {
+            let calls = calls();
+            let plain = plain(rules(calls.iter().copied()).unwrap(), &others, &these).unwrap();
+            let tree = compiled(calls.iter().copied(), &others, &these).unwrap();
+            // Those of the other ABI of x86-64, which has the same architecture, among them.
+            let numbers = (0..1024)
+                .chain(0x4000_0000..0x4000_0400)
+                .chain([u32::MAX - 1, u32::MAX]);
+            for number in numbers {
+                for value in values {
+                    for argument in 0..6 {
+                        let mut arguments = [0; 6];
+                        arguments[argument] = value;
+                        let expected = run(&plain, number, here(), arguments).0;
+                        let decided = run(&tree, number, here(), arguments).0;
+                        assert_eq!(
+                            decided, expected,
+                            "call {number}, argument {argument}: {value:#x}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn no_call_of_another_architecture_is_decided_on() {
+    let tree = of(table(false)).unwrap();
+    for number in 0..1024 {
+        let (decided, _) = run(&tree, number, 0x4000_0003, [0; 6]);
+        assert_eq!(
+            decided,
+            libc::SECCOMP_RET_KILL_PROCESS,
+            "call {number} of 32 bits"
+        );
+    }
+}
+
+#[test]
+fn a_decision_takes_few_steps_whatever_the_call() {
+    let calls: Vec<_> = table(false).collect();
+    let tree = of(calls.iter().copied()).unwrap();
+    let steps: Vec<_> = (0..1024)
+        .map(|number| run(&tree, number, here(), [0; 6]))
+        .collect();
+    let allowed = steps.iter().filter(|(decided, _)| *decided == ALLOW).count();
+    let missing = steps.iter().filter(|(decided, _)| *decided == MISSING).count();
+    assert_eq!(allowed + missing, steps.len());
+    assert!(allowed > 100, "the table allows {allowed} calls only");
+    let most = steps.iter().map(|(_, steps)| *steps).max().unwrap();
+    assert!(
+        most < 100,
+        "a call takes {most} steps: the kernel runs them all for each start"
+    );
+}
