@@ -4,22 +4,22 @@
 //! task of its own takes or starts the process, configures it, loads what the lease has loaded so far,
 //! and waits for its end; it reports exactly one end to the book, whatever happens.
 
+mod configuring;
 mod state;
 
-use crate::active_lease::{ActiveLease, LoadedCode};
+pub(crate) use configuring::load;
+
+use crate::active_lease::ActiveLease;
 use crate::cause::{Evidence, KillReason};
 use crate::failures::{self, Told};
 use crate::node::Node;
-use crate::python;
 use crate::start::{Came, Start};
 use crate::swap::Keeping;
 use crate::usage;
-use crate::worker::{BOOT_LIMIT, OrderError, START_LIMIT, Sent, Worker};
+use crate::worker::Worker;
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_sandbox::Kind;
-use hotlease_wire::control::{Order, SharedCore};
 use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{LastBegun, UsageTotals};
@@ -368,91 +368,6 @@ impl Incarnation {
         }
     }
 
-    async fn configure(
-        &self,
-        node: &Arc<Node>,
-        lease: &ActiveLease,
-        worker: &Arc<Worker>,
-        came: &Came,
-    ) -> Result<(), NotUp> {
-        let limit = lease
-            .terms
-            .program
-            .as_ref()
-            .map_or(START_LIMIT, |_| python::START_LIMIT);
-        let limit = match lease.terms.sandbox {
-            Kind::MicroVm => limit + BOOT_LIMIT,
-            _ => limit,
-        };
-        worker.ready(limit).await.map_err(NotUp::Because)?;
-        let ready = Instant::now();
-        if lease.terms.sandbox != Kind::Process {
-            // Before code of the tenant runs in it.
-            let memory_bytes = lease.terms.memory_bytes;
-            let limited = worker.limit(memory_bytes, self.cores.clone()).await;
-            limited.map_err(NotUp::Because)?;
-        }
-        if self.usage.get().is_none() {
-            let slots = self.cores.len() as u16;
-            let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
-            let _ = self.usage.set(block);
-        }
-        let Some(block) = self.usage.get() else {
-            return Err(NotUp::Because("there is no usage block".into()));
-        };
-        let order = Order::Configure {
-            lease: lease.id,
-            epoch: self.epoch,
-            cores: self.cores.clone(),
-            polling: lease.terms.polling,
-            hot_budget_ns: lease.terms.hot_budget_ns,
-            tick_hz: node.tick_hz().await,
-            memory_bytes: lease.terms.memory_bytes,
-            tenant: lease.terms.tenant.clone(),
-            shared: lease.terms.shared.then(|| SharedCore {
-                call_limit_ms: node.identity.sharing.call_limit.as_millis() as u32,
-            }),
-            gpus: (node.identity.gpus > 0).then(|| self.gpus.clone()),
-        };
-        let claim = match self.cores.first() {
-            Some(core) if lease.terms.shared => {
-                let claim = node.claims.of(*core);
-                let refused = |error| NotUp::Because(format!("its core cannot be shared: {error}"));
-                Some(claim.map_err(refused)?)
-            }
-            _ => None,
-        };
-        let fds = [block.fd(), claim.as_ref().map_or(block.fd(), |claim| claim.fd())];
-        let fds = &fds[..1 + usize::from(claim.is_some())];
-        let configured = worker.send(&order, fds).done(ORDER_LIMIT).await;
-        configured.map_err(|error| not_up("be configured", error))?;
-
-        // Under the lock of the codes, so that a library that is being loaded now is either in the list
-        // already, or finds this worker up.
-        let codes = lease.codes.lock().await;
-        let loads: Vec<Sent> = codes
-            .iter()
-            .filter(|loaded| !loaded.code.is_of_program())
-            .map(|code| load(worker, code))
-            .collect();
-        for loaded in loads {
-            let loaded = loaded.done(ORDER_LIMIT).await;
-            loaded.map_err(|error| not_up("load the lease's libraries", error))?;
-        }
-        self.restore_state(worker).await.map_err(NotUp::Because)?;
-        self.start.up(lease, worker, came, (self.begun, ready));
-        let _ = self.pid.set(worker.pid());
-        self.state.send_replace(State::Up(Arc::clone(worker)));
-        drop(codes);
-        // Never refused: it only reports.
-        let _ = node.step(Event::WorkerUp {
-            lease: lease.id,
-            worker: self.index,
-            epoch: self.epoch,
-        });
-        Ok(())
-    }
-
     /// Waits for the end of its process, and says why it ended. `not_up` is a reason that came first.
     async fn judge(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<String>) -> (Cause, String) {
         let exit = worker.exited().await;
@@ -473,24 +388,6 @@ impl Incarnation {
             memory_limited: lease.terms.memory_bytes > 0,
         };
         evidence.verdict()
-    }
-}
-
-/// Orders a worker to load a library.
-pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> Sent {
-    let order = Order::Load {
-        hash: code.code.hash,
-        size_bytes: code.code.size_bytes,
-        base: code.base,
-    };
-    worker.send(&order, &[code.code.memory()])
-}
-
-fn not_up(what: &str, error: OrderError) -> NotUp {
-    match error {
-        OrderError::Failed(why) => NotUp::Because(format!("it could not {what}: {why}")),
-        OrderError::Died => NotUp::Ended,
-        OrderError::Silent => NotUp::Because(format!("it did not {what} within {} s", ORDER_LIMIT.as_secs())),
     }
 }
 

@@ -1,0 +1,134 @@
+//! A worker becomes a lease's: it is limited, told whose it is, and loads what the lease has loaded so far.
+
+use super::{Incarnation, NotUp, ORDER_LIMIT, State};
+use crate::active_lease::{ActiveLease, LoadedCode};
+use crate::node::Node;
+use crate::python;
+use crate::start::Came;
+use crate::worker::{BOOT_LIMIT, OrderError, START_LIMIT, Sent, Worker};
+use hotlease_fabric::usage::UsageBlock;
+use hotlease_lease::agent::Event;
+use hotlease_sandbox::Kind;
+use hotlease_wire::control::{Order, SharedCore};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl Incarnation {
+    pub(super) async fn configure(
+        &self,
+        node: &Arc<Node>,
+        lease: &ActiveLease,
+        worker: &Arc<Worker>,
+        came: &Came,
+    ) -> Result<(), NotUp> {
+        let limit = lease
+            .terms
+            .program
+            .as_ref()
+            .map_or(START_LIMIT, |_| python::START_LIMIT);
+        let limit = match lease.terms.sandbox {
+            Kind::MicroVm => limit + BOOT_LIMIT,
+            _ => limit,
+        };
+        // Beside each other: both are done before it loads a library of the lease, and an interpreter imports within its limits.
+        let limited = async {
+            match lease.terms.sandbox {
+                Kind::Process => Ok(()),
+                _ => worker.limit(lease.terms.memory_bytes, self.cores.clone()).await,
+            }
+        };
+        let (configured, limited) = tokio::join!(self.give_to(node, lease, worker, limit), limited);
+        let ready = configured?;
+        limited.map_err(NotUp::Because)?;
+
+        // Under the lock of the codes, so that a library that is being loaded now is either in the list
+        // already, or finds this worker up.
+        let codes = lease.codes.lock().await;
+        let loads: Vec<Sent> = codes
+            .iter()
+            .filter(|loaded| !loaded.code.is_of_program())
+            .map(|code| load(worker, code))
+            .collect();
+        for loaded in loads {
+            let loaded = loaded.done(ORDER_LIMIT).await;
+            loaded.map_err(|error| not_up("load the lease's libraries", error))?;
+        }
+        self.restore_state(worker).await.map_err(NotUp::Because)?;
+        self.start.up(lease, worker, came, (self.begun, ready));
+        let _ = self.pid.set(worker.pid());
+        self.state.send_replace(State::Up(Arc::clone(worker)));
+        drop(codes);
+        // Never refused: it only reports.
+        let _ = node.step(Event::WorkerUp {
+            lease: lease.id,
+            worker: self.index,
+            epoch: self.epoch,
+        });
+        Ok(())
+    }
+
+    /// Waits until it takes orders, and makes it the lease's: since when it did.
+    async fn give_to(
+        &self,
+        node: &Arc<Node>,
+        lease: &ActiveLease,
+        worker: &Worker,
+        limit: Duration,
+    ) -> Result<Instant, NotUp> {
+        worker.ready(limit).await.map_err(NotUp::Because)?;
+        let ready = Instant::now();
+        if self.usage.get().is_none() {
+            let slots = self.cores.len() as u16;
+            let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
+            let _ = self.usage.set(block);
+        }
+        let Some(block) = self.usage.get() else {
+            return Err(NotUp::Because("there is no usage block".into()));
+        };
+        let order = Order::Configure {
+            lease: lease.id,
+            epoch: self.epoch,
+            cores: self.cores.clone(),
+            polling: lease.terms.polling,
+            hot_budget_ns: lease.terms.hot_budget_ns,
+            tick_hz: node.tick_hz().await,
+            memory_bytes: lease.terms.memory_bytes,
+            tenant: lease.terms.tenant.clone(),
+            shared: lease.terms.shared.then(|| SharedCore {
+                call_limit_ms: node.identity.sharing.call_limit.as_millis() as u32,
+            }),
+            gpus: (node.identity.gpus > 0).then(|| self.gpus.clone()),
+        };
+        let claim = match self.cores.first() {
+            Some(core) if lease.terms.shared => {
+                let claim = node.claims.of(*core);
+                let refused = |error| NotUp::Because(format!("its core cannot be shared: {error}"));
+                Some(claim.map_err(refused)?)
+            }
+            _ => None,
+        };
+        let fds = [block.fd(), claim.as_ref().map_or(block.fd(), |claim| claim.fd())];
+        let fds = &fds[..1 + usize::from(claim.is_some())];
+        let configured = worker.send(&order, fds).done(ORDER_LIMIT).await;
+        configured.map_err(|error| not_up("be configured", error))?;
+        Ok(ready)
+    }
+}
+
+/// Orders a worker to load a library.
+pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> Sent {
+    let order = Order::Load {
+        hash: code.code.hash,
+        size_bytes: code.code.size_bytes,
+        base: code.base,
+    };
+    worker.send(&order, &[code.code.memory()])
+}
+
+fn not_up(what: &str, error: OrderError) -> NotUp {
+    match error {
+        OrderError::Failed(why) => NotUp::Because(format!("it could not {what}: {why}")),
+        OrderError::Died => NotUp::Ended,
+        OrderError::Silent => NotUp::Because(format!("it did not {what} within {} s", ORDER_LIMIT.as_secs())),
+    }
+}
