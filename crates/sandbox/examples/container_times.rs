@@ -58,6 +58,10 @@ async fn main() -> Result<()> {
             continue;
         }
         let alone = Alone::new(runtime, &worker)?;
+        if let Err(why) = alone.once(rounds) {
+            println!("{runtime:<10} skipped: it does not start by hand: {why}");
+            continue;
+        }
         let mut times = [const { Vec::new() }; 3];
         for round in 0..rounds {
             times[0].push(ours(&launcher).await?);
