@@ -5,6 +5,7 @@
 //! and waits for its end; it reports exactly one end to the book, whatever happens.
 
 mod configuring;
+mod not_up;
 mod state;
 
 pub(crate) use configuring::load;
@@ -16,7 +17,7 @@ use crate::node::Node;
 use crate::start::{Came, Start};
 use crate::swap::Keeping;
 use crate::usage;
-use crate::worker::Worker;
+use crate::worker::{NotStarted, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
@@ -24,6 +25,7 @@ use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{LastBegun, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
+use not_up::{NotUp, not_started};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -67,14 +69,6 @@ pub(crate) struct Incarnation {
     /// What becomes of its state, where its lease has one.
     pub keeping: Option<Arc<Keeping>>,
     told: Mutex<Told>,
-}
-
-/// Why an incarnation did not come up.
-enum NotUp {
-    /// It was killed, or died: its end says why.
-    Ended,
-    /// There is a reason that its end does not tell.
-    Because(String),
 }
 
 impl Incarnation {
@@ -255,7 +249,7 @@ impl Incarnation {
                 worker.kill();
                 self.judge(&lease, &worker, Some(why)).await
             }
-            (None, Err(NotUp::Because(why))) => (Cause::NotStarted { why }, String::new()),
+            (None, Err(NotUp::Because(why))) => (not_started(why), String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
         failures::log(&lease, &self);
@@ -291,9 +285,7 @@ impl Incarnation {
     fn stopped_early(&self) -> Cause {
         match &*self.killed.borrow() {
             Some(KillReason::LeaseEnded(reason)) => Cause::LeaseEnded(*reason),
-            _ => Cause::NotStarted {
-                why: "it was stopped before it started".into(),
-            },
+            _ => not_started(NotStarted::for_now("it was stopped before it started")),
         }
     }
 
@@ -330,7 +322,7 @@ impl Incarnation {
             let up = self.bring_up(node, lease, &worker, &came).await;
             let in_vain = matches!(came, Came::Forked(_)) && !worker.has_been_ready();
             came = match &up {
-                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, why),
+                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, &why.why),
                 _ => return (Some(worker), up),
             };
             worker.kill();
@@ -369,10 +361,15 @@ impl Incarnation {
     }
 
     /// Waits for the end of its process, and says why it ended. `not_up` is a reason that came first.
-    async fn judge(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<String>) -> (Cause, String) {
+    async fn judge(
+        &self,
+        lease: &ActiveLease,
+        worker: &Worker,
+        not_up: Option<NotStarted>,
+    ) -> (Cause, String) {
         let exit = worker.exited().await;
         if let Some(why) = not_up {
-            return (Cause::NotStarted { why }, exit.output.clone());
+            return (not_started(why), exit.output.clone());
         }
         let mut running = self.running();
         let only = match (running.next(), running.next()) {

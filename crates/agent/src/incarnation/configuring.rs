@@ -1,11 +1,12 @@
 //! A worker becomes a lease's: it is limited, told whose it is, and loads what the lease has loaded so far.
 
-use super::{Incarnation, NotUp, ORDER_LIMIT, State};
+use super::not_up::{NotUp, not_up};
+use super::{Incarnation, ORDER_LIMIT, State};
 use crate::active_lease::{ActiveLease, LoadedCode};
 use crate::node::Node;
 use crate::python;
 use crate::start::Came;
-use crate::worker::{BOOT_LIMIT, OrderError, START_LIMIT, Sent, Worker};
+use crate::worker::{BOOT_LIMIT, NotStarted, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_lease::agent::Event;
 use hotlease_sandbox::Kind;
@@ -39,7 +40,7 @@ impl Incarnation {
         };
         let (configured, limited) = tokio::join!(self.give_to(node, lease, worker, limit), limited);
         let ready = configured?;
-        limited.map_err(NotUp::Because)?;
+        limited.map_err(NotStarted::for_now)?;
 
         // Under the lock of the codes, so that a library that is being loaded now is either in the list
         // already, or finds this worker up.
@@ -53,7 +54,7 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
-        self.restore_state(worker).await.map_err(NotUp::Because)?;
+        self.restore_state(worker).await?;
         self.start.up(lease, worker, came, (self.begun, ready));
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(State::Up(Arc::clone(worker)));
@@ -75,15 +76,15 @@ impl Incarnation {
         worker: &Worker,
         limit: Duration,
     ) -> Result<Instant, NotUp> {
-        worker.ready(limit).await.map_err(NotUp::Because)?;
+        worker.ready(limit).await?;
         let ready = Instant::now();
         if self.usage.get().is_none() {
             let slots = self.cores.len() as u16;
-            let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
+            let block = UsageBlock::create(slots).map_err(NotStarted::for_now)?;
             let _ = self.usage.set(block);
         }
         let Some(block) = self.usage.get() else {
-            return Err(NotUp::Because("there is no usage block".into()));
+            return Err(NotStarted::for_now("there is no usage block").into());
         };
         let order = Order::Configure {
             lease: lease.id,
@@ -102,7 +103,7 @@ impl Incarnation {
         let claim = match self.cores.first() {
             Some(core) if lease.terms.shared => {
                 let claim = node.claims.of(*core);
-                let refused = |error| NotUp::Because(format!("its core cannot be shared: {error}"));
+                let refused = |error| NotStarted::for_now(format!("its core cannot be shared: {error}"));
                 Some(claim.map_err(refused)?)
             }
             _ => None,
@@ -123,12 +124,4 @@ pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> Sent {
         base: code.base,
     };
     worker.send(&order, &[code.code.memory()])
-}
-
-fn not_up(what: &str, error: OrderError) -> NotUp {
-    match error {
-        OrderError::Failed(why) => NotUp::Because(format!("it could not {what}: {why}")),
-        OrderError::Died => NotUp::Ended,
-        OrderError::Silent => NotUp::Because(format!("it did not {what} within {} s", ORDER_LIMIT.as_secs())),
-    }
 }
