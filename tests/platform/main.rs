@@ -34,6 +34,7 @@ mod sandboxes;
 mod sharing;
 mod sockets;
 mod starts;
+mod states;
 mod storage;
 mod tokens;
 mod workers;

@@ -383,7 +383,7 @@ impl Node {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         let (sharing, polling) = sharing::asked(&request)?;
         let id = LeaseId(rand::random());
-        let state = swap::wanted(self.identity.swap.as_deref(), &request, id)?;
+        let state = swap::wanted(self.identity.swap.as_deref(), &request, isolation.sandbox, id)?;
         let asked = GrantRequest {
             id,
             tenant: request.tenant.clone(),

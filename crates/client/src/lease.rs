@@ -105,7 +105,7 @@ impl Lease {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let mut first = manager.acquire(options.acquire_request(workers)).await?;
+        let mut first = manager.acquire(options.acquire_request(workers, &plan.code)).await?;
         let acquire = lap();
         let others = std::mem::take(&mut first.others);
         if others.is_empty() {
@@ -161,7 +161,7 @@ impl Lease {
         let mut lap = stopwatch();
         transport::prepare(options);
         let grant = manager
-            .acquire_of(agent, options.acquire_request(workers))
+            .acquire_of(agent, options.acquire_request(workers, &plan.code))
             .await?;
         let granted = Instant::now();
         let acquire = lap();
@@ -298,6 +298,11 @@ impl Lease {
             ..ColdPhases::default()
         };
 
+        // Who restores a state is in the library, and nobody reaches a worker before.
+        let restored = match plan.options.state.is_empty() {
+            true => None,
+            false => Some(session.shared().load(&plan.code).await?),
+        };
         // Workers are connected and loaded at the same time. The connects go first, so that rings are made
         // here and there while the agent sees to the library.
         let mut opening = JoinSet::new();
@@ -307,7 +312,10 @@ impl Lease {
         }
         // So that the tasks above have sent their requests.
         tokio::task::yield_now().await;
-        let loaded = session.shared().load(&plan.code).await;
+        let loaded = match restored {
+            Some(restored) => Ok(restored),
+            None => session.shared().load(&plan.code).await,
+        };
         phases.load = lap();
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {
