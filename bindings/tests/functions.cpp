@@ -119,12 +119,10 @@ HOTLEASE_FUNCTION(visits)
 
 HOTLEASE_STATE_SAVE(visits)
 {
-    (void)context;
     return hotlease_state_write(state, &visited, sizeof visited);
 }
 
 HOTLEASE_STATE_RESTORE(visits)
 {
-    (void)context;
     return hotlease_state_read(state, &visited, sizeof visited);
 }

@@ -215,9 +215,11 @@ static inline int32_t hotlease_fail(int32_t code, const char* message, void* out
 #endif
 
 #define HOTLEASE_EXPORT_ HOTLEASE_EXTERN_C_ __attribute__((visibility("default")))
-#define HOTLEASE_STATE_(function)                                                              \
-    HOTLEASE_EXPORT_ int32_t function(hotlease_context* context, hotlease_state* state);       \
-    HOTLEASE_EXTERN_C_ int32_t function(hotlease_context* context, hotlease_state* state)
+/* Few look into their context: no warning. */
+#define HOTLEASE_STATE_(function)                                                          \
+    HOTLEASE_EXPORT_ int32_t function(hotlease_context* context, hotlease_state* state);   \
+    HOTLEASE_EXTERN_C_ int32_t function(__attribute__((unused)) hotlease_context* context, \
+                                        hotlease_state* state)
 #define HOTLEASE_MARKER_(symbol)              \
     HOTLEASE_EXPORT_ const uint32_t symbol;   \
     HOTLEASE_KEEP_ const uint32_t symbol = 1

@@ -72,7 +72,11 @@ impl Code {
         Ok(Self {
             hash,
             size_bytes,
-            functions: exports.functions.into_iter().map(|function| function.name).collect(),
+            functions: exports
+                .functions
+                .into_iter()
+                .map(|function| function.name)
+                .collect(),
             state: exports.state,
             memory,
         })

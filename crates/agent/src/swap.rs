@@ -120,7 +120,9 @@ pub(crate) fn wanted(
         return bad("a state is that of one worker with one slot: ask for one");
     }
     if sandbox == Kind::MicroVm {
-        return bad("states are not saved from virtual machines: ask for another kind of sandbox, or for no state");
+        return bad(
+            "states are not saved from virtual machines: ask for another kind of sandbox, or for no state",
+        );
     }
     let program = match &request.python {
         Some(python) => program_of(python),
@@ -148,17 +150,16 @@ pub(crate) fn ending_limit(options: Option<&SwapOptions>) -> Duration {
 }
 
 /// Of a library that cannot be asked for its state.
-const UNDECLARED: &str =
-    "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h)";
+const UNDECLARED: &str = "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing of it ran";
 
 /// Refuses a library that is not the one that a lease of native workers with this state was taken for. Before any of it runs.
 pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal> {
     let rejected = |why: &str| Err(Refusal::CodeRejected { why: why.into() });
     match &code.state {
         None => rejected(UNDECLARED),
-        Some(format) if program_of_library(format) != wanted.program => {
-            rejected("its state has another format than its lease was taken for (HOTLEASE_STATE_SAVE)")
-        }
+        Some(format) if program_of_library(format) != wanted.program => rejected(
+            "its state has another format than its lease was taken for (HOTLEASE_STATE_SAVE). Nothing of it ran",
+        ),
         Some(_) => Ok(()),
     }
 }
@@ -168,8 +169,15 @@ pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal>
 fn program_of(python: &PythonRuntime) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);
-    let words = [&python.image, &python.interpreter].map(String::as_str).into_iter();
-    hash(words.chain(versions).chain([imports]).chain(python.path.iter().map(String::as_str)))
+    let words = [&python.image, &python.interpreter]
+        .map(String::as_str)
+        .into_iter();
+    hash(
+        words
+            .chain(versions)
+            .chain([imports])
+            .chain(python.path.iter().map(String::as_str)),
+    )
 }
 
 /// The same of a library: whoever declares this format, on this kind of processor, understands it.

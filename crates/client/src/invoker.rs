@@ -64,7 +64,7 @@ impl Invoker {
         if !options.state.is_empty() && options.python.is_none() && code.state_format().is_none() {
             let what = format!(
                 "state needs a library that says how it is saved and restored: {} declares neither HOTLEASE_STATE_SAVE nor \
-                 HOTLEASE_STATE_RESTORE (hotlease/function.h)",
+                 HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing ran",
                 code.name()
             );
             return Err(Error::Options { what });

@@ -105,7 +105,9 @@ impl Lease {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let mut first = manager.acquire(options.acquire_request(workers, &plan.code)).await?;
+        let mut first = manager
+            .acquire(options.acquire_request(workers, &plan.code))
+            .await?;
         let acquire = lap();
         let others = std::mem::take(&mut first.others);
         if others.is_empty() {

@@ -75,7 +75,12 @@ impl Hooks {
     pub fn restore(&self, context: &mut Context, pipe: File, bytes: u64) -> Result<(), String> {
         let reader = BufReader::with_capacity(READ_AHEAD_BYTES, pipe);
         let way = run(self.restore, context, Way::In(reader, bytes), bytes);
-        let what = || format!("the restore function of its state, HOTLEASE_STATE_RESTORE({}),", self.format);
+        let what = || {
+            format!(
+                "the restore function of its state, HOTLEASE_STATE_RESTORE({}),",
+                self.format
+            )
+        };
         match way.map_err(|why| format!("{} {why}", what()))? {
             Way::In(_, left) if left > 0 => Err(format!("{} has left {left} of {bytes} bytes", what())),
             _ => Ok(()),
@@ -85,8 +90,12 @@ impl Hooks {
     /// Has the library save it.
     pub fn save(&self, context: &mut Context, to: &mut StatePieces<File>) -> Result<(), String> {
         let done = run(self.save, context, Way::Out(to), 0);
-        done.map(drop)
-            .map_err(|why| format!("the save function of its state, HOTLEASE_STATE_SAVE({}), {why}", self.format))
+        done.map(drop).map_err(|why| {
+            format!(
+                "the save function of its state, HOTLEASE_STATE_SAVE({}), {why}",
+                self.format
+            )
+        })
     }
 }
 
@@ -116,16 +125,21 @@ fn run<'a>(hook: Hook, context: &mut Context, way: Way<'a>, size: u64) -> Result
 
 impl Passing<'_> {
     /// Fills all of it, or says why not, and with which number of `errno.h`.
-    fn read(&mut self, to: &mut [u8]) -> Result<(), (i32, String)> {
+    ///
+    /// # Safety
+    /// So many bytes may be written there.
+    unsafe fn read(&mut self, to: *mut u8, size: u64) -> Result<(), (i32, String)> {
         let Way::In(reader, left) = &mut self.way else {
             return Err((libc::EBADF, "reads a state, which it was to save".into()));
         };
-        let Some(rest) = left.checked_sub(to.len() as u64) else {
+        let Some(rest) = left.checked_sub(size) else {
             return Err((
                 libc::ENODATA,
-                format!("reads {} bytes where {left} of {} are left", to.len(), self.layout.size),
+                format!("reads {size} bytes where {left} of {} are left", self.layout.size),
             ));
         };
+        // SAFETY: the caller's promise, of no more bytes than there are.
+        let to = unsafe { std::slice::from_raw_parts_mut(to, size as usize) };
         let done = reader.read_exact(to);
         done.map_err(|error| (libc::EIO, format!("is not given its state: {error}")))?;
         *left = rest;
@@ -161,8 +175,8 @@ unsafe extern "C" fn read(state: *mut Layout, to: *mut c_void, size: u64) -> i32
     let passing = unsafe { &mut *state.cast::<Passing<'_>>() };
     passing.answer(|passing| match size {
         0 => Ok(()),
-        // SAFETY: the library's memory, of this size, which is its own to have written; as the header demands.
-        size => passing.read(unsafe { std::slice::from_raw_parts_mut(to.cast(), size as usize) }),
+        // SAFETY: the library's memory, which is its own to have written; as the header demands.
+        size => unsafe { passing.read(to.cast(), size) },
     })
 }
 
@@ -172,6 +186,7 @@ unsafe extern "C" fn write(state: *mut Layout, from: *const c_void, size: u64) -
     let passing = unsafe { &mut *state.cast::<Passing<'_>>() };
     passing.answer(|passing| match size {
         0 => Ok(()),
+        size if isize::try_from(size).is_err() => Err((libc::EINVAL, format!("writes {size} bytes"))),
         // SAFETY: the library's memory, of this size, which nobody changes during the call; as the header demands.
         size => passing.write(unsafe { std::slice::from_raw_parts(from.cast(), size as usize) }),
     })
@@ -240,6 +255,18 @@ mod tests {
         unsafe { (layout.fail)(state, 22, c"no model".as_ptr()) }
     }
 
+    unsafe extern "C" fn passes_impossible_sizes(_: *mut c_void, state: *mut Layout) -> i32 {
+        let (layout, state) = seen(state);
+        let mut byte = 0_u8;
+        // SAFETY: neither gets as far as our memory.
+        unsafe {
+            match layout.size {
+                0 => (layout.write)(state, (&raw const byte).cast(), u64::MAX),
+                _ => (layout.read)(state, (&raw mut byte).cast(), u64::MAX),
+            }
+        }
+    }
+
     unsafe extern "C" fn fails(_: *mut c_void, _: *mut Layout) -> i32 {
         5
     }
@@ -253,7 +280,11 @@ mod tests {
 
     fn hooks(save: Hook, restore: Hook) -> Hooks {
         let format = "words".into();
-        Hooks { format, save, restore }
+        Hooks {
+            format,
+            save,
+            restore,
+        }
     }
 
     fn context() -> Context {
@@ -313,6 +344,11 @@ mod tests {
             (restores_two_times_two, b"dcba", "failed with error 1"),
             (fails_and_says_why, b"", "failed with error 22: no model"),
             (saves, b"", "writes a state, which it was to restore"),
+            (
+                passes_impossible_sizes,
+                b"a",
+                "reads 18446744073709551615 bytes where 1 of 1 are left",
+            ),
         ] {
             assert_eq!(restored(hook, bytes), Err(format!("{restore} {expected}")));
         }
@@ -321,6 +357,7 @@ mod tests {
             (fails as Hook, "failed with error 5"),
             (fails_and_says_why, "failed with error 22: no model"),
             (takes_the_wrong_way, "reads a state, which it was to save"),
+            (passes_impossible_sizes, "writes 18446744073709551615 bytes"),
         ] {
             assert_eq!(saved(hook), Err(format!("{save} {expected}")));
         }
@@ -335,7 +372,9 @@ mod tests {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         drop(reader);
         let mut pieces = StatePieces::new(File::from(OwnedFd::from(writer)));
-        let error = hooks(saves, fails).save(&mut whole, &mut pieces).expect_err("nobody reads");
+        let error = hooks(saves, fails)
+            .save(&mut whole, &mut pieces)
+            .expect_err("nobody reads");
         assert!(error.contains("cannot write its state"), "{error}");
     }
 }

@@ -147,7 +147,10 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String
         let code = Code::Here(address);
         functions.push((function.name, Loaded { interface, code }));
     }
-    let hooks = exports.state.map(|format| Hooks::find(format, address_of)).transpose()?;
+    let hooks = exports
+        .state
+        .map(|format| Hooks::find(format, address_of))
+        .transpose()?;
     // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
     // descriptor ever closed: the loader knows libraries by their path, so that its number, used
     // again, would give the old library for the new one.

@@ -40,7 +40,7 @@ impl Incarnation {
         let has_died = worker.is_closed();
         self.kill(KillReason::Unusable("its state was not restored"));
         let (cause, output) = self.gone().await;
-        let why = if has_died { format!("{why} ({cause})") } else { why };
+        let why = if has_died { format!("{cause}: {why}") } else { why };
         Err(died((Cause::NotStarted { why }, output)))
     }
 

@@ -214,7 +214,9 @@ mod tests {
             Stopped::Here(why) => why,
         })?;
         let (path, bytes) = part.finish("node1").expect("it lasts");
-        let saved = std::fs::read(path).expect("a state").split_off(hotlease_wire::state::HEAD_BYTES);
+        let saved = std::fs::read(path)
+            .expect("a state")
+            .split_off(hotlease_wire::state::HEAD_BYTES);
         assert_eq!(saved.len() as u64, bytes);
         Ok(saved)
     }
@@ -226,10 +228,21 @@ mod tests {
         assert_eq!(received(&[none]), Ok(vec![]));
         let pieces = [two, b"ab", eight, b"cdefghij", two, b"kl", none];
         assert_eq!(received(&pieces), Ok(b"abcdefghijkl".to_vec()));
-        for cut in [&[][..], &[two], &[two, b"a"], &[two, b"ab"], &[two, b"ab", &none[..7]]] {
+        for cut in [
+            &[][..],
+            &[two],
+            &[two, b"a"],
+            &[two, b"ab"],
+            &[two, b"ab", &none[..7]],
+        ] {
             assert_eq!(received(cut), Err(String::new()), "{cut:?}");
         }
-        for (first, said) in [(&[][..], u64::MAX), (&[two, b"ab"], u64::MAX), (&[two, b"ab"], 15), (&[], 17)] {
+        for (first, said) in [
+            (&[][..], u64::MAX),
+            (&[two, b"ab"], u64::MAX),
+            (&[two, b"ab"], 15),
+            (&[], 17),
+        ] {
             let why = received(&[first, &[&length(said)]].concat()).expect_err("too long");
             assert!(why.contains("and 16 may have"), "{why}");
         }

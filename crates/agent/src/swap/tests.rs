@@ -188,7 +188,10 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
     assert!(part.expect(10).is_ok() && part.expect(11).is_err());
     assert!(part.add(&[0; 11]).is_err());
     part.add(&[0; 4]).expect("it fits");
-    assert!(part.expect(6).is_ok() && part.expect(7).is_err(), "pieces count together");
+    assert!(
+        part.expect(6).is_ok() && part.expect(7).is_err(),
+        "pieces count together"
+    );
     assert!(part.expect(u64::MAX).is_err());
     drop(part);
     drop(first);
@@ -298,9 +301,8 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
         python: Some(PythonRuntime::default()),
         ..AcquireRequest::default()
     };
-    let asked = |options, request: &AcquireRequest, sandbox| {
-        wanted(options, request, sandbox, LeaseId([1; 8]))
-    };
+    let asked =
+        |options, request: &AcquireRequest, sandbox| wanted(options, request, sandbox, LeaseId([1; 8]));
     let native = AcquireRequest {
         python: None,
         state_format: "words".into(),
@@ -325,7 +327,10 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
             let mut request = request.clone();
             spoil(&mut request);
             let asked = asked(Some(&options), &request, Kind::Process);
-            assert!(matches!(asked, Err(Refusal::BadRequest { .. })), "{number}: {asked:?}");
+            assert!(
+                matches!(asked, Err(Refusal::BadRequest { .. })),
+                "{number}: {asked:?}"
+            );
         }
     }
 }
