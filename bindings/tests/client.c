@@ -360,6 +360,48 @@ static void transports(const hotlease_code* code)
     hotlease_invoker_free(over);
 }
 
+/* How often its function has been called, by leases of this state. */
+static uint64_t visits(const hotlease_code* code, const hotlease_options* options)
+{
+    hotlease_invoker* kept = NULL;
+    hotlease_function* function = NULL;
+    hotlease_error* error = NULL;
+    uint64_t count = 0;
+    size_t size = 0;
+    if (hotlease_allocate(code, options, &kept, &error) != HOTLEASE_OK) {
+        printf("    no lease: %s\n", hotlease_error_message(error));
+        hotlease_error_free(error);
+        return 0;
+    }
+    CHECK(hotlease_function_find(kept, "visits", NULL, &function, NULL) == HOTLEASE_OK);
+    CHECK(hotlease_invoke(function, NULL, 0, &count, sizeof count, &size, NULL) == HOTLEASE_OK);
+    hotlease_function_free(function);
+    CHECK(hotlease_deallocate(kept, NULL, NULL) == HOTLEASE_OK);
+    hotlease_invoker_free(kept);
+    return count;
+}
+
+static void states(const hotlease_code* code)
+{
+    hotlease_options options = {.struct_size = sizeof options, .state = "visits-c", .patience_ms = 20 * 1000};
+    for (uint64_t time = 1; time <= 3; time++)
+        CHECK(visits(code, &options) == time);
+    options.state = "";
+    CHECK(visits(code, &options) == 1);
+    /* A program of before this option has what it had. */
+    options.state = "visits-c";
+    options.struct_size = offsetof(hotlease_options, state);
+    CHECK(visits(code, &options) == 1);
+    options.struct_size = sizeof options;
+    CHECK(visits(code, &options) == 4);
+
+    hotlease_error* error = NULL;
+    options.slots = 2;
+    CHECK(hotlease_allocate(code, &options, &invoker, &error) == HOTLEASE_INVALID_ARGUMENT);
+    CHECK(strstr(hotlease_error_message(error), "one worker with one slot") != NULL);
+    hotlease_error_free(error);
+}
+
 int main(int argc, char** argv)
 {
     hotlease_code* code = NULL;
@@ -368,9 +410,9 @@ int main(int argc, char** argv)
         printf("    cannot open the functions: %s\n", hotlease_error_message(error));
         return 1;
     }
-    CHECK(hotlease_code_function_count(code) == 7);
+    CHECK(hotlease_code_function_count(code) == 8);
     CHECK(strcmp(hotlease_code_function_name(code, 0), "alignment") == 0);
-    CHECK(hotlease_code_function_name(code, 7) == NULL);
+    CHECK(hotlease_code_function_name(code, 8) == NULL);
 
     /* Impossible options are refused before anybody is asked. */
     hotlease_options odd = {.struct_size = sizeof odd, .depth = 63};
@@ -386,6 +428,7 @@ int main(int argc, char** argv)
 
     unsetenv("HOTLEASE_TRANSPORT");
     transports(code);
+    states(code);
     hotlease_options options = {.struct_size = sizeof options, .slots = 1, .label = "test in C"};
     if (hotlease_allocate(code, &options, &invoker, &error) != HOTLEASE_OK) {
         printf("    cannot allocate: %s\n", hotlease_error_message(error));

@@ -257,13 +257,18 @@ static void plans(const hotlease::invoker& invoker)
 int main(int, char** argv)
 try {
     const hotlease::code code{argv[1]};
-    CHECK(code.functions().size() == 7 && code.functions().front() == "alignment");
+    CHECK(code.functions().size() == 8 && code.functions().front() == "alignment");
     CHECK(failure_of([] { hotlease::code{"/etc/hostname"}; }).kind() == hotlease::kind::code_rejected);
     CHECK(failure_of([&] { hotlease::invoker{code, {.depth = 63}}; }).kind() ==
           hotlease::kind::invalid_argument);
 
     CHECK(failure_of([&] { hotlease::invoker{code, {.transport = "carrier pigeon"}}; }).kind() ==
           hotlease::kind::unavailable);
+    for (const std::uint64_t time : {1, 2}) {
+        hotlease::invoker kept{code, {.patience = 20s, .state = "visits-cpp"}};
+        CHECK(kept.function("visits").call_value<std::uint64_t>(0) == time);
+        kept.deallocate();
+    }
     hotlease::invoker invoker{code, {.slots = 1, .label = "test in C++", .registered_buffers = 100}};
     CHECK(invoker.slots() == 1 && invoker.transport() == "shm");
     calls(invoker);

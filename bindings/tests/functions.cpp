@@ -102,3 +102,27 @@ HOTLEASE_FUNCTION(check_context)
     std::memset(context->scratch, 1, context->scratch_bytes);
     return 0;
 }
+
+// Counts its calls, also those of earlier workers of its state.
+static std::uint64_t visited;
+
+HOTLEASE_FUNCTION(visits)
+{
+    (void)context, (void)in, (void)size;
+    if (capacity < sizeof visited)
+        return hotlease_fail(1, "no room", out, capacity, produced);
+    ++visited;
+    std::memcpy(out, &visited, sizeof visited);
+    *produced = sizeof visited;
+    return 0;
+}
+
+HOTLEASE_STATE_SAVE(visits)
+{
+    return hotlease_state_write(state, &visited, sizeof visited);
+}
+
+HOTLEASE_STATE_RESTORE(visits)
+{
+    return hotlease_state_read(state, &visited, sizeof visited);
+}

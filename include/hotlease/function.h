@@ -18,6 +18,7 @@
  *     }
  *
  * Build it with `cc -shared -fPIC -O2 -fvisibility=hidden`, or in CMake with hotlease_add_functions().
+ * What functions leave behind in a worker can outlive it: see HOTLEASE_STATE_SAVE.
  * HOTLEASE_PLAIN_FUNCTION and HOTLEASE_FUNCTION may also stand directly before the body
  * (`HOTLEASE_FUNCTION(name) { ... }`); the parameters then have the names used below.
  *
@@ -98,6 +99,78 @@ typedef int32_t (*hotlease_context_function)(hotlease_context* context, const vo
  * an invocation again by itself when the worker died during it. Stands beside either of the above. */
 #define HOTLEASE_IDEMPOTENT(name) HOTLEASE_MARKER_(hotlease_idempotent_##name)
 
+/* ---- State that outlives a worker -------------------------------------------------------------------
+ *
+ * A lease with a state (`state` of hotlease_options, docs/swapping.md) has one worker with one slot. What its
+ * functions leave behind there is saved when the worker ends, and restored in the worker of the next lease of
+ * that tenant and name, on any node. The library says how, once, in two functions of one name:
+ *
+ *     static double model[1 << 20];
+ *
+ *     HOTLEASE_STATE_SAVE(model_1)
+ *     {
+ *         return hotlease_state_write(state, model, sizeof model);
+ *     }
+ *
+ *     HOTLEASE_STATE_RESTORE(model_1)
+ *     {
+ *         return hotlease_state_read(state, model, sizeof model);
+ *     }
+ *
+ * The name, here model_1, is that of the format in which the bytes are. A library restores what any library has
+ * saved under its name; so a library that was rebuilt, or changed, finds the state of the old one, and one that
+ * cannot read it takes another name (model_2), and is refused what is there.
+ *
+ *  1. Both run on the slot's thread, between two invocations and never during one: RESTORE before the first one,
+ *     if something was saved, and SAVE when none follows. `context` is that of the slot's functions, without a
+ *     deadline: `*context->state` is where they left it.
+ *  2. The bytes go through hotlease_state_write() and hotlease_state_read(), in as many calls as is convenient,
+ *     each with as many bytes as it likes: small ones are gathered. Memory is the library's own, and is used
+ *     during the call only; large pieces are not copied, so that no state has to be in memory twice.
+ *  3. RESTORE reads all that there is, `state->size` bytes. It may be of another machine of this processor
+ *     architecture: no pointers, file descriptors or thread numbers.
+ *  4. Both return 0, or what the failed call has returned, or their own error: `return hotlease_state_fail(state,
+ *     EINVAL, "not a model");`. After a failure no call does anything any more, and the whole fails whatever is
+ *     returned.
+ *  5. SAVE has the time and the room that the agent's operator gives (2 s and 1 GiB unless said otherwise). If it
+ *     fails, the worker serves on as long as its lease does; afterwards the state is lost. RESTORE has 5 s. If it
+ *     fails, there is no lease, nothing ran, and the state is kept as it was saved.
+ *  6. A crash, an exception or exit() ends the worker, and is such a failure. */
+typedef struct hotlease_state {
+    /* sizeof(hotlease_state) of the worker; later versions add fields at the end. */
+    uint32_t struct_size;
+    uint32_t reserved;
+    /* Bytes to restore, in all; 0 when the state is saved. */
+    uint64_t size;
+    /* Not for use: see the functions below. */
+    int32_t (*read)(struct hotlease_state* state, void* to, uint64_t size);
+    int32_t (*write)(struct hotlease_state* state, const void* from, uint64_t size);
+    int32_t (*fail)(struct hotlease_state* state, int32_t code, const char* message);
+} hotlease_state;
+
+/* Declares the function that saves the state, and exports it; once in each library. It is not one to be invoked. */
+#define HOTLEASE_STATE_SAVE(name) HOTLEASE_STATE_(hotlease_state_save_##name)
+/* Declares the function that restores it; of the same name. */
+#define HOTLEASE_STATE_RESTORE(name) HOTLEASE_STATE_(hotlease_state_restore_##name)
+
+/* In SAVE: `size` further bytes of the state. Returns 0, or a number that SAVE is to return. */
+static inline int32_t hotlease_state_write(hotlease_state* state, const void* from, uint64_t size)
+{
+    return state->write(state, from, size);
+}
+
+/* In RESTORE: the next `size` bytes, all of them. Returns 0, or a number that RESTORE is to return. */
+static inline int32_t hotlease_state_read(hotlease_state* state, void* to, uint64_t size)
+{
+    return state->read(state, to, size);
+}
+
+/* Says why it fails, in up to 1024 bytes of UTF-8; returns `code`, which must not be 0. */
+static inline int32_t hotlease_state_fail(hotlease_state* state, int32_t code, const char* message)
+{
+    return state->fail(state, code, message);
+}
+
 /* Whether the function should give up because its deadline has passed. One load: cheap enough to be
  * asked every few microseconds. */
 static inline int hotlease_cancelled(const hotlease_context* context)
@@ -142,6 +215,11 @@ static inline int32_t hotlease_fail(int32_t code, const char* message, void* out
 #endif
 
 #define HOTLEASE_EXPORT_ HOTLEASE_EXTERN_C_ __attribute__((visibility("default")))
+/* Few look into their context: no warning. */
+#define HOTLEASE_STATE_(function)                                                          \
+    HOTLEASE_EXPORT_ int32_t function(hotlease_context* context, hotlease_state* state);   \
+    HOTLEASE_EXTERN_C_ int32_t function(__attribute__((unused)) hotlease_context* context, \
+                                        hotlease_state* state)
 #define HOTLEASE_MARKER_(symbol)              \
     HOTLEASE_EXPORT_ const uint32_t symbol;   \
     HOTLEASE_KEEP_ const uint32_t symbol = 1

@@ -214,6 +214,9 @@ typedef struct hotlease_options {
                                     PATH[:INSIDE][:rw], as far as the site grants them; "" or NULL: none */
     const char* storage;         /* object storage that functions reach with keys of the lease's own, which are in their environment, one
                                     place per line: s3://BUCKET[/PREFIX][:ro|:rw], as far as the site grants them; "" or NULL: none */
+    const char* state;           /* a name for what functions leave behind in the lease's one worker and slot: saved when it ends, and
+                                    restored by the next lease of this name. The library says how (HOTLEASE_STATE_SAVE in function.h);
+                                    "" or NULL: nothing is kept */
 } hotlease_options;
 
 /* What a lease has used so far, in all. */

@@ -124,6 +124,7 @@ struct options {
     std::string mounts = {};  // directories that they see there, one per line: PATH[:INSIDE][:rw]
     bool network = false;     // whether they have the host's network there
     std::string storage = {}; // object storage that they reach, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
+    std::string state = {};   // a name under which what they leave behind is kept for the next lease; empty: it is not
 };
 
 namespace detail {
@@ -170,6 +171,7 @@ inline hotlease_options asked(const options& options)
     in_c.mounts = options.mounts.empty() ? nullptr : options.mounts.c_str();
     in_c.network = options.network ? 1 : 0;
     in_c.storage = options.storage.empty() ? nullptr : options.storage.c_str();
+    in_c.state = options.state.empty() ? nullptr : options.state.c_str();
     return in_c;
 }
 

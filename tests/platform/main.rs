@@ -35,6 +35,7 @@ mod sandboxes;
 mod sharing;
 mod sockets;
 mod starts;
+mod states;
 mod storage;
 mod tokens;
 mod workers;

@@ -5,21 +5,27 @@ use crate::requests::*;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Python};
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
+use hotlease_tests::swapping::{SAVING, Swapping};
 use hotlease_tests::wait::until_true;
 use serde_json::Value;
 use std::fs;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Longer than the agents give a worker to save its state.
-const SAVING: Duration = Duration::from_millis(500);
-
 struct Scene {
-    nodes: Nodes,
-    directory: TempDir,
+    swapping: Swapping,
     _package: TempDir,
     python: Python,
+}
+
+impl Deref for Scene {
+    type Target = Swapping;
+
+    fn deref(&self) -> &Swapping {
+        &self.swapping
+    }
 }
 
 impl Scene {
@@ -33,12 +39,8 @@ impl Scene {
         python
             .environment
             .insert("HOTLEASE_PYTHON_IMPORTS".into(), "stateful".into());
-        let directory = tempfile::tempdir().expect("a folder");
-        let path = directory.path().to_str().expect("text");
-        let all = [&["--swap-directory", path, "--swap-limit", "500ms"], arguments].concat();
         Self {
-            nodes: Nodes::start_with(count, &all),
-            directory,
+            swapping: Swapping::start(count, arguments),
             _package: package,
             python,
         }
@@ -66,39 +68,6 @@ impl Scene {
             Err(error) => error.to_string(),
             Ok(_) => panic!("there is a lease\n{}", self.nodes.log()),
         }
-    }
-
-    fn json(&self, arguments: &[&str]) -> Vec<Value> {
-        let line = [&["--json"], arguments].concat();
-        let done = self.nodes.hotlease(&line).output().expect("it runs");
-        let errors = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{line:?}: {errors}");
-        let text = String::from_utf8(done.stdout).expect("text");
-        text.lines()
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect()
-    }
-
-    /// What became of the state of a lease, in words, and how long restoring it took.
-    fn explained(&self, lease: &str) -> (String, Value) {
-        let explained = &self.json(&["explain", lease])[0];
-        let kept = explained["kept"].as_str().expect("text").to_owned();
-        (kept, explained["phases"]["restore"].clone())
-    }
-
-    fn files(&self) -> Vec<PathBuf> {
-        let Some(folder) = fs::read_dir(self.directory.path()).expect("a folder").next() else {
-            return Vec::new();
-        };
-        let listed = fs::read_dir(folder.expect("an entry").path()).expect("a folder");
-        let mut files: Vec<_> = listed.map(|entry| entry.expect("an entry").path()).collect();
-        files.sort();
-        files
-    }
-
-    fn saved(&self) -> Option<PathBuf> {
-        let mut files = self.files().into_iter();
-        files.find(|path| path.extension().is_some_and(|end| end == "state"))
     }
 
     /// Leaves a text in a worker, and gives the lease back; its name.
@@ -137,10 +106,8 @@ fn a_node_that_is_given_back_hands_an_idle_worker_s_state_on_and_the_lease_goes_
     let invoker = scene.lease();
     put(&invoker, "seven");
     let lease = invoker.lease().to_string();
-    let holder = scene.nodes.holder(&lease);
     let begun = Instant::now();
-    let agent = scene.nodes.nodes[holder].id();
-    scene.json(&["admin", "node", "drain", &agent, "--within", "60s", "--wait"]);
+    let holder = scene.drain_holder_of(&lease);
     assert!(
         begun.elapsed() < Duration::from_secs(30),
         "an idle worker was waited for: {:?}",
@@ -184,7 +151,7 @@ fn a_state_outlives_its_lease_and_is_found_by_the_next_one_of_that_name_only() {
     holds(&again, "first");
     put(&again, "second");
     again.deallocate().expect("given back");
-    let listed = scene.json(&["state", "ls", scene.directory.path().to_str().expect("text")]);
+    let listed = scene.json(&["state", "ls", scene.directory()]);
     let names: Vec<_> = listed.iter().map(|row| (&row["name"], &row["error"])).collect();
     assert_eq!(
         names,
@@ -321,12 +288,7 @@ fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
         }
         until_true("the worker is gone", LIMIT, || scene.files() == [saved.clone()]);
         assert_eq!(fs::read(&saved).expect("still there"), before);
-        scene.json(&[
-            "state",
-            "rm",
-            scene.directory.path().to_str().expect("text"),
-            "model",
-        ]);
+        scene.json(&["state", "rm", scene.directory(), "model"]);
         holds(&scene.lease(), "nothing");
     }
 }
@@ -403,7 +365,7 @@ fn an_agent_that_is_killed_while_it_saves_leaves_no_half_state_and_nobody_locked
             .iter()
             .any(|path| fs::metadata(path).is_ok_and(|there| there.len() > 4096))
     });
-    scene.nodes.nodes[holder].kill();
+    scene.swapping.nodes.nodes[holder].kill();
     giving.join().expect("no panic");
     let is_whole = scene.saved().is_some();
     let begun = Instant::now();

@@ -14,6 +14,7 @@
 //! * [`http`] — HTTP, also as no client would speak it.
 //! * [`hosts`] — several hosts on one machine; a network that misbehaves.
 //! * [`site`] — a manager and agents on hosts that know each other by certificates, and clients of them.
+//! * [`swapping`] — agents that keep what functions leave in workers.
 //! * [`versitygw`] — a store that speaks S3.
 //! * [`wait`] — waiting for a condition, with a limit.
 //!
@@ -36,5 +37,6 @@ pub mod platform;
 pub mod process;
 pub mod session;
 pub mod site;
+pub mod swapping;
 pub mod versitygw;
 pub mod wait;

@@ -53,6 +53,7 @@ pub struct Options {
     sandbox: *const c_char,
     mounts: *const c_char,
     storage: *const c_char,
+    state: *const c_char,
 }
 
 /// `hotlease_usage`.
@@ -186,6 +187,10 @@ impl Options {
             let read = places.collect::<Result<_, BadPlace>>();
             options.reach.storage =
                 read.map_err(|bad| Failure::Argument(format!("options->storage: {bad}")))?;
+        }
+        // SAFETY: the caller's promise.
+        if let Some(state) = unsafe { optional_text(self.state, "options->state") }? {
+            state.clone_into(&mut options.state);
         }
         for (path, option) in [
             (self.runtime_dir, &mut options.runtime_dir),

@@ -6,7 +6,7 @@ use crate::code::Code;
 use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
 use crate::node::Node;
 use crate::storage::LeaseStorage;
-use crate::swap::Wanted;
+use crate::swap::{Wanted, admit_library};
 use crate::worker::{OrderError, Worker};
 use hotlease_lease::agent::Event;
 use hotlease_sandbox::{Kind, Program, Reach};
@@ -225,11 +225,21 @@ impl ActiveLease {
         }
     }
 
+    /// Refuses who would reach workers before their state is restored, which the library does that they load first.
+    pub async fn is_restored(&self) -> Result<(), Refusal> {
+        match self.terms.state.is_some() && self.codes.lock().await.is_empty() {
+            true => Err(Refusal::BadRequest {
+                what: "its lease has a state, which its library restores: load that before connecting".into(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Loads a library into all living workers; those that start later load it then. Index of its first
     /// function, and the time it took, microseconds.
     ///
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, those that
-    /// took it are replaced too.
+    /// took it are replaced too. That of a lease with a state restores it, too; or else it counts as not loaded.
     pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Refusal> {
         // At least one worker must live to try it. Before the lock, which a starting worker takes.
         let any_up = |state: &Arc<Incarnation>| matches!(state.state(), State::Up(_));
@@ -239,6 +249,14 @@ impl ActiveLease {
         let mut codes = self.codes.lock().await;
         if let Some(loaded) = codes.iter().find(|loaded| loaded.code.hash == code.hash) {
             return Ok((loaded.base, 0));
+        }
+        if let Some(wanted) = self.terms.state.as_ref().filter(|_| self.terms.program.is_none()) {
+            if !codes.is_empty() {
+                return Err(Refusal::CodeRejected {
+                    why: "a lease with a state has one library".into(),
+                });
+            }
+            admit_library(wanted, &code)?;
         }
         let new = LoadedCode {
             base: next_base(&codes, &code)?,
@@ -286,11 +304,16 @@ impl ActiveLease {
                     what: "every worker died before the library could be loaded; try again".into(),
                 });
             }
-            let base = new.base;
+            let (base, loading) = (new.base, begun.elapsed());
+            let _ = self.loading.set(loading);
+            if codes.is_empty() {
+                for incarnation in took {
+                    incarnation.restore_loaded().await?;
+                }
+            }
             self.attribution().loaded(base, Arc::clone(&new.code));
             codes.push(new);
-            let _ = self.loading.set(begun.elapsed());
-            return Ok((base, begun.elapsed().as_micros() as u64));
+            return Ok((base, loading.as_micros() as u64));
         };
         for incarnation in took {
             incarnation.kill(KillReason::Unusable(

@@ -5,7 +5,7 @@
 
 use hotlease_fabric::memory::{read_sealed, sealed_copy};
 use hotlease_wire::Refusal;
-use hotlease_wire::code::{Function, functions};
+use hotlease_wire::code::{Function, exports};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use std::collections::HashMap;
@@ -28,6 +28,8 @@ pub(crate) struct Code {
     pub size_bytes: u64,
     /// Names of its functions, by index.
     pub functions: Vec<String>,
+    /// What it calls the bytes in which it saves their state, if it does.
+    pub state: Option<String>,
     memory: OwnedFd,
 }
 
@@ -43,6 +45,7 @@ impl Code {
             hash,
             size_bytes: 0,
             functions: functions.into_iter().map(|function| function.name).collect(),
+            state: None,
             memory: sealed_copy("hotlease-code", b"").map_err(std::io::Error::other)?,
         })
     }
@@ -60,7 +63,7 @@ impl Code {
         if CodeHash::of(&bytes) != hash {
             return Err(Refusal::CodeMismatch);
         }
-        let functions = functions(&bytes).map_err(|error| Refusal::CodeRejected {
+        let exports = exports(&bytes).map_err(|error| Refusal::CodeRejected {
             why: error.to_string(),
         })?;
         let memory = sealed_copy("hotlease-code", &bytes).map_err(|error| Refusal::Unavailable {
@@ -69,7 +72,12 @@ impl Code {
         Ok(Self {
             hash,
             size_bytes,
-            functions: functions.into_iter().map(|function| function.name).collect(),
+            functions: exports
+                .functions
+                .into_iter()
+                .map(|function| function.name)
+                .collect(),
+            state: exports.state,
             memory,
         })
     }
@@ -193,6 +201,7 @@ mod tests {
             hash: CodeHash([number; 32]),
             size_bytes,
             functions: vec![],
+            state: None,
             memory: sealed_copy("test", b"code").expect("memory"),
         })
     }

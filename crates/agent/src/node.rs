@@ -384,7 +384,7 @@ impl Node {
         let (sharing, polling) = sharing::asked(&request)?;
         let id = LeaseId(rand::random());
         let at = (id, self.identity.host.as_str());
-        let state = swap::wanted(self.identity.swap.as_deref(), &request, at)?;
+        let state = swap::wanted(self.identity.swap.as_deref(), &request, isolation.sandbox, at)?;
         let asked = GrantRequest {
             id,
             tenant: request.tenant.clone(),

@@ -353,6 +353,7 @@ async fn connect(
     let mut death = None;
     // Before a dead worker is started again for somebody who may not use it.
     attachment.lent_of(&node.tables(), index)?;
+    attachment.lease.is_restored().await?;
     for _ in 0..CONNECT_ATTEMPTS {
         let (incarnation, worker) = attachment.lease.worker(node, index).await?;
         let (ours, theirs) = Socket::pair().map_err(|error| Refusal::Unavailable {

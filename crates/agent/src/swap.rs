@@ -25,9 +25,12 @@ pub(crate) use idle::{make_room, swap_out_idle_ones};
 pub(crate) use keeping::Keeping;
 
 use crate::AgentError;
+use crate::code::Code;
+use hotlease_sandbox::Kind;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
 use hotlease_wire::ids::LeaseId;
+use hotlease_wire::limits::FUNCTION_NAME_BYTES_MAX;
 use hotlease_wire::python::IMPORTS;
 use hotlease_wire::state::is_state_name;
 use std::fs;
@@ -101,6 +104,7 @@ fn check_directory(directory: &Path) -> Result<(), String> {
 pub(crate) fn wanted(
     options: Option<&SwapOptions>,
     request: &AcquireRequest,
+    sandbox: Kind,
     (lease, node): (LeaseId, &str),
 ) -> Result<Option<Wanted>, Refusal> {
     let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
@@ -112,8 +116,20 @@ pub(crate) fn wanted(
             "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
         );
     }
-    let Some(python) = request.python.as_ref().filter(|_| request.workers == 1) else {
-        return bad("a state is that of one Python worker: ask for one");
+    if (request.workers, request.slots_per_worker) != (1, 1) {
+        return bad("a state is that of one worker with one slot: ask for one");
+    }
+    if sandbox == Kind::MicroVm {
+        return bad(
+            "states are not saved from virtual machines: ask for another kind of sandbox, or for no state",
+        );
+    }
+    let program = match &request.python {
+        Some(python) => program_of(python),
+        None if (1..=FUNCTION_NAME_BYTES_MAX).contains(&request.state_format.len()) => {
+            program_of_library(&request.state_format)
+        }
+        None => return bad(UNDECLARED),
     };
     if options.is_none() {
         return Err(Refusal::OutOfReach {
@@ -125,7 +141,7 @@ pub(crate) fn wanted(
     Ok(Some(Wanted {
         tenant: request.tenant.clone(),
         name: request.state.clone(),
-        program: program_of(python),
+        program,
         lease,
     }))
 }
@@ -135,21 +151,49 @@ pub(crate) fn ending_limit(options: Option<&SwapOptions>) -> Duration {
     options.map_or(Duration::ZERO, |options| options.limit + keeping::FILES_LIMIT)
 }
 
+/// Of a library that cannot be asked for its state.
+const UNDECLARED: &str = "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing of it ran";
+
+/// Refuses a library that is not the one that a lease of native workers with this state was taken for. Before any of it runs.
+pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal> {
+    let rejected = |why: &str| Err(Refusal::CodeRejected { why: why.into() });
+    match &code.state {
+        None => rejected(UNDECLARED),
+        Some(format) if program_of_library(format) != wanted.program => rejected(
+            "its state has another format than its lease was taken for (HOTLEASE_STATE_SAVE). Nothing of it ran",
+        ),
+        Some(_) => Ok(()),
+    }
+}
+
 /// What a state belongs to: code and packages that understand it. Not the folder where a client stands, nor the rest of its
 /// environment, which is another one in each terminal.
 fn program_of(python: &PythonRuntime) -> [u8; 32] {
+    let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
+    let imports = python.environment.get(IMPORTS).map_or("", String::as_str);
+    let words = [&python.image, &python.interpreter]
+        .map(String::as_str)
+        .into_iter();
+    hash(
+        words
+            .chain(versions)
+            .chain([imports])
+            .chain(python.path.iter().map(String::as_str)),
+    )
+}
+
+/// The same of a library: whoever declares this format, on this kind of processor, understands it.
+fn program_of_library(format: &str) -> [u8; 32] {
+    // The first word is no image's hash, so that no Python program is the same.
+    hash(["function library", std::env::consts::ARCH, format].into_iter())
+}
+
+fn hash<'a>(words: impl Iterator<Item = &'a str>) -> [u8; 32] {
     let mut hasher = blake3::Hasher::new();
-    let mut add = |word: &str| {
+    for word in words {
         hasher.update(&(word.len() as u64).to_le_bytes());
         hasher.update(word.as_bytes());
-    };
-    add(&python.image);
-    add(&python.interpreter);
-    add(&python.python);
-    add(&python.hotlease);
-    add(&python.cloudpickle);
-    add(python.environment.get(IMPORTS).map_or("", String::as_str));
-    python.path.iter().for_each(|folder| add(folder));
+    }
     *hasher.finalize().as_bytes()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use hotlease_fabric::memory::sealed_copy;
-use hotlease_wire::code::{CodeError, Function, functions};
+use hotlease_wire::code::{CodeError, Exports, Function, exports};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
 use hotlease_wire::python;
@@ -22,6 +22,7 @@ struct Inner {
     bytes: Vec<u8>,
     hash: CodeHash,
     functions: Vec<Function>,
+    state: Option<String>,
     /// Made when the bytes are first sent to an agent, then kept: it cannot be changed by anybody.
     sealed: Mutex<Option<Arc<OwnedFd>>>,
 }
@@ -55,14 +56,15 @@ impl Code {
     /// [`Error::Code`] if it is no shared library for this processor or exports no function.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Error> {
         let name = name.into();
-        let functions = match functions(&bytes) {
-            Ok(functions) => functions,
+        let Exports { functions, state } = match exports(&bytes) {
+            Ok(exports) => exports,
             Err(source) => return Err(Error::Code { name, source }),
         };
         Ok(Self(Arc::new(Inner {
             name,
             hash: CodeHash::of(&bytes),
             functions,
+            state,
             bytes,
             sealed: Mutex::new(None),
         })))
@@ -75,6 +77,7 @@ impl Code {
             name: "the library of Python workers".into(),
             hash: python::library(),
             functions: python::functions(),
+            state: None,
             bytes: Vec::new(),
             sealed: Mutex::new(None),
         }))
@@ -97,6 +100,7 @@ impl Code {
             name: "pretend.so".into(),
             hash: CodeHash::of(b"pretend"),
             functions: names.iter().map(function).collect(),
+            state: None,
             bytes: b"pretend".to_vec(),
             sealed: Mutex::new(None),
         }))
@@ -115,6 +119,11 @@ impl Code {
     /// Its functions, sorted by name.
     pub fn functions(&self) -> &[Function] {
         &self.0.functions
+    }
+
+    /// What it calls the bytes in which it saves what its functions leave behind; none: it cannot.
+    pub fn state_format(&self) -> Option<&str> {
+        self.0.state.as_deref()
     }
 
     /// The function of this name.

@@ -61,6 +61,14 @@ impl Invoker {
             let what = "the library of Python workers and LeaseOptions::python belong together".into();
             return Err(Error::Options { what });
         }
+        if !options.state.is_empty() && options.python.is_none() && code.state_format().is_none() {
+            let what = format!(
+                "state needs a library that says how it is saved and restored: {} declares neither HOTLEASE_STATE_SAVE nor \
+                 HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing ran",
+                code.name()
+            );
+            return Err(Error::Options { what });
+        }
         let plan = Plan {
             code: code.clone(),
             options: Arc::new(options),

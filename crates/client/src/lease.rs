@@ -112,7 +112,7 @@ impl Lease {
         transport::prepare(options);
         let request = AcquireRequest {
             without,
-            ..options.acquire_request(workers)
+            ..options.acquire_request(workers, &plan.code)
         };
         let mut first = manager.acquire(request).await?;
         let acquire = lap();
@@ -168,7 +168,7 @@ impl Lease {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let granted = manager.acquire_of(agent, options.acquire_request(workers));
+        let granted = manager.acquire_of(agent, options.acquire_request(workers, &plan.code));
         let grant = granted.await.map_err(NotTaken::at(&agent.id, &agent.host))?;
         let granted = Instant::now();
         let acquire = lap();
@@ -318,6 +318,11 @@ impl Lease {
             ..ColdPhases::default()
         };
 
+        // Who restores a state is in the library, and nobody reaches a worker before.
+        let restored = match plan.options.state.is_empty() {
+            true => None,
+            false => Some(session.shared().load(&plan.code).await?),
+        };
         // Workers are connected and loaded at the same time. The connects go first, so that rings are made
         // here and there while the agent sees to the library.
         let mut opening = JoinSet::new();
@@ -327,7 +332,10 @@ impl Lease {
         }
         // So that the tasks above have sent their requests.
         tokio::task::yield_now().await;
-        let loaded = session.shared().load(&plan.code).await;
+        let loaded = match restored {
+            Some(restored) => Ok(restored),
+            None => session.shared().load(&plan.code).await,
+        };
         phases.load = lap();
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {

@@ -1,6 +1,7 @@
 //! What a lease is asked to be, and how the client behaves on it.
 
 use crate::Error;
+use crate::code::Code;
 use crate::python::Python;
 use crate::reach::Reach;
 use crate::registrations::Limits;
@@ -83,8 +84,9 @@ pub struct LeaseOptions {
     pub sandbox: String,
     /// What its functions may reach beyond that. Default: nothing.
     pub reach: Reach,
-    /// A name for what functions leave in the lease's one worker: saved when it ends, and restored by the next lease of this tenant,
-    /// program and name, on any node with the same swap directory. Workers are Python interpreters. Default: empty, nothing is kept.
+    /// A name for what functions leave in the lease's one worker and slot: saved when it ends, and restored by the next lease of this
+    /// tenant, program and name, on any node with the same swap directory. How, the library says (`HOTLEASE_STATE_SAVE` in
+    /// `hotlease/function.h`), or a module of Python's. Default: empty, nothing is kept.
     pub state: String,
     /// Whose the cores are. Default: exclusive.
     pub sharing: Sharing,
@@ -276,8 +278,8 @@ impl LeaseOptions {
                     self.state
                 ));
             }
-            if self.workers != 1 || self.python.is_none() {
-                return fail("state is that of one Python worker: ask for one".into());
+            if (self.workers, self.slots) != (1, 1) {
+                return fail("state is that of one worker with one slot: ask for one".into());
             }
         }
         if u32::from(self.gpus) > GPUS_PER_WORKER_MAX {
@@ -365,8 +367,8 @@ impl LeaseOptions {
         }
     }
 
-    /// For so many workers.
-    pub(crate) fn acquire_request(&self, workers: u16) -> AcquireRequest {
+    /// For so many workers with this code.
+    pub(crate) fn acquire_request(&self, workers: u16, code: &Code) -> AcquireRequest {
         let polling = match self.polling {
             Polling::Adaptive => grpc::Polling::Adaptive,
             Polling::Hot => grpc::Polling::Hot,
@@ -399,6 +401,10 @@ impl LeaseOptions {
             reach: self.reach.request(),
             state: self.state.clone(),
             without: Vec::new(),
+            state_format: match self.state.is_empty() {
+                true => String::new(),
+                false => code.state_format().unwrap_or_default().to_owned(),
+            },
         }
     }
 }
@@ -430,67 +436,4 @@ fn program_name() -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn defaults_are_valid_and_nonsense_is_named() {
-        LeaseOptions::default().check().unwrap();
-        let bad = |options: LeaseOptions, word: &str| {
-            let text = options.check().unwrap_err().to_string();
-            assert!(text.contains(word), "{text:?} does not name {word}");
-        };
-        let base = LeaseOptions::default;
-        bad(LeaseOptions { workers: 0, ..base() }, "workers");
-        bad(
-            LeaseOptions {
-                slots: u16::MAX,
-                ..base()
-            },
-            "slots",
-        );
-        bad(LeaseOptions { gpus: 65, ..base() }, "gpus");
-        bad(LeaseOptions { depth: 63, ..base() }, "depth");
-        bad(
-            LeaseOptions {
-                request_bytes: 0,
-                ..base()
-            },
-            "request_bytes",
-        );
-        let huge = LeaseOptions {
-            depth: 4096,
-            reply_bytes: 4 << 20,
-            ..base()
-        };
-        bad(huge, "depth 4096");
-        bad(
-            LeaseOptions {
-                registered_buffers: 1025,
-                ..base()
-            },
-            "registered_buffers",
-        );
-        bad(
-            LeaseOptions {
-                registered_bytes: 0,
-                ..base()
-            },
-            "registered_bytes",
-        );
-        bad(
-            LeaseOptions {
-                ttl: Duration::ZERO,
-                ..base()
-            },
-            "ttl",
-        );
-        bad(
-            LeaseOptions {
-                label: "x".repeat(65),
-                ..base()
-            },
-            "label",
-        );
-    }
-}
+mod tests;

@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Loading runs constructors; the agent itself gives up on them after 5 s.
-const LOAD_LIMIT: Duration = Duration::from_secs(30);
+/// Loading runs constructors, and restores a state; the agent itself gives up on them after 5 s, and on that after a minute.
+const LOAD_LIMIT: Duration = Duration::from_secs(90);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const LEND_LIMIT: Duration = Duration::from_secs(5);

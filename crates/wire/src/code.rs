@@ -5,7 +5,8 @@
 //!
 //! A function has the plain interface of the papers unless the library also exports a data symbol
 //! `hotlease_context_NAME`; it may be run again after a failure only if there is a data symbol
-//! `hotlease_idempotent_NAME`. The macros of `hotlease/function.h` make these.
+//! `hotlease_idempotent_NAME`. The functions `hotlease_state_save_NAME` and `hotlease_state_restore_NAME` are nobody's to invoke: they
+//! save and restore what functions leave behind, in a format that the author calls NAME. The macros of `hotlease/function.h` make all these.
 
 use crate::limits::{CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX};
 use object::Endianness;
@@ -15,6 +16,10 @@ use std::collections::BTreeMap;
 
 const CONTEXT_PREFIX: &str = "hotlease_context_";
 const IDEMPOTENT_PREFIX: &str = "hotlease_idempotent_";
+/// Of the function that saves a state; the rest names the format of its bytes.
+pub const STATE_SAVE_PREFIX: &str = "hotlease_state_save_";
+/// Of the function that restores it.
+pub const STATE_RESTORE_PREFIX: &str = "hotlease_state_restore_";
 
 /// How a function is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +40,15 @@ pub struct Function {
     pub interface: Interface,
     /// Whether running it twice does no harm.
     pub idempotent: bool,
+}
+
+/// What a library offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exports {
+    /// What can be invoked, sorted by name.
+    pub functions: Vec<Function>,
+    /// The format in which it saves and restores what its functions leave behind, if it does.
+    pub state: Option<String>,
 }
 
 /// Why bytes are not a usable function library.
@@ -72,6 +86,17 @@ pub enum CodeError {
         "exports more than {FUNCTIONS_MAX} functions (build with -fvisibility=hidden and export only yours)"
     )]
     TooManyFunctions,
+    /// What saves its state and what restores it are not one pair.
+    #[error(
+        "declares HOTLEASE_STATE_SAVE({}) and HOTLEASE_STATE_RESTORE({}): it takes one of each, of one name",
+        save.join(", "), restore.join(", ")
+    )]
+    State {
+        /// Names of what saves, the first ones.
+        save: Vec<String>,
+        /// Names of what restores.
+        restore: Vec<String>,
+    },
 }
 
 impl CodeError {
@@ -91,6 +116,11 @@ const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {
 
 /// The exported functions of a shared library, sorted by name; total on any bytes.
 pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
+    exports(code).map(|exports| exports.functions)
+}
+
+/// What a shared library offers; total on any bytes.
+pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
     if code.len() as u64 > CODE_BYTES_MAX {
         return Err(CodeError::TooLarge {
             size: code.len() as u64,
@@ -121,6 +151,7 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
 
     let mut exported: BTreeMap<&str, Function> = BTreeMap::new();
     let mut markers = Vec::new();
+    let (mut save, mut restore) = (Hooks::default(), Hooks::default());
     for symbol in table.iter() {
         let global = matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK)
             && symbol.st_visibility() != elf::STV_HIDDEN;
@@ -136,6 +167,10 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
             if name.starts_with(CONTEXT_PREFIX) || name.starts_with(IDEMPOTENT_PREFIX) {
                 markers.push(name);
             }
+        } else if let Some(format) = name.strip_prefix(STATE_SAVE_PREFIX) {
+            save.add(format);
+        } else if let Some(format) = name.strip_prefix(STATE_RESTORE_PREFIX) {
+            restore.add(format);
         } else if !is_runtime(name) {
             let function = Function {
                 name: name.to_owned(),
@@ -165,7 +200,31 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
     if exported.is_empty() {
         return Err(CodeError::NoFunctions);
     }
-    Ok(exported.into_values().collect())
+    Ok(Exports {
+        functions: exported.into_values().collect(),
+        state: pair(save, restore)?,
+    })
+}
+
+/// Names of functions of one kind for the state; more than two are as wrong as two.
+#[derive(Default)]
+struct Hooks(Vec<String>);
+
+impl Hooks {
+    fn add(&mut self, format: &str) {
+        if self.0.len() < 2 {
+            self.0.push(format.to_owned());
+        }
+    }
+}
+
+/// The format that one function saves and another one restores; none if there are no such functions.
+fn pair(Hooks(save): Hooks, Hooks(restore): Hooks) -> Result<Option<String>, CodeError> {
+    match (&save[..], &restore[..]) {
+        ([], []) => Ok(None),
+        ([saved], [restored]) if saved == restored && !saved.is_empty() => Ok(Some(saved.clone())),
+        _ => Err(CodeError::State { save, restore }),
+    }
 }
 
 /// The string at `offset`; `None` if it is longer than any name that hotlease takes. Looks no further than

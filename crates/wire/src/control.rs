@@ -79,14 +79,14 @@ pub enum Order {
         /// Which.
         delegation: u32,
     },
-    /// Give the state of the functions' to the program's own function. One descriptor: a pipe to read it from. Before any client is
-    /// introduced.
+    /// Give the state of the functions' to who restores it: a function of the program's own, or of the library that is loaded. One
+    /// descriptor: a pipe to read it from. Before any client is introduced.
     Restore {
         /// So many bytes; none: there is nothing yet, but there has to be a function that could have saved it.
         size_bytes: Option<u64>,
     },
-    /// Have the program's own function give the state of the functions', and serve nobody any more. One descriptor: a pipe to write its
-    /// length (64 bits, little endian) and its bytes to. After a refusal it serves as before.
+    /// Have the same give the state of the functions', and serve nobody any more. One descriptor: a pipe to write it to, in pieces: the
+    /// length of each (64 bits, little endian) and its bytes; a length of 0 ends it. After a refusal it serves as before.
     Save,
 }
 

@@ -72,7 +72,8 @@ pub enum StateError {
     WrongName(String),
     /// Of another one.
     #[error(
-        "it was saved by another program: another interpreter or environment, import path, version of a package, or other `imports`"
+        "it was saved by another program: another interpreter or environment, import path, version of a package, or other `imports`; of a \
+         function library, another name in HOTLEASE_STATE_SAVE, or another processor"
     )]
     WrongProgram,
 }

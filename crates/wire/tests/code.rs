@@ -3,7 +3,7 @@
 #[path = "decoders/library.rs"]
 mod library;
 
-use hotlease_wire::code::{CodeError, Function, Interface, functions};
+use hotlease_wire::code::{CodeError, Function, Interface, exports, functions};
 use hotlease_wire::limits::{FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX};
 use library::{Symbol, library};
 use std::time::{Duration, Instant};
@@ -27,6 +27,35 @@ fn exported_functions_are_sorted_and_marked() {
     assert_eq!(names(&found), ["alpha", "zeta"]);
     assert!(found[0].idempotent && found[0].interface == Interface::Plain);
     assert!(!found[1].idempotent && found[1].interface == Interface::Context);
+}
+
+#[test]
+fn functions_for_the_state_are_one_pair_and_nobody_s_to_invoke() {
+    let with = |hooks: &[&str]| {
+        let all = std::iter::once(&"count").chain(hooks);
+        let symbols: Vec<_> = all.map(|name| Symbol::function(name)).collect();
+        exports(&library(&symbols))
+    };
+    let (save, restore) = ("hotlease_state_save_words", "hotlease_state_restore_words");
+    let found = with(&[save, restore]).unwrap();
+    assert_eq!(names(&found.functions), ["count"]);
+    assert_eq!(found.state.as_deref(), Some("words"));
+    assert_eq!(with(&[]).unwrap().state, None);
+    for wrong in [
+        &[save][..],
+        &[restore],
+        &[save, "hotlease_state_restore_others"],
+        &[save, restore, "hotlease_state_save_others"],
+        &["hotlease_state_save_", "hotlease_state_restore_"],
+    ] {
+        let error = with(wrong).unwrap_err();
+        assert!(matches!(error, CodeError::State { .. }), "{wrong:?}: {error}");
+    }
+    let error = with(&[save]).unwrap_err().to_string();
+    assert!(
+        error.contains("HOTLEASE_STATE_SAVE(words) and HOTLEASE_STATE_RESTORE()"),
+        "{error}"
+    );
 }
 
 #[test]

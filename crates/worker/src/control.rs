@@ -11,7 +11,7 @@ use crate::idle::{self, Idle};
 use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::slot::{Shared, Slot};
-use crate::state::{self, StateFunctions};
+use crate::state::{self, Keeper, StateFunctions};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
@@ -99,6 +99,8 @@ pub struct Lease {
     /// Whether its functions can take part in a gang.
     pub has_gangs: bool,
     functions: Arc<FunctionTable>,
+    /// What saves and restores the state of its functions, if anything does.
+    pub keeper: Option<Keeper>,
     generation: u32,
     connections_made: u64,
 }
@@ -177,13 +179,12 @@ fn carry_out(
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
-            let functions = Arc::new(lease.functions.with_library(
-                program.elsewhere,
-                fd?,
-                size_bytes,
-                base,
-            )?);
+            let before = &lease.functions;
+            let (functions, hooks) = before.with_library(program.elsewhere, fd?, size_bytes, base)?;
+            let functions = Arc::new(functions);
             lease.functions = functions.clone();
+            // A state is the program's that hosts the worker, or else that of its one library.
+            lease.keeper = lease.keeper.take().or(hooks.map(Keeper::Library));
             for slot in &lease.slots {
                 slot.put(Letter::Functions(functions.clone()));
             }
@@ -202,7 +203,7 @@ fn carry_out(
             connections.push(connection.map_err(|error| error.to_string())?);
         }
         (Order::Restore { size_bytes: None }, Some(lease)) => {
-            state::with(program, lease, |functions| ((functions.check)(), true))?;
+            state::with(lease, |keeper, _| (keeper.check(), true))?;
         }
         (
             Order::Restore {
@@ -210,15 +211,15 @@ fn carry_out(
             },
             Some(lease),
         ) => {
-            let mut pipe = File::from(fd?);
-            state::with(program, lease, move |functions| {
-                ((functions.restore)(&mut pipe, bytes), true)
+            let pipe = File::from(fd?);
+            state::with(lease, move |keeper, context| {
+                (keeper.restore(context, pipe, bytes), true)
             })?;
         }
         (Order::Save, Some(lease)) => {
-            let mut pipe = File::from(fd?);
-            state::with(program, lease, move |functions| {
-                let saved = (functions.save)(&mut pipe);
+            let pipe = File::from(fd?);
+            state::with(lease, move |keeper, context| {
+                let saved = keeper.save(context, pipe);
                 let serves_on = saved.is_err();
                 (saved, serves_on)
             })?;
@@ -351,6 +352,7 @@ fn configure(
         fabrics: Fabrics::new(mailboxes.len(), idle::sleeps(polling, hot_budget_ns)),
         slots: mailboxes,
         functions: program.functions.clone(),
+        keeper: program.state.map(Keeper::Program),
         has_gangs: program.elsewhere.is_none(),
         generation: 0,
         connections_made: 0,

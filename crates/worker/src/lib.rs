@@ -26,6 +26,7 @@
 //! | `seat` | a slot's place in a gang |
 //! | `library` | loading function libraries |
 //! | `state` | having what functions have left behind saved and restored |
+//! | `hooks` | the functions of a library that do it |
 //! | `elsewhere` | functions that run in a virtual machine, which this process speaks for |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
@@ -38,6 +39,7 @@ mod core;
 mod elsewhere;
 mod fabrics;
 mod fault;
+mod hooks;
 mod host;
 mod idle;
 mod invoke;
@@ -58,7 +60,7 @@ pub use host::{HostedSlot, leave_after_this, reached_at};
 pub use invoke::{Outcome, Place};
 pub use library::{Library, Loaded};
 pub use seat::{Foreign, Keep, Seat};
-pub use state::StateFunctions;
+pub use state::{StateFunctions, StatePieces};
 
 use hotlease_fabric::socket::Socket;
 use hotlease_wire::control::Answer;

@@ -5,6 +5,7 @@
 
 use crate::HostFunction;
 use crate::elsewhere::Elsewhere;
+use crate::hooks::Hooks;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
 use hotlease_wire::code::{self, CodeError, Interface};
 use hotlease_wire::limits::CODE_BYTES_MAX;
@@ -71,26 +72,27 @@ impl FunctionTable {
         self.0.len()
     }
 
-    /// This table and the functions of one more library, from index `base` on; loaded here, or there.
+    /// This table and the functions of one more library, from index `base` on; loaded here, or there. And what saves and restores
+    /// their state, if anything does.
     pub fn with_library(
         &self,
         there: Option<&'static dyn Elsewhere>,
         code: OwnedFd,
         size_bytes: u64,
         base: u16,
-    ) -> Result<Self, String> {
+    ) -> Result<(Self, Option<Hooks>), String> {
         if usize::from(base) != self.0.len() {
             return Err(format!(
                 "functions from {base} on were announced, {} are loaded",
                 self.0.len()
             ));
         }
-        let loaded = match there {
+        let (loaded, hooks) = match there {
             None => open(code, size_bytes)?,
-            Some(there) => open_elsewhere(there, code, size_bytes, base)?,
+            Some(there) => (open_elsewhere(there, code, size_bytes, base)?, None),
         };
         let loaded = loaded.into_iter().map(|(_, function)| function);
-        Ok(Self(self.0.iter().copied().chain(loaded).collect()))
+        Ok((Self(self.0.iter().copied().chain(loaded).collect()), hooks))
     }
 }
 
@@ -110,7 +112,7 @@ impl Library {
             return Err(CodeError::TooLarge { size }.to_string());
         }
         let code = sealed_copy("hotlease-code", bytes).map_err(|error| error.to_string())?;
-        open(code, size).map(Self)
+        open(code, size).map(|(functions, _)| Self(functions))
     }
 
     /// Its function of this name.
@@ -120,32 +122,41 @@ impl Library {
     }
 }
 
-/// The functions of a library in a sealed memfd, sorted by name.
-fn open(code: OwnedFd, size_bytes: u64) -> Result<Vec<(String, Loaded)>, String> {
+/// Functions by name, in its order.
+type Named = Vec<(String, Loaded)>;
+
+/// The functions of a library in a sealed memfd, and those for its state.
+fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
-    let names = code::functions(&bytes).map_err(|error| error.to_string())?;
+    let exports = code::exports(&bytes).map_err(|error| error.to_string())?;
     drop(bytes);
     let path = format!("/proc/self/fd/{}", code.as_raw_fd());
     // SAFETY: runs the library's constructors: a stranger's code, in the process that exists for it, or that of who asks for it.
     let library = unsafe { DynamicLibrary::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|error| explain(&error, &path))?;
-    let mut functions = Vec::with_capacity(names.len());
-    for function in names {
+    let address_of = |name: &str| {
         // SAFETY: only the address is taken here.
-        let symbol = unsafe { library.get::<*mut c_void>(function.name.as_bytes()) };
+        let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
         let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
-        let address =
-            NonNull::new(address).ok_or_else(|| format!("function {} is at address 0", function.name))?;
+        NonNull::new(address).ok_or_else(|| format!("function {name} is at address 0"))
+    };
+    let mut functions = Vec::with_capacity(exports.functions.len());
+    for function in exports.functions {
+        let address = address_of(&function.name)?;
         let interface = function.interface;
         let code = Code::Here(address);
         functions.push((function.name, Loaded { interface, code }));
     }
+    let hooks = exports
+        .state
+        .map(|format| Hooks::find(format, address_of))
+        .transpose()?;
     // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
     // descriptor ever closed: the loader knows libraries by their path, so that its number, used
     // again, would give the old library for the new one.
     std::mem::forget(library);
     std::mem::forget(code);
-    Ok(functions)
+    Ok((functions, hooks))
 }
 
 /// The same, loaded by who has it run.
@@ -154,7 +165,7 @@ fn open_elsewhere(
     code: OwnedFd,
     size_bytes: u64,
     base: u16,
-) -> Result<Vec<(String, Loaded)>, String> {
+) -> Result<Named, String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let names = code::functions(&bytes).map_err(|error| error.to_string())?;
     there.load(&bytes, base)?;

@@ -1,6 +1,7 @@
 //! How the main thread hands things to a slot: a queue behind a lock, and a flag that the slot reads for
 //! one load per turn, so that the lock is never touched on the hot path.
 
+use crate::context::Context;
 use crate::invoke::{Region, Regions, SlotChannel};
 use crate::library::FunctionTable;
 use hotlease_fabric::doorbell::Doorbell;
@@ -14,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Which client of the worker; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
+
+/// Says whether an invocation may follow.
+pub type Job = Box<dyn FnOnce(&mut Context) -> bool + Send>;
 
 /// What a slot is told.
 pub enum Letter {
@@ -31,8 +35,8 @@ pub enum Letter {
     Seat(Box<Seat>),
     /// Drive this port: it is the slot's alone.
     Port(Arc<Port>),
-    /// Do this between two invocations; it says whether any may follow.
-    Job(Box<dyn FnOnce() -> bool + Send>),
+    /// Do this between two invocations, in what they are given; it says whether any may follow.
+    Job(Job),
     /// End the process with this status.
     Leave(i32),
 }

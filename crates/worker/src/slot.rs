@@ -300,7 +300,7 @@ impl<C: Core> Slot<C> {
                     self.ports.push(port);
                 }
                 Letter::Job(job) => {
-                    if !job() {
+                    if !job(&mut self.context) {
                         // Nothing of what comes has begun, and the agent says so when it has ended this process.
                         loop {
                             std::thread::park();

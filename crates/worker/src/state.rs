@@ -1,9 +1,13 @@
 //! The state that functions have left in this process: saved when its lease ends, and restored for the next one, by functions of the
-//! program that hosts the worker. They run on the slot's thread between two invocations, so no function changes meanwhile what they see.
+//! program that hosts the worker, or of the library that it has loaded. They run on the slot's thread between two invocations, so no
+//! function changes meanwhile what they see.
 
-use crate::control::{Lease, Program};
+use crate::context::Context;
+use crate::control::Lease;
+use crate::hooks::Hooks;
 use crate::mailbox::Letter;
 use std::fs::File;
+use std::io::{self, Write};
 use std::sync::mpsc;
 
 /// What a program that hosts a worker can do with its functions' state. Each says in words why it could not.
@@ -13,26 +17,153 @@ pub struct StateFunctions {
     pub check: fn() -> Result<(), String>,
     /// Reads so many bytes from the pipe, and restores the state that they are.
     pub restore: fn(&mut File, u64) -> Result<(), String>,
-    /// Writes the length of the state (64 bits, little endian) and its bytes to the pipe.
-    pub save: fn(&mut File) -> Result<(), String>,
+    /// Saves the state in pieces.
+    pub save: fn(&mut StatePieces<File>) -> Result<(), String>,
 }
 
-/// Has the only slot of a hosted worker do it, and waits. `job` says whether the slot serves on.
+/// Who saves and restores.
+#[derive(Clone)]
+pub(crate) enum Keeper {
+    Program(StateFunctions),
+    Library(Hooks),
+}
+
+impl Keeper {
+    /// Whether a state could be saved.
+    pub fn check(&self) -> Result<(), String> {
+        match self {
+            Self::Program(functions) => (functions.check)(),
+            Self::Library(_) => Ok(()),
+        }
+    }
+
+    pub fn restore(&self, context: &mut Context, mut pipe: File, bytes: u64) -> Result<(), String> {
+        match self {
+            Self::Program(functions) => (functions.restore)(&mut pipe, bytes),
+            Self::Library(hooks) => hooks.restore(context, pipe, bytes),
+        }
+    }
+
+    pub fn save(&self, context: &mut Context, pipe: File) -> Result<(), String> {
+        let mut pieces = StatePieces::new(pipe);
+        match self {
+            Self::Program(functions) => (functions.save)(&mut pieces)?,
+            Self::Library(hooks) => hooks.save(context, &mut pieces)?,
+        }
+        pieces.end().map_err(|error| error.to_string())
+    }
+}
+
+/// Has the only slot of a worker do it, and waits. `job` says whether the slot serves on.
 pub(crate) fn with(
-    program: &Program,
     lease: &Lease,
-    job: impl FnOnce(StateFunctions) -> (Result<(), String>, bool) + Send + 'static,
+    job: impl FnOnce(&Keeper, &mut Context) -> (Result<(), String>, bool) + Send + 'static,
 ) -> Result<(), String> {
-    let (Some(functions), [slot]) = (program.state, &lease.slots[..]) else {
-        return Err("workers of this kind have no state that could be saved".into());
+    let (Some(keeper), [slot]) = (lease.keeper.clone(), &lease.slots[..]) else {
+        return Err("nothing in this worker says how its state is saved".into());
     };
     let (sender, done) = mpsc::sync_channel(1);
-    slot.put(Letter::Job(Box::new(move || {
-        let (result, serves_on) = job(functions);
+    slot.put(Letter::Job(Box::new(move |context| {
+        let (result, serves_on) = job(&keeper, context);
         // Waited for below.
         let _ = sender.send(result);
         serves_on
     })));
     let gone = "the slot has ended";
     done.recv().unwrap_or_else(|mpsc::RecvError| Err(gone.into()))
+}
+
+/// The way of a state out of this process: pieces, each with its length before it (64 bits, little endian), until one of no bytes. So
+/// nobody has to know before how long all of it is.
+pub struct StatePieces<W> {
+    pipe: W,
+    /// Small ones that become one: each costs two system calls here, and two there.
+    gathered: Vec<u8>,
+}
+
+/// Bytes that are gathered; what is as large goes as it is.
+const GATHERED_BYTES: usize = 64 << 10;
+
+impl<W: Write> StatePieces<W> {
+    pub(crate) fn new(pipe: W) -> Self {
+        let gathered = Vec::with_capacity(GATHERED_BYTES);
+        Self { pipe, gathered }
+    }
+
+    /// Further bytes of the state.
+    ///
+    /// # Errors
+    /// Nobody takes them.
+    pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if self.gathered.len() + bytes.len() > GATHERED_BYTES {
+            self.send_gathered()?;
+        }
+        if bytes.len() > GATHERED_BYTES {
+            self.pipe(bytes.len())?.write_all(bytes)
+        } else {
+            self.gathered.extend_from_slice(bytes);
+            Ok(())
+        }
+    }
+
+    /// Where so many further bytes, more than none, are to be written.
+    ///
+    /// # Errors
+    /// Nobody takes them.
+    pub fn pipe(&mut self, bytes: usize) -> io::Result<&mut W> {
+        self.send_gathered()?;
+        self.pipe.write_all(&(bytes as u64).to_le_bytes())?;
+        Ok(&mut self.pipe)
+    }
+
+    fn send_gathered(&mut self) -> io::Result<()> {
+        if !self.gathered.is_empty() {
+            self.pipe.write_all(&(self.gathered.len() as u64).to_le_bytes())?;
+            self.pipe.write_all(&self.gathered)?;
+            self.gathered.clear();
+        }
+        Ok(())
+    }
+
+    /// That was all.
+    fn end(mut self) -> io::Result<()> {
+        self.send_gathered()?;
+        self.pipe.write_all(&0_u64.to_le_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pieces of what came through a pipe.
+    fn pieces(mut sent: &[u8]) -> Vec<&[u8]> {
+        let mut pieces = Vec::new();
+        loop {
+            let (length, rest) = sent.split_first_chunk::<8>().expect("a length");
+            let (piece, rest) = rest.split_at(u64::from_le_bytes(*length) as usize);
+            if piece.is_empty() {
+                assert!(rest.is_empty(), "{} bytes behind the end", rest.len());
+                return pieces;
+            }
+            pieces.push(piece);
+            sent = rest;
+        }
+    }
+
+    #[test]
+    fn small_writes_become_one_piece_and_large_ones_are_not_copied() {
+        let mut sent = Vec::new();
+        let mut out = StatePieces::new(&mut sent);
+        let large = vec![7; GATHERED_BYTES + 1];
+        for bytes in [&b"a"[..], b"", b"bc", &large, b"d", &large[1..], b"e"] {
+            out.add(bytes).expect("memory");
+        }
+        out.end().expect("memory");
+        let expected: [&[u8]; 5] = [b"abc", &large, b"d", &large[1..], b"e"];
+        assert_eq!(pieces(&sent), expected);
+        let mut sent = Vec::new();
+        StatePieces::new(&mut sent).end().expect("memory");
+        assert_eq!(sent, [0; 8], "an empty state has no piece");
+    }
 }

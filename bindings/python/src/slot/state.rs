@@ -1,12 +1,12 @@
 //! What tasks have left in this interpreter, saved and restored by the functions that a module of the tenant's has registered:
 //! see `hotlease._state`.
 
-use hotlease_worker::StateFunctions;
+use hotlease_worker::{StateFunctions, StatePieces};
 use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
 /// What the worker calls, between two tasks.
@@ -26,15 +26,15 @@ fn restore(pipe: &mut File, bytes: u64) -> Result<(), String> {
     })
 }
 
-fn save(pipe: &mut File) -> Result<(), String> {
+fn save(pieces: &mut StatePieces<File>) -> Result<(), String> {
     in_python(|module| {
         let py = module.py();
         let state: PyBuffer<u8> = PyBuffer::get(&module.call_method0("save")?)?;
         let (start, length) = (state.buf_ptr() as usize, state.len_bytes());
         // Others of the program's threads go on meanwhile; one that changes the state now changes what is saved.
-        py.detach(|| {
-            pipe.write_all(&(length as u64).to_le_bytes())?;
-            write_from(pipe, start, length)
+        py.detach(|| match length {
+            0 => Ok(()),
+            length => write_from(pieces.pipe(length)?, start, length),
         })?;
         Ok(())
     })

@@ -54,7 +54,7 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
-        self.restore_state(worker).await?;
+        self.restore_state(worker, &codes).await?;
         self.start.up(lease, worker, came, (self.begun, ready));
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(State::Up(Arc::clone(worker)));

@@ -1,9 +1,10 @@
 //! When the state of an incarnation is found, restored, saved and given up, where its lease has one.
 
-use super::Incarnation;
+use super::{Incarnation, State, died};
+use crate::active_lease::LoadedCode;
 use crate::cause::KillReason;
 use crate::worker::{NotStarted, Worker};
-use hotlease_wire::Cause;
+use hotlease_wire::{Cause, Refusal};
 
 impl Incarnation {
     /// Before there is a worker.
@@ -14,12 +15,40 @@ impl Incarnation {
         }
     }
 
-    /// Before it serves anybody.
-    pub(super) async fn restore_state(&self, worker: &Worker) -> Result<(), NotStarted> {
+    /// Before it serves anybody. Without any code there is nobody yet who understands it.
+    pub(super) async fn restore_state(
+        &self,
+        worker: &Worker,
+        codes: &[LoadedCode],
+    ) -> Result<(), NotStarted> {
         match &self.keeping {
-            Some(keeping) => keeping.restore(worker).await,
-            None => Ok(()),
+            Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
+            _ => Ok(()),
         }
+    }
+
+    /// Once it has loaded the lease's library. If that cannot restore it, the worker is of no use.
+    pub async fn restore_loaded(&self) -> Result<(), Refusal> {
+        // What is gone meanwhile has its state with it again.
+        let (State::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
+            return Ok(());
+        };
+        let why = tokio::select! {
+            biased;
+            () = self.until_killed() => return Err(died(self.gone().await)),
+            restored = keeping.restore(&worker) => match restored {
+                Ok(()) => return Ok(()),
+                Err(why) => why,
+            },
+        };
+        let has_died = worker.is_closed();
+        self.kill(KillReason::Unusable("its state was not restored"));
+        let (cause, output) = self.gone().await;
+        let NotStarted { mut why, lasts } = why;
+        if has_died {
+            why = format!("{cause}: {why}");
+        }
+        Err(died((Cause::NotStarted { why, lasts }, output)))
     }
 
     /// At the end of its lease, where nothing runs: before it is killed.

@@ -290,12 +290,12 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Refuses what would be too long, before it comes.
-    pub fn expect(&self, bytes: u64) -> Result<(), String> {
-        match bytes <= self.limit {
-            true => Ok(()),
-            false => Err(format!(
-                "it has {bytes} bytes, and {} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`",
+    /// Refuses further bytes with which it would be too long, before they come.
+    pub fn expect(&self, further: u64) -> Result<(), String> {
+        match self.size_bytes.saturating_add(further) {
+            bytes if bytes <= self.limit => Ok(()),
+            bytes => Err(format!(
+                "it has at least {bytes} bytes, and {} may have: see --swap-state-bytes and --swap-tenant-bytes of the agent, and `hotlease state ls`",
                 self.limit
             )),
         }
@@ -303,8 +303,8 @@ impl Part {
 
     /// Further bytes. Blocks.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.expect(bytes.len() as u64)?;
         self.size_bytes += bytes.len() as u64;
-        self.expect(self.size_bytes)?;
         self.hasher.update(bytes);
         self.file.write_all(bytes).map_err(failed("write", &self.path))
     }

@@ -100,23 +100,27 @@ enum Stopped {
     Here(String),
 }
 
-/// All that comes, once its length is known. Blocks.
+/// All pieces that come, each once its length is known. Blocks.
 fn receive(mut pipe: PipeReader, mut part: Part, until: Instant) -> Result<Part, Stopped> {
-    let mut length = [0; 8];
-    let mut known = 0;
-    while known < length.len() {
-        known += read_some(&mut pipe, &mut length[known..], until)?;
+    let mut room = vec![0; PIECE_BYTES];
+    loop {
+        let mut length = [0; 8];
+        let mut known = 0;
+        while known < length.len() {
+            known += read_some(&mut pipe, &mut length[known..], until)?;
+        }
+        let mut left = u64::from_le_bytes(length);
+        if left == 0 {
+            return Ok(part);
+        }
+        part.expect(left).map_err(Stopped::Here)?;
+        while left > 0 {
+            let most = room.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+            let count = read_some(&mut pipe, &mut room[..most], until)?;
+            part.add(&room[..count]).map_err(Stopped::Here)?;
+            left -= count as u64;
+        }
     }
-    let mut left = u64::from_le_bytes(length);
-    part.expect(left).map_err(Stopped::Here)?;
-    let mut piece = vec![0; PIECE_BYTES];
-    while left > 0 {
-        let room = piece.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-        let count = read_some(&mut pipe, &mut piece[..room], until)?;
-        part.add(&piece[..count]).map_err(Stopped::Here)?;
-        left -= count as u64;
-    }
-    Ok(part)
 }
 
 /// At least a byte.
@@ -179,4 +183,70 @@ fn without_waiting<P: AsFd>(end: P) -> io::Result<P> {
     // Smaller is slower, and all the same.
     let _ = fcntl(&end, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
     Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SwapOptions;
+    use super::super::folder::{Hold, Wanted};
+    use super::*;
+    use hotlease_wire::ids::LeaseId;
+
+    /// What becomes of these bytes from a worker: those that are saved, or why not; empty if the worker has to say it.
+    fn received(sent: &[&[u8]]) -> Result<Vec<u8>, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = SwapOptions {
+            state_bytes: 16,
+            ..SwapOptions::new(folder.path())
+        };
+        let wanted = Wanted {
+            tenant: "uid:7".into(),
+            name: "model".into(),
+            program: [1; 32],
+            lease: LeaseId([1; 8]),
+        };
+        let hold = Hold::take(folder.path(), wanted, "test", Duration::ZERO).expect("nobody has it");
+        let (reader, mut writer) = pipe().expect("a pipe");
+        writer.write_all(&sent.concat()).expect("it fits");
+        drop(writer);
+        let part = hold.part(&options).expect("a file");
+        let until = Instant::now() + Duration::from_secs(30);
+        let part = receive(reader, part, until).map_err(|stopped| match stopped {
+            Stopped::There => String::new(),
+            Stopped::Here(why) => why,
+        })?;
+        let (path, bytes) = part.finish("node1").expect("it lasts");
+        let saved = std::fs::read(path)
+            .expect("a state")
+            .split_off(hotlease_wire::state::HEAD_BYTES);
+        assert_eq!(saved.len() as u64, bytes);
+        Ok(saved)
+    }
+
+    #[test]
+    fn pieces_are_a_state_and_no_length_from_a_worker_is_believed() {
+        let length = |bytes: u64| bytes.to_le_bytes();
+        let (none, two, eight) = (&length(0)[..], &length(2)[..], &length(8)[..]);
+        assert_eq!(received(&[none]), Ok(vec![]));
+        let pieces = [two, b"ab", eight, b"cdefghij", two, b"kl", none];
+        assert_eq!(received(&pieces), Ok(b"abcdefghijkl".to_vec()));
+        for cut in [
+            &[][..],
+            &[two],
+            &[two, b"a"],
+            &[two, b"ab"],
+            &[two, b"ab", &none[..7]],
+        ] {
+            assert_eq!(received(cut), Err(String::new()), "{cut:?}");
+        }
+        for (first, said) in [
+            (&[][..], u64::MAX),
+            (&[two, b"ab"], u64::MAX),
+            (&[two, b"ab"], 15),
+            (&[], 17),
+        ] {
+            let why = received(&[first, &[&length(said)]].concat()).expect_err("too long");
+            assert!(why.contains("and 16 may have"), "{why}");
+        }
+    }
 }

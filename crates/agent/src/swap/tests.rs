@@ -1,5 +1,6 @@
 use super::folder::{Hold, Part, Wanted};
-use super::{SwapOptions, check_directory, listing, program_of, wanted};
+use super::{SwapOptions, check_directory, listing, program_of, program_of_library, wanted};
+use hotlease_sandbox::Kind;
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
 use hotlease_wire::ids::LeaseId;
@@ -194,6 +195,12 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
     let mut part = first.part(&options).expect("a file");
     assert!(part.expect(10).is_ok() && part.expect(11).is_err());
     assert!(part.add(&[0; 11]).is_err());
+    part.add(&[0; 4]).expect("it fits");
+    assert!(
+        part.expect(6).is_ok() && part.expect(7).is_err(),
+        "pieces count together"
+    );
+    assert!(part.expect(u64::MAX).is_err());
     drop(part);
     drop(first);
     assert_eq!(names(&options), [""; 0]);
@@ -292,32 +299,63 @@ fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
 }
 
 #[test]
-fn only_one_python_worker_of_an_agent_with_a_swap_directory_has_a_state() {
+fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state() {
     let (_folder, options) = scene();
     let request = AcquireRequest {
         workers: 1,
+        slots_per_worker: 1,
         tenant: "uid:7".into(),
         state: "model".into(),
         python: Some(PythonRuntime::default()),
         ..AcquireRequest::default()
     };
-    let asked = |options, request: &AcquireRequest| wanted(options, request, (LeaseId([1; 8]), "n1"));
-    let found = asked(Some(&options), &request).expect("good");
-    assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
-    assert!(matches!(asked(None, &request), Err(Refusal::OutOfReach { .. })));
-    let spoiled: [fn(&mut AcquireRequest); 3] = [
-        |request| request.workers = 2,
-        |request| request.python = None,
-        |request| request.state = "../model".into(),
-    ];
-    for spoil in spoiled {
-        let mut request = request.clone();
-        spoil(&mut request);
-        assert!(matches!(
-            asked(Some(&options), &request),
-            Err(Refusal::BadRequest { .. })
-        ));
+    let asked = |options, request: &AcquireRequest, sandbox| {
+        wanted(options, request, sandbox, (LeaseId([1; 8]), "n1"))
+    };
+    let native = AcquireRequest {
+        python: None,
+        state_format: "words".into(),
+        ..request.clone()
+    };
+    for request in [&request, &native] {
+        for sandbox in [Kind::Process, Kind::Namespace, Kind::Container] {
+            let found = asked(Some(&options), request, sandbox).expect("good");
+            assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
+        }
+        let without = asked(None, request, Kind::Process);
+        assert!(matches!(without, Err(Refusal::OutOfReach { .. })), "{without:?}");
+        let machine = asked(Some(&options), request, Kind::MicroVm);
+        assert!(matches!(machine, Err(Refusal::BadRequest { .. })), "{machine:?}");
+        let spoiled: [fn(&mut AcquireRequest); 4] = [
+            |request| request.workers = 2,
+            |request| request.slots_per_worker = 2,
+            |request| (request.python, request.state_format) = (None, String::new()),
+            |request| request.state = "../model".into(),
+        ];
+        for (number, spoil) in spoiled.into_iter().enumerate() {
+            let mut request = request.clone();
+            spoil(&mut request);
+            let asked = asked(Some(&options), &request, Kind::Process);
+            assert!(
+                matches!(asked, Err(Refusal::BadRequest { .. })),
+                "{number}: {asked:?}"
+            );
+        }
     }
+}
+
+#[test]
+fn libraries_are_one_program_if_they_declare_one_format_and_no_python_program_is() {
+    let words = program_of_library("words");
+    assert_eq!(words, program_of_library("words"), "whatever else is in them");
+    assert_ne!(words, program_of_library("words_2"));
+    let alike = PythonRuntime {
+        image: "function library".into(),
+        interpreter: std::env::consts::ARCH.into(),
+        python: "words".into(),
+        ..PythonRuntime::default()
+    };
+    assert_ne!(words, program_of(&alike));
 }
 
 #[test]

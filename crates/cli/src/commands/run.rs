@@ -87,6 +87,9 @@ pub(crate) struct RunArgs {
     /// Let the function use the node's network, where its site grants that
     #[arg(long)]
     network: bool,
+    /// Restore what functions have left behind under this name, and keep it for the next lease of that name (HOTLEASE_STATE_SAVE)
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    state: String,
     /// Tell on stderr what it took and what it used
     #[arg(long, short)]
     verbose: bool,
@@ -223,6 +226,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
             network: args.network,
             storage: args.storage.clone(),
         },
+        state: args.state.clone(),
         polling: args.polling.into(),
         sharing: if args.shared {
             Sharing::Shared

@@ -368,15 +368,16 @@ fn token(bytes: &[u8]) -> bool {
 }
 
 fn code(bytes: &[u8]) -> bool {
-    let Ok(functions) = hotlease_wire::code::functions(bytes) else {
+    let Ok(exports) = hotlease_wire::code::exports(bytes) else {
         return false;
     };
+    let functions = &exports.functions;
     assert!(
         (1..=FUNCTIONS_MAX).contains(&functions.len()),
         "{} functions",
         functions.len()
     );
-    for function in &functions {
+    for function in functions {
         assert!(
             function.name.len() <= FUNCTION_NAME_BYTES_MAX,
             "a name of {} bytes",
@@ -387,7 +388,9 @@ fn code(bytes: &[u8]) -> bool {
         functions.windows(2).all(|pair| pair[0].name < pair[1].name),
         "functions are sorted and unique, or client and worker would disagree on indices"
     );
-    assert_eq!(hotlease_wire::code::functions(bytes).as_ref(), Ok(&functions));
+    let is_bounded = |format: &String| (1..=FUNCTION_NAME_BYTES_MAX).contains(&format.len());
+    assert!(exports.state.iter().all(is_bounded), "{:?}", exports.state);
+    assert_eq!(hotlease_wire::code::exports(bytes).as_ref(), Ok(&exports));
     true
 }
 
