@@ -85,6 +85,13 @@ struct Arguments {
     program: Vec<OsString>,
 }
 
+impl Arguments {
+    /// Of its machine.
+    fn files(&self) -> Files {
+        Files::new(&self.changing, &self.shown)
+    }
+}
+
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     match Worker::take_over() {
@@ -102,7 +109,7 @@ fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let booted = boot::first_files(&arguments.modules).and_then(|files| {
         let running = Running::start(arguments, processors(), &files, boot::Memory::Own)?;
-        introduced(running, arguments, &Files::new(&arguments.changing))
+        introduced(running, arguments, &arguments.files())
     });
     match booted {
         Ok((far, imports)) => {

@@ -86,7 +86,7 @@ impl Saved {
         let (first, processors, files) = (
             first_files(&arguments.modules)?,
             processors(),
-            Files::new(&arguments.changing),
+            arguments.files(),
         );
         let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;

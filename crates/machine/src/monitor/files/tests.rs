@@ -3,6 +3,7 @@
 use super::answers::read_at;
 use super::*;
 use fuser::TimeOrNow;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::UNIX_EPOCH;
 
@@ -18,7 +19,8 @@ fn node(files: &Files, path: &Path) -> INodeNo {
 fn files_are_read_written_and_changed_by_those_who_may() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("data"), b"some bytes").expect("written");
-    let files = Files::new(&[folder.path().to_owned()]);
+    let own = [folder.path().to_owned()];
+    let files = Files::new(&own, &own);
     let parent = node(&files, folder.path());
     let (lasts, found) = files.found(parent, OsStr::new("data")).expect("it is there");
     assert_eq!(
@@ -63,7 +65,7 @@ fn files_are_read_written_and_changed_by_those_who_may() {
 fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/etc/passwd", folder.path().join("link")).expect("made");
-    let files = Files::new(&[]);
+    let files = Files::new(&[], &[folder.path().to_owned()]);
     let parent = node(&files, folder.path());
     let (lasts, found) = files.found(parent, OsStr::new("link")).expect("it is there");
     assert_eq!((lasts, found.kind), (LASTING, FileType::Symlink));
@@ -80,4 +82,51 @@ fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
     };
     let names: Vec<_> = entries.iter().map(|entry| entry.name.as_os_str()).collect();
     assert_eq!(names, [".", "..", "link"]);
+}
+
+#[test]
+fn of_the_monitor_s_own_folders_nothing_is_served_by_no_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shown = folder.path().join("shown");
+    fs::create_dir(&shown).expect("made");
+    fs::write(shown.join("file"), b"bytes").expect("written");
+    fs::write(folder.path().join("beside"), b"bytes").expect("written");
+    let links = [("processes", "/proc"), ("devices", "/dev"), ("beside", "..")];
+    for (name, target) in links {
+        symlink(target, shown.join(name)).expect("made");
+    }
+    let files = Files::new(&[], std::slice::from_ref(&shown));
+    let missing = |parent, name: &str| {
+        let found = files.found(parent, OsStr::new(name)).err();
+        assert_eq!(found, Some(Errno::ENOENT), "{name}");
+        let refused = files.beneath(parent, OsStr::new(name)).err();
+        assert_eq!(refused, Some(Errno::ENOENT), "{name}, to be made");
+    };
+    let listed = |node| {
+        let handle = files.listed(node).expect("a folder");
+        let Ok(Opened::Folder(entries)) = files.table().opened(handle.0) else {
+            panic!("a folder is listed");
+        };
+        let names = entries.iter().map(|entry| entry.name.to_string_lossy().into_owned());
+        names.collect::<Vec<_>>()
+    };
+    for (own, names) in [("/proc", ["self", "1"]), ("/dev", ["kvm", "null"])] {
+        let own = node(&files, Path::new(own));
+        names.iter().for_each(|name| missing(own, name));
+        assert_eq!(listed(own), [".", ".."]);
+    }
+    // Where something is shown, that alone.
+    let own = node(&files, folder.path());
+    missing(own, "beside");
+    assert_eq!(listed(own), [".", "..", "shown"]);
+    assert!(listed(node(&files, &shown)).contains(&"file".to_owned()));
+    // A machine says of a link that it is a folder.
+    for ((link, _), name) in links.into_iter().zip(["self", "null", "beside"]) {
+        let link = node(&files, &shown.join(link));
+        assert_eq!(files.found(link, OsStr::new(name)).err(), Some(Errno::ENOTDIR));
+        let path = files.path(link).expect("it is served").join(name);
+        let opened = files.open_at(&path, libc::O_RDONLY, None);
+        assert_eq!(opened.err(), Some(Errno::ENOTDIR), "{}", path.display());
+        assert_eq!(files.listed(link).err(), Some(Errno::ENOTDIR));
+    }
 }
