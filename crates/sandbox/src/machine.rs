@@ -19,6 +19,8 @@ const MODULES_INSIDE: &str = "/hotlease-modules";
 
 /// What QEMU needs beyond a machine's memory.
 const OWN_BYTES: u64 = 384 << 20;
+/// Files that all processes of a machine together may have open: descriptors of who answers it, beyond those that any worker has.
+const OPEN_FILES: u32 = 16 << 10;
 /// What a kernel needs to begin at all.
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
@@ -127,6 +129,7 @@ impl Machine {
             kvm: !self.emulated,
             // The machine's own memory is the limit, whatever its lease says.
             memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
+            files: site.files.saturating_add(OPEN_FILES),
             // A machine's memory is a file. What its own files may be, it is told.
             file_bytes: site.file_bytes.max(self.memory_bytes),
             ..site.clone()
@@ -182,6 +185,7 @@ impl Found {
             "--memory-mib",
             (self.machine.memory_bytes >> 20).to_string().into(),
         );
+        add("--files", policy.files.to_string().into());
         add("--file-bytes", policy.file_bytes.to_string().into());
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
@@ -334,6 +338,32 @@ mod tests {
                 assert!(why.contains(word), "{why}");
             }
         }
+    }
+
+    #[test]
+    fn all_of_a_machine_s_processes_together_may_have_more_open_than_one_of_them() {
+        let site = Policy::default();
+        let around = Machine::default().policy(&site);
+        assert_eq!(around.files - site.files, OPEN_FILES);
+        let parts = Parts {
+            qemu: "/qemu".into(),
+            kernel: "/kernel".into(),
+            modules: "/modules".into(),
+        };
+        let found = Found {
+            machine: Machine::default(),
+            parts,
+            monitor: "/bin/monitor".into(),
+        };
+        let monitor = found.monitor(&site, (None, false), &Reach::default(), Path::new("/bin/worker"));
+        let files = monitor
+            .arguments
+            .iter()
+            .position(|argument| argument == "--files");
+        let told = files
+            .and_then(|at| monitor.arguments.get(at + 1))
+            .expect("it is told");
+        assert_eq!(*told, *site.files.to_string(), "that of each");
     }
 
     #[test]

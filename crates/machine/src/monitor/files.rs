@@ -20,17 +20,17 @@ use fuser::{
 };
 use hotlease_wire::machine::FILE_BYTES_MAX;
 use place::Place;
-use rustix::fs::{AtFlags, OFlags, Timestamps, chownat, utimensat};
+use rustix::fs::{AtFlags, OFlags, Timestamps, chownat, fcntl_getfl, utimensat};
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use table::{Entry, Opened, Table};
+use table::{Entry, Table};
 
 /// How long the machine believes what it was told of files that nobody changes.
 const LASTING: Duration = Duration::from_secs(3600);
@@ -51,13 +51,36 @@ pub struct Files {
 }
 
 impl Files {
-    /// Those of this process; in some folders others may write meanwhile.
-    pub fn new(changing: &[PathBuf], shown: &[PathBuf]) -> Self {
+    /// Those of this process, of which a machine may have so many open; in some folders others may write meanwhile.
+    pub fn new(changing: &[PathBuf], shown: &[PathBuf], open_max: usize) -> Self {
         Self {
             changing: changing.into(),
             shown: shown.into(),
-            table: Arc::default(),
+            table: Arc::new(Mutex::new(Table::new(open_max))),
         }
+    }
+
+    /// Whether several machines can go on from this one: what it has open they have in common, and may only read.
+    ///
+    /// # Errors
+    /// What they would write to.
+    pub fn can_be_shared(&self) -> Result<(), String> {
+        let table = self.table();
+        let is_written = |file: &&File| {
+            let flags = fcntl_getfl(file);
+            flags.map_or(true, |flags| flags.intersects(OFlags::WRONLY | OFlags::RDWR))
+        };
+        let mut names: Vec<String> = table.files().filter(is_written).map(name_of).collect();
+        names.sort();
+        let Some(name) = names.first() else {
+            return Ok(());
+        };
+        let more = if names.len() > 1 { ", ..." } else { "" };
+        Err(format!(
+            "no worker can be forked once its imports have left {} file{} open for writing ({name}{more})",
+            names.len(),
+            if names.len() == 1 { "" } else { "s" }
+        ))
     }
 
     /// Answers the kernel that asks at the other end of `asked`, a message each, until that is closed.
@@ -93,10 +116,7 @@ impl Files {
     }
 
     fn file(&self, handle: FileHandle) -> Result<Arc<File>, Errno> {
-        match self.table().opened(handle.0)? {
-            Opened::File(file) => Ok(file),
-            Opened::Folder(_) => Err(Errno::EISDIR),
-        }
+        self.table().file(handle.0)
     }
 
     /// How long the machine may believe what it is told of this one, and whether it may keep what it has read.
@@ -139,7 +159,7 @@ impl Files {
         let made = mode.map_or(OFlags::empty(), |_| OFlags::CREATE);
         let flags = asked & (OFlags::RWMODE | OFlags::EXCL | OFlags::APPEND) | made;
         let opened = Place::of(path)?.open(flags, mode.unwrap_or(0))?;
-        self.table().keep(Opened::File(Arc::new(opened))).map(FileHandle)
+        self.table().keep_file(opened).map(FileHandle)
     }
 
     fn changed(
@@ -199,8 +219,14 @@ impl Files {
                 entries.push(entry(found.ino(), kind(found.file_type()), name));
             }
         }
-        self.table().keep(Opened::Folder(entries.into())).map(FileHandle)
+        self.table().keep_folder(entries).map(FileHandle)
     }
+}
+
+/// Of what is open.
+fn name_of(file: &File) -> String {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::read_link(link).map_or_else(|error| error.to_string(), |path| path.display().to_string())
 }
 
 #[cfg(test)]

@@ -83,16 +83,13 @@ impl Saved {
         memory
             .set_len(u64::from(arguments.memory_mib) << 20)
             .map_err(failed)?;
-        let (first, processors, files) = (
-            first_files(&arguments.modules)?,
-            processors(),
-            arguments.files(),
-        );
+        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), arguments.served());
         let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
         let (far, imports) = introduced(running, arguments, &files)?;
         let saved = far
             .pause()
+            .and_then(|()| files.can_be_shared())
             .and_then(|()| Control::begin(control))
             .and_then(|mut control| control.save(&devices));
         let greeting = far.rest();

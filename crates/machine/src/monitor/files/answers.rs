@@ -2,7 +2,6 @@
 
 use super::attributes::Changes;
 use super::place::Place;
-use super::table::Opened;
 use super::{DATA_BYTES, Files};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
@@ -252,9 +251,8 @@ impl Filesystem for Files {
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let entries = match self.table().opened(handle.0) {
-            Ok(Opened::Folder(entries)) => entries,
-            Ok(Opened::File(_)) => return reply.error(Errno::ENOTDIR),
+        let entries = match self.table().folder(handle.0) {
+            Ok(entries) => entries,
             Err(errno) => return reply.error(errno),
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
