@@ -100,6 +100,26 @@ def test_tasks_run_in_a_machine(runtime, capsys):
     def fails():
         return {}["missing"]
 
+    def opens(count, processes):
+        import os
+
+        (told, tell), (held, hold) = os.pipe(), os.pipe()
+        for _ in range(processes):
+            if os.fork() == 0:
+                os.close(hold)
+                try:
+                    [os.open(os.__file__, os.O_RDONLY) for _ in range(count)]
+                    os.write(tell, b"y")
+                    os.read(held, 1)
+                except OSError:
+                    os.write(tell, b"n")
+                finally:
+                    os._exit(0)
+        all_told = b"".join(os.read(told, 1) for _ in range(processes))
+        os.close(hold)
+        [os.wait() for _ in range(processes)]
+        return all_told
+
     def says(text):
         print(text)
         return len(text)
@@ -114,6 +134,8 @@ def test_tasks_run_in_a_machine(runtime, capsys):
             assert version == sys.version_info[:2]
             with pytest.raises(KeyError, match="missing"):
                 executor.submit(fails).result(_BOOT)
+            # Each may have 1,024 open, and all together more.
+            assert executor.submit(opens, 800, 2).result(_BOOT) == b"yy"
             numbers = numpy.arange(500_000.0)
             assert numpy.array_equal(executor.submit(numpy.negative, numbers).result(_BOOT), -numbers)
             assert executor.submit(says, "seen outside").result(_BOOT) == 12

@@ -159,6 +159,20 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_lease_waiting_and_is_said(mon
     assert facts["sum"] == 45.0, "and workers start as ever"
 
 
+def test_an_import_that_hangs_in_a_zygote_keeps_no_other_program_s_workers_waiting(monkeypatch):
+    pytest.importorskip("numpy")
+    text = "if b'HOTLEASE_PYTHON_ZYGOTE' in open('/proc/self/environ', 'rb').read(): __import__('time').sleep(600)"
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        with open(f"{folder}/hanging_beside.py", "w") as module:
+            module.write(text)
+        monkeypatch.syspath_prepend(folder)
+        with _executor(["hanging_beside"]) as executor:
+            assert executor.submit(eval, "6 * 7").result() == 42
+        # It hangs for 30 s from now on, and the next one's turn comes after 9.
+        _again(["colorsys"], _is_forked, seconds=25)
+
+
 def test_bench_of_cold_starts_has_rows_of_workers_forked_before_and_during_the_lease():
     pytest.importorskip("numpy")
     command = [_programs.find("hotlease"), "--json", "bench", "cold", "--programs", "packages", "--kinds", "namespace"]

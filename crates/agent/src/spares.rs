@@ -17,12 +17,15 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 /// How long spares wait at least. Long enough for somebody who changes a program and runs it again.
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
-/// How long the keeper waits for one to be ready before it starts the next one.
+/// How long the keeper waits for one to be ready before it starts the next one beside it: imports may hang.
 const READY_LIMIT: Duration = Duration::from_secs(9);
+/// Those that it does not wait for any more. With so many it starts no further one.
+const BESIDE_MAX: usize = 4;
 /// Programs whose leases are foreseen; who ran longest ago is forgotten.
 const PROGRAMS_MAX: usize = 256;
 
@@ -72,6 +75,8 @@ struct Demand {
     forecast: Forecast,
     /// One did not start, or died: none is started before a lease of it has gone well.
     given_up: bool,
+    /// One is being made, or what it is forked from: it is not kept yet.
+    is_starting: bool,
     /// Memory of the last one.
     bytes: u64,
 }
@@ -157,6 +162,7 @@ impl Spares {
             of: of.clone(),
             forecast: Forecast::new(self.wait_least),
             given_up: false,
+            is_starting: false,
             bytes: 0,
         });
         // What the last lease kept mounted may be gone.
@@ -255,9 +261,13 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Starts what is to wait, one after the other, and kills what no longer is, until they are closed.
+    /// Starts what is to wait, one after the other, and kills what no longer is, until they are closed. Who takes long goes on beside the
+    /// next ones.
     pub async fn keep_them(self: Arc<Self>) {
+        // What is under way when this ends is given up.
+        let mut beside = JoinSet::new();
         loop {
+            while beside.try_join_next().is_some() {}
             let zygotes = self.zygotes.look();
             let turn = {
                 let mut table = self.table();
@@ -270,8 +280,12 @@ impl Spares {
             let again = turn.again.map(|again| self.begun + again);
             let mut again = again.into_iter().chain(zygotes).min();
             match turn.start {
-                Some((kind, bytes)) if self.memory.has_room(bytes) => {
-                    self.start(kind).await;
+                Some((kind, bytes)) if beside.len() < BESIDE_MAX && self.memory.has_room(bytes) => {
+                    let mut start = Box::pin(Arc::clone(&self).start(kind));
+                    // So that starts do not pile up.
+                    if timeout(READY_LIMIT, &mut start).await.is_err() {
+                        beside.spawn(start);
+                    }
                     continue;
                 }
                 Some(_) => again = Some(Instant::now() + LOOK_EVERY),
@@ -287,7 +301,8 @@ impl Spares {
         }
     }
 
-    async fn start(&self, kind: Spare) {
+    async fn start(self: Arc<Self>, kind: Spare) {
+        self.table().know(&kind, |demand| demand.is_starting = true);
         let Spare {
             tenant,
             sandbox,
@@ -305,7 +320,11 @@ impl Spares {
             Ok(worker) => worker,
             Err(error) => {
                 // Whoever asks for such a worker will hear why there is none.
-                self.table().know(&kind, |demand| demand.given_up = true);
+                self.table().know(&kind, |demand| {
+                    demand.given_up = true;
+                    demand.is_starting = false;
+                });
+                self.changed.notify_one();
                 return tracing::debug!(%error, "no spare interpreter");
             }
         };
@@ -314,10 +333,11 @@ impl Spares {
         let surplus = {
             let mut table = self.table();
             table.kept.push_back((kind.clone(), worker));
+            table.know(&kind, |demand| demand.is_starting = false);
             table.turn(self.begun.elapsed()).gone
         };
         drop(surplus);
-        // So that starts do not pile up.
+        self.changed.notify_one();
         if timeout(READY_LIMIT, settled).await.is_ok() {
             let mut table = self.table();
             let ready = table
@@ -377,10 +397,11 @@ impl Table {
                 true => 0,
                 false => stock.fill.min(room),
             };
-            if own.len() < wanted && turn.start.is_none() {
+            if own.len() < wanted && !demand.is_starting && turn.start.is_none() {
                 turn.start = Some((demand.of.clone(), demand.bytes));
             }
-            room -= own.len().max(wanted);
+            let takes = own.len() + usize::from(demand.is_starting);
+            room = room.saturating_sub(takes.max(wanted));
             own.append(&mut stays);
             stays = own;
         }

@@ -5,6 +5,7 @@ mod program;
 mod root;
 mod serving;
 mod slot;
+mod teller;
 
 use crate::link;
 use hotlease_fabric::socket::Socket;
@@ -26,26 +27,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
+use teller::Teller;
 
 pub use program::{confined, confinement};
 
 /// Ends of whom nobody waits for that are remembered: one of them may turn out to be the worker.
 const ENDS_MAX: usize = 64;
-
-/// What all threads tell the monitor through.
-#[derive(Clone)]
-pub struct Teller(Arc<Mutex<File>>);
-
-impl Teller {
-    /// Tells it. A monitor that is gone takes the machine with it.
-    pub fn tell(&self, message: &FromGuest, brought: &[u8]) {
-        let mut port: MutexGuard<'_, File> = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if link::send(&mut *port, message, brought).is_err() {
-            power_off()
-        }
-    }
-}
 
 pub fn run() -> ExitCode {
     let port = match root::find_port() {
@@ -57,7 +45,7 @@ pub fn run() -> ExitCode {
         }
     };
     let teller = match port.try_clone() {
-        Ok(clone) => Teller(Arc::new(Mutex::new(clone))),
+        Ok(clone) => Teller::new(clone),
         Err(error) => {
             eprintln!("hotlease-machine: {error}");
             power_off()
@@ -76,7 +64,10 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (fuse, answered) = root::open_fuse().map_err(failed("opening /dev/fuse"))?;
     let (sender, told) = mpsc::channel();
-    spawn("port", move || hear(port, answered, &sender))?;
+    spawn("port", {
+        let teller = teller.clone();
+        move || hear(port, (answered, &teller), &sender)
+    })?;
     // Only now, so that the time that it is told is now.
     teller.tell(&FromGuest::Booted, &[]);
     let run = match told.recv() {
@@ -125,11 +116,14 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
 }
 
 /// The life of the thread that hears the monitor. It waits for nobody else: the kernel may need an answer for whatever anybody waits for.
-fn hear(mut port: File, mut answered: File, told: &Sender<(ToGuest, Vec<u8>)>) {
+fn hear(mut port: File, (mut fuse, teller): (File, &Teller), told: &Sender<(ToGuest, Vec<u8>)>) {
     loop {
         match link::receive::<ToGuest>(&mut port) {
-            // Whoever has asked may be gone.
-            Ok(Some((ToGuest::File, answer))) => drop(answered.write(&answer)),
+            Ok(Some((ToGuest::File, answer))) => {
+                // Whoever has asked may be gone.
+                let _ = fuse.write(&answer);
+                teller.answered(&answer);
+            }
             Ok(Some(message)) => {
                 if told.send(message).is_err() {
                     power_off()
@@ -145,7 +139,7 @@ fn ask(mut fuse: File, teller: &Teller) {
     let mut question = vec![0; FILE_BYTES_MAX as usize];
     loop {
         match fuse.read(&mut question) {
-            Ok(bytes) => teller.tell(&FromGuest::File, &question[..bytes]),
+            Ok(bytes) => teller.ask(&question[..bytes]),
             // One that nobody waits for any more.
             Err(error) if error.raw_os_error().map(Errno::from_raw) == Some(Errno::ENOENT) => {}
             Err(_) => power_off(),
@@ -207,6 +201,11 @@ fn serve(
     program.check()?;
     teller.tell(&word, &[]);
     let mut next = told.recv();
+    if let Ok((ToGuest::Pause, _)) = next {
+        let paused = teller.pause();
+        next = told.recv();
+        drop(paused);
+    }
     let control = match next {
         Ok((ToGuest::Resume { now_ns }, random)) => {
             let control = program.resume(now_ns, &random, worker)?;

@@ -28,6 +28,7 @@
 //! | `guest/root` | what the worker sees there |
 //! | `guest/serving` | orders for the worker, its slots |
 //! | `guest/slot` | calls of one slot |
+//! | `guest/teller` | what is said to the monitor, and when nothing is under way |
 
 #![forbid(unsafe_code)]
 

@@ -62,6 +62,9 @@ struct Arguments {
     /// The machine's memory.
     #[arg(long)]
     memory_mib: u32,
+    /// Descriptors of each of its processes.
+    #[arg(long)]
+    files: u64,
     /// The largest file that its worker may write.
     #[arg(long)]
     file_bytes: u64,
@@ -85,6 +88,15 @@ struct Arguments {
     program: Vec<OsString>,
 }
 
+impl Arguments {
+    /// Of its machine. It may have as many open as this process, but for what any worker may have itself.
+    fn served(&self) -> Files {
+        let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
+        let open_max = most.saturating_sub(self.files).max(most / 2);
+        Files::new(&self.changing, &self.shown, open_max as usize)
+    }
+}
+
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     match Worker::take_over() {
@@ -102,7 +114,7 @@ fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let booted = boot::first_files(&arguments.modules).and_then(|files| {
         let running = Running::start(arguments, processors(), &files, boot::Memory::Own)?;
-        introduced(running, arguments, &Files::new(&arguments.changing))
+        introduced(running, arguments, &arguments.served())
     });
     match booted {
         Ok((far, imports)) => {
@@ -182,8 +194,7 @@ fn introduced(
             .collect(),
         directory: arguments.directory.clone().into_vec(),
         zygote: arguments.zygote,
-        limits: limits(arguments.file_bytes)
-            .map_err(|error| format!("what its sandbox limits it to: {error}"))?,
+        limits: limits(arguments).map_err(|error| format!("what its sandbox limits it to: {error}"))?,
         shown: arguments.shown.iter().map(bytes).collect(),
     };
     let (heard, words) = mpsc::channel();
@@ -227,7 +238,7 @@ fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Resu
 }
 
 /// Those of this process, whose sandbox is the worker's, but for what a machine needs more of.
-fn limits(file_bytes: u64) -> std::io::Result<Limits> {
+fn limits(arguments: &Arguments) -> std::io::Result<Limits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {
         let found = statvfs(path)?;
@@ -235,8 +246,8 @@ fn limits(file_bytes: u64) -> std::io::Result<Limits> {
     };
     Ok(Limits {
         processes: most(Resource::RLIMIT_NPROC)?,
-        files: most(Resource::RLIMIT_NOFILE)?,
-        file_bytes,
+        files: arguments.files,
+        file_bytes: arguments.file_bytes,
         tmp_bytes: size("/tmp")?,
         shm_bytes: size("/dev/shm")?,
     })

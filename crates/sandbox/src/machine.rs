@@ -19,6 +19,8 @@ const MODULES_INSIDE: &str = "/hotlease-modules";
 
 /// What QEMU needs beyond a machine's memory.
 const OWN_BYTES: u64 = 384 << 20;
+/// Files that all processes of a machine together may have open: descriptors of who answers it, beyond those that any worker has.
+const OPEN_FILES: u32 = 16 << 10;
 /// What a kernel needs to begin at all.
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
@@ -77,7 +79,7 @@ impl Machine {
         let qemu = QEMU.iter().find_map(|name| find(Path::new(name)));
         let qemu = qemu.ok_or_else(|| format!("{} is not there: {advice}", QEMU[0]))?;
         if !self.emulated {
-            kvm_can_be_used(Path::new("/dev/kvm"))?;
+            kvm_can_be_used(Path::new("/dev/kvm"), Path::new("/sys/module"))?;
         }
         let (kernel, modules) = match &self.kernel {
             Some(named) => with_modules(named).ok_or_else(|| {
@@ -127,6 +129,7 @@ impl Machine {
             kvm: !self.emulated,
             // The machine's own memory is the limit, whatever its lease says.
             memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
+            files: site.files.saturating_add(OPEN_FILES),
             // A machine's memory is a file. What its own files may be, it is told.
             file_bytes: site.file_bytes.max(self.memory_bytes),
             ..site.clone()
@@ -182,6 +185,7 @@ impl Found {
             "--memory-mib",
             (self.machine.memory_bytes >> 20).to_string().into(),
         );
+        add("--files", policy.files.to_string().into());
         add("--file-bytes", policy.file_bytes.to_string().into());
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
@@ -214,9 +218,15 @@ impl Found {
     }
 }
 
-/// An error says why not.
-fn kvm_can_be_used(device: &Path) -> Result<(), String> {
+/// An error says why not; `modules` is where the kernel lists those that it has.
+fn kvm_can_be_used(device: &Path, modules: &Path) -> Result<(), String> {
     let device_is = match File::options().read(true).write(true).open(device) {
+        // Whoever may open it.
+        _ if is_of_pvm(modules) => format!(
+            "{} is that of the module kvm_pvm, which runs guests whose kernels are made for PVM, and no others: virtual machines need a host \
+             with VT-x or AMD-V (kvm_intel or kvm_amd), and where that is itself a virtual machine, nested virtualization",
+            device.display()
+        ),
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => format!(
             "there is no {}: virtual machines need a processor with virtualization that the firmware, or the host of this machine, \
@@ -231,6 +241,13 @@ fn kvm_can_be_used(device: &Path) -> Result<(), String> {
     Err(format!(
         "{device_is}; --sandbox-emulated makes slow ones without, for trying things out"
     ))
+}
+
+/// Whether this node's KVM is PVM, of a host that has no processor's help to give. Kernels that do not know it never come up: QEMU gives up at
+/// a register that it cannot set, or the machine stops at what is not interpreted.
+fn is_of_pvm(modules: &Path) -> bool {
+    let has = |name: &str| modules.join(name).exists();
+    has("kvm_pvm") && !has("kvm_intel") && !has("kvm_amd")
 }
 
 /// A kernel, and the folder of its modules.
@@ -296,15 +313,57 @@ mod tests {
     #[test]
     fn a_hypervisor_that_is_not_there_or_may_not_be_used_is_said() {
         let folder = tempfile::tempdir().expect("a folder");
-        let why = kvm_can_be_used(&folder.path().join("kvm")).expect_err("it is not there");
+        let none = folder.path();
+        let why = kvm_can_be_used(&folder.path().join("kvm"), none).expect_err("it is not there");
         assert!(
             why.starts_with("there is no ") && why.contains("--sandbox-emulated"),
             "{why}"
         );
         // Nobody may write to a folder, root neither.
-        let why = kvm_can_be_used(folder.path()).expect_err("no device");
+        let why = kvm_can_be_used(folder.path(), none).expect_err("no device");
         assert!(why.contains("cannot be used") && why.contains("group"), "{why}");
-        assert_eq!(kvm_can_be_used(Path::new("/dev/null")), Ok(()));
+        assert_eq!(kvm_can_be_used(Path::new("/dev/null"), none), Ok(()));
+    }
+
+    #[test]
+    fn a_hypervisor_that_runs_only_kernels_made_for_it_is_said_with_what_helps() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let device = Path::new("/dev/null");
+        for (module, is_good) in [("kvm", true), ("kvm_pvm", false), ("kvm_amd", true)] {
+            std::fs::create_dir(folder.path().join(module)).expect("made");
+            let can = kvm_can_be_used(device, folder.path());
+            assert_eq!(can.is_ok(), is_good, "with {module}: {can:?}");
+            let Err(why) = can else { continue };
+            for word in ["kvm_pvm", "made for PVM", "nested", "--sandbox-emulated"] {
+                assert!(why.contains(word), "{why}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_of_a_machine_s_processes_together_may_have_more_open_than_one_of_them() {
+        let site = Policy::default();
+        let around = Machine::default().policy(&site);
+        assert_eq!(around.files - site.files, OPEN_FILES);
+        let parts = Parts {
+            qemu: "/qemu".into(),
+            kernel: "/kernel".into(),
+            modules: "/modules".into(),
+        };
+        let found = Found {
+            machine: Machine::default(),
+            parts,
+            monitor: "/bin/monitor".into(),
+        };
+        let monitor = found.monitor(&site, (None, false), &Reach::default(), Path::new("/bin/worker"));
+        let files = monitor
+            .arguments
+            .iter()
+            .position(|argument| argument == "--files");
+        let told = files
+            .and_then(|at| monitor.arguments.get(at + 1))
+            .expect("it is told");
+        assert_eq!(*told, *site.files.to_string(), "that of each");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!                         ◄───────── Booted
 //! Run                     ─────────► starts the worker's program
 //!                         ◄───────── Ready
+//! Pause                   ─────────► says nothing any more once all that it has asked is answered
+//!                         ◄───────── Obeyed, its last word until it goes on
 //! Resume                  ─────────► a machine that was saved then: its worker is another one
 //!                         ◄───────── Ready
 //! Assign, Load            ─────────► told to the worker in turn
@@ -65,6 +67,9 @@ pub enum ToGuest {
     },
     /// Brings an answer about files, as FUSE has it.
     File,
+    /// To a machine that is about to be saved. Answer: [`FromGuest::Obeyed`], once all that it has asked is answered; it says nothing more until
+    /// [`Resume`](Self::Resume).
+    Pause,
 }
 
 /// What a worker in a machine is to run as.
@@ -126,7 +131,7 @@ pub enum FromGuest {
         /// How long its imports took.
         imports_us: u64,
     },
-    /// To `Assign` and `Load`, in turn; an error is the worker's words.
+    /// To `Assign`, `Load` and `Pause`, in turn; an error is the worker's words.
     Obeyed(Result<(), String>),
     /// To `Call`. Brings the output.
     Returned {

@@ -157,6 +157,28 @@ async fn a_spare_that_dies_is_not_started_again_and_again() {
     keeper.await.expect("the keeper ends");
 }
 
+#[test]
+fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn() {
+    let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
+    let spares = Spares::new(launcher, enough(), 2);
+    let (this, other) = (program("1000"), program("1001"));
+    let turn = || {
+        let start = spares.table().turn(spares.begun.elapsed()).start;
+        start.map(|(kind, _)| kind.program.arguments.clone())
+    };
+    lease(&spares, &this, 1);
+    assert_eq!(turn(), Some(this.arguments.clone()));
+    let of = Spare::of("ann", PROCESS, &this);
+    spares.table().know(&of, |demand| demand.is_starting = true);
+    assert_eq!(turn(), None);
+    lease(&spares, &other, 1);
+    assert_eq!(turn(), Some(other.arguments.clone()));
+    // It has taken its room.
+    lease(&spares, &this, 1);
+    spares.keep(1);
+    assert_eq!(turn(), None);
+}
+
 #[tokio::test]
 async fn memory_that_others_need_is_given_back_at_once_and_none_is_borrowed_before_there_is_enough() {
     let (spares, launcher, keeper) = some();

@@ -1,6 +1,6 @@
 //! What the worker prints, on its way to the monitor.
 
-use crate::guest::Teller;
+use crate::guest::teller::Teller;
 use hotlease_wire::machine::FromGuest;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
@@ -75,7 +75,7 @@ mod tests {
     fn all_that_was_printed_is_passed_on_before_the_end_whoever_still_could_print() {
         let (from, mut prints) = io::pipe().expect("a pipe");
         let told = tempfile::tempfile().expect("a file");
-        let teller = Teller(Arc::new(Mutex::new(told.try_clone().expect("a clone"))));
+        let teller = Teller::new(told.try_clone().expect("a clone"));
         let printed = Printed::new(from, teller).expect("it can be read");
         assert!(printed.pass_on(), "nothing yet");
         let text = vec![7; PIECE + 1];

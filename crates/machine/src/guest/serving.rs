@@ -1,7 +1,8 @@
 //! Orders for the worker, and its slots: the guest is its agent and its only client.
 
 use crate::guest::slot::{Called, Slot};
-use crate::guest::{Teller, power_off, spawn};
+use crate::guest::teller::Teller;
+use crate::guest::{power_off, spawn};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_fabric::memory::sealed_copy;
 use hotlease_fabric::socket::Socket;
@@ -47,7 +48,7 @@ impl Serving {
             }
             ToGuest::Assign(assignment) => self.assign(assignment, usage),
             ToGuest::Load { base } => self.load(&brought, base),
-            ToGuest::Run { .. } | ToGuest::Resume { .. } | ToGuest::File => power_off(),
+            ToGuest::Run { .. } | ToGuest::Resume { .. } | ToGuest::Pause | ToGuest::File => power_off(),
         };
         self.teller.tell(&FromGuest::Obeyed(obeyed), &[]);
     }

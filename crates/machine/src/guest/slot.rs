@@ -1,6 +1,7 @@
 //! Calls of one slot of the worker's, over a channel as every client has.
 
-use crate::guest::{Teller, power_off};
+use crate::guest::power_off;
+use crate::guest::teller::Teller;
 use hotlease_fabric::buffer::Buffer;
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;

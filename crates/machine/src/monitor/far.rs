@@ -22,12 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What of a machine's memory is its kernel's and the guest's own.
 const OWN_MIB: u64 = 96;
-/// How long a machine may go on about files before it is saved.
-const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// What the machine's first word is.
 pub enum Heard {
@@ -59,8 +57,6 @@ pub struct Far {
     /// The first of them.
     greeting: Mutex<Vec<u8>>,
     qemu: Mutex<Option<Child>>,
-    /// When something was last said about files.
-    last_file: Mutex<Instant>,
     /// The machine is ended on purpose, and nothing is to be said of it.
     rests: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -120,7 +116,6 @@ impl Far {
             files,
             greeting: Mutex::default(),
             qemu: Mutex::new(qemu),
-            last_file: Mutex::new(Instant::now()),
             rests: AtomicBool::new(false),
             threads: Mutex::default(),
             memory_mib,
@@ -134,17 +129,10 @@ impl Far {
         Ok(())
     }
 
-    /// Waits until nothing has been said about files for this long: what is under way when a machine is saved is lost to all that go on
-    /// from there. Not for ever.
-    pub fn settle(&self, quiet: Duration) -> Result<(), String> {
-        let begin = Instant::now();
-        while locked(&self.last_file).elapsed() < quiet {
-            if begin.elapsed() > SETTLE_LIMIT {
-                return Err("it reads files without end, and cannot be saved".into());
-            }
-            std::thread::sleep(quiet / 10);
-        }
-        Ok(())
+    /// Has the machine say nothing any more, once all that it has asked is answered: what is under way when a machine is saved is lost to all
+    /// that go on from there. Nobody gives it other orders.
+    pub fn pause(&self) -> Result<(), String> {
+        self.order(&ToGuest::Pause, &[])
     }
 
     /// Ends the machine and all threads that speak with it; what its kernel has asked about files first.
@@ -173,14 +161,12 @@ impl Far {
         while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
             // Where that fails whoever listens hears the end, and until then must not wait for this.
             let _ = self.tell(&ToGuest::File, &answer[..bytes]);
-            *locked(&self.last_file) = Instant::now();
         }
     }
 
     /// Passes on a question about files.
     fn asked(&self, question: Vec<u8>) -> Result<(), String> {
         let sent = send(self.files.as_raw_fd(), &question, MsgFlags::MSG_NOSIGNAL);
-        *locked(&self.last_file) = Instant::now();
         let mut greeting = locked(&self.greeting);
         if greeting.is_empty() {
             *greeting = question;

@@ -28,9 +28,6 @@ use std::time::{Duration, Instant};
 /// Random bytes for each machine.
 const RANDOM_BYTES: usize = 64;
 
-/// A machine that asks for no file for this long waits for its orders: reading ahead, too, is over.
-const QUIET: Duration = Duration::from_millis(100);
-
 /// A machine that goes on from here as often as it is wanted.
 struct Saved {
     /// What it booted from: QEMU wants to have it again.
@@ -86,16 +83,13 @@ impl Saved {
         memory
             .set_len(u64::from(arguments.memory_mib) << 20)
             .map_err(failed)?;
-        let (first, processors, files) = (
-            first_files(&arguments.modules)?,
-            processors(),
-            Files::new(&arguments.changing),
-        );
+        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), arguments.served());
         let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
         let (far, imports) = introduced(running, arguments, &files)?;
-        let settled = far.settle(QUIET);
-        let saved = settled
+        let saved = far
+            .pause()
+            .and_then(|()| files.can_be_shared())
             .and_then(|()| Control::begin(control))
             .and_then(|mut control| control.save(&devices));
         let greeting = far.rest();

@@ -76,6 +76,7 @@ pub fn to_guest() -> Vec<Vec<u8>> {
             capacity: 4,
         },
         ToGuest::File,
+        ToGuest::Pause,
     ]
     .iter()
     .map(encode)

@@ -1,19 +1,22 @@
 //! The answer to each question of the machine's kernel.
 
 use super::attributes::Changes;
-use super::table::Opened;
+use super::place::Place;
 use super::{DATA_BYTES, Files};
 use fuser::{
     BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
     ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use rustix::fs::{CWD, FileType as Kind, Mode, RenameFlags as Renamed, mknodat, renameat_with, statvfs};
+use rustix::fs::{
+    AtFlags, FileType as Kind, Mode, RenameFlags as Renamed, fstatvfs, linkat, mkdirat, mknodat, readlinkat,
+    renameat_with, symlinkat, unlinkat,
+};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, symlink};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -82,8 +85,12 @@ impl Filesystem for Files {
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        match self.path(node).and_then(|path| Ok(fs::read_link(path)?)) {
-            Ok(target) => reply.data(target.as_os_str().as_bytes()),
+        let target = self.path(node).and_then(|path| {
+            let Place { folder, name } = Place::of(&path)?;
+            Ok(readlinkat(folder, name, Vec::new()).map_err(io::Error::from)?)
+        });
+        match target {
+            Ok(target) => reply.data(target.as_bytes()),
             Err(errno) => reply.error(errno),
         }
     }
@@ -99,51 +106,33 @@ impl Filesystem for Files {
         reply: ReplyEntry,
     ) {
         let kind = Kind::from_raw_mode(mode);
-        let made = self.beneath(parent, name).and_then(|path| match kind {
+        let made = self.at(parent, name, |folder, name| match kind {
             // No devices, whoever asks.
             Kind::RegularFile | Kind::Fifo => {
-                Ok(mknodat(CWD, path, kind, Mode::from_raw_mode(mode & 0o7777), 0)
-                    .map_err(io::Error::from)?)
+                mknodat(folder, name, kind, Mode::from_raw_mode(mode & 0o7777), 0)
             }
-            _ => Err(Errno::EPERM),
+            _ => Err(rustix::io::Errno::PERM),
         });
-        match made {
-            Ok(()) => self.made(parent, name, Ok(()), reply),
-            Err(errno) => reply.error(errno),
-        }
+        self.made(parent, name, made, reply);
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        match self.beneath(parent, name) {
-            Ok(path) => self.made(
-                parent,
-                name,
-                DirBuilder::new().mode(mode & 0o7777).create(path),
-                reply,
-            ),
-            Err(errno) => reply.error(errno),
-        }
+        let mode = Mode::from_raw_mode(mode & 0o7777);
+        let made = self.at(parent, name, |folder, name| mkdirat(folder, name, mode));
+        self.made(parent, name, made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self
-            .beneath(parent, name)
-            .and_then(|path| Ok(fs::remove_file(path)?));
-        done(removed.map(|()| self.table().remove(parent.0, name)), reply);
+        self.removed(parent, name, AtFlags::empty(), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self
-            .beneath(parent, name)
-            .and_then(|path| Ok(fs::remove_dir(path)?));
-        done(removed.map(|()| self.table().remove(parent.0, name)), reply);
+        self.removed(parent, name, AtFlags::REMOVEDIR, reply);
     }
 
     fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        match self.beneath(parent, name) {
-            Ok(path) => self.made(parent, name, symlink(target, path), reply),
-            Err(errno) => reply.error(errno),
-        }
+        let made = self.at(parent, name, |folder, name| symlinkat(target, folder, name));
+        self.made(parent, name, made, reply);
     }
 
     fn rename(
@@ -157,9 +146,12 @@ impl Filesystem for Files {
         reply: ReplyEmpty,
     ) {
         let renamed = || {
-            let (from, to) = (self.beneath(parent, name)?, self.beneath(new_parent, new_name)?);
-            renameat_with(CWD, from, CWD, to, Renamed::from_bits_retain(flags.bits()))
-                .map_err(io::Error::from)?;
+            let from = self.beneath(parent, name)?;
+            let from = Place::of(&from)?;
+            self.at(new_parent, new_name, |folder, name| {
+                let flags = Renamed::from_bits_retain(flags.bits());
+                renameat_with(from.folder, from.name, folder, name, flags)
+            })?;
             let is_exchanged = flags.contains(RenameFlags::RENAME_EXCHANGE);
             self.table()
                 .rename((parent.0, name), (new_parent.0, new_name), is_exchanged);
@@ -169,13 +161,14 @@ impl Filesystem for Files {
     }
 
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let paths = self
-            .path(node)
-            .and_then(|from| Ok((from, self.beneath(parent, name)?)));
-        match paths {
-            Ok((from, to)) => self.made(parent, name, fs::hard_link(from, to), reply),
-            Err(errno) => reply.error(errno),
-        }
+        let linked = || {
+            let from = self.path(node)?;
+            let from = Place::of(&from)?;
+            self.at(parent, name, |folder, name| {
+                linkat(from.folder, from.name, folder, name, AtFlags::empty())
+            })
+        };
+        self.made(parent, name, linked(), reply);
     }
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -258,9 +251,8 @@ impl Filesystem for Files {
     }
 
     fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        let entries = match self.table().opened(handle.0) {
-            Ok(Opened::Folder(entries)) => entries,
-            Ok(Opened::File(_)) => return reply.error(Errno::ENOTDIR),
+        let entries = match self.table().folder(handle.0) {
+            Ok(entries) => entries,
             Err(errno) => return reply.error(errno),
         };
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -278,10 +270,11 @@ impl Filesystem for Files {
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
-        match self
-            .path(node)
-            .and_then(|path| Ok(statvfs(path).map_err(io::Error::from)?))
-        {
+        let found = self.path(node).and_then(|path| {
+            let held = Place::of(&path)?.held()?;
+            Ok(fstatvfs(held).map_err(io::Error::from)?)
+        });
+        match found {
             Ok(found) => reply.statfs(
                 found.f_blocks,
                 found.f_bfree,
@@ -316,6 +309,25 @@ impl Filesystem for Files {
             Ok((lasts, found, handle, keeps)) => reply.created(&lasts, &found, Generation(0), handle, keeps),
             Err(errno) => reply.error(errno),
         }
+    }
+}
+
+impl Files {
+    /// Does something at a place that may be empty.
+    fn at(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        what: impl FnOnce(OwnedFd, &OsStr) -> rustix::io::Result<()>,
+    ) -> Result<(), Errno> {
+        let path = self.beneath(parent, name)?;
+        let Place { folder, name } = Place::of(&path)?;
+        Ok(what(folder, name).map_err(io::Error::from)?)
+    }
+
+    fn removed(&self, parent: INodeNo, name: &OsStr, which: AtFlags, reply: ReplyEmpty) {
+        let removed = self.at(parent, name, |folder, name| unlinkat(folder, name, which));
+        done(removed.map(|()| self.table().remove(parent.0, name)), reply);
     }
 }
 

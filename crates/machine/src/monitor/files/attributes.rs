@@ -1,9 +1,9 @@
 //! What a file is like, as this kernel says it and as FUSE does.
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use rustix::fs::{Timespec, UTIME_NOW, UTIME_OMIT};
-use std::fs::{self, Metadata};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use rustix::fs::{FileType as Kind, Timespec, UTIME_NOW, UTIME_OMIT};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// What is to be changed of a file.
@@ -33,21 +33,15 @@ pub fn time(to: Option<TimeOrNow>) -> Timespec {
 }
 
 /// What kind of a file it is.
-pub fn kind(of: fs::FileType) -> FileType {
-    if of.is_dir() {
-        FileType::Directory
-    } else if of.is_symlink() {
-        FileType::Symlink
-    } else if of.is_fifo() {
-        FileType::NamedPipe
-    } else if of.is_socket() {
-        FileType::Socket
-    } else if of.is_char_device() {
-        FileType::CharDevice
-    } else if of.is_block_device() {
-        FileType::BlockDevice
-    } else {
-        FileType::RegularFile
+pub fn kind(of: Kind) -> FileType {
+    match of {
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+        Kind::Fifo => FileType::NamedPipe,
+        Kind::Socket => FileType::Socket,
+        Kind::CharacterDevice => FileType::CharDevice,
+        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::RegularFile | Kind::Unknown => FileType::RegularFile,
     }
 }
 
@@ -65,7 +59,7 @@ pub fn attributes(node: u64, of: &Metadata) -> FileAttr {
         mtime: at(of.mtime(), of.mtime_nsec()),
         ctime: at(of.ctime(), of.ctime_nsec()),
         crtime: UNIX_EPOCH,
-        kind: kind(of.file_type()),
+        kind: kind(Kind::from_raw_mode(of.mode())),
         perm: (of.mode() & 0o7777) as u16,
         nlink: u32::try_from(of.nlink()).unwrap_or(u32::MAX),
         uid: of.uid(),

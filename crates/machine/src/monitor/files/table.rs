@@ -11,21 +11,12 @@ use std::sync::Arc;
 const ROOT: u64 = 1;
 /// Files that a machine may know at a time; its kernel forgets some before it needs so many.
 const NODES_MAX: usize = 1 << 20;
-/// Files and folders that it may have open.
-const OPEN_MAX: usize = 1 << 16;
+/// Folders that it may have open.
+const FOLDERS_MAX: usize = 1 << 16;
 /// Bytes of a name, as Linux has it.
 const NAME_BYTES_MAX: usize = 255;
 /// Folders in folders.
 const DEPTH_MAX: usize = 2048;
-
-/// What is open.
-#[derive(Clone)]
-pub enum Opened {
-    /// A file.
-    File(Arc<File>),
-    /// What was in a folder when it was opened.
-    Folder(Arc<[Entry]>),
-}
 
 /// Of a folder.
 pub struct Entry {
@@ -43,16 +34,29 @@ struct Node {
 }
 
 /// See the module.
-#[derive(Default)]
 pub struct Table {
     nodes: HashMap<u64, Node>,
     names: HashMap<(u64, OsString), u64>,
-    open: HashMap<u64, Opened>,
+    files: HashMap<u64, Arc<File>>,
+    files_max: usize,
+    folders: HashMap<u64, Arc<[Entry]>>,
     /// The last number that was given away.
     last: u64,
 }
 
 impl Table {
+    /// Of a machine that may have so many files open.
+    pub fn new(files_max: usize) -> Self {
+        Self {
+            nodes: HashMap::new(),
+            names: HashMap::new(),
+            files: HashMap::new(),
+            files_max,
+            folders: HashMap::new(),
+            last: ROOT,
+        }
+    }
+
     /// Where a file is.
     pub fn path(&self, node: u64) -> Result<PathBuf, Errno> {
         let (mut names, mut at) = (Vec::new(), node);
@@ -144,30 +148,52 @@ impl Table {
         }
     }
 
-    /// The handle of what is open from now on.
-    pub fn keep(&mut self, opened: Opened) -> Result<u64, Errno> {
-        if self.open.len() >= OPEN_MAX {
-            return Err(Errno::ENFILE);
-        }
+    /// The handle of a file that is open from now on.
+    pub fn keep_file(&mut self, file: File) -> Result<u64, Errno> {
         let handle = self.next();
-        self.open.insert(handle, opened);
-        Ok(handle)
+        keep(&mut self.files, self.files_max, (handle, Arc::new(file)))
     }
 
-    /// What is open.
-    pub fn opened(&self, handle: u64) -> Result<Opened, Errno> {
-        self.open.get(&handle).cloned().ok_or(Errno::EBADF)
+    /// The same, of a folder.
+    pub fn keep_folder(&mut self, entries: Vec<Entry>) -> Result<u64, Errno> {
+        let handle = self.next();
+        keep(&mut self.folders, FOLDERS_MAX, (handle, entries.into()))
+    }
+
+    /// A file that is open.
+    pub fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
+        self.files.get(&handle).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// What was in a folder when it was opened.
+    pub fn folder(&self, handle: u64) -> Result<Arc<[Entry]>, Errno> {
+        self.folders.get(&handle).cloned().ok_or(Errno::EBADF)
+    }
+
+    /// All that are open.
+    pub fn files(&self) -> impl Iterator<Item = &File> {
+        self.files.values().map(Arc::as_ref)
     }
 
     /// It is open no more.
     pub fn close(&mut self, handle: u64) {
-        self.open.remove(&handle);
+        self.files.remove(&handle);
+        self.folders.remove(&handle);
     }
 
     fn next(&mut self) -> u64 {
-        self.last = self.last.max(ROOT) + 1;
+        self.last += 1;
         self.last
     }
+}
+
+/// Too many are so for the whole machine, not for the process that opens one.
+fn keep<T>(open: &mut HashMap<u64, T>, most: usize, (handle, what): (u64, T)) -> Result<u64, Errno> {
+    if open.len() >= most {
+        return Err(Errno::ENFILE);
+    }
+    open.insert(handle, what);
+    Ok(handle)
 }
 
 #[cfg(test)]
@@ -181,7 +207,7 @@ mod tests {
 
     #[test]
     fn files_are_where_their_names_are_and_are_forgotten() {
-        let mut table = Table::default();
+        let mut table = Table::new(1);
         assert_eq!(table.path(ROOT), Ok("/".into()));
         let usr = table.look_up(ROOT, name("usr")).expect("room");
         let lib = table.look_up(usr, name("lib")).expect("room");
@@ -203,7 +229,7 @@ mod tests {
 
     #[test]
     fn what_is_renamed_takes_what_is_in_it_along() {
-        let mut table = Table::default();
+        let mut table = Table::new(1);
         let a = table.look_up(ROOT, name("a")).expect("room");
         let inner = table.look_up(a, name("inner")).expect("room");
         let b = table.look_up(ROOT, name("b")).expect("room");
@@ -220,7 +246,7 @@ mod tests {
 
     #[test]
     fn names_that_are_paths_are_none() {
-        let table = Table::default();
+        let table = Table::new(1);
         let long = "x".repeat(256);
         for bad in ["", ".", "..", "a/b", "/", "a\0b", &long] {
             assert_eq!(table.beneath(ROOT, name(bad)), Err(Errno::EINVAL), "{bad:?}");
@@ -230,10 +256,20 @@ mod tests {
 
     #[test]
     fn handles_are_of_what_is_open() {
-        let mut table = Table::default();
-        let handle = table.keep(Opened::Folder([].into())).expect("room");
-        assert!(matches!(table.opened(handle), Ok(Opened::Folder(_))));
-        table.close(handle);
-        assert_eq!(table.opened(handle).err(), Some(Errno::EBADF));
+        let mut table = Table::new(1);
+        let folder = table.keep_folder(Vec::new()).expect("room");
+        let open = || tempfile::tempfile().expect("a file");
+        let file = table.keep_file(open()).expect("room");
+        assert!(table.folder(folder).is_ok() && table.file(file).is_ok());
+        assert!(table.folder(file).is_err() && table.file(folder).is_err());
+        assert_eq!(
+            table.keep_file(open()),
+            Err(Errno::ENFILE),
+            "the machine may have one open"
+        );
+        table.close(folder);
+        table.close(file);
+        assert!(table.folder(folder).is_err() && table.file(file).is_err());
+        assert!(table.keep_file(open()).is_ok(), "there is room again");
     }
 }

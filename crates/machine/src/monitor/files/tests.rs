@@ -3,10 +3,12 @@
 use super::answers::read_at;
 use super::*;
 use fuser::TimeOrNow;
+use std::fs;
 use std::os::unix::fs::symlink;
 use std::time::UNIX_EPOCH;
 
 const ROOT: INodeNo = INodeNo(1);
+const MANY: usize = 100;
 
 /// The number of this path, asked for name by name as a kernel does.
 fn node(files: &Files, path: &Path) -> INodeNo {
@@ -18,7 +20,8 @@ fn node(files: &Files, path: &Path) -> INodeNo {
 fn files_are_read_written_and_changed_by_those_who_may() {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("data"), b"some bytes").expect("written");
-    let files = Files::new(&[folder.path().to_owned()]);
+    let own = [folder.path().to_owned()];
+    let files = Files::new(&own, &own, MANY);
     let parent = node(&files, folder.path());
     let (lasts, found) = files.found(parent, OsStr::new("data")).expect("it is there");
     assert_eq!(
@@ -63,7 +66,7 @@ fn files_are_read_written_and_changed_by_those_who_may() {
 fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
     let folder = tempfile::tempdir().expect("a folder");
     symlink("/etc/passwd", folder.path().join("link")).expect("made");
-    let files = Files::new(&[]);
+    let files = Files::new(&[], &[folder.path().to_owned()], MANY);
     let parent = node(&files, folder.path());
     let (lasts, found) = files.found(parent, OsStr::new("link")).expect("it is there");
     assert_eq!((lasts, found.kind), (LASTING, FileType::Symlink));
@@ -75,9 +78,81 @@ fn what_nobody_changes_is_believed_for_long_and_links_are_not_followed() {
         "the machine's kernel follows it, in there"
     );
     let listed = files.listed(parent).expect("a folder");
-    let Ok(Opened::Folder(entries)) = files.table().opened(listed.0) else {
-        panic!("a folder is listed");
-    };
+    let entries = files.table().folder(listed.0).expect("it is open");
     let names: Vec<_> = entries.iter().map(|entry| entry.name.as_os_str()).collect();
     assert_eq!(names, [".", "..", "link"]);
+}
+
+#[test]
+fn of_the_monitor_s_own_folders_nothing_is_served_by_no_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shown = folder.path().join("shown");
+    fs::create_dir(&shown).expect("made");
+    fs::write(shown.join("file"), b"bytes").expect("written");
+    fs::write(folder.path().join("beside"), b"bytes").expect("written");
+    let links = [("processes", "/proc"), ("devices", "/dev"), ("beside", "..")];
+    for (name, target) in links {
+        symlink(target, shown.join(name)).expect("made");
+    }
+    let files = Files::new(&[], std::slice::from_ref(&shown), MANY);
+    let missing = |parent, name: &str| {
+        let found = files.found(parent, OsStr::new(name)).err();
+        assert_eq!(found, Some(Errno::ENOENT), "{name}");
+        let refused = files.beneath(parent, OsStr::new(name)).err();
+        assert_eq!(refused, Some(Errno::ENOENT), "{name}, to be made");
+    };
+    let listed = |node| {
+        let handle = files.listed(node).expect("a folder");
+        let entries = files.table().folder(handle.0).expect("it is open");
+        let names = entries
+            .iter()
+            .map(|entry| entry.name.to_string_lossy().into_owned());
+        names.collect::<Vec<_>>()
+    };
+    for (own, names) in [("/proc", ["self", "1"]), ("/dev", ["kvm", "null"])] {
+        let own = node(&files, Path::new(own));
+        names.iter().for_each(|name| missing(own, name));
+        assert_eq!(listed(own), [".", ".."]);
+    }
+    // Where something is shown, that alone.
+    let own = node(&files, folder.path());
+    missing(own, "beside");
+    assert_eq!(listed(own), [".", "..", "shown"]);
+    assert!(listed(node(&files, &shown)).contains(&"file".to_owned()));
+    // A machine says of a link that it is a folder.
+    for ((link, _), name) in links.into_iter().zip(["self", "null", "beside"]) {
+        let link = node(&files, &shown.join(link));
+        assert_eq!(files.found(link, OsStr::new(name)).err(), Some(Errno::ENOTDIR));
+        let path = files.path(link).expect("it is served").join(name);
+        let opened = files.open_at(&path, libc::O_RDONLY, None);
+        assert_eq!(opened.err(), Some(Errno::ENOTDIR), "{}", path.display());
+        assert_eq!(files.listed(link).err(), Some(Errno::ENOTDIR));
+    }
+}
+
+#[test]
+fn what_is_open_for_writing_is_not_shared_by_machines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let paths = ["a", "b"].map(|name| folder.path().join(name));
+    let files = Files::new(&[], &[folder.path().to_owned()], MANY);
+    let open = |path: &Path, flags| {
+        fs::write(path, b"bytes").expect("written");
+        files.open_at(path, flags, None).expect("its owner's")
+    };
+    open(&paths[0], libc::O_RDONLY);
+    assert_eq!(files.can_be_shared(), Ok(()));
+    let handles = paths.each_ref().map(|path| open(path, libc::O_RDWR));
+    let why = files.can_be_shared().expect_err("two are written");
+    assert!(
+        why.contains("2 files open for writing") && why.contains(&format!("({}, ...)", paths[0].display())),
+        "{why}"
+    );
+    files.table().close(handles[0].0);
+    let why = files.can_be_shared().expect_err("one is written");
+    assert!(
+        why.ends_with(&format!("1 file open for writing ({})", paths[1].display())),
+        "{why}"
+    );
+    files.table().close(handles[1].0);
+    assert_eq!(files.can_be_shared(), Ok(()));
 }
