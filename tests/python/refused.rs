@@ -45,7 +45,7 @@ fn an_import_that_fails_everywhere_is_told_at_once() {
     let nodes = Nodes::start_with(2, &["--direct", "2"]);
     for placement in [Placement::Managed, Placement::Direct] {
         let (lease, took) = lease(&nodes, &python, placement);
-        let error = lease.err().expect("there is no such module");
+        let error = lease.expect_err("there is no such module");
         assert!(took < SOON, "{took:?} for {error}");
         assert!(
             error

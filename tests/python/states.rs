@@ -275,7 +275,7 @@ fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
         scene.leave(state);
         let saved = scene.saved().expect("a state");
         let before = fs::read(&saved).expect("readable");
-        let error = scene.try_lease(scene.options()).err().expect("not restored");
+        let error = scene.try_lease(scene.options()).expect_err("not restored");
         assert_eq!(error.retryable(), may_pass, "{error}");
         let error = error.to_string();
         for words in [

@@ -65,7 +65,7 @@ impl SandboxError {
             // What is in an image may be in the sandbox only.
             Some(program) if program.held.is_nothing() && !program.path.exists() => Self::Program {
                 path: program.path.clone(),
-                source: io::ErrorKind::NotFound.into(),
+                source: nix::errno::Errno::ENOENT.into(),
             },
             _ => self,
         }

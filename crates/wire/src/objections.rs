@@ -93,7 +93,9 @@ pub fn node_name(host: &str, agent: impl fmt::Display) -> String {
 
 fn cut(mut why: String) -> String {
     if why.len() > REASON_BYTES_MAX {
-        why.truncate(why.floor_char_boundary(REASON_BYTES_MAX));
+        let boundary = |at: &usize| why.is_char_boundary(*at);
+        // There is one at 0.
+        why.truncate((0..=REASON_BYTES_MAX).rev().find(boundary).unwrap_or(0));
         why.push_str(" ...");
     }
     why
