@@ -23,6 +23,7 @@ mod nodes;
 mod offers;
 mod parts;
 mod plans;
+mod refusals;
 mod registrations;
 mod removal;
 mod rendezvous;

@@ -7,6 +7,7 @@ mod native;
 #[path = "../../bindings/python/src/printed.rs"]
 mod printed;
 mod prints;
+mod refused;
 mod requests;
 mod starts;
 mod states;

@@ -7,9 +7,10 @@ use crate::platform::{LIMIT, TURNS, Turn, private_directory, program};
 use crate::process::{Process, cores};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use nix::sys::signal::Signal;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 pub struct Node {
     directory: tempfile::TempDir,
     arguments: Vec<String>,
+    /// Where its workers find libraries beyond the system's.
+    libraries: PathBuf,
     agent: Option<Child>,
     descendants: Vec<Process>,
 }
@@ -38,6 +41,12 @@ impl Nodes {
 
     /// As [`Nodes::start`], the agents with further arguments. No other test runs a platform meanwhile.
     pub fn start_with(count: usize, arguments: &[&str]) -> Self {
+        Self::start_unlike(&vec![Path::new(""); count], arguments)
+    }
+
+    /// As [`Nodes::start_with`], one agent for each of these folders, in which its workers alone find libraries.
+    pub fn start_unlike(libraries: &[&Path], arguments: &[&str]) -> Self {
+        let count = libraries.len();
         let turn = Turn::take(TURNS);
         let directory = private_directory();
         let mut nodes = Self {
@@ -48,7 +57,7 @@ impl Nodes {
         };
         nodes.start_manager();
         let cores: Vec<String> = cores().into_iter().take(2).map(|core| core.to_string()).collect();
-        for _ in 0..count {
+        for libraries in libraries {
             let directory = private_directory();
             // An agent's manager is the one in its own directory: here they all share one.
             let socket = nodes.directory.path().join("manager.sock");
@@ -58,6 +67,7 @@ impl Nodes {
             let mut node = Node {
                 directory,
                 arguments: all,
+                libraries: (*libraries).to_owned(),
                 agent: None,
                 descendants: Vec::new(),
             };
@@ -70,7 +80,7 @@ impl Nodes {
 
     /// Starts the manager, for the first time or again.
     pub fn start_manager(&mut self) {
-        let child = spawn(self.directory.path(), &["manager"]);
+        let child = spawn(self.directory.path(), Path::new(""), &["manager"]);
         self.manager = Some(child);
         let start = Instant::now();
         while ManagerClient::connect(self.directory.path()).is_err() {
@@ -140,6 +150,29 @@ impl Nodes {
         held.expect("one of the agents")
     }
 
+    /// Takes cores of one node until the manager asks it first, as it has the fewest that are free. Held as long as this is.
+    ///
+    /// # Panics
+    /// If it cannot.
+    pub fn ask_first(&self, node: usize) -> Invoker {
+        let mut others = Vec::new();
+        for _ in 0..=self.nodes.len() {
+            let held = self.invoker("echo", self.lease_options());
+            if self.holder(&held.lease().to_string()) == node {
+                return held;
+            }
+            others.push(held);
+        }
+        panic!("no lease of node {node}:\n{}", self.log());
+    }
+
+    /// Which nodes have granted a lease under this label, also for a moment.
+    pub fn granted(&self, label: &str) -> BTreeSet<usize> {
+        let leases = self.manager().leases().expect("leases are listed");
+        let leases = leases.iter().filter(|lease| lease.label == label);
+        leases.map(|lease| self.holder(&lease.id)).collect()
+    }
+
     /// What everybody printed so far.
     pub fn log(&self) -> String {
         let mut log = read(self.directory.path());
@@ -155,7 +188,7 @@ impl Node {
     pub fn start(&mut self) {
         let mut arguments = vec!["agent"];
         arguments.extend(self.arguments.iter().map(String::as_str));
-        self.agent = Some(spawn(self.directory.path(), &arguments));
+        self.agent = Some(spawn(self.directory.path(), &self.libraries, &arguments));
     }
 
     /// Its name.
@@ -244,13 +277,16 @@ fn command(directory: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-fn spawn(directory: &Path, arguments: &[&str]) -> Child {
+fn spawn(directory: &Path, libraries: &Path, arguments: &[&str]) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
         .open(directory.join("log"));
     let log = log.expect("a log");
     let mut command = command(directory, arguments);
+    if libraries != Path::new("") {
+        command.env("LD_LIBRARY_PATH", libraries);
+    }
     command.stdout(log.try_clone().expect("a log")).stderr(log);
     command.spawn().expect("it starts")
 }

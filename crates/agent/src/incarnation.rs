@@ -4,6 +4,7 @@
 //! task of its own takes or starts the process, configures it, loads what the lease has loaded so far,
 //! and waits for its end; it reports exactly one end to the book, whatever happens.
 
+mod not_up;
 mod state;
 
 use crate::active_lease::{ActiveLease, LoadedCode};
@@ -14,7 +15,7 @@ use crate::python;
 use crate::start::{Came, Start};
 use crate::swap::Keeping;
 use crate::usage;
-use crate::worker::{BOOT_LIMIT, OrderError, START_LIMIT, Sent, Worker};
+use crate::worker::{BOOT_LIMIT, NotStarted, START_LIMIT, Sent, Worker};
 use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
 use hotlease_lease::agent::Event;
 use hotlease_lease::ledger::FunctionTotals;
@@ -24,6 +25,7 @@ use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
 use hotlease_wire::session::{LastBegun, UsageTotals};
 use hotlease_wire::{Cause, Refusal};
+use not_up::{NotUp, not_started, not_up};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -67,14 +69,6 @@ pub(crate) struct Incarnation {
     /// What becomes of its state, where its lease has one.
     pub keeping: Option<Arc<Keeping>>,
     told: Mutex<Told>,
-}
-
-/// Why an incarnation did not come up.
-enum NotUp {
-    /// It was killed, or died: its end says why.
-    Ended,
-    /// There is a reason that its end does not tell.
-    Because(String),
 }
 
 impl Incarnation {
@@ -255,7 +249,7 @@ impl Incarnation {
                 worker.kill();
                 self.judge(&lease, &worker, Some(why)).await
             }
-            (None, Err(NotUp::Because(why))) => (Cause::NotStarted { why }, String::new()),
+            (None, Err(NotUp::Because(why))) => (not_started(why), String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
         failures::log(&lease, &self);
@@ -291,9 +285,7 @@ impl Incarnation {
     fn stopped_early(&self) -> Cause {
         match &*self.killed.borrow() {
             Some(KillReason::LeaseEnded(reason)) => Cause::LeaseEnded(*reason),
-            _ => Cause::NotStarted {
-                why: "it was stopped before it started".into(),
-            },
+            _ => not_started(NotStarted::for_now("it was stopped before it started")),
         }
     }
 
@@ -330,7 +322,7 @@ impl Incarnation {
             let up = self.bring_up(node, lease, &worker, &came).await;
             let in_vain = matches!(came, Came::Forked(_)) && !worker.has_been_ready();
             came = match &up {
-                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, why),
+                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, &why.why),
                 _ => return (Some(worker), up),
             };
             worker.kill();
@@ -384,21 +376,21 @@ impl Incarnation {
             Kind::MicroVm => limit + BOOT_LIMIT,
             _ => limit,
         };
-        worker.ready(limit).await.map_err(NotUp::Because)?;
+        worker.ready(limit).await?;
         let ready = Instant::now();
         if lease.terms.sandbox != Kind::Process {
             // Before code of the tenant runs in it.
             let memory_bytes = lease.terms.memory_bytes;
             let limited = worker.limit(memory_bytes, self.cores.clone()).await;
-            limited.map_err(NotUp::Because)?;
+            limited.map_err(NotStarted::for_now)?;
         }
         if self.usage.get().is_none() {
             let slots = self.cores.len() as u16;
-            let block = UsageBlock::create(slots).map_err(|error| NotUp::Because(error.to_string()))?;
+            let block = UsageBlock::create(slots).map_err(NotStarted::for_now)?;
             let _ = self.usage.set(block);
         }
         let Some(block) = self.usage.get() else {
-            return Err(NotUp::Because("there is no usage block".into()));
+            return Err(NotStarted::for_now("there is no usage block").into());
         };
         let order = Order::Configure {
             lease: lease.id,
@@ -417,7 +409,7 @@ impl Incarnation {
         let claim = match self.cores.first() {
             Some(core) if lease.terms.shared => {
                 let claim = node.claims.of(*core);
-                let refused = |error| NotUp::Because(format!("its core cannot be shared: {error}"));
+                let refused = |error| NotStarted::for_now(format!("its core cannot be shared: {error}"));
                 Some(claim.map_err(refused)?)
             }
             _ => None,
@@ -439,7 +431,7 @@ impl Incarnation {
             let loaded = loaded.done(ORDER_LIMIT).await;
             loaded.map_err(|error| not_up("load the lease's libraries", error))?;
         }
-        self.restore_state(worker).await.map_err(NotUp::Because)?;
+        self.restore_state(worker).await?;
         self.start.up(lease, worker, came, (self.begun, ready));
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(State::Up(Arc::clone(worker)));
@@ -454,10 +446,15 @@ impl Incarnation {
     }
 
     /// Waits for the end of its process, and says why it ended. `not_up` is a reason that came first.
-    async fn judge(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<String>) -> (Cause, String) {
+    async fn judge(
+        &self,
+        lease: &ActiveLease,
+        worker: &Worker,
+        not_up: Option<NotStarted>,
+    ) -> (Cause, String) {
         let exit = worker.exited().await;
         if let Some(why) = not_up {
-            return (Cause::NotStarted { why }, exit.output.clone());
+            return (not_started(why), exit.output.clone());
         }
         let mut running = self.running();
         let only = match (running.next(), running.next()) {
@@ -484,14 +481,6 @@ pub(crate) fn load(worker: &Worker, code: &LoadedCode) -> Sent {
         base: code.base,
     };
     worker.send(&order, &[code.code.memory()])
-}
-
-fn not_up(what: &str, error: OrderError) -> NotUp {
-    match error {
-        OrderError::Failed(why) => NotUp::Because(format!("it could not {what}: {why}")),
-        OrderError::Died => NotUp::Ended,
-        OrderError::Silent => NotUp::Because(format!("it did not {what} within {} s", ORDER_LIMIT.as_secs())),
-    }
 }
 
 /// The refusal that says how a worker ended.

@@ -383,7 +383,8 @@ impl Node {
         let bad = |what: &str| Refusal::BadRequest { what: what.into() };
         let (sharing, polling) = sharing::asked(&request)?;
         let id = LeaseId(rand::random());
-        let state = swap::wanted(self.identity.swap.as_deref(), &request, id)?;
+        let at = (id, self.identity.host.as_str());
+        let state = swap::wanted(self.identity.swap.as_deref(), &request, at)?;
         let asked = GrantRequest {
             id,
             tenant: request.tenant.clone(),

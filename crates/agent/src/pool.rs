@@ -271,7 +271,8 @@ impl Pool {
 
     /// Adds one, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
-        let worker = Worker::start(&self.launcher, self.kind, None, &Arc::default()).await?;
+        let worker = Worker::start(&self.launcher, self.kind, None, &Arc::default()).await;
+        let worker = worker.map_err(|error| error.why)?;
         let (settled, closed) = worker.milestones();
         {
             let mut idle = self.idle();

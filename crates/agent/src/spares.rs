@@ -303,10 +303,10 @@ impl Spares {
         };
         let worker = match started {
             Ok(worker) => worker,
-            Err(why) => {
+            Err(error) => {
                 // Whoever asks for such a worker will hear why there is none.
                 self.table().know(&kind, |demand| demand.given_up = true);
-                return tracing::debug!(why, "no spare interpreter");
+                return tracing::debug!(%error, "no spare interpreter");
             }
         };
         let (settled, _) = worker.milestones();

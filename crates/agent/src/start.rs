@@ -2,7 +2,7 @@
 
 use crate::active_lease::ActiveLease;
 use crate::node::Node;
-use crate::worker::Worker;
+use crate::worker::{NotStarted, Worker};
 use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::session::{StartPhases, StartSteps};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -139,7 +139,7 @@ impl ActiveLease {
     }
 
     /// A worker of its own, forked from a zygote where there is one.
-    pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, String> {
+    pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, NotStarted> {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let program = self.terms.program.as_ref();
         // What a zygote and its workers see is what every lease of their program sees.

@@ -101,7 +101,7 @@ fn check_directory(directory: &Path) -> Result<(), String> {
 pub(crate) fn wanted(
     options: Option<&SwapOptions>,
     request: &AcquireRequest,
-    lease: LeaseId,
+    (lease, node): (LeaseId, &str),
 ) -> Result<Option<Wanted>, Refusal> {
     let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
     if request.state.is_empty() {
@@ -116,8 +116,10 @@ pub(crate) fn wanted(
         return bad("a state is that of one Python worker: ask for one");
     };
     if options.is_none() {
-        return Err(Refusal::Unavailable {
-            what: "a swap directory for states of workers (--swap-directory of the agent)".into(),
+        return Err(Refusal::OutOfReach {
+            what: format!("the state `{}`", request.state),
+            node: node.into(),
+            why: "its agent has no swap directory for states of workers (--swap-directory)".into(),
         });
     }
     Ok(Some(Wanted {

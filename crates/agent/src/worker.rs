@@ -10,6 +10,7 @@ use hotlease_wire::control::{Answer, Order};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
 use std::collections::VecDeque;
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -37,6 +38,55 @@ enum Readiness {
     Refused(String),
     /// Its control socket is closed; the process is gone or being killed.
     Closed,
+}
+
+/// Why there is no worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NotStarted {
+    pub why: String,
+    /// It lies in what was to be started, or in what the node has: the next one would fail alike. Else something was short or slow,
+    /// as far as anybody knows.
+    pub lasts: bool,
+}
+
+impl NotStarted {
+    pub fn for_now(why: impl ToString) -> Self {
+        Self {
+            why: why.to_string(),
+            lasts: false,
+        }
+    }
+
+    pub fn for_good(why: impl ToString) -> Self {
+        Self {
+            why: why.to_string(),
+            lasts: true,
+        }
+    }
+}
+
+impl fmt::Display for NotStarted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl From<SandboxError> for NotStarted {
+    fn from(error: SandboxError) -> Self {
+        Self {
+            lasts: error.lasts(),
+            why: error.to_string(),
+        }
+    }
+}
+
+impl From<&Exit> for NotStarted {
+    fn from(exit: &Exit) -> Self {
+        Self {
+            lasts: exit.is_its_own(),
+            why: exit.to_string(),
+        }
+    }
 }
 
 /// Why an order was not carried out.
@@ -106,7 +156,7 @@ impl Worker {
         sandbox: Kind,
         program: Option<&Arc<Program>>,
         reach: &Arc<Reach>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NotStarted> {
         let (launcher, of, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
         let start = move |control| launcher.start(sandbox, of.as_deref(), &reach, control);
         Self::begin(held_by(program), start).await
@@ -117,14 +167,14 @@ impl Worker {
         launcher: &Launcher,
         sandbox: Kind,
         program: &Arc<Program>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NotStarted> {
         let (launcher, of) = (launcher.clone(), Arc::clone(program));
         let start = move |control| launcher.start_zygote(sandbox, &of, control);
         Self::begin(held_by(Some(program)), start).await
     }
 
     /// Forks a worker of `program` from one of those.
-    pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, String> {
+    pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, NotStarted> {
         let (launcher, zygote) = (launcher.clone(), Arc::clone(&self.process));
         let start = move |control| launcher.fork(&zygote, control);
         let mut worker = Self::begin(held_by(Some(program)), start).await?;
@@ -150,12 +200,12 @@ impl Worker {
     async fn begin(
         held: Option<Held>,
         start: impl FnOnce(OwnedFd) -> Result<Process, SandboxError> + Send + 'static,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, NotStarted> {
         let _turn = STARTS.acquire().await;
         let started = tokio::task::spawn_blocking(move || Self::begin_blocking(held, start)).await;
         match started {
-            Ok(worker) => worker.map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
+            Ok(worker) => worker.map_err(NotStarted::from),
+            Err(error) => Err(NotStarted::for_now(error)),
         }
     }
 
@@ -197,7 +247,7 @@ impl Worker {
     }
 
     /// Waits until it takes orders; an error says why it never will.
-    pub async fn ready(&self, limit: Duration) -> Result<(), String> {
+    pub async fn ready(&self, limit: Duration) -> Result<(), NotStarted> {
         let mut readiness = self.control.readiness.subscribe();
         let settled = timeout(
             limit,
@@ -205,11 +255,12 @@ impl Worker {
         );
         match settled.await.map(|readiness| readiness.map(|now| now.clone())) {
             Ok(Ok(Readiness::Ready)) => Ok(()),
-            Ok(Ok(Readiness::Refused(why))) => Err(why),
-            Ok(_) => Err(self.exited().await.to_string()),
+            Ok(Ok(Readiness::Refused(why))) => Err(NotStarted::for_good(why)),
+            Ok(_) => Err(NotStarted::from(&*self.exited().await)),
             Err(_) => {
                 self.kill();
-                Err(format!("it was not ready after {} s", limit.as_secs()))
+                let why = format!("it was not ready after {} s", limit.as_secs());
+                Err(NotStarted::for_now(why))
             }
         }
     }

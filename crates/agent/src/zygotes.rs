@@ -5,7 +5,7 @@
 //! `microvm` it is a machine that was saved when it had done them, and what is forked goes on from there. What is forked serves one lease, and is not touched when its zygote goes. A zygote that cannot be is remembered with its reason, and workers start as ever.
 
 use crate::python::{self, ZYGOTE};
-use crate::worker::{BOOT_LIMIT, Worker};
+use crate::worker::{BOOT_LIMIT, NotStarted, Worker};
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -73,6 +73,7 @@ impl Zygotes {
         match self.find(tenant, sandbox, program) {
             Some(State::Ready(zygote)) => {
                 let forked = zygote.fork(&self.launcher, program).await;
+                let forked = forked.map_err(|error| error.why);
                 if let Err(why) = &forked {
                     self.refuse(
                         tenant,
@@ -220,7 +221,7 @@ impl Zygotes {
         };
         match ready {
             Ok(zygote) => self.put(tenant, sandbox, program, State::Ready(Arc::new(zygote))),
-            Err(why) => {
+            Err(NotStarted { why, .. }) => {
                 tracing::debug!(why, "no zygote");
                 self.refuse(tenant, sandbox, program, why);
             }

@@ -104,10 +104,13 @@ async fn a_worker_that_does_not_start_is_told_to_the_client_and_its_core_is_free
     let [.., SessionReply::Refused(Refusal::WorkerDied { cause, .. })] = &replies[..] else {
         panic!("{replies:?}");
     };
-    let Cause::NotStarted { why } = cause else {
+    let Cause::NotStarted { why, lasts } = cause else {
         panic!("{cause:?}");
     };
-    assert!(why.contains("status 1"), "{why}");
+    assert!(
+        why.contains("status 1") && *lasts,
+        "the next one would do the same: {why}"
+    );
     scene.grant().await.expect("the core is free again");
 }
 

@@ -10,6 +10,7 @@ use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, P
 use hotlease_wire::Refusal;
 use hotlease_wire::grpc::AgentInfo;
 use hotlease_wire::ids::AgentId;
+use hotlease_wire::objections::node_name;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -19,13 +20,36 @@ use std::time::{Duration, Instant};
 /// A lease in use, its channels in the order of its slots, and where the time went.
 pub(crate) type Taken = (Lease, Vec<Arc<Channel>>, ColdPhases);
 
+/// Why there is none.
+#[derive(Debug)]
+pub(crate) struct NotTaken {
+    /// Of which agent, and its name for people; none: the manager says so.
+    at: Option<(AgentId, String)>,
+    error: Error,
+}
+
+impl From<Error> for NotTaken {
+    fn from(error: Error) -> Self {
+        Self { at: None, error }
+    }
+}
+
+impl NotTaken {
+    /// This agent's.
+    pub(crate) fn at(agent: &str, host: &str) -> impl FnOnce(Error) -> Self + use<> {
+        let at = agent.parse().ok().map(|id| (id, node_name(host, agent)));
+        |error| Self { at, error }
+    }
+}
+
 /// Takes leases with so many workers that are ready for their first call: one, or where the options spread them one on each
 /// of several agents. Where there is no room, or what was granted is lost before it is
-/// ready, it is tried again, after pauses that grow, until `patience` is over. On the control thread.
+/// ready, it is tried again, after pauses that grow, until `patience` is over; what an agent says that no waiting changes has the
+/// others tried, and ends it when there are none. On the control thread.
 pub(crate) async fn take(plan: &Plan, workers: u16, patience: Duration) -> Result<Vec<Taken>, Error> {
     let start = Instant::now();
     let manager = Manager::of(&plan.options)?;
-    let (way, agents) = match plan.options.placement {
+    let (way, mut agents) = match plan.options.placement {
         Placement::Managed => (Way::Managed, BTreeMap::new()),
         Placement::Direct => direct_way(&manager).await?,
     };
@@ -38,19 +62,22 @@ pub(crate) async fn take(plan: &Plan, workers: u16, patience: Duration) -> Resul
         }
         let action = machine.step(event, start.elapsed());
         let taken = match action {
-            Some(AcquisitionAction::AskManager) => Lease::take(plan, &manager, workers).await,
+            Some(AcquisitionAction::AskManager { without }) => {
+                let without = without.iter().map(AgentId::to_string).collect();
+                Lease::take(plan, &manager, workers, without).await
+            }
             Some(AcquisitionAction::AskAgent(id)) => {
                 let Some(agent) = agents.get(&id) else {
                     event = AcquisitionEvent::Refused(Refusal::NoAgent);
                     continue;
                 };
-                let taken = Lease::take_of(plan, &manager, agent, workers).await;
-                taken.map_err(|error| match error {
-                    Error::Refused(refusal) => direct::refused(id, refusal).into(),
-                    error => error,
-                })
+                Lease::take_of(plan, &manager, agent, workers).await
             }
-            Some(AcquisitionAction::GiveUp(refusal)) => return Err(last.unwrap_or(refusal.into())),
+            Some(AcquisitionAction::GiveUp(refusal)) => {
+                // What was said last has more to it than its words.
+                let said = last.filter(|error| refusal_of(error).as_ref() == Some(&refusal));
+                return Err(said.unwrap_or(refusal.into()));
+            }
             None => {
                 let due = machine.due().unwrap_or_default();
                 tokio::time::sleep_until((start + due).into()).await;
@@ -58,13 +85,23 @@ pub(crate) async fn take(plan: &Plan, workers: u16, patience: Duration) -> Resul
                 continue;
             }
         };
-        event = match taken {
+        let NotTaken { at, error } = match taken {
             Ok(taken) => return Ok(taken),
-            Err(error) => {
-                let refusal = refusal_of(&error).ok_or_else(|| error.clone())?;
-                tracing::debug!(%error, "no lease yet");
-                last = Some(error);
-                AcquisitionEvent::Refused(refusal)
+            Err(not_taken) => not_taken,
+        };
+        let refusal = refusal_of(&error).ok_or_else(|| error.clone())?;
+        tracing::debug!(%error, "no lease yet");
+        last = Some(error);
+        event = match at {
+            None => AcquisitionEvent::Refused(refusal),
+            Some((agent, node)) => {
+                if plan.options.placement == Placement::Direct {
+                    direct::note(agent, &refusal);
+                }
+                if !refusal.may_pass() {
+                    agents.remove(&agent);
+                }
+                AcquisitionEvent::RefusedAt { agent, node, refusal }
             }
         };
     }

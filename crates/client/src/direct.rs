@@ -83,22 +83,17 @@ pub(crate) fn is_avoided(agent: AgentId) -> bool {
         .is_some_and(|until| Instant::now() < *until)
 }
 
-/// Takes note of an agent's refusal; what the search for another is told of it.
-pub(crate) fn refused(agent: AgentId, refusal: Refusal) -> Refusal {
-    let (refusal, pause) = match refusal {
-        full @ (Refusal::NoCapacity { .. } | Refusal::TooMany { .. }) => (full, FULL_FOR),
-        // That this one does not, or not for us, says nothing of the others.
-        closed @ (Refusal::NotPermitted { .. } | Refusal::TenantNotServed { .. }) => {
-            let what = closed.to_string();
-            (Refusal::Unavailable { what }, CLOSED_FOR)
-        }
-        other => return other,
+/// Takes note of an agent's refusal, for whoever searches next.
+pub(crate) fn note(agent: AgentId, refusal: &Refusal) {
+    let pause = match refusal {
+        Refusal::NoCapacity { .. } | Refusal::TooMany { .. } => FULL_FOR,
+        Refusal::NotPermitted { .. } | Refusal::TenantNotServed { .. } => CLOSED_FOR,
+        _ => return,
     };
     let now = Instant::now();
     let mut avoided = locked(&AVOIDED);
     avoided.retain(|_, until| *until > now);
     avoided.insert(agent, now + pause);
-    refusal
 }
 
 /// Tells the manager that this client holds a lease which an agent granted by itself, so that it is billed to its

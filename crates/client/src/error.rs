@@ -260,7 +260,9 @@ impl Error {
                         | NetError::Closed { .. }
                 ),
                 Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
-                Self::Refused(refusal) => may_pass(refusal),
+                // Until something is given back, by whoever has it: the same call made again at once meets it again.
+                Self::Refused(Refusal::TooMany { .. }) => false,
+                Self::Refused(refusal) => refusal.may_pass(),
                 _ => false,
             }
     }
@@ -305,16 +307,6 @@ impl From<RuntimeDirError> for Error {
         Self::RuntimeDirectory {
             why: error.to_string(),
         }
-    }
-}
-
-/// Whether asking again later can help.
-fn may_pass(refusal: &Refusal) -> bool {
-    use Refusal as R;
-    match refusal {
-        R::NoCapacity { .. } | R::NoPlaces { .. } | R::NoGpus { .. } | R::NotTogether { .. } => true,
-        R::NoAgent | R::Timeout { .. } | R::Unavailable { .. } | R::LeaseEnded(_) | R::UnknownLease => true,
-        refusal => matches!(refusal, R::WorkerDied { .. }),
     }
 }
 

@@ -1,7 +1,7 @@
 //! A lease in use: its session, its workers' connections, and the cold path that makes them.
 
 use crate::Error;
-use crate::acquiring::Taken;
+use crate::acquiring::{NotTaken, Taken};
 use crate::channel::Channel;
 use crate::code::Code;
 use crate::connection::{NEWS_LIMIT, Rings, Watched};
@@ -13,7 +13,7 @@ use crate::reach::Reach;
 use crate::session::{End, Expected, Session, Shared};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_wire::grpc::{AgentInfo, Grant};
+use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::session::{Place, StartPhases, UsageTotals};
@@ -100,12 +100,21 @@ struct Opened {
 }
 
 impl Lease {
-    /// Takes leases of so many workers, loads the code, and opens a channel to every slot. On the control thread.
-    pub(crate) async fn take(plan: &Plan, manager: &Manager, workers: u16) -> Result<Vec<Taken>, Error> {
+    /// Takes leases of so many workers, `without` these agents, loads the code, and opens a channel to every slot. On the control thread.
+    pub(crate) async fn take(
+        plan: &Plan,
+        manager: &Manager,
+        workers: u16,
+        without: Vec<String>,
+    ) -> Result<Vec<Taken>, NotTaken> {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let mut first = manager.acquire(options.acquire_request(workers)).await?;
+        let request = AcquireRequest {
+            without,
+            ..options.acquire_request(workers)
+        };
+        let mut first = manager.acquire(request).await?;
         let acquire = lap();
         let others = std::mem::take(&mut first.others);
         if others.is_empty() {
@@ -123,22 +132,21 @@ impl Lease {
                 )
             });
         }
-        let (mut parts, mut failed) = (BTreeMap::new(), None);
+        let (mut parts, mut failed) = (BTreeMap::new(), None::<NotTaken>);
         while let Some(started) = starting.join_next().await {
             match started {
                 Ok((number, Ok(part))) => drop(parts.insert(number, part)),
-                Ok((_, Err(error))) => failed = Some(error),
-                Err(error) => failed = Some(Error::protocol(error.to_string())),
+                Ok((_, Err(not_taken))) => failed = Some(not_taken),
+                Err(error) => failed = Some(Error::protocol(error.to_string()).into()),
             }
         }
         let parts: Vec<Taken> = parts.into_values().collect();
         let slots: usize = parts.iter().map(|(_, channels, _)| channels.len()).sum();
         if failed.is_none() && slots > usize::from(workers) * usize::from(options.slots) {
-            failed = Some(Error::protocol(
-                "the manager granted more workers than were asked for",
-            ));
+            let error = Error::protocol("the manager granted more workers than were asked for");
+            failed = Some(error.into());
         }
-        let Some(error) = failed else {
+        let Some(not_taken) = failed else {
             return Ok(parts);
         };
         // All or nothing.
@@ -147,7 +155,7 @@ impl Lease {
                 tracing::debug!(%error, "a part of a lease that could not be used was not released");
             }
         }
-        Err(error)
+        Err(not_taken)
     }
 
     /// Takes a lease of an agent, without the manager.
@@ -156,13 +164,12 @@ impl Lease {
         manager: &Manager,
         agent: &AgentInfo,
         workers: u16,
-    ) -> Result<Vec<Taken>, Error> {
+    ) -> Result<Vec<Taken>, NotTaken> {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
-        let grant = manager
-            .acquire_of(agent, options.acquire_request(workers))
-            .await?;
+        let granted = manager.acquire_of(agent, options.acquire_request(workers));
+        let grant = granted.await.map_err(NotTaken::at(&agent.id, &agent.host))?;
         let granted = Instant::now();
         let acquire = lap();
         let vouched = (options.clone(), grant.clone());
@@ -179,6 +186,19 @@ impl Lease {
 
     /// Attaches to what was granted, and makes it usable.
     async fn start(
+        plan: &Plan,
+        manager: &Manager,
+        grant: Grant,
+        workers: u16,
+        acquire: Duration,
+    ) -> Result<Taken, NotTaken> {
+        let at = NotTaken::at(&grant.agent, &grant.host);
+        Self::start_at(plan, manager, grant, workers, acquire)
+            .await
+            .map_err(at)
+    }
+
+    async fn start_at(
         plan: &Plan,
         manager: &Manager,
         grant: Grant,

@@ -128,7 +128,8 @@ pub struct LeaseOptions {
     /// How long another lease is looked for then, with pauses that grow; an invocation waits for it no longer than
     /// its own timeout. 0: it is tried once. Default: 5 s.
     pub move_within: Duration,
-    /// How long the first lease is waited for where there is no room, in the same way. Default: 0, tried once.
+    /// How long the first lease is waited for where there is no room, in the same way. What no waiting changes is told at
+    /// once: code that cannot be loaded, or what no node has or grants. Default: 0, tried once.
     pub patience: Duration,
     /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for
     /// the best provider that gets through. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers
@@ -397,6 +398,7 @@ impl LeaseOptions {
             python: self.python.as_ref().map(Python::request),
             reach: self.reach.request(),
             state: self.state.clone(),
+            without: Vec::new(),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::membership::lease_note;
 use crate::records::{bad, usage};
 use crate::state::State;
 use hotlease_lease::agent::Sharing as Whose;
+use hotlease_lease::client::WITHOUT_MAX;
 use hotlease_lease::manager::{Answer, Event, LeaseNote, Release, Spread};
 use hotlease_store::RowKey;
 use hotlease_wire::grpc::{
@@ -99,12 +100,21 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
     {
         return Err(bad("the label or the job holds control characters"));
     }
+    between(
+        "agents to leave out",
+        request.without.len() as u64,
+        0,
+        WITHOUT_MAX as u64,
+    )?;
     request.tenant = tenant;
     Ok(request)
 }
 
 /// Gets a lease for what [`checked`] let through.
-pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Result<Grant, Refusal> {
+pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> Result<Grant, Refusal> {
+    let without = std::mem::take(&mut request.without).into_iter();
+    let without = without.map(|agent| agent.parse().map_err(|_| bad("not an agent's id")));
+    let without = without.collect::<Result<_, _>>()?;
     // At most WORKERS_MAX x SLOTS_MAX: no overflow.
     let wanted = hotlease_lease::manager::Wanted {
         workers: request.workers,
@@ -126,6 +136,7 @@ pub(crate) async fn acquire(state: &Arc<State>, request: AcquireRequest) -> Resu
         tenant,
         label,
         wanted,
+        without,
         allowance,
     };
     let begun = Instant::now();

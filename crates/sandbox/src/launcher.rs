@@ -2,6 +2,7 @@
 
 use crate::beside::{find_beside, near};
 use crate::container::Container;
+use crate::error::SandboxError;
 use crate::kind::Kind;
 use crate::machine::{MACHINE_BINARY, Machine};
 use crate::memory::OutOfMemory;
@@ -39,51 +40,6 @@ const INHERITED: [&str; 10] = [
     "TMPDIR",
     "TZ",
 ];
-
-/// Why there is no worker. None was started.
-#[derive(Debug, thiserror::Error)]
-pub enum SandboxError {
-    /// There is no program for workers.
-    #[error(
-        "the worker program {path} cannot be run: {source}; build it with `make build`, or name it in HOTLEASE_WORKER"
-    )]
-    Binary {
-        /// What was tried.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// A program that a lease names.
-    #[error("the program {path} cannot be run on this node: {source}")]
-    Program {
-        /// What was named.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// This machine cannot make such sandboxes.
-    #[error("no sandbox of kind {kind} can be made on this node: {why}")]
-    Unavailable {
-        /// Which kind.
-        kind: Kind,
-        /// What is missing, and what to do about it.
-        why: String,
-    },
-    /// A sandbox was not made, or its program not started in it.
-    #[error("a sandbox could not be started: {what}")]
-    Sandbox {
-        /// Which step, and why.
-        what: String,
-    },
-    /// The system refused.
-    #[error("a worker process could not be started: {what}: {source}")]
-    Start {
-        /// Which step.
-        what: &'static str,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 /// What has to stay as it is as long as somebody may start a program, or runs it: whatever is in there is dropped with the last
 /// clone. All are equal: it says nothing of what is run.
@@ -367,7 +323,10 @@ impl Launcher {
     ) -> Result<Process, SandboxError> {
         match kind {
             Kind::Process => {}
-            Kind::Namespace => return self.start_in(&self.namespaces, (program, reach), control),
+            Kind::Namespace => {
+                let started = self.start_in(&self.namespaces, (program, reach), control);
+                return started.map_err(|error| error.unless_missing(program));
+            }
             Kind::Container => return self.start_in(&self.containers, (program, reach), control),
             Kind::MicroVm => return self.start_in(&self.machines, (program, reach), control),
         }

@@ -24,6 +24,7 @@
 
 mod beside;
 mod container;
+mod error;
 mod kind;
 mod launcher;
 mod machine;
@@ -34,11 +35,12 @@ mod phases;
 mod process;
 
 pub use container::Container;
+pub use error::SandboxError;
 pub use hotlease_nursery::declared::Declared;
 pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
-pub use launcher::{Held, Launcher, Program, Reach, SandboxError, Storage, WORKER_BINARY};
+pub use launcher::{Held, Launcher, Program, Reach, Storage, WORKER_BINARY};
 pub use machine::{MACHINE_BINARY, Machine, Parts};
 pub use namespace::NURSERY_BINARY;
 pub use phases::Phases;

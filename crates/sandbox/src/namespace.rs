@@ -1,8 +1,9 @@
 //! Sandboxes of kinds `namespace`, `container` and `microvm`, made by the nursery on our orders.
 
 use crate::container::Container;
+use crate::error::SandboxError;
 use crate::kind::Kind;
-use crate::launcher::{Program, Reach, SandboxError};
+use crate::launcher::{Program, Reach};
 use crate::machine::{Found, Machine};
 use hotlease_nursery::order::{Described, Order, Reply, WORKER_INSIDE};
 use hotlease_nursery::policy::{Mount, Policy};

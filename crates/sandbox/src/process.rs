@@ -1,6 +1,6 @@
 //! One started process: its output, its end.
 
-use crate::launcher::SandboxError;
+use crate::error::SandboxError;
 use crate::memory::{OutOfMemory, resident_bytes};
 use crate::namespace::{Limits, Started};
 use crate::output::Tail;
@@ -44,6 +44,16 @@ pub struct Exit {
     pub end: End,
     /// The last of what it printed.
     pub output: String,
+}
+
+impl Exit {
+    /// Whether it ended by what it did itself: nobody killed it from outside, for want of memory or to be rid of it.
+    pub fn is_its_own(&self) -> bool {
+        !matches!(
+            self.end,
+            End::OutOfMemory | End::Signalled(libc::SIGKILL | libc::SIGTERM)
+        )
+    }
 }
 
 impl fmt::Display for Exit {

@@ -208,6 +208,7 @@ impl ManagerNode {
                             request: id,
                             tenant: wanted.tenant.clone(),
                             label: String::new(),
+                            without: Default::default(),
                             wanted: hotlease_lease::manager::Wanted {
                                 workers: wanted.workers,
                                 cores: wanted.cores,

@@ -38,6 +38,7 @@ pub mod limits;
 pub mod machine;
 mod message;
 pub mod munge;
+pub mod objections;
 pub mod python;
 pub mod refusal;
 pub mod session;

@@ -1,6 +1,7 @@
 //! Why something was refused or ended: the words that every error of hotlease is made of.
 
 use crate::ids::{CodeHash, Epoch};
+use crate::objections::Objection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -64,6 +65,8 @@ pub enum Cause {
     NotStarted {
         /// What failed.
         why: String,
+        /// Whether it lies in what was to be started, or in what the node has: the next one would fail alike.
+        lasts: bool,
     },
     /// The agent is gone, and nobody can say.
     AgentGone,
@@ -134,7 +137,7 @@ impl fmt::Display for Naming<'_> {
                 during(f, function)
             }
             Cause::LeaseEnded(reason) => write!(f, "the lease ended: {reason}"),
-            Cause::NotStarted { why } => write!(f, "worker could not be started: {why}"),
+            Cause::NotStarted { why, .. } => write!(f, "worker could not be started: {why}"),
             Cause::AgentGone => f.write_str("the agent that owned the worker is gone"),
         }
     }
@@ -412,6 +415,46 @@ pub enum Refusal {
         /// What is granted, and what to do about it.
         why: String,
     },
+    /// Every agent that could serve the lease has a reason not to, which no waiting changes, and they differ.
+    #[error("no agent serves this lease, and nothing ran{}", told(.reasons))]
+    Nowhere {
+        /// None: there is no agent but those that are known to have one.
+        reasons: Vec<Objection>,
+    },
+}
+
+impl Refusal {
+    /// Whether time alone may change it: something becomes free, or comes back. Else whoever said it says it again; an agent's
+    /// word is its own, and others may say otherwise.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::NoCapacity { .. }
+            | Self::NoPlaces { .. }
+            | Self::NoGpus { .. }
+            | Self::NotTogether { .. } => true,
+            Self::NoAgent | Self::TooMany { .. } | Self::Timeout { .. } | Self::Unavailable { .. } => true,
+            Self::LeaseEnded(_) | Self::UnknownLease => true,
+            Self::WorkerDied { cause, .. } => !matches!(cause, Cause::NotStarted { lasts: true, .. }),
+            Self::BadToken | Self::StaleEpoch { .. } | Self::WrongTenant | Self::NotPermitted { .. } => false,
+            Self::UnknownWorker { .. } | Self::UnknownSlot { .. } | Self::BadRequest { .. } => false,
+            Self::NeedCode(_) | Self::CodeMismatch | Self::CodeRejected { .. } | Self::Version { .. } => {
+                false
+            }
+            Self::TenantNotServed { .. } | Self::QuotaExceeded { .. } | Self::NotAuthenticated { .. } => {
+                false
+            }
+            Self::NeedsSharedMemory { .. } | Self::NoSandbox { .. } | Self::NoEnvironment { .. } => false,
+            Self::OutOfReach { .. } | Self::Nowhere { .. } => false,
+        }
+    }
+}
+
+fn told(reasons: &[Objection]) -> String {
+    let reasons: Vec<String> = reasons.iter().map(Objection::to_string).collect();
+    match reasons.is_empty() {
+        true => String::new(),
+        false => format!(": {}", reasons.join("; ")),
+    }
 }
 
 fn last_output(output: &str) -> String {

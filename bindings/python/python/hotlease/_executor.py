@@ -251,8 +251,8 @@ class Executor(_core.Client, _bases.Executor):
             return self._open(self._future, {**options, "patience": 0.0}, prepared)
         except NotRunning:
             _platform.start()
-        except Refused:
-            if patience <= 0:
+        except Refused as refused:
+            if patience <= 0 or not refused.may_pass:
                 raise
         self._open(self._future, options, prepared)
 

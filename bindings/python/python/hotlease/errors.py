@@ -141,7 +141,18 @@ class NotRunning(TaskError):
 
 
 class Refused(TaskError):
-    """The platform refused: it has no free workers, for instance, or they cannot be started."""
+    """The platform refused: it has no free workers, for instance, or they cannot be started.
+
+    Attributes
+    ----------
+    may_pass
+        Whether it may be otherwise later: something becomes free, or comes back. Only that is waited for.
+    """
+
+    def __init__(self, message: str = "", ran: Optional[bool] = False, may_pass: bool = False) -> None:
+        Error.__init__(self, message, ran, may_pass)
+        self.ran = ran
+        self.may_pass = may_pass
 
 
 class OptionError(TaskError, ValueError):

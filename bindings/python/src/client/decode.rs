@@ -197,6 +197,9 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
     let fields = PyDict::new(py);
     let set = || -> PyResult<()> {
         fields.set_item("ran", ran(error.ran()))?;
+        if let Error::Refused(refusal) = error {
+            fields.set_item("may_pass", refusal.may_pass())?;
+        }
         if let Error::WorkerDied { cause, output, .. } = error {
             fields.set_item("cause", cause.to_string())?;
             fields.set_item("output", output)?;

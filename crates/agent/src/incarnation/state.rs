@@ -2,12 +2,12 @@
 
 use super::Incarnation;
 use crate::cause::KillReason;
-use crate::worker::Worker;
+use crate::worker::{NotStarted, Worker};
 use hotlease_wire::Cause;
 
 impl Incarnation {
     /// Before there is a worker.
-    pub(super) async fn find_state(&self) -> Result<(), String> {
+    pub(super) async fn find_state(&self) -> Result<(), NotStarted> {
         match &self.keeping {
             Some(keeping) => keeping.begin().await,
             None => Ok(()),
@@ -15,7 +15,7 @@ impl Incarnation {
     }
 
     /// Before it serves anybody.
-    pub(super) async fn restore_state(&self, worker: &Worker) -> Result<(), String> {
+    pub(super) async fn restore_state(&self, worker: &Worker) -> Result<(), NotStarted> {
         match &self.keeping {
             Some(keeping) => keeping.restore(worker).await,
             None => Ok(()),

@@ -40,6 +40,7 @@ impl Node {
             others: Vec::new(),
             gpus: lease.gpus(),
             reach: None,
+            host: self.identity.host.clone(),
         }
     }
 }

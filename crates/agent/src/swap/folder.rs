@@ -11,6 +11,7 @@
 //! does not depend on it: of two that rename one file, one succeeds.
 
 use super::SwapOptions;
+use crate::worker::NotStarted;
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::state::{HEAD_BYTES, StateHead};
 use nix::fcntl::{Flock, FlockArg};
@@ -135,12 +136,16 @@ impl Hold {
     }
 
     /// What was saved, which is this lease's now; `None`: there is nothing. Blocks.
-    pub fn take_state(&self) -> Result<Option<Taken>, String> {
+    pub fn take_state(&self) -> Result<Option<Taken>, NotStarted> {
         let saved = self.path(STATE);
         let taken = self.path(&format!("{TAKEN}{}", self.wanted.lease));
         match fs::rename(&saved, &taken) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return self.nothing(&saved),
-            renamed => renamed.map_err(failed("take", &saved))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return self.nothing(&saved).map_err(NotStarted::for_now);
+            }
+            renamed => renamed
+                .map_err(failed("take", &saved))
+                .map_err(NotStarted::for_now)?,
         }
         // From here on it is put back unless it was restored.
         let place = Place {
@@ -150,9 +155,12 @@ impl Hold {
         };
         let shown = place.saved.display();
         let refused = |why: &dyn std::fmt::Display| {
-            format!("{shown} is not restored: {why}. Remove it (`hotlease state rm`), or use another name")
+            NotStarted::for_good(format!(
+                "{shown} is not restored: {why}. Remove it (`hotlease state rm`), or use another name"
+            ))
         };
-        let mut file = open(&place.taken).map_err(failed("open", &place.saved))?;
+        let file = open(&place.taken).map_err(failed("open", &place.saved));
+        let mut file = file.map_err(NotStarted::for_now)?;
         let head = read_head(&mut file).map_err(|why| refused(&why))?;
         let Wanted {
             tenant,

@@ -4,7 +4,7 @@ use super::SwapOptions;
 use super::folder::{Hold, Part, Taken, Wanted};
 use super::passing::{self, NotSaved};
 use crate::incarnation::ORDER_LIMIT;
-use crate::worker::Worker;
+use crate::worker::{NotStarted, Worker};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
@@ -61,22 +61,23 @@ impl Keeping {
     }
 
     /// Before there is a worker: makes it this one's, and finds what was saved. An error says why there can be none.
-    pub async fn begin(&self) -> Result<(), String> {
+    pub async fn begin(&self) -> Result<(), NotStarted> {
         let (directory, wanted) = (self.options.directory.clone(), self.wanted.clone());
         let holder = format!("lease {} on {}", wanted.lease, self.host);
         let within = self.options.limit + HANDING_OVER;
         let finding = spawn_blocking(move || {
-            let hold = Hold::take(&directory, wanted, &holder, within)?;
+            let hold = Hold::take(&directory, wanted, &holder, within).map_err(NotStarted::for_now)?;
             let taken = hold.take_state()?;
-            Ok::<_, String>((hold, taken))
+            Ok::<_, NotStarted>((hold, taken))
         });
-        let (hold, taken) = self.in_time(within + FILES_LIMIT, finding).await??;
+        let found = self.in_time(within + FILES_LIMIT, finding).await;
+        let (hold, taken) = found.map_err(NotStarted::for_now)??;
         *self.progress.lock().await = Progress::Held(hold, taken);
         Ok(())
     }
 
     /// Before the worker serves anybody: has it restore what was saved.
-    pub async fn restore(&self, worker: &Worker) -> Result<(), String> {
+    pub async fn restore(&self, worker: &Worker) -> Result<(), NotStarted> {
         let mut progress = self.progress.lock().await;
         let (hold, taken) = match std::mem::replace(&mut *progress, Progress::Over) {
             Progress::Held(hold, taken) => (hold, taken),
@@ -99,16 +100,19 @@ impl Keeping {
         let limit = self.options.limit.max(ORDER_LIMIT);
         let restored = match taken.file() {
             Ok(file) => passing::restore(worker, Some((file, taken.head.size_bytes)), limit).await,
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(NotStarted::for_now(error)),
         };
         let name = &self.wanted.name;
         if let Err(why) = restored {
             // Put back by its end, unless another worker can.
             *progress = Progress::Held(hold, Some(taken));
             self.say(format!("state `{name}`: not restored from {path}: {why}"));
-            return Err(format!(
-                "the state `{name}` was not restored from {path}, and no function ran: {why}. The file is as it was: correct the program and try again, or remove it (`hotlease state rm`)"
-            ));
+            return Err(NotStarted {
+                why: format!(
+                    "the state `{name}` was not restored from {path}, and no function ran: {why}. The file is as it was: correct the program and try again, or remove it (`hotlease state rm`)"
+                ),
+                ..why
+            });
         }
         *progress = Progress::Living(hold);
         self.told().restoring = Some(begun.elapsed());

@@ -2,7 +2,7 @@
 //! has them in memory twice. Nobody waits for the other longer than was agreed.
 
 use super::folder::Part;
-use crate::worker::{OrderError, Worker};
+use crate::worker::{NotStarted, OrderError, Worker};
 use hotlease_wire::control::Order;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -58,7 +58,7 @@ pub(super) async fn restore(
     worker: &Worker,
     state: Option<(File, u64)>,
     limit: Duration,
-) -> Result<(), String> {
+) -> Result<(), NotStarted> {
     let until = Instant::now() + limit;
     let answer = match state {
         None => {
@@ -67,7 +67,7 @@ pub(super) async fn restore(
         }
         Some((file, bytes)) => {
             let pipe = pipe().and_then(|(reader, writer)| Ok((reader, without_waiting(writer)?)));
-            let (reader, writer) = pipe.map_err(|error| format!("a pipe: {error}"))?;
+            let (reader, writer) = pipe.map_err(|error| NotStarted::for_now(format!("a pipe: {error}")))?;
             let order = Order::Restore {
                 size_bytes: Some(bytes),
             };
@@ -84,9 +84,11 @@ pub(super) async fn restore(
         }
     };
     answer.map_err(|error| match error {
-        OrderError::Failed(why) => why,
-        OrderError::Died => "its worker died meanwhile".into(),
-        OrderError::Silent => format!("its worker was not done within {} ms", limit.as_millis()),
+        OrderError::Failed(why) => NotStarted::for_good(why),
+        OrderError::Died => NotStarted::for_good("its worker died meanwhile"),
+        OrderError::Silent => {
+            NotStarted::for_now(format!("its worker was not done within {} ms", limit.as_millis()))
+        }
     })
 }
 

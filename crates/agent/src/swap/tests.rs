@@ -52,9 +52,17 @@ fn names(options: &SwapOptions) -> Vec<String> {
 }
 
 fn refused(options: &SwapOptions, wanted: Wanted) -> String {
+    refused_for(options, wanted, true)
+}
+
+/// `ever`: the next attempt would find the same.
+fn refused_for(options: &SwapOptions, wanted: Wanted, ever: bool) -> String {
     let hold = hold(options, wanted).expect("nobody has it");
     match hold.take_state() {
-        Err(why) => why,
+        Err(error) => {
+            assert_eq!(error.lasts, ever, "{error}");
+            error.why
+        }
         Ok(taken) => panic!("it was given out: {}", taken.is_some()),
     }
 }
@@ -108,7 +116,7 @@ fn a_state_in_use_is_nobody_else_s_and_the_error_says_whose_it_is() {
     assert!(why.contains("`model` is in use by lease 1 on node1"), "{why}");
     // Where the file system has no locks that all nodes see, the file itself is the claim.
     fs::remove_file(options.directory.join("of-uid:7/model.lock")).expect("a lock");
-    let why = refused(&options, model(2));
+    let why = refused_for(&options, model(2), false);
     assert!(why.contains("is being restored by another lease"), "{why}");
     drop(taken);
 }
@@ -293,10 +301,10 @@ fn only_one_python_worker_of_an_agent_with_a_swap_directory_has_a_state() {
         python: Some(PythonRuntime::default()),
         ..AcquireRequest::default()
     };
-    let asked = |options, request: &AcquireRequest| wanted(options, request, LeaseId([1; 8]));
+    let asked = |options, request: &AcquireRequest| wanted(options, request, (LeaseId([1; 8]), "n1"));
     let found = asked(Some(&options), &request).expect("good");
     assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
-    assert!(matches!(asked(None, &request), Err(Refusal::Unavailable { .. })));
+    assert!(matches!(asked(None, &request), Err(Refusal::OutOfReach { .. })));
     let spoiled: [fn(&mut AcquireRequest); 3] = [
         |request| request.workers = 2,
         |request| request.python = None,

@@ -4,9 +4,14 @@
 //! random order of its own, so that clients which begin at the same moment do not all queue at the same agent;
 //! an agent that has announced to be full is left out. Once all have refused, both wait: the pause doubles, and
 //! is drawn between its half and its whole, so that those who were refused together do not come back together.
+//!
+//! *What does not pass.* Waiting is for what may change by itself ([`Refusal::may_pass`]). An agent that says anything else is not asked
+//! again, and the others are asked at once; once none is left that could serve the lease, it is over, whatever the patience,
+//! and what each of them said is told. A manager's word is for all agents. An agent that comes later is not waited for.
 
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
+use hotlease_wire::objections::Objections;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
@@ -17,6 +22,10 @@ use std::time::Duration;
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Agents that a manager is told to leave out. Each has been tried in vain.
+pub const WITHOUT_MAX: usize = 16;
+/// For so long further agents are tried where those before did not serve, also with less patience.
+const TRIED_FOR: Duration = Duration::from_secs(5);
 
 /// Who is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +47,17 @@ pub enum AcquisitionEvent {
     Tick,
     /// There is a lease. Exactly one of this and `Refused` follows each question.
     Granted,
-    /// There is none, or no answer in time.
+    /// There is none, or no answer in time. Where the manager is asked, it says so.
     Refused(Refusal),
+    /// An agent says so: it was asked, or had granted a lease, which came to nothing.
+    RefusedAt {
+        /// Which.
+        agent: AgentId,
+        /// Its name, for people.
+        node: String,
+        /// What it says.
+        refusal: Refusal,
+    },
     /// An agent said, to whoever listens, whether it has room.
     Announced {
         /// Who.
@@ -53,7 +71,10 @@ pub enum AcquisitionEvent {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquisitionAction {
     /// Ask the manager for a lease.
-    AskManager,
+    AskManager {
+        /// Not of these agents.
+        without: BTreeSet<AgentId>,
+    },
     /// Ask this agent.
     AskAgent(AgentId),
     /// It is over, without a lease.
@@ -75,9 +96,15 @@ pub struct Acquisition {
     /// Agents that are still to be asked in this round.
     round: VecDeque<AgentId>,
     full: BTreeSet<AgentId>,
+    /// Agents that are not asked again.
+    without: BTreeSet<AgentId>,
+    /// Why not.
+    objections: Objections,
     pause: Duration,
+    begun: Duration,
     give_up: Duration,
-    last: Refusal,
+    /// What may pass, as far as anybody said such a thing.
+    last: Option<Refusal>,
     random: SmallRng,
 }
 
@@ -89,9 +116,12 @@ impl Acquisition {
             state: State::Waiting { until: now },
             round: VecDeque::new(),
             full: BTreeSet::new(),
+            without: BTreeSet::new(),
+            objections: Objections::default(),
             pause: PAUSE_MIN,
+            begun: now,
             give_up: now.saturating_add(patience.0),
-            last: Refusal::NoAgent,
+            last: None,
             random: SmallRng::seed_from_u64(seed),
         }
     }
@@ -125,23 +155,37 @@ impl Acquisition {
                 self.state = State::Over;
                 None
             }
-            (AcquisitionEvent::Refused(refusal), State::Asking) => self.refused(refusal, now),
+            (AcquisitionEvent::Refused(refusal), State::Asking) if refusal.may_pass() => {
+                self.last = Some(refusal);
+                self.ask_next(now)
+            }
+            // Of all agents but those that have said something themselves.
+            (AcquisitionEvent::Refused(refusal), State::Asking) => {
+                self.objections.add("the other agents", refusal);
+                self.give_up(self.objections.sum())
+            }
+            (AcquisitionEvent::RefusedAt { refusal, .. }, State::Asking) if refusal.may_pass() => {
+                self.last = Some(refusal);
+                self.ask_next(now)
+            }
+            (AcquisitionEvent::RefusedAt { agent, node, refusal }, State::Asking) => {
+                self.without.insert(agent);
+                self.objections.add(&node, refusal);
+                self.ask_another(now)
+            }
             _ => None,
         }
     }
 
     fn begin_round(&mut self, now: Duration) -> Option<AcquisitionAction> {
         let agents = match &self.way {
-            Way::Managed => {
-                self.state = State::Asking;
-                return Some(AcquisitionAction::AskManager);
-            }
+            Way::Managed => return Some(self.ask_manager()),
             Way::Direct(agents) => agents,
         };
         let mut round: Vec<_> = agents
             .iter()
             .copied()
-            .filter(|agent| !self.full.contains(agent))
+            .filter(|agent| !self.full.contains(agent) && !self.without.contains(agent))
             .collect();
         round.shuffle(&mut self.random);
         self.round = round.into();
@@ -158,12 +202,26 @@ impl Acquisition {
         }
     }
 
-    fn refused(&mut self, refusal: Refusal, now: Duration) -> Option<AcquisitionAction> {
-        if !may_pass(&refusal) {
-            return self.give_up(refusal);
+    fn ask_manager(&mut self) -> AcquisitionAction {
+        self.state = State::Asking;
+        AcquisitionAction::AskManager {
+            without: self.without.clone(),
         }
-        self.last = refusal;
-        self.ask_next(now)
+    }
+
+    /// One that has not said yet that it never serves this lease.
+    fn ask_another(&mut self, now: Duration) -> Option<AcquisitionAction> {
+        let are_left = match &self.way {
+            Way::Managed => self.without.len() < WITHOUT_MAX,
+            Way::Direct(agents) => agents.iter().any(|agent| !self.without.contains(agent)),
+        };
+        if !are_left || now > self.give_up.max(self.begun + TRIED_FOR) {
+            return self.give_up(self.objections.sum());
+        }
+        match self.way {
+            Way::Managed => Some(self.ask_manager()),
+            Way::Direct(_) => self.ask_next(now),
+        }
     }
 
     fn wait(&mut self, now: Duration) -> Option<AcquisitionAction> {
@@ -171,8 +229,12 @@ impl Acquisition {
         let until = now + Duration::from_nanos(self.random.random_range(nanos / 2..=nanos));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         if until > self.give_up {
-            let last = self.last.clone();
-            return self.give_up(last);
+            let last = self.last.take().unwrap_or(Refusal::NoAgent);
+            if self.objections.is_empty() {
+                return self.give_up(last);
+            }
+            self.objections.add("the other agents", last);
+            return self.give_up(self.objections.sum());
         }
         self.state = State::Waiting { until };
         None
@@ -182,24 +244,6 @@ impl Acquisition {
         self.state = State::Over;
         Some(AcquisitionAction::GiveUp(refusal))
     }
-}
-
-/// Whether asking again later can help.
-fn may_pass(refusal: &Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::NoCapacity { .. }
-            | Refusal::NoPlaces { .. }
-            | Refusal::NoGpus { .. }
-            | Refusal::NotTogether { .. }
-            | Refusal::NoAgent
-            | Refusal::TooMany { .. }
-            | Refusal::Timeout { .. }
-            | Refusal::Unavailable { .. }
-            | Refusal::WorkerDied { .. }
-            | Refusal::LeaseEnded(_)
-            | Refusal::UnknownLease
-    )
 }
 
 #[cfg(test)]
@@ -266,7 +310,7 @@ mod tests {
         let mut pause = PAUSE_MIN;
         for _round in 0..1000 {
             let asked = acquisition.step(AcquisitionEvent::Tick, now);
-            assert_eq!(asked, Some(AcquisitionAction::AskManager));
+            assert!(matches!(asked, Some(AcquisitionAction::AskManager { .. })));
             if let Some(action) = acquisition.step(full(), now) {
                 assert!(matches!(
                     action,
@@ -296,6 +340,115 @@ mod tests {
         let refusal = Refusal::WrongTenant;
         let given_up = acquisition.step(AcquisitionEvent::Refused(refusal.clone()), Duration::ZERO);
         assert_eq!(given_up, Some(AcquisitionAction::GiveUp(refusal)));
+    }
+
+    fn cannot(agent: u8, why: &str) -> AcquisitionEvent {
+        AcquisitionEvent::RefusedAt {
+            agent: AgentId([agent; 8]),
+            node: format!("n{agent}"),
+            refusal: Refusal::CodeRejected { why: why.into() },
+        }
+    }
+
+    fn manager_without(agents: &[u8]) -> Option<AcquisitionAction> {
+        let without = agents.iter().map(|agent| AgentId([*agent; 8])).collect();
+        Some(AcquisitionAction::AskManager { without })
+    }
+
+    const NOW: Duration = Duration::ZERO;
+
+    #[test]
+    fn an_agent_that_cannot_serve_it_is_left_out_and_the_next_is_asked_at_once() {
+        for patience in [0, 30] {
+            let patience = Patience(Duration::from_secs(patience));
+            let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
+            assert_eq!(
+                acquisition.step(AcquisitionEvent::Tick, NOW),
+                manager_without(&[])
+            );
+            assert_eq!(acquisition.step(cannot(1, "no libm"), NOW), manager_without(&[1]));
+            assert_eq!(
+                acquisition.step(cannot(2, "no libc"), NOW),
+                manager_without(&[1, 2])
+            );
+            // None but those two could.
+            let nobody = AcquisitionEvent::Refused(Refusal::Nowhere { reasons: vec![] });
+            let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nobody, NOW) else {
+                panic!("it waits for somebody who may come");
+            };
+            let told = refusal.to_string();
+            assert!(told.contains("n1: ") && told.contains("no libm"), "{told}");
+            assert!(told.contains("n2: ") && told.contains("no libc"), "{told}");
+        }
+    }
+
+    #[test]
+    fn what_all_agents_say_is_told_as_if_one_had_said_it() {
+        let mut acquisition = Acquisition::new(Way::Managed, Patience(NOW), 5, NOW);
+        acquisition.step(AcquisitionEvent::Tick, NOW);
+        acquisition.step(cannot(1, "no libm"), NOW);
+        acquisition.step(cannot(2, "no libm"), NOW);
+        let nobody = AcquisitionEvent::Refused(Refusal::Nowhere { reasons: vec![] });
+        let why = "no libm".into();
+        assert_eq!(
+            acquisition.step(nobody, NOW),
+            Some(AcquisitionAction::GiveUp(Refusal::CodeRejected { why }))
+        );
+    }
+
+    #[test]
+    fn who_is_full_is_waited_for_though_another_cannot_serve_it() {
+        let patience = Patience(Duration::from_secs(10));
+        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
+        acquisition.step(AcquisitionEvent::Tick, NOW);
+        acquisition.step(cannot(1, "no libm"), NOW);
+        assert_eq!(acquisition.step(full(), NOW), None);
+        let due = acquisition.due().expect("it waits");
+        assert_eq!(
+            acquisition.step(AcquisitionEvent::Tick, due),
+            manager_without(&[1])
+        );
+        let late = Duration::from_secs(11);
+        let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(full(), late) else {
+            panic!("its patience is over");
+        };
+        let told = refusal.to_string();
+        assert!(told.contains("no libm") && told.contains("free cores"), "{told}");
+    }
+
+    #[test]
+    fn directly_each_agent_is_asked_until_all_have_said_that_they_never_will() {
+        let patience = Patience(Duration::from_secs(30));
+        let mut acquisition = Acquisition::new(Way::Direct(agents(3)), patience, 5, NOW);
+        let mut asked = BTreeSet::new();
+        let mut action = acquisition.step(AcquisitionEvent::Tick, NOW);
+        while let Some(AcquisitionAction::AskAgent(agent)) = action {
+            assert!(asked.insert(agent), "{agent} was asked twice");
+            action = acquisition.step(cannot(agent.0[0], "no libm"), NOW);
+        }
+        assert_eq!(asked.len(), 3);
+        assert!(matches!(
+            action,
+            Some(AcquisitionAction::GiveUp(Refusal::CodeRejected { .. }))
+        ));
+    }
+
+    #[test]
+    fn agents_are_tried_no_longer_than_patience_lasts_and_not_all_of_a_large_site() {
+        let mut acquisition = Acquisition::new(Way::Managed, Patience(NOW), 5, NOW);
+        acquisition.step(AcquisitionEvent::Tick, NOW);
+        let late = TRIED_FOR + Duration::from_millis(1);
+        let action = acquisition.step(cannot(1, "no libm"), late);
+        assert!(matches!(action, Some(AcquisitionAction::GiveUp(_))), "{action:?}");
+
+        let patience = Patience(Duration::from_secs(3600));
+        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
+        acquisition.step(AcquisitionEvent::Tick, NOW);
+        let tried = (0..=u8::MAX).take_while(|agent| {
+            let action = acquisition.step(cannot(*agent, "no libm"), NOW);
+            matches!(action, Some(AcquisitionAction::AskManager { .. }))
+        });
+        assert_eq!(tried.count(), WITHOUT_MAX - 1);
     }
 
     #[test]

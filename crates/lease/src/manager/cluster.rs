@@ -14,6 +14,7 @@
 //! A lease that the durable state calls active, of that epoch or an earlier one, and that is not named, is
 //! over. A lease of a later epoch was granted while the report was on its way, and says nothing.
 
+mod against;
 mod orders;
 mod placement;
 mod releasing;
@@ -186,12 +187,13 @@ impl Cluster {
                 tenant,
                 label,
                 wanted,
+                without,
                 allowance,
             } => {
                 self.tick(now, &mut actions);
                 let count = wanted.need(wanted.workers).room.count();
                 match self.holdings.reserve(request, &tenant, count, &allowance) {
-                    Ok(()) => self.acquire(request, (tenant, label), wanted, now, &mut actions),
+                    Ok(()) => self.acquire(request, (tenant, label), wanted, without, now, &mut actions),
                     Err(refusal) => refuse(request, refusal, &mut actions),
                 }
                 if !self.placements.contains_key(&request) {
@@ -439,6 +441,8 @@ fn refuse(request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
     answer(request, Answer::Refused(refusal), actions);
 }
 
+#[cfg(test)]
+mod against_tests;
 #[cfg(test)]
 mod order_tests;
 #[cfg(test)]

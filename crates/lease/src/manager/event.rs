@@ -5,6 +5,7 @@ use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use hotlease_wire::{EndReason, Refusal};
+use std::collections::BTreeSet;
 
 /// A request of a client or an agent that waits for an answer; numbered by the caller, never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -144,6 +145,8 @@ pub enum Event {
         label: String,
         /// What.
         wanted: Wanted,
+        /// Of none of these agents, which the client has tried in vain.
+        without: BTreeSet<AgentId>,
         /// What the tenant may hold.
         allowance: Allowance,
     },

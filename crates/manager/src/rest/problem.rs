@@ -131,6 +131,7 @@ fn kind(refusal: &Refusal) -> Kind {
             "The site does not let functions reach it",
             StatusCode::FORBIDDEN,
         ),
+        Refusal::Nowhere { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
         Refusal::NeedsSharedMemory { .. } => (
             "needs-shared-memory",
             "It is on another host",

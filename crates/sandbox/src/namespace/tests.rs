@@ -261,11 +261,13 @@ async fn ends_are_told_as_outside() {
         path: "/nothing/here".into(),
         ..shell("", Vec::new())
     };
-    let error = start(&launcher, &bad).expect_err("no program").to_string();
+    let error = start(&launcher, &bad).expect_err("no program");
+    let told = error.to_string();
     assert!(
-        error.contains("running /nothing/here") && error.contains("No such file"),
-        "{error}"
+        told.contains("/nothing/here cannot be run") && told.contains("No such file"),
+        "{told}"
     );
+    assert!(error.lasts(), "no waiting puts it there: {told}");
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ impl Process {
         }
         let action = acquisition.step(event, now);
         let plan = Self::plan(node, site).clone();
-        let managed = action == Some(AcquisitionAction::AskManager);
+        let managed = matches!(action, Some(AcquisitionAction::AskManager { .. }));
         let wanted = crate::parts::wanted(
             &plan,
             node.to_string(),
@@ -52,7 +52,9 @@ impl Process {
         );
         let (to, request, limit) = match action {
             None => return,
-            Some(AcquisitionAction::AskManager) => (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT),
+            Some(AcquisitionAction::AskManager { .. }) => {
+                (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT)
+            }
             Some(AcquisitionAction::AskAgent(agent)) => {
                 let agents = 0..site.scenario.agents.len();
                 let number = agents

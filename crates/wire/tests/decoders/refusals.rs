@@ -3,6 +3,7 @@
 use super::seeds::{END_REASONS, HASH};
 use hotlease_wire::ids::Epoch;
 use hotlease_wire::limits::PROTOCOL_VERSION;
+use hotlease_wire::objections::Objection;
 use hotlease_wire::{Cause, EndReason, Refusal};
 
 pub fn causes() -> Vec<Cause> {
@@ -31,6 +32,7 @@ pub fn causes() -> Vec<Cause> {
         Cause::LeaseEnded(EndReason::Expired),
         Cause::NotStarted {
             why: "no such file".into(),
+            lasts: true,
         },
         Cause::AgentGone,
     ]
@@ -119,6 +121,13 @@ pub fn refusals() -> Vec<Refusal> {
     });
     refusals.push(Refusal::NeedsSharedMemory {
         what: "a channel's ring".into(),
+    });
+    refusals.push(Refusal::Nowhere {
+        reasons: vec![Objection {
+            nodes: vec!["n1".into(), "n2".into()],
+            more: 3,
+            why: "no such module".into(),
+        }],
     });
     refusals.extend(END_REASONS.map(Refusal::LeaseEnded));
     refusals.extend(causes().into_iter().map(|cause| Refusal::WorkerDied {

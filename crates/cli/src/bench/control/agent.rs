@@ -228,6 +228,7 @@ impl Agent {
             others: Vec::new(),
             gpus: Vec::new(),
             reach: request.reach,
+            host: String::new(),
         })
     }
 

@@ -47,6 +47,7 @@ fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
         request: RequestId(request),
         tenant: "uid:1".into(),
         label: String::new(),
+        without: Default::default(),
         wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };

@@ -7,16 +7,18 @@
 //! one request with one answer: nothing is written down or answered before the last part is granted, and where they
 //! are too few, or one of them cannot be written down, all are given back.
 
+use super::against::Against;
 use super::orders::Wished;
 use super::{Asked, Cluster, Then, answer, refuse};
 use crate::agent::Sharing;
 use crate::manager::registry::Share;
 use crate::manager::{
-    Action, Amount, Answer, AskId, Capacity, Demand, Granted, LeaseNote, Need, Release, RequestId, Write,
+    Action, Amount, Answer, AskId, Demand, Granted, LeaseNote, Need, Release, RequestId, Write,
 };
 use hotlease_wire::ids::{AgentId, LeaseId};
+use hotlease_wire::objections::node_name;
 use hotlease_wire::{EndReason, Refusal};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 /// Agents that one request is spread over.
@@ -92,12 +94,7 @@ pub(super) struct Placement {
     anybody: bool,
     /// Some agent takes leases at all.
     serving: bool,
-    /// The largest figures of agents that have no room; they know better than the registry.
-    full: Option<Capacity>,
-    /// The same of agents that have no GPUs.
-    no_gpus: Option<Capacity>,
-    /// Another reason, of the agent asked last.
-    other: Option<Refusal>,
+    against: Against,
     /// Of a request that is spread: who was asked, and how many workers it has room for if it said so.
     asked: BTreeMap<AgentId, Option<u32>>,
     asks: usize,
@@ -126,63 +123,30 @@ pub(super) struct Handing {
 
 impl Placement {
     /// Goes on to the next agent, except where that one would say the same.
-    fn add(&mut self, agent: AgentId, refusal: Refusal) -> Result<(), Refusal> {
-        let (most, each) = match refusal {
-            Refusal::NoGpus { .. } => (&mut self.no_gpus, self.wanted.gpus),
-            _ => (&mut self.full, self.wanted.cores),
+    fn add(
+        &mut self,
+        agent: AgentId,
+        name: impl FnOnce() -> String,
+        refusal: Refusal,
+    ) -> Result<(), Refusal> {
+        if let Refusal::BadRequest { .. } = refusal {
+            return Err(refusal);
+        }
+        let each = match refusal {
+            Refusal::NoGpus { .. } => self.wanted.gpus,
+            _ => self.wanted.cores,
         };
-        match refusal {
-            Refusal::NoCapacity { free, offered, .. }
-            | Refusal::NoPlaces { free, offered, .. }
-            | Refusal::NoGpus { free, offered, .. } => {
-                let most = most.get_or_insert_default();
-                most.free = most.free.max(free);
-                most.offered = most.offered.max(offered);
-                // It may have room for some: it is asked for them, once.
-                if let Some(room @ None) = self.asked.get_mut(&agent) {
-                    *room = Some(free / each.max(1));
-                }
-            }
-            Refusal::BadRequest { .. } => return Err(refusal),
-            refusal => self.other = Some(refusal),
+        // It may have room for some: it is asked for them, once.
+        if let Some(free) = self.against.add(agent, name, refusal)
+            && let Some(room @ None) = self.asked.get_mut(&agent)
+        {
+            *room = Some(free / each.max(1));
         }
         Ok(())
     }
 
     fn granted_workers(&self) -> u32 {
         self.parts.iter().map(|part| part.workers).sum()
-    }
-
-    fn sum_up(&self, registered: Capacity, registered_gpus: Capacity) -> Refusal {
-        let Demand { room, gpus } = self.wanted.need(self.wanted.workers);
-        match (&self.full, &self.other, self.wanted.spread) {
-            _ if !self.anybody => Refusal::NoAgent,
-            _ if !self.serving => Refusal::Unavailable {
-                what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
-            },
-            (None, Some(other), _) => other.clone(),
-            (.., Spread::Several { least }) => Refusal::NotTogether {
-                asked: least,
-                found: self.granted_workers(),
-            },
-            // Cores are what is short if some agent that has the GPUs says so.
-            (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {
-                let capacity = self.no_gpus.unwrap_or(registered_gpus);
-                Refusal::NoGpus {
-                    asked: gpus,
-                    free: capacity.free,
-                    offered: capacity.offered.max(registered_gpus.offered),
-                }
-            }
-            (full, ..) => {
-                let capacity = full.unwrap_or(registered);
-                let (free, offered) = (capacity.free, capacity.offered.max(registered.offered));
-                match room {
-                    Need::Cores(asked) => Refusal::NoCapacity { asked, free, offered },
-                    Need::Places(asked) => Refusal::NoPlaces { asked, free, offered },
-                }
-            }
-        }
     }
 }
 
@@ -192,6 +156,7 @@ impl Cluster {
         request: RequestId,
         (tenant, label): (String, String),
         wanted: Wanted,
+        without: BTreeSet<AgentId>,
         now: Duration,
         actions: &mut Vec<Action>,
     ) {
@@ -204,16 +169,16 @@ impl Cluster {
             Spread::Several { .. } => Vec::new(),
         };
         let any = Need::Cores(0);
+        let against = Against::new(without);
+        let candidates = candidates.into_iter().filter(takes);
         let placement = Placement {
             tenant,
             label,
             wanted,
-            candidates: candidates.into_iter().filter(takes).collect(),
+            candidates: candidates.filter(|agent| !against.is_never(agent)).collect(),
             serving: self.registry.candidates(any).iter().any(takes),
             anybody: self.reachable().next().is_some(),
-            full: None,
-            no_gpus: None,
-            other: None,
+            against,
             asked: BTreeMap::new(),
             asks: 0,
             until: now + ASKING_MAX,
@@ -246,8 +211,10 @@ impl Cluster {
                     && placement.parts.len() < PARTS_MAX
                     && placement.asks < ASKS_MAX
                     && now < placement.until;
-                let share = |asked| self.registry.share(missing, wanted.need(1), asked, serves);
-                goes_on.then(|| share(&placement.asked)).flatten()
+                let Placement { asked, against, .. } = &*placement;
+                let serves = |agent: &AgentId| serves(agent) && !against.is_never(agent);
+                let share = || self.registry.share(missing, wanted.need(1), asked, serves);
+                goes_on.then(share).flatten()
             }
         };
         let Some(Share { agent, workers }) = next else {
@@ -286,7 +253,13 @@ impl Cluster {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
-        match placement.add(agent, refusal) {
+        let registry = &self.registry;
+        let host = || {
+            registry
+                .agent(agent)
+                .map_or("", |(record, ..)| record.host.as_str())
+        };
+        match placement.add(agent, || node_name(host(), agent), refusal) {
             Ok(()) => self.ask_next(request, now, actions),
             Err(refusal) => self.refuse_all(request, refusal, actions),
         }
@@ -347,14 +320,28 @@ impl Cluster {
             return self.refuse_all(request, refusal, actions);
         }
         if placement.granted_workers() < least.max(1) {
-            let Demand { room, .. } = placement.wanted.need(placement.wanted.workers);
-            let refusal = placement.sum_up(self.registry.capacity(room), self.registry.gpu_capacity(room));
+            let refusal = self.sum_up(placement);
             return self.refuse_all(request, refusal, actions);
         }
         let Some(placement) = self.placements.remove(&request) else {
             return;
         };
         self.hand_out(request, placement, actions);
+    }
+
+    /// Why there is no lease.
+    fn sum_up(&self, placement: &Placement) -> Refusal {
+        match placement {
+            Placement { anybody: false, .. } => Refusal::NoAgent,
+            Placement { serving: false, .. } => Refusal::Unavailable {
+                what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
+            },
+            placement => {
+                let asked = (&placement.wanted, placement.granted_workers());
+                let serves = |agent: &AgentId| self.may_serve(*agent);
+                placement.against.sum_up(asked, &self.registry, serves)
+            }
+        }
     }
 
     /// Refuses a request, and gives back what was granted for it.

@@ -12,6 +12,7 @@ fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> Event {
         request: RequestId(request),
         tenant: tenant.into(),
         label: String::new(),
+        without: Default::default(),
         wanted: Wanted::together(Need::Cores(cores)),
         allowance: Allowance {
             quota,
@@ -208,6 +209,7 @@ fn each_bound_holds_by_itself() {
             request: RequestId(2),
             tenant: ALICE.into(),
             label: String::new(),
+            without: Default::default(),
             wanted: Wanted::together(Need::Cores(1)),
             allowance: Allowance { quota, ..asks },
         };

@@ -5,9 +5,9 @@ use crate::agent::{Availability, Sharing};
 use crate::manager::{AgentRecord, Allowance, Granted, Release};
 use std::collections::{BTreeSet, VecDeque};
 
-const TENANT: &str = "uid:1";
+pub(super) const TENANT: &str = "uid:1";
 
-fn agent(number: u8) -> AgentId {
+pub(super) fn agent(number: u8) -> AgentId {
     AgentId([number; 8])
 }
 
@@ -42,7 +42,7 @@ fn record(number: u8, cores: u32) -> AgentRecord {
 }
 
 /// A manager with agents that offer so many cores, numbered from 0.
-fn cluster(cores: &[u32]) -> Cluster {
+pub(super) fn cluster(cores: &[u32]) -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
     for (number, cores) in (0..).zip(cores) {
         let register = Event::Register {
@@ -56,7 +56,7 @@ fn cluster(cores: &[u32]) -> Cluster {
 }
 
 /// A step, and all its commits: made, or not.
-fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) -> Vec<Action> {
+pub(super) fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) -> Vec<Action> {
     let mut rest = Vec::new();
     let mut actions: VecDeque<_> = cluster.step(event, Duration::ZERO).into();
     while let Some(action) = actions.pop_front() {
@@ -82,6 +82,7 @@ fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<A
         request: RequestId(1),
         tenant: TENANT.into(),
         label: String::new(),
+        without: Default::default(),
         allowance: Allowance::default(),
         wanted: Wanted {
             workers,
@@ -94,7 +95,7 @@ fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<A
     cluster.step(event, Duration::ZERO)
 }
 
-fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
+pub(super) fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
     let [
         Action::AskGrant {
             ask, agent, workers, ..
@@ -106,7 +107,7 @@ fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
     (*ask, *agent, *workers)
 }
 
-fn grants(ask: AskId, number: u8) -> Event {
+pub(super) fn grants(ask: AskId, number: u8) -> Event {
     Event::Granted {
         ask,
         granted: Granted {
@@ -118,7 +119,7 @@ fn grants(ask: AskId, number: u8) -> Event {
     }
 }
 
-fn full(ask: AskId, free: u32) -> Event {
+pub(super) fn full(ask: AskId, free: u32) -> Event {
     Event::Refused {
         ask,
         refusal: Refusal::NoCapacity {
@@ -130,7 +131,7 @@ fn full(ask: AskId, free: u32) -> Event {
 }
 
 /// The leases that are given back, and the refusal, if these actions are nothing else.
-fn refused(actions: &[Action]) -> (BTreeSet<LeaseId>, Refusal) {
+pub(super) fn refused(actions: &[Action]) -> (BTreeSet<LeaseId>, Refusal) {
     let (mut given_back, mut refusal) = (BTreeSet::new(), None);
     for action in actions {
         match action {

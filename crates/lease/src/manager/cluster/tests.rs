@@ -103,6 +103,7 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
+        without: Default::default(),
         wanted: Wanted::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };

@@ -1,6 +1,7 @@
 //! What there is of something, for refusals that say so.
 
-use super::{AgentRecord, Need, Registry};
+use super::{AgentRecord, Demand, Entry, Need, Registry};
+use hotlease_wire::ids::AgentId;
 
 /// The largest holdings of any one agent that is not gone: what a refusal tells the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,6 +22,29 @@ impl Registry {
     pub fn gpu_capacity(&self, beside: Need) -> Capacity {
         let offers = |record: &AgentRecord| record.room(beside).1 >= beside.count();
         self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
+    }
+
+    /// Whether the agents of those that take leases offer room for so many workers, of which each needs this, whoever has it now.
+    pub(in crate::manager) fn could_hold(
+        &self,
+        workers: u32,
+        each: Demand,
+        serves: impl Fn(&AgentId) -> bool,
+    ) -> bool {
+        let mut missing = workers;
+        let serving = self
+            .agents
+            .iter()
+            .filter(|(id, entry)| entry.takes_leases() && serves(id));
+        for (_, Entry { record, .. }) in serving {
+            let by_gpus = record.gpus.checked_div(each.gpus).unwrap_or(u32::MAX);
+            let by_room = record.room(each.room).1 / each.room.count().max(1);
+            missing = missing.saturating_sub(by_room.min(by_gpus));
+            if missing == 0 {
+                return true;
+            }
+        }
+        false
     }
 
     fn most(&self, of: impl Fn(&AgentRecord) -> Option<(u32, u32)>) -> Capacity {
