@@ -15,17 +15,22 @@ use std::path::PathBuf;
 use tempfile::TempDir;
 
 /// A manager on `m`, agents with one store, a client on `c`.
-struct Site {
+pub struct Site {
     folder: TempDir,
     authority: Authority,
-    client: RemoteClient,
+    pub client: RemoteClient,
     manager: ManagerDaemon,
-    hosts: Hosts,
+    pub hosts: Hosts,
 }
 
 impl Site {
     fn new() -> Option<Self> {
-        let hosts = Hosts::new(&["m", "a", "b", "c"])?;
+        Self::of(&["a", "b"])
+    }
+
+    /// With these hosts beside those two.
+    pub fn of(names: &[&str]) -> Option<Self> {
+        let hosts = Hosts::new(&[&["m", "c"], names].concat())?;
         let authority = Authority::new();
         let manager = ManagerDaemon::start(hosts.host("m"), &authority);
         let client = RemoteClient::new(hosts.host("c"), &authority.client("alice"), &manager.address);
@@ -40,9 +45,12 @@ impl Site {
         })
     }
 
-    fn agent(&self, name: &str) -> Daemon {
+    /// Starts the agent of a host, which clients may ask directly.
+    pub fn agent(&self, name: &str) -> Daemon {
         let path = |name: &str| self.folder.path().join(name).display().to_string();
         let further = [
+            "--direct",
+            "1",
             "--environments",
             &path("store"),
             "--environment-cache",
@@ -59,47 +67,60 @@ impl Site {
         agent
     }
 
-    fn listed(&self, name: &str) -> Option<AgentInfo> {
+    /// What its agent says of itself.
+    pub fn listed(&self, name: &str) -> Option<AgentInfo> {
         let host = self.hosts.host(name).address().to_string();
         let agents = self.client.agents().unwrap_or_default();
-        agents.into_iter().find(|agent| agent.endpoint.contains(&host))
+        agents
+            .into_iter()
+            .find(|agent| agent.endpoint.contains(&format!("//{host}:")))
     }
 
     /// These bytes in the store; their name.
-    fn publish(&self, bytes: &[u8]) -> String {
+    pub fn publish(&self, bytes: &[u8]) -> String {
         let hash = CodeHash::of(bytes).to_string();
         fs::write(self.stored(&hash), bytes).expect("a store");
         hash
     }
 
-    fn stored(&self, hash: &str) -> PathBuf {
+    /// Where it is in the store.
+    pub fn stored(&self, hash: &str) -> PathBuf {
         self.folder.path().join(format!("store/{hash}.squashfs"))
     }
 
-    fn cached(&self, host: &str, hash: &str) -> PathBuf {
+    /// Where a host's agent keeps it.
+    pub fn cached(&self, host: &str, hash: &str) -> PathBuf {
         self.folder.path().join(format!("{host}/images/{hash}.squashfs"))
     }
 
     /// Has every agent fetch it, which finds then that it is no image.
     fn fetch(&self, hash: &str) {
-        let request = AcquireRequest {
-            workers: 1,
-            slots_per_worker: 1,
-            ttl_ms: LONG.as_millis() as u64,
-            python: Some(PythonRuntime {
-                interpreter: "bin/python".into(),
-                image: hash.into(),
-                ..PythonRuntime::default()
-            }),
-            ..AcquireRequest::default()
-        };
+        let request = naming(hash);
         let refused = self
             .client
             .ask(|mut manager| async move { manager.acquire(request).await });
         match refused {
-            Err(Refusal::NoEnvironment { why, .. }) => eprintln!("as it should be: {why}"),
+            // Each has it in another folder.
+            Err(refusal @ (Refusal::NoEnvironment { .. } | Refusal::Nowhere { .. })) => {
+                eprintln!("as it should be: {refusal}");
+            }
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// A request for a lease with this environment.
+pub fn naming(hash: &str) -> AcquireRequest {
+    AcquireRequest {
+        workers: 1,
+        slots_per_worker: 1,
+        ttl_ms: LONG.as_millis() as u64,
+        python: Some(PythonRuntime {
+            interpreter: "bin/python".into(),
+            image: hash.into(),
+            ..PythonRuntime::default()
+        }),
+        ..AcquireRequest::default()
     }
 }
 
@@ -144,7 +165,12 @@ fn environments_are_for_agents_only() {
     let identity = site.client.identity();
     let read = site.client.block_on(async move {
         let mut agent = AgentClient::new(grpc::channel(address, identity, Role::Agent));
-        let read = agent.read_image(ReadImageRequest { image: hash }).await;
+        let read = agent
+            .read_image(ReadImageRequest {
+                image: hash,
+                ..ReadImageRequest::default()
+            })
+            .await;
         read.map(drop).map_err(grpc::refusal)
     });
     assert!(matches!(read, Err(Refusal::NotPermitted { .. })), "{read:?}");

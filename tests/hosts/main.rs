@@ -31,3 +31,4 @@ mod server;
 mod several;
 mod sharing;
 mod strangers;
+mod trees;

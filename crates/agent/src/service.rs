@@ -90,9 +90,7 @@ impl agent_server::Agent for Service {
             .into());
         }
         let identity = &self.node.identity;
-        let pieces = identity
-            .sending
-            .send(&identity.images, &request.into_inner().image)?;
+        let pieces = identity.sending.send(&identity.images, &request.into_inner())?;
         Ok(Response::new(pieces))
     }
 

@@ -3,15 +3,14 @@
 use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
-use crate::neighbours::Announced;
-use crate::store::{Store, expect, hash, image_file, in_sequence};
-use crate::survey::within;
-use nix::fcntl::posix_fallocate;
+use crate::incoming::Incoming;
+use crate::neighbours::Arrived;
+use crate::store::{Store, expect, hash, in_sequence};
+use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::time::Instant;
 
 /// Which file it was that was read and found right: nobody has written to it since, or its times were others; what was not yet on the disk
 /// when the machine went down is read again, because the boot is another. Written without fsync for the same reason.
@@ -46,16 +45,25 @@ impl Cache {
             }
             fs::remove_file(&image).map_err(io("remove the damaged", &image))?;
         }
-        let mut announced = self.arrivals.announce(id);
+        let begun = Instant::now();
+        let mut incoming = Incoming::announced(self, id);
+        let arrived = |from: &Path, bytes| {
+            if let Some(neighbours) = &self.options.neighbours {
+                let took = begun.elapsed();
+                neighbours.arrived(id, &Arrived { from, bytes, took });
+            }
+        };
         if let Some(neighbours) = &self.options.neighbours {
-            for offer in neighbours.of(id) {
+            let at = Cell::new(0);
+            for offer in neighbours.of(id, &at) {
                 let from = PathBuf::from(offer.from);
-                match self.copy(id, &from, offer.content, offer.bytes, &mut announced) {
+                match incoming.add(&from, offer.content, offer.bytes) {
                     Ok(()) => {
-                        announced.whole();
+                        incoming.publish()?;
+                        arrived(&from, offer.bytes);
                         return Ok(());
                     }
-                    Err(error) if error.is_of(&from) => {}
+                    Err(error) if error.is_of(&from) => at.set(incoming.written()),
                     Err(error) => return Err(error),
                 }
             }
@@ -63,69 +71,16 @@ impl Cache {
         for store in &self.options.stores {
             if let Some((path, file, bytes)) = Store::at(store).open(id)? {
                 in_sequence(&file);
-                self.copy(id, &path, file, bytes, &mut announced)?;
-                announced.whole();
+                // All of it: what others have sent may be what is wrong.
+                incoming.forget();
+                incoming.add(&path, file, bytes)?;
+                incoming.publish()?;
+                arrived(&path, bytes);
                 return Ok(());
             }
         }
         let looked = self.options.stores.clone();
         Err(damage.unwrap_or(ImageError::Unknown { id: *id, looked }))
-    }
-
-    fn copy(
-        &self,
-        id: &ImageId,
-        from: &Path,
-        content: impl Read,
-        bytes: u64,
-        announced: &mut Announced<'_>,
-    ) -> Result<(), ImageError> {
-        within("bytes of the image", bytes, self.options.limits.image_bytes)?;
-        let incoming = self.of("incoming", id);
-        let copied = self.make_room(id, bytes, || {
-            let to = File::options()
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(&incoming)
-                .map_err(io("make", &incoming))?;
-            // All of it is counted, and known to have its place on the disk, before it is there.
-            let size = i64::try_from(bytes).unwrap_or(i64::MAX);
-            posix_fallocate(&to, 0, size.max(1))
-                .map_err(|errno| io("find room on the disk for", &incoming)(errno.into()))?;
-            Ok(to)
-        });
-        let copied = copied.and_then(|to| {
-            let to = Arc::new(to);
-            announced.begin(Arc::clone(&to), bytes);
-            let mut left = bytes;
-            let found = hash(content, from, |chunk| {
-                left = left
-                    .checked_sub(chunk.len() as u64)
-                    .ok_or_else(|| ImageError::Damaged {
-                        path: from.to_owned(),
-                        why: "it grows while it is read".into(),
-                    })?;
-                (&*to).write_all(chunk).map_err(io("write", &incoming))?;
-                announced.written(chunk.len() as u64);
-                Ok(())
-            })?;
-            expect(id, found.0, from)?;
-            // Whatever the umask: root has it read by users that own nothing. Nobody else comes into the folder.
-            let readable = fs::Permissions::from_mode(0o644);
-            to.set_permissions(readable)
-                .map_err(io("set the mode of", &incoming))?;
-            let image = image_file(&self.path().join("images"), id);
-            fs::rename(&incoming, &image).map_err(io("publish", &image))
-        });
-        if copied.is_err() {
-            // It may never have been made.
-            let _ = fs::remove_file(&incoming);
-            return copied;
-        }
-        self.note_right(id);
-        Ok(())
     }
 
     /// Reads the image, and notes that it is right.
@@ -175,7 +130,7 @@ impl Cache {
         }
     }
 
-    fn note_right(&self, id: &ImageId) {
+    pub(crate) fn note_right(&self, id: &ImageId) {
         self.note(id, "");
     }
 

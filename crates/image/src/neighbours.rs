@@ -6,11 +6,13 @@
 use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt::Debug;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,18 +21,32 @@ const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Other nodes that may have an image, or will have it soon.
 pub trait Neighbours: Debug + Send + Sync {
-    /// Those to be asked for it, one after the other: the next one only when nothing came of those before. Called, and stepped, on a
-    /// thread that may block.
-    fn of(&self, id: &ImageId) -> Box<dyn Iterator<Item = Offer> + '_>;
+    /// Those to be asked for it, one after the other: the next one only when not all has come of those before, for what is behind the
+    /// first `at` bytes. Called, and stepped, on a thread that may block.
+    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a>;
+
+    /// An image has come, all of it and right, from one of those or a store. For whoever wants to know how images spread.
+    fn arrived(&self, _: &ImageId, _: &Arrived<'_>) {}
+}
+
+/// How an image has come.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrived<'a> {
+    /// From whom, or from which file.
+    pub from: &'a Path,
+    /// How long it is.
+    pub bytes: u64,
+    /// Since it was asked for, what was tried before included.
+    pub took: Duration,
 }
 
 /// An image that a neighbour sends.
 pub struct Offer {
     /// Who, in words.
     pub from: String,
-    /// How long it says that the image is.
+    /// How long it says that the whole image is.
     pub bytes: u64,
-    /// What it sends.
+    /// What it sends of the rest.
     pub content: Box<dyn Read + Send>,
 }
 
@@ -130,7 +146,7 @@ impl Announced<'_> {
     }
 
     /// It is whole, and where others find it.
-    pub(crate) fn whole(mut self) {
+    pub(crate) fn whole(&mut self) {
         self.is_whole = true;
     }
 }
@@ -159,6 +175,11 @@ impl Reader {
     /// How long the image is.
     pub fn length(&self) -> u64 {
         self.bytes
+    }
+
+    /// Reads on from here; none: it is not so long.
+    pub fn behind(self, at: u64) -> Option<Self> {
+        (at <= self.bytes).then_some(Self { at, ..self })
     }
 }
 

@@ -1,12 +1,13 @@
 //! An environment comes from another agent.
 
-use hotlease_image::{ImageId, Neighbours, Offer};
+use hotlease_image::{Arrived, ImageId, Neighbours, Offer};
 use hotlease_net::grpc::refusal;
 use hotlease_net::{Address, Identity, Role, grpc};
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{FindImageRequest, ReadImageRequest};
 use hotlease_wire::ids::AgentId;
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read};
 use std::sync::{Arc, OnceLock};
@@ -94,13 +95,19 @@ impl Others {
     }
 
     /// Reads it from there. Ends early when nobody listens.
-    async fn read(&self, id: &ImageId, address: Address, came: &mpsc::Sender<Came>) -> Result<(), String> {
+    async fn read(
+        &self,
+        (id, behind): (&ImageId, u64),
+        address: Address,
+        came: &mpsc::Sender<Came>,
+    ) -> Result<(), String> {
         let said = |status: Status| refusal(status).to_string();
         let silent = |_| format!("nothing came for {} s", STALL_LIMIT.as_secs());
         let channel = grpc::channel(address, Arc::clone(&self.identity), Role::Agent);
         let mut other = AgentClient::new(channel);
         let request = ReadImageRequest {
             image: id.to_string(),
+            behind,
         };
         let begun = timeout(STALL_LIMIT, other.read_image(request)).await;
         let mut pieces = begun.map_err(silent)?.map_err(said)?.into_inner();
@@ -123,11 +130,11 @@ impl Others {
     }
 
     /// Waits until another agent has begun to send, or has failed to.
-    fn begin(&self, id: ImageId, (agent, address): (&str, Address)) -> Result<Offer, String> {
+    fn begin(&self, what: (ImageId, u64), (agent, address): (&str, Address)) -> Result<Offer, String> {
         let (sender, mut came) = mpsc::channel(PIECES_MAX);
         let others = self.clone();
         self.runtime.spawn(async move {
-            if let Err(why) = others.read(&id, address, &sender).await {
+            if let Err(why) = others.read((&what.0, what.1), address, &sender).await {
                 // Nobody listens where another piece was wrong already.
                 let _ = sender.send(Came::Failed(why)).await;
             }
@@ -161,15 +168,15 @@ impl Others {
 }
 
 impl Neighbours for Others {
-    fn of(&self, id: &ImageId) -> Box<dyn Iterator<Item = Offer> + '_> {
+    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a> {
         let (id, mut without) = (*id, String::new());
         let mut asked = 0;
         let next = move || {
             while asked < ASKED_MAX {
                 asked += 1;
                 let (agent, address) = self.name(id, without.clone())?;
-                tracing::debug!(environment = %id, agent, %address, "reading it from another agent");
-                let begun = self.begin(id, (&agent, address));
+                tracing::debug!(environment = %id, agent, %address, behind = at.get(), "reading it from another agent");
+                let begun = self.begin((id, at.get()), (&agent, address));
                 without = agent;
                 match begun {
                     Ok(offer) => return Some(offer),
@@ -181,6 +188,12 @@ impl Neighbours for Others {
             None
         };
         Box::new(std::iter::from_fn(next))
+    }
+
+    fn arrived(&self, id: &ImageId, arrived: &Arrived<'_>) {
+        let Arrived { from, bytes, took } = arrived;
+        // The only place where an operator sees who has handed on what: all nodes' lines together are the tree.
+        tracing::info!(environment = %id, from = %from.display(), bytes, took_ms = took.as_millis() as u64, "environment fetched");
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::images::Images;
 use hotlease_image::{ImageError, ImageId, Reader};
 use hotlease_wire::Refusal;
-use hotlease_wire::grpc::ImagePiece;
+use hotlease_wire::grpc::{ImagePiece, ReadImageRequest};
 use std::io::Read;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
@@ -31,12 +31,15 @@ pub(crate) type Pieces = ReceiverStream<Result<ImagePiece, Status>>;
 
 impl Sending {
     /// Sends an environment that this node has, or is fetching.
-    pub fn send(&self, images: &Arc<Images>, name: &str) -> Result<Pieces, Refusal> {
-        let id: ImageId = name
-            .parse()
-            .map_err(|error: hotlease_image::NotAnId| Refusal::BadRequest {
-                what: error.to_string(),
-            })?;
+    pub fn send(&self, images: &Arc<Images>, asked: &ReadImageRequest) -> Result<Pieces, Refusal> {
+        let behind = asked.behind;
+        let id: ImageId =
+            asked
+                .image
+                .parse()
+                .map_err(|error: hotlease_image::NotAnId| Refusal::BadRequest {
+                    what: error.to_string(),
+                })?;
         let place = Arc::clone(&self.0)
             .try_acquire_owned()
             .map_err(|_| Refusal::TooMany {
@@ -48,7 +51,7 @@ impl Sending {
         let started = std::thread::Builder::new()
             .name("send-image".into())
             .spawn(move || {
-                let sent = send(images.read(&id), &id, &sender);
+                let sent = send(images.read(&id), (&id, behind), &sender);
                 if let Err(refusal) = sent {
                     // Who asked may be gone.
                     let _ = sender.blocking_send(Err(refusal.into()));
@@ -65,7 +68,7 @@ impl Sending {
 /// Until its end, or nobody listens.
 fn send(
     found: Result<Option<Reader>, ImageError>,
-    id: &ImageId,
+    (id, behind): (&ImageId, u64),
     sender: &mpsc::Sender<Result<ImagePiece, Status>>,
 ) -> Result<(), Refusal> {
     let failed = |why: String| Refusal::NoEnvironment {
@@ -73,7 +76,9 @@ fn send(
         why,
     };
     let found = found.map_err(|error| failed(error.to_string()))?;
-    let mut reader = found.ok_or_else(|| failed(format!("{id} is not on this node")))?;
+    let reader = found.ok_or_else(|| failed(format!("{id} is not on this node")))?;
+    let reader = reader.behind(behind);
+    let mut reader = reader.ok_or_else(|| failed(format!("{id} is shorter on this node")))?;
     let first = ImagePiece {
         total_bytes: reader.length(),
         content: Vec::new(),

@@ -2,6 +2,7 @@
 
 use crate::scene::{Scene, names, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Neighbours, Offer};
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -15,16 +16,18 @@ const BYTES: usize = 9 << 20;
 #[derive(Debug, Default)]
 struct Given(Mutex<Vec<Content>>);
 
+/// How long the whole is said to be, and all of it, or from some byte on.
 type Content = (u64, Box<dyn Read2>);
 
 trait Read2: Read + Send + std::fmt::Debug {}
 impl<T: Read + Send + std::fmt::Debug> Read2 for T {}
 
 impl Neighbours for Given {
-    fn of(&self, _: &ImageId) -> Box<dyn Iterator<Item = Offer> + '_> {
+    fn of<'a>(&'a self, _: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a> {
         Box::new(std::iter::from_fn(|| {
             let mut given = self.0.lock().unwrap();
-            let (bytes, content) = (!given.is_empty()).then(|| given.remove(0))?;
+            let (bytes, mut content) = (!given.is_empty()).then(|| given.remove(0))?;
+            io::copy(&mut (&mut content).take(at.get()), &mut io::sink()).expect("it has so much");
             Some(Offer {
                 from: "agent 1".into(),
                 bytes,
@@ -174,4 +177,48 @@ fn whoever_reads_on_is_told_when_it_breaks_off() {
         fetching.join().unwrap().expect("the store has it");
     });
     assert_eq!(all(&first, &id).unwrap(), bytes);
+}
+
+#[test]
+fn where_one_breaks_off_the_next_goes_on_and_who_reads_it_here_does_not_notice() {
+    let scene = Scene::new();
+    let bytes = noise(5, 10_000);
+    let id = named(&bytes);
+    let ((send, broken), (go_on, next)) = (slow(bytes.len()), slow(bytes.len()));
+    let cache = cache(&scene, "a", vec![broken, next]);
+    thread::scope(|scope| {
+        let fetching = scope.spawn(|| cache.fetch(&id));
+        send.send(bytes[..4000].to_vec()).unwrap();
+        let reader = cache.read(&id).expect("it is coming").expect("it is coming");
+        let reading = scope.spawn(move || {
+            let mut read = Vec::new();
+            { reader }.read_to_end(&mut read).map(|_| read)
+        });
+        drop(send);
+        // What the first has sent is passed over.
+        go_on.send(bytes[..4000].to_vec()).unwrap();
+        go_on.send(bytes[4000..].to_vec()).unwrap();
+        go_on.send(Vec::new()).unwrap();
+        fetching.join().unwrap().expect("it is whole");
+        assert_eq!(reading.join().unwrap().expect("it did not break off"), bytes);
+    });
+    assert_eq!(all(&cache, &id).unwrap(), bytes);
+}
+
+#[test]
+fn two_that_send_parts_which_do_not_make_the_image_are_not_believed_and_it_begins_anew() {
+    let scene = Scene::new();
+    let bytes = noise(6, 10_000);
+    let mut wrong = bytes.clone();
+    wrong[100] ^= 1;
+    let length = bytes.len() as u64;
+    // The first breaks off with a wrong byte; what the second adds is right.
+    let given = vec![
+        (length, content(&wrong[..5000]).1),
+        content(&bytes),
+        content(&bytes),
+    ];
+    let cache = cache(&scene, "a", given);
+    cache.fetch(&named(&bytes)).expect("from the third");
+    assert_eq!(all(&cache, &named(&bytes)).unwrap(), bytes);
 }
