@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Leases after which one at last should find what the one before has left behind, with pauses that double: 5 s in all.
 const TRIES: u32 = 8;
+/// Programs of which two leases are had at once, until the second one's worker is forked for it.
+const FORK_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How an agent says that a worker came from one.
 const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
@@ -164,8 +166,20 @@ impl Leases {
         Ok(())
     }
 
-    /// The second of two leases at once, of a program that has never had two.
+    /// The second of two leases at once, of a program that has never had two. On a busy machine something else may have come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
+        let mut why = String::new();
+        for _ in 0..FORK_TRIES {
+            match self.fork_once(kind, program)? {
+                Ok(sample) => return Ok(sample),
+                Err(NotWarm(no_fork)) => why = no_fork,
+            }
+        }
+        bail!(NotWarm(why))
+    }
+
+    /// The inner error says what the second one was, if not forked.
+    fn fork_once(&self, kind: Kind, program: &Program) -> anyhow::Result<Result<Sample, NotWarm>> {
         let python = program.interpreter().context("a native function has no zygote")?;
         let python = with_imports(self.another(python), program);
         let mut why = String::new();
@@ -180,15 +194,15 @@ impl Leases {
                 let mut sample = sample?;
                 let why = sample.why.strip_prefix(FROM_ZYGOTE);
                 if why.is_none_or(|why| why.is_empty() || why.contains("still being started")) {
-                    bail!(NotWarm(sample.why));
+                    return Ok(Err(NotWarm(sample.why)));
                 }
                 sample.why.clear();
-                return Ok(sample);
+                return Ok(Ok(sample));
             }
             first.deallocate()?;
             self.prepared(kind, attempt)?;
         }
-        bail!(NotWarm(why))
+        Ok(Err(NotWarm(why)))
     }
 
     fn lease(
