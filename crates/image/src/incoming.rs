@@ -1,5 +1,6 @@
 //! An image on its way into the cache: from one source or, where that breaks off, from several, each of which goes on where the one
-//! before has ended. Whoever reads it here meanwhile does not notice.
+//! before has ended. Whoever reads it here meanwhile does not notice. What a store has is read from its beginning, though: what others
+//! have sent may be what is wrong.
 //!
 //! Nothing of it is believed before all of it has come and has the hash that it is named by. Where it has not, nobody can say which
 //! source was wrong, and it begins anew.

@@ -43,10 +43,12 @@ fn compiled(
     let end = |action: &SeccompAction| vec![step(libc::BPF_RET | libc::BPF_K, u32::from(action.clone()))];
     // Runs of numbers, by their first one, and what becomes of them.
     let mut runs = vec![(0, end(others))];
-    let mut add = |first: u32, program: BpfProgram| match runs.last_mut() {
-        Some((last, before)) if *last == first => *before = program,
-        Some((_, before)) if *before == program => {}
-        _ => runs.push((first, program)),
+    let mut add = |first: u32, program: BpfProgram| {
+        // Nothing is left of the run that would have begun here.
+        runs.pop_if(|(last, _)| *last == first);
+        if runs.last().is_none_or(|(_, before)| *before != program) {
+            runs.push((first, program));
+        }
     };
     for (number, rules) in rules(table)? {
         let first = u32::try_from(number).map_err(|_| "a system call has a negative number")?;

@@ -50,7 +50,12 @@ impl Objections {
             };
             return self.note(objection, Some(refusal));
         };
-        for reason in reasons {
+        for mut reason in reasons {
+            reason.why = cut(reason.why);
+            let unnamed = reason.nodes.len().saturating_sub(NAMED_MAX);
+            reason.nodes.truncate(NAMED_MAX);
+            reason.nodes = reason.nodes.into_iter().map(cut).collect();
+            reason.more = reason.more.saturating_add(unnamed as u32);
             self.note(reason, None);
         }
     }

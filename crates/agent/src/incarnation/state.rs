@@ -44,9 +44,11 @@ impl Incarnation {
         let has_died = worker.is_closed();
         self.kill(KillReason::Unusable("its state was not restored"));
         let (cause, output) = self.gone().await;
-        let NotStarted { mut why, lasts } = why;
+        let NotStarted { mut why, mut lasts } = why;
         if has_died {
             why = format!("{cause}: {why}");
+            // Memory of the node may be there the next time.
+            lasts &= !matches!(cause, Cause::OutOfMemory);
         }
         Err(died((Cause::NotStarted { why, lasts }, output)))
     }

@@ -229,12 +229,18 @@ impl Acquisition {
         let until = now + Duration::from_nanos(self.random.random_range(nanos / 2..=nanos));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         if until > self.give_up {
-            let last = self.last.take().unwrap_or(Refusal::NoAgent);
-            if self.objections.is_empty() {
-                return self.give_up(last);
-            }
-            self.objections.add("the other agents", last);
-            return self.give_up(self.objections.sum());
+            // What the others object to is of no use to who may be served later.
+            let last = self
+                .last
+                .take()
+                .unwrap_or_else(|| match self.objections.is_empty() {
+                    true => Refusal::NoAgent,
+                    false => Refusal::Unavailable {
+                        what: "any agent that could serve the lease: they have said that they are full"
+                            .into(),
+                    },
+                });
+            return self.give_up(last);
         }
         self.state = State::Waiting { until };
         None
@@ -412,8 +418,8 @@ mod tests {
         let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(full(), late) else {
             panic!("its patience is over");
         };
-        let told = refusal.to_string();
-        assert!(told.contains("no libm") && told.contains("free cores"), "{told}");
+        assert!(matches!(refusal, Refusal::NoCapacity { .. }), "{refusal}");
+        assert!(refusal.may_pass(), "whoever has more patience is served");
     }
 
     #[test]

@@ -65,17 +65,17 @@ impl Against {
 
     /// No agent that could serve it now or later is left.
     fn is_for_ever(&self, wanted: &Wanted, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
-        if self.never.is_empty() {
+        let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
+        if self.never.is_empty() || (may_later && matches!(wanted.spread, Spread::OneAgent)) {
             return false;
         }
-        match wanted.spread {
-            Spread::OneAgent => self.full.is_none() && self.no_gpus.is_none() && self.passing.is_none(),
-            // Who has room for a few was not refused: what all others offer has to do.
-            Spread::Several { least } => {
-                let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
-                !registry.could_hold(least.max(1), wanted.need(1), could)
-            }
-        }
+        // Not only those that were asked: on a large site that is a part of them.
+        let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
+        let (workers, each) = match wanted.spread {
+            Spread::OneAgent => (1, wanted.need(wanted.workers)),
+            Spread::Several { least } => (least.max(1), wanted.need(1)),
+        };
+        !registry.could_hold(workers, each, could)
     }
 
     /// Of a request of which `found` workers were granted, where agents take leases.
