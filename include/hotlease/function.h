@@ -133,9 +133,11 @@ typedef int32_t (*hotlease_context_function)(hotlease_context* context, const vo
  *     EINVAL, "not a model");`. After a failure no call does anything any more, and the whole fails whatever is
  *     returned.
  *  5. SAVE has the time and the room that the agent's operator gives (2 s and 1 GiB unless said otherwise). If it
- *     fails, the worker serves on as long as its lease does; afterwards the state is lost. RESTORE has 5 s. If it
- *     fails, there is no lease, nothing ran, and the state is kept as it was saved.
- *  6. A crash, an exception or exit() ends the worker, and is such a failure. */
+ *     returns an error, the worker serves on as long as its lease does; afterwards the state is lost. RESTORE has
+ *     5 s, or the time for SAVE if that is longer. If it fails, there is no lease, nothing ran, and the state is
+ *     kept as it was saved.
+ *  6. A crash, an exception or exit() ends the worker, and so does taking too long: what SAVE was to save is lost,
+ *     and RESTORE has failed. */
 typedef struct hotlease_state {
     /* sizeof(hotlease_state) of the worker; later versions add fields at the end. */
     uint32_t struct_size;

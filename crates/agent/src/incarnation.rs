@@ -245,8 +245,14 @@ impl Incarnation {
                 }
                 self.judge(&lease, &worker, None).await
             }
-            (Some(worker), Err(NotUp::Because(why))) => {
+            (Some(worker), Err(NotUp::Because(mut why))) => {
+                let has_died = worker.is_closed();
                 worker.kill();
+                if has_died {
+                    let exit = worker.exited().await;
+                    why.lasts &= exit.is_its_own();
+                    why.why = format!("{exit}: {}", why.why);
+                }
                 self.judge(&lease, &worker, Some(why)).await
             }
             (None, Err(NotUp::Because(why))) => (not_started(why), String::new()),

@@ -123,17 +123,18 @@ fn receive(mut pipe: PipeReader, mut part: Part, until: Instant) -> Result<Part,
     }
 }
 
-/// At least a byte.
+/// At least a byte, in time: also of a worker that never lets us wait.
 fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<usize, Stopped> {
     loop {
+        if Instant::now() >= until {
+            // Whoever waits for the answer says so.
+            return Err(Stopped::There);
+        }
         match pipe.read(place) {
             Ok(0) => return Err(Stopped::There),
             Ok(count) => return Ok(count),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                // Whoever waits for the answer says that it did not come.
-                if !is_ready(pipe.as_fd(), PollFlags::POLLIN, until) {
-                    return Err(Stopped::There);
-                }
+                is_ready(pipe.as_fd(), PollFlags::POLLIN, until);
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Stopped::Here(format!("its pipe: {error}"))),
@@ -192,11 +193,15 @@ mod tests {
     use super::*;
     use hotlease_wire::ids::LeaseId;
 
-    /// What becomes of these bytes from a worker: those that are saved, or why not; empty if the worker has to say it.
-    fn received(sent: &[&[u8]]) -> Result<Vec<u8>, String> {
+    /// What becomes of what this writes as a worker, in this time: the bytes that are saved, or why not; empty if the worker has to say it.
+    fn received_of(
+        state_bytes: u64,
+        within: Duration,
+        write: impl FnOnce(PipeWriter) + Send + 'static,
+    ) -> Result<Vec<u8>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let options = SwapOptions {
-            state_bytes: 16,
+            state_bytes,
             ..SwapOptions::new(folder.path())
         };
         let wanted = Wanted {
@@ -206,11 +211,11 @@ mod tests {
             lease: LeaseId([1; 8]),
         };
         let hold = Hold::take(folder.path(), wanted, "test", Duration::ZERO).expect("nobody has it");
-        let (reader, mut writer) = pipe().expect("a pipe");
-        writer.write_all(&sent.concat()).expect("it fits");
-        drop(writer);
+        let (reader, writer) = pipe().expect("a pipe");
+        let reader = without_waiting(reader).expect("our end");
         let part = hold.part(&options).expect("a file");
-        let until = Instant::now() + Duration::from_secs(30);
+        let until = Instant::now() + within;
+        std::thread::spawn(move || write(writer));
         let part = receive(reader, part, until).map_err(|stopped| match stopped {
             Stopped::There => String::new(),
             Stopped::Here(why) => why,
@@ -221,6 +226,30 @@ mod tests {
             .split_off(hotlease_wire::state::HEAD_BYTES);
         assert_eq!(saved.len() as u64, bytes);
         Ok(saved)
+    }
+
+    /// The same of these bytes.
+    fn received(sent: &[&[u8]]) -> Result<Vec<u8>, String> {
+        let sent = sent.concat();
+        received_of(16, Duration::from_secs(30), move |mut writer| {
+            // Where too much is announced, nobody reads the rest.
+            let _ = writer.write_all(&sent);
+        })
+    }
+
+    #[test]
+    fn a_worker_that_sends_without_end_is_stopped_in_time() {
+        let pieces = [&1_u64.to_le_bytes()[..], b"x"].concat().repeat(1000);
+        let (sender, ended) = std::sync::mpsc::channel();
+        let begun = Instant::now();
+        let received = received_of(1 << 40, Duration::from_millis(100), move |mut writer| {
+            while writer.write_all(&pieces).is_ok() {}
+            // Waited for below.
+            let _ = sender.send(());
+        });
+        assert_eq!(received, Err(String::new()));
+        assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        ended.recv().expect("its pipe is closed");
     }
 
     #[test]
