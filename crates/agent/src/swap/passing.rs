@@ -242,7 +242,7 @@ mod tests {
         let pieces = [&1_u64.to_le_bytes()[..], b"x"].concat().repeat(1000);
         let (sender, ended) = std::sync::mpsc::channel();
         let begun = Instant::now();
-        let received = received_of(1 << 40, Duration::from_millis(100), move |mut writer| {
+        let received = received_of(8 << 20, Duration::from_millis(100), move |mut writer| {
             while writer.write_all(&pieces).is_ok() {}
             // Waited for below.
             let _ = sender.send(());
