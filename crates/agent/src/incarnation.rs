@@ -246,7 +246,8 @@ impl Incarnation {
                 self.judge(&lease, &worker, None).await
             }
             (Some(worker), Err(NotUp::Because(mut why))) => {
-                let has_died = worker.is_closed();
+                // One that was never ready has said why itself, or its end is the reason.
+                let has_died = worker.has_been_ready() && worker.is_closed();
                 worker.kill();
                 if has_died {
                     let exit = worker.exited().await;
