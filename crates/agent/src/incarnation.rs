@@ -245,15 +245,8 @@ impl Incarnation {
                 }
                 self.judge(&lease, &worker, None).await
             }
-            (Some(worker), Err(NotUp::Because(mut why))) => {
-                // One that was never ready has said why itself, or its end is the reason.
-                let has_died = worker.has_been_ready() && worker.is_closed();
+            (Some(worker), Err(NotUp::Because(why))) => {
                 worker.kill();
-                if has_died {
-                    let exit = worker.exited().await;
-                    why.lasts &= exit.is_its_own();
-                    why.why = format!("{exit}: {}", why.why);
-                }
                 self.judge(&lease, &worker, Some(why)).await
             }
             (None, Err(NotUp::Because(why))) => (not_started(why), String::new()),

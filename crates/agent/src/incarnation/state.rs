@@ -1,6 +1,6 @@
 //! When the state of an incarnation is found, restored, saved and given up, where its lease has one.
 
-use super::{Incarnation, State, died};
+use super::{Incarnation, State, died, not_started};
 use crate::active_lease::LoadedCode;
 use crate::cause::KillReason;
 use crate::worker::{NotStarted, Worker};
@@ -41,16 +41,9 @@ impl Incarnation {
                 Err(why) => why,
             },
         };
-        let has_died = worker.is_closed();
         self.kill(KillReason::Unusable("its state was not restored"));
-        let (cause, output) = self.gone().await;
-        let NotStarted { mut why, mut lasts } = why;
-        if has_died {
-            why = format!("{cause}: {why}");
-            // Memory of the node may be there the next time.
-            lasts &= !matches!(cause, Cause::OutOfMemory);
-        }
-        Err(died((Cause::NotStarted { why, lasts }, output)))
+        let (_, output) = self.gone().await;
+        Err(died((not_started(why), output)))
     }
 
     /// At the end of its lease, where nothing runs: before it is killed.

@@ -83,13 +83,19 @@ pub(super) async fn restore(
             }
         }
     };
-    answer.map_err(|error| match error {
-        OrderError::Failed(why) => NotStarted::for_good(why),
-        OrderError::Died => NotStarted::for_good("its worker died meanwhile"),
-        OrderError::Silent => {
-            NotStarted::for_now(format!("its worker was not done within {} ms", limit.as_millis()))
+    match answer {
+        Ok(()) => Ok(()),
+        Err(OrderError::Failed(why)) => Err(NotStarted::for_good(why)),
+        Err(OrderError::Died) => {
+            // Who only closed its end serves nobody either.
+            worker.kill();
+            Err(NotStarted::from(&*worker.exited().await))
         }
-    })
+        Err(OrderError::Silent) => Err(NotStarted::for_now(format!(
+            "its worker was not done within {} ms",
+            limit.as_millis()
+        ))),
+    }
 }
 
 /// Why a state was not received.

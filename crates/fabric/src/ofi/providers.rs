@@ -193,7 +193,9 @@ pub const PROVIDERS: &[Quirks] = &[
         wait_fd: false,
         survives_peer: true,
         tested: Tested::Conformance,
-        trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented)",
+        trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented); 1.17 \
+                  never forgets a peer: a client that gets the UDP port of an earlier one of the same \
+                  worker is not heard, and says so after its probe's time; 2.4 hears it",
         learned: "fi_rxd(7), measured with 1.17 and 2.4",
     },
     Quirks {
