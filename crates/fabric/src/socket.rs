@@ -150,9 +150,8 @@ impl Socket {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let received = loop {
             match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut iov, Some(&mut control), flags) {
-                Err(nix::errno::Errno::EINTR) => continue,
-                // A peer that died with our message unread is a closed peer.
-                Err(nix::errno::Errno::ECONNRESET) => return Ok((0, Vec::new())),
+                // A peer that closed with our message unread: said once, ahead of what it sent before and of the end of file.
+                Err(nix::errno::Errno::EINTR | nix::errno::Errno::ECONNRESET) => continue,
                 result => break result.map_err(io::Error::from)?,
             }
         };
@@ -259,6 +258,18 @@ mod tests {
         assert_eq!(answer, ready);
         assert_eq!(crate::memory::read_sealed(fds[0].as_fd(), 5).unwrap(), b"hello");
         drop(a);
+        assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");
+    }
+
+    #[test]
+    fn what_a_peer_said_last_arrives_though_it_closed_with_our_message_unread() {
+        let (a, b) = Socket::pair().unwrap();
+        let file = sealed_copy("test", b"hello").unwrap();
+        a.send(&Answer::Done, &[file.as_fd()]).unwrap();
+        b.send(&Answer::Done, &[]).unwrap();
+        drop(a);
+        let (answer, fds) = b.receive::<Answer>().unwrap().expect("its last word");
+        assert_eq!((answer, fds.len()), (Answer::Done, 1));
         assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");
     }
 

@@ -17,6 +17,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
+/// At both clocks, of which one counts.
+const LOOKS: u32 = 8;
+
 /// See the module.
 pub(crate) struct State {
     pub(crate) config: ManagerConfig,
@@ -41,6 +44,23 @@ pub(crate) struct State {
     machine: Mutex<Machine>,
 }
 
+fn wall_ms() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since_1970.map_or(0, |since| since.as_millis() as u64)
+}
+
+/// Both clocks at one moment, as nearly as they can be read on a busy machine: what passed in between would be missing from the
+/// account of each lease that was granted before this start.
+fn clocks() -> (Instant, u64) {
+    let look = || {
+        let monotonic = Instant::now();
+        let wall_ms = wall_ms();
+        (monotonic.elapsed(), monotonic, wall_ms)
+    };
+    let (_, monotonic, wall_ms) = (1..LOOKS).fold(look(), |nearest, _| nearest.min(look()));
+    (monotonic, wall_ms)
+}
+
 impl State {
     /// `latest_ms`: the latest moment in the durable state.
     pub(crate) fn new(
@@ -49,8 +69,7 @@ impl State {
         machine: Machine,
         directory: Arc<Directory>,
     ) -> Self {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let wall_ms = since_1970.map_or(0, |since| since.as_millis() as u64);
+        let (started, wall_ms) = clocks();
         let authenticator = Arc::new(Authenticator::new(
             Arc::clone(&directory),
             config.issuers.take(),
@@ -70,7 +89,7 @@ impl State {
             readiness: Readiness::default(),
             asked_to_stop: watch::Sender::new(false),
             newest_agent: watch::Sender::new(None),
-            started: Instant::now(),
+            started,
             started_ms: wall_ms.max(latest_ms),
             ledger: rand::random(),
             offers: Offers::default(),
@@ -95,8 +114,7 @@ impl State {
 
     /// Milliseconds since 1970 by the machine's clock, with which credentials are dated.
     pub(crate) fn wall_ms(&self) -> u64 {
-        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        since_1970.map_or(0, |since| since.as_millis() as u64)
+        wall_ms()
     }
 
     /// Changes tenants or keys; when it returns, the change counts here.

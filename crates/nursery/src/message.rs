@@ -43,9 +43,8 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
     let received = loop {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         match recvmsg::<UnixAddr>(socket.as_fd().as_raw_fd(), &mut iov, Some(&mut control), flags) {
-            Err(Errno::EINTR) => continue,
-            // A peer that died with our message unread is a closed peer.
-            Err(Errno::ECONNRESET) => return Ok(None),
+            // A peer that closed with our message unread: said once, ahead of what it sent before and of the end of file.
+            Err(Errno::EINTR | Errno::ECONNRESET) => continue,
             result => break result?,
         }
     };
@@ -73,4 +72,22 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
     let message = decode(&bytes[..length]);
     let message = message.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     Ok(Some((message, fds)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+
+    #[test]
+    fn what_a_peer_said_last_arrives_though_it_closed_with_our_message_unread() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags).expect("two ends");
+        send(&a, &7_u32, &[std::io::stdin().as_fd()]).expect("sent");
+        send(&b, &8_u32, &[]).expect("sent");
+        drop(a);
+        let (said, fds) = receive::<u32>(&b).expect("read").expect("its last word");
+        assert_eq!((said, fds.len()), (7, 1));
+        assert!(receive::<u32>(&b).expect("read").is_none(), "end of file");
+    }
 }
