@@ -1,10 +1,10 @@
-//! Control groups, of version 1 or 2: limits on memory, processes and cores of each sandbox, where the agent may set them.
+//! Control groups of sandboxes (version 1 or 2): limits on memory, processes and cores, where the agent may set them.
 //!
 //! ```text
 //! <the agent's own group>/hotlease-<pid>-<start>/<sandbox>      one for each controller in version 1
 //! ```
 //!
-//! What a nursery leaves behind that was killed, the next one removes.
+//! A nursery that was killed leaves its folders behind; the next nursery removes them.
 
 use crate::root::Host;
 use std::fs;
@@ -13,29 +13,29 @@ use std::path::{Path, PathBuf};
 
 const PREFIX: &str = "hotlease-";
 
-/// The controllers that are used.
+/// Controllers in use.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpuset"];
 
-/// Folders in which sandboxes get groups, and whose controllers those are.
+/// Folder in which sandboxes get their groups, and the controllers of its hierarchy.
 struct Hierarchy {
     folder: PathBuf,
     controllers: Vec<&'static str>,
     unified: bool,
 }
 
-/// Where groups of sandboxes go.
+/// Hierarchies in which the groups of sandboxes are made.
 pub struct Groups {
     hierarchies: Vec<Hierarchy>,
     next: u64,
 }
 
-/// A sandbox's. Removed by [`Group::remove`] only.
+/// Control group of one sandbox. Only [`Group::remove`] removes it.
 pub struct Group {
     folders: Vec<(PathBuf, Vec<&'static str>, bool)>,
 }
 
 impl Groups {
-    /// Makes folders of this nursery's own, and says what cannot be limited.
+    /// Makes folders for this nursery; returns the resources that cannot be limited, and why.
     pub fn find() -> (Self, Vec<String>) {
         let mut groups = Self {
             hierarchies: Vec::new(),
@@ -67,7 +67,7 @@ impl Groups {
             .any(|hierarchy| hierarchy.controllers.contains(&controller))
     }
 
-    /// A new group with this process in it.
+    /// Makes a group and puts this process into it.
     pub fn make(&mut self, pid: libc::pid_t, processes: u32, memory_bytes: u64) -> io::Result<Group> {
         self.next += 1;
         let mut group = Group::none();
@@ -85,7 +85,7 @@ impl Groups {
                     copy_cpuset(&hierarchy.folder, &folder)?;
                 }
                 if hierarchy.controllers.contains(&"pids") {
-                    // One more for pid 1.
+                    // One more, for pid 1.
                     fs::write(folder.join("pids.max"), (u64::from(processes) + 1).to_string())?;
                 }
                 fs::write(folder.join("cgroup.procs"), pid.to_string())
@@ -102,7 +102,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// Removes the folders of this nursery. All groups in them are gone.
+    /// Removes the folders of this nursery, once all groups in them are gone.
     pub fn close(&self) {
         for hierarchy in &self.hierarchies {
             remove_with_processes(&hierarchy.folder);
@@ -111,18 +111,18 @@ impl Groups {
 }
 
 impl Group {
-    /// In which there is nothing.
+    /// A group without folders, which limits nothing.
     pub fn none() -> Self {
         Self { folders: Vec::new() }
     }
 
-    /// This process, with all its threads, is in it from now on.
+    /// Moves a process, with all its threads, into the group.
     pub fn join(&self, pid: libc::pid_t) -> io::Result<()> {
         let mut folders = self.folders.iter();
         folders.try_for_each(|(folder, ..)| fs::write(folder.join("cgroup.procs"), pid.to_string()))
     }
 
-    /// Memory of all its processes together; 0: no limit.
+    /// Limits the memory of all processes of the group together; 0: no limit.
     pub fn limit_memory(&self, bytes: u64) -> io::Result<()> {
         for (folder, controllers, unified) in &self.folders {
             if !controllers.contains(&"memory") {
@@ -138,7 +138,8 @@ impl Group {
                 true => ("memory.max", "memory.swap.max"),
                 false => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
             };
-            // In version 1 memory with swap is never below memory: what is raised must be raised first.
+            // In version 1 the limit of memory with swap is never below that of memory: to raise both, raise the former
+            // first.
             let swap = folder.join(swap);
             let with_swap = if *unified && bytes != 0 {
                 "0".to_owned()
@@ -156,7 +157,7 @@ impl Group {
         Ok(())
     }
 
-    /// The processors that it may use.
+    /// Limits the group to these processors; none: all that the folder above has.
     pub fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();
         let sets = self
@@ -174,7 +175,8 @@ impl Group {
         Ok(())
     }
 
-    /// Whether the kernel has killed something in it for want of memory; none: it does not count that here.
+    /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills
+    /// here.
     pub fn out_of_memory(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
@@ -188,7 +190,7 @@ impl Group {
         })
     }
 
-    /// Removes what is empty: whether nothing is left.
+    /// Removes the folders that are empty; returns whether all are gone.
     pub fn remove(&mut self) -> bool {
         self.folders.retain(|(folder, ..)| match fs::remove_dir(folder) {
             Ok(()) => false,
@@ -198,9 +200,9 @@ impl Group {
     }
 }
 
-/// A group of the agent's, as the kernel names it.
+/// One of the agent's groups, as the kernel lists it.
 struct Candidate {
-    /// Where its own group is, in the nursery's view.
+    /// Path of the agent's group, seen from the nursery.
     own: PathBuf,
     controllers: Vec<&'static str>,
     unified: bool,
@@ -211,7 +213,7 @@ fn known(names: &str, separator: char) -> Vec<&'static str> {
     CONTROLLERS.into_iter().filter(|known| is_named(known)).collect()
 }
 
-/// The agent's groups, which are the nursery's, where their file systems are mounted.
+/// Lists the agent's groups (the nursery is in the same ones), as far as their file systems are mounted.
 fn candidates() -> Vec<Candidate> {
     let own = fs::read_to_string(Host::path("/proc/self/cgroup")).unwrap_or_default();
     let mounts = fs::read_to_string(Host::path("/proc/self/mountinfo")).unwrap_or_default();
@@ -271,7 +273,8 @@ impl Candidate {
             });
         }
         match self.unified {
-            // A group with processes in it gives nothing to groups below it, so the agent's is a neighbour of its sandboxes'.
+            // A group that has processes cannot hand controllers down, so sandboxes get a folder beside the agent's own
+            // group.
             true => {
                 let above = self
                     .own
@@ -308,7 +311,7 @@ impl Candidate {
             false => Ok(()),
         };
         if let Err(error) = enabled {
-            // Nothing is in it.
+            // The folder is empty.
             let _ = fs::remove_dir(&made.folder);
             return Err(error);
         }
@@ -316,12 +319,12 @@ impl Candidate {
     }
 }
 
-/// As operators know it.
+/// The path as operators know it: without `/host`.
 fn shown(path: &Path) -> String {
     path.display().to_string().trim_start_matches("/host").to_owned()
 }
 
-/// Hands controllers down two levels in version 2; at least one.
+/// Hands controllers down two levels in version 2. Fails only if not one of them could be handed down.
 fn enable(above: &Path, folder: &Path, controllers: &mut Vec<&'static str>) -> io::Result<()> {
     let mut last = io::Error::other("it has no controllers");
     controllers.retain(|name| {
@@ -338,7 +341,8 @@ fn enable(above: &Path, folder: &Path, controllers: &mut Vec<&'static str>) -> i
     if controllers.is_empty() { Err(last) } else { Ok(()) }
 }
 
-/// A new group of version 1 has neither cores nor memory until it is told.
+/// Copies processors and memory nodes from the group above: a new group of version 1 has neither until they are
+/// written.
 fn copy_cpuset(from: &Path, to: &Path) -> io::Result<()> {
     for file in ["cpuset.mems", "cpuset.cpus"] {
         let own = fs::read_to_string(from.join(file))?;
@@ -352,13 +356,13 @@ fn own_name() -> String {
     format!("{PREFIX}{pid}-{}", started(pid).unwrap_or(0))
 }
 
-/// When a process was started, in the kernel's ticks: with its number, a name that is never used again.
+/// Start time of a process in the kernel's ticks. Together with the pid it makes a name that is never used again.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(Host::path(format!("/proc/{pid}/stat"))).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Removes what nurseries left that are gone.
+/// Removes the folders of nurseries that have ended.
 fn sweep(place: &Path) {
     let Ok(entries) = fs::read_dir(place) else { return };
     for entry in entries.flatten() {
@@ -383,6 +387,7 @@ fn remove_with_processes(folder: &Path) {
         let folders = entries.flatten().filter(|entry| entry.path().is_dir());
         folders.for_each(|entry| remove_with_processes(&entry.path()));
     }
-    // A nursery takes its sandboxes along; what is left is about to end, and the next sweep finds the folder empty.
+    // A nursery's sandboxes die with it. Processes that are still here are about to end; the next sweep finds the
+    // folder empty.
     let _ = fs::remove_dir(folder);
 }

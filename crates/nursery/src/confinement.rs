@@ -1,4 +1,4 @@
-//! What a process of a sandbox gives up before its program runs: capabilities, files, system calls.
+//! Steps by which a process of a sandbox gives up capabilities, file access and system calls before its program runs.
 
 use crate::kernel;
 use landlock::{
@@ -13,10 +13,10 @@ use seccompiler::BpfProgram;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Capabilities that any kernel may have; those that this one does not have are refused.
+/// Upper bound of capability numbers. The kernel refuses numbers that it does not know.
 const CAPABILITIES: u32 = 64;
 
-/// No program that is run from now on gives any capability, whatever its file says.
+/// Ensures that no program run from now on gains a capability, whatever its file says.
 pub fn forbid_capabilities() -> io::Result<()> {
     for number in 0..CAPABILITIES {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
@@ -30,7 +30,7 @@ pub fn forbid_capabilities() -> io::Result<()> {
     Ok(())
 }
 
-/// It has none from now on.
+/// Drops all capabilities of the calling process.
 pub fn give_up_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets {
@@ -43,7 +43,7 @@ pub fn give_up_capabilities() -> io::Result<()> {
 
 /// Whether this kernel has Landlock.
 pub fn has_landlock() -> bool {
-    // SAFETY: asks for the version; no memory is read or written.
+    // SAFETY: queries the version; no memory is read or written.
     let version = unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
@@ -55,7 +55,8 @@ pub fn has_landlock() -> bool {
     version > 0
 }
 
-/// Of a zygote, whose forks have other files than it has: sockets with names in the abstract, and signals, stay inside.
+/// Confines a zygote, without restricting files, because its forks have other files than it has: abstract Unix sockets
+/// and signals stay inside.
 pub fn limit_reach() -> io::Result<()> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     Ruleset::default()
@@ -67,19 +68,20 @@ pub fn limit_reach() -> io::Result<()> {
         .map(drop)
 }
 
-/// Which ports of TCP there are, where the kernel has a Landlock that knows of them.
+/// TCP ports that a program may reach, where the kernel's Landlock has rules for TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tcp {
-    /// None.
+    /// No port.
     None,
-    /// This one, to connect to.
+    /// May connect to this port only.
     To(u16),
-    /// All.
+    /// Every port.
     Any,
 }
 
-/// A second line behind the mounts: files are read and run everywhere in the sandbox's root, and written only in `writable`;
-/// sockets with names in the abstract, and signals, stay inside; TCP as it says.
+/// Sets up Landlock as a second line of defence behind the mounts. Files may be read and run everywhere in the
+/// sandbox's root, and written only in `writable`; abstract Unix sockets and signals stay inside; TCP is limited as
+/// `tcp` says.
 pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> {
     let failed = |error: &dyn std::fmt::Display| io::Error::other(error.to_string());
     let all = AccessFs::from_all(ABI::V6);
@@ -115,7 +117,7 @@ pub fn limit_files(writable: &[PathBuf], tcp: Tcp) -> io::Result<RulesetStatus> 
     Ok(status.ruleset)
 }
 
-/// For good.
+/// Limits the system calls of the calling thread, and of everything that it starts, for good.
 pub fn limit_system_calls(filter: &BpfProgram) -> io::Result<()> {
     kernel::limit_system_calls(filter)
 }

@@ -1,9 +1,10 @@
-//! Containers: the runtimes that a site may have, and how each is told what they all need to know.
+//! Container runtimes that a site may have, and the command line, environment and bundle that each of them gets.
 //!
-//! A container is made by a runtime, within what the nursery makes for every sandbox: pid 1 of namespaces of its own, with no rights,
-//! starts the runtime in place of the program. So the kernel ends a container however its runtime, the nursery or the agent
-//! dies; what the runtime writes (bundles, states, locks) is in memory that goes with it; limits and verdicts are those of any
-//! sandbox; and a runtime that is fooled has nothing to give away.
+//! The runtime makes the container within the usual sandbox: pid 1 of the sandbox's namespaces, without rights, starts
+//! the runtime in place of the program. This has four effects. The kernel ends the container however its runtime, the
+//! nursery or the agent dies. Everything that the runtime writes (bundles, states, locks) is in memory that goes with
+//! the container. Limits and the record of how the program ended are those of any sandbox. A runtime that is fooled has
+//! nothing to give away.
 //!
 //! ```text
 //! agent ──► nursery ──► pid 1 of a sandbox ──► crun, ch-run, ... ──► the worker
@@ -19,18 +20,19 @@ use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// What makes containers on a node, and of what.
+/// Runtime of a node's containers, and their image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Containers {
-    /// Whose command line it has.
+    /// The runtime, which decides the command line.
     pub runtime: Runtime,
-    /// The runtime's program; absolute.
+    /// Path of the runtime's program; absolute.
     pub program: OsString,
-    /// What is in them: a folder, or a file of the runtime's kind; none: the host's system folders, as in kind `namespace`.
+    /// Image of the containers: a folder, or a file in the runtime's own format. `None`: the host's system folders, as
+    /// in kind `namespace`.
     pub image: Option<OsString>,
 }
 
-/// A runtime, by the command line that it has.
+/// A container runtime, identified by its command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Runtime {
     /// OCI bundles.
@@ -45,20 +47,20 @@ pub enum Runtime {
     PodmanHpc,
 }
 
-/// A folder or file that is put into a container.
+/// A folder or file that is bound into a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bind {
-    /// Where the runtime finds it.
+    /// Path at which the runtime finds it.
     pub source: PathBuf,
-    /// In the container.
+    /// Path in the container.
     pub target: PathBuf,
     pub writable: bool,
 }
 
-/// What all runtimes are told.
+/// Description of a container that every runtime gets.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
-    /// A folder, or a file of the runtime's kind.
+    /// A folder, or a file in the runtime's own format.
     pub image: &'a Path,
     pub binds: &'a [Bind],
     pub environment: &'a [(OsString, OsString)],
@@ -68,7 +70,7 @@ pub(crate) struct Told<'a> {
 }
 
 impl Runtime {
-    /// All of them, the one that is taken where a site names none first.
+    /// All runtimes. The first is the default where a site names none.
     pub const ALL: [Self; 5] = [
         Self::Crun,
         Self::ChRun,
@@ -77,7 +79,7 @@ impl Runtime {
         Self::PodmanHpc,
     ];
 
-    /// The name of its program.
+    /// Name of the runtime's program.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crun => "crun",
@@ -88,7 +90,7 @@ impl Runtime {
         }
     }
 
-    /// The package of Debian that it is in.
+    /// Debian package that contains the program.
     pub fn package(self) -> Option<&'static str> {
         match self {
             Self::Crun => Some("crun"),
@@ -97,23 +99,23 @@ impl Runtime {
         }
     }
 
-    /// Whose program this is.
+    /// Runtime that a program belongs to, by the program's name.
     pub fn of(program: &Path) -> Option<Self> {
         let name = program.file_name()?;
         Self::ALL.into_iter().find(|runtime| name == runtime.name())
     }
 
-    /// Whether it can do with the host's system folders for an image, and runs without anything else of the host.
+    /// Whether the runtime can use the host's system folders as an image, and runs without any other file of the host.
     pub fn is_bare(self) -> bool {
         matches!(self, Self::Crun | Self::ChRun)
     }
 
-    /// Whether its containers hold code of people who do not trust each other.
+    /// Whether its containers may hold code of users who do not trust each other.
     pub fn confines(self) -> bool {
         self == Self::Crun
     }
 
-    /// What its containers lack of a site's policy, on any machine.
+    /// Parts of a site's policy that its containers never enforce, on any host.
     pub fn lacking(self) -> &'static [&'static str] {
         match self {
             Self::Crun => &[],
@@ -128,37 +130,38 @@ impl Runtime {
         }
     }
 
-    /// Whether it ends when the container runs, which is then a child of whoever started it.
+    /// Whether the runtime's program ends once the container runs. The container is then a child of the process that
+    /// started the runtime.
     pub(crate) fn leaves(self) -> bool {
         self == Self::Crun
     }
 
-    /// Whether a death by signal N shows as exit status 128 + N.
+    /// Whether it reports a death by signal N as exit status 128 + N.
     pub(crate) fn tells_signals_as_status(self) -> bool {
         self == Self::PodmanHpc
     }
 
-    /// The descriptor at which it passes something on to the container.
+    /// The descriptor that it passes on to the container.
     pub(crate) fn input_at(self) -> i32 {
         match self {
-            // What it gives the container as standard input is a pipe of its own.
+            // Podman gives the container a pipe of its own as standard input.
             Self::PodmanHpc => 3,
             _ => libc::STDIN_FILENO,
         }
     }
 
-    /// Its arguments, without its name; `work` is a folder of its own.
+    /// Arguments of the runtime, without its name. `work` is a folder for the runtime alone.
     pub(crate) fn arguments(self, told: &Told<'_>, work: &Path) -> Vec<OsString> {
         let mut all = Arguments::default();
         match self {
             Self::Crun => {
                 all.set("--root=", work.join("state"));
-                // Limits are set on all that the sandbox is, from outside.
+                // Limits are set from outside, on the whole sandbox.
                 all.add("--cgroup-manager=disabled");
                 all.set("--log=", work.join("log"));
                 all.add("run");
                 all.add("--detach");
-                // The sandbox has one already.
+                // The sandbox already has a keyring.
                 all.add("--no-new-keyring");
                 all.set("--pid-file=", work.join("pid"));
                 all.set("--bundle=", work);
@@ -167,9 +170,9 @@ impl Runtime {
             }
             Self::ChRun => {
                 all.set("--cd=", told.directory);
-                // Which it would make up, so that they can be written.
+                // Otherwise ch-run would make a passwd file up, which needs writable files.
                 all.add("--no-passwd");
-                // It has its own opinion of this one.
+                // ch-run sets HOME itself unless it is told.
                 for (name, value) in told.environment.iter().filter(|(name, _)| name == "HOME") {
                     all.add(joined([name, OsStr::new("="), value], "--set-env="));
                 }
@@ -185,7 +188,8 @@ impl Runtime {
             Self::Apptainer | Self::Singularity => {
                 all.add("--silent");
                 all.add("exec");
-                // Nothing of the host's but what is bound; its environment comes by names of the runtime's.
+                // Shows nothing of the host except what is bound. The container's environment comes in variables with
+                // the runtime's prefix.
                 all.add("--containall");
                 all.add("--cleanenv");
                 all.add("--no-privs");
@@ -207,7 +211,7 @@ impl Runtime {
                 all.add("run");
                 all.add("--rm");
                 all.add("--read-only");
-                // That of the sandbox.
+                // The network of the sandbox, not of the host.
                 all.add("--network=host");
                 all.add("--cap-drop=all");
                 all.add("--security-opt=no-new-privileges");
@@ -238,11 +242,11 @@ impl Runtime {
         all.0
     }
 
-    /// Its own environment, by which the container gets that of its program.
+    /// Environment of the runtime, which also carries the environment of the container's program.
     pub(crate) fn environment(self, told: &Told<'_>) -> Vec<(OsString, OsString)> {
         let prefix = match self {
-            // It is in the bundle. What is to be found nowhere are the programs by which users who may map more than themselves do
-            // so: it asks them first, and they refuse.
+            // crun's program gets its environment from the bundle. This PATH hides `newuidmap` and `newgidmap`: crun
+            // would run them first to map more users than its own, and they refuse.
             Self::Crun => return vec![("PATH".into(), "/proc/empty".into())],
             Self::ChRun | Self::PodmanHpc => "",
             Self::Apptainer => "APPTAINERENV_",
@@ -252,7 +256,7 @@ impl Runtime {
         for (name, value) in told.environment {
             all.push((joined([name.as_os_str()], prefix), value.clone()));
         }
-        // Of which each wants some to be there.
+        // Each runtime expects some of these variables.
         for (name, value) in [
             ("HOME", "/tmp"),
             ("USER", "user"),

@@ -1,13 +1,14 @@
-//! Directories of the host that a lease has declared: which, and how they are opened.
+//! Directories of the host that a lease has declared, and how they are opened.
 //!
 //! ```text
 //! /lustre/scratch / alice / runs/7
 //! trusted           own     beneath
 //! ```
 //!
-//! What is `trusted` an operator has written; links in it are followed, as the operator does. What is `own` is named for a tenant,
-//! in a folder where others may make entries: no link is followed there. What is `beneath` belongs to the tenant: links in it
-//! lead nowhere else, and on the way to it whoever it is shown as needs to be let through.
+//! An operator wrote the `trusted` part; links in it are followed, because the operator made them. The `own` part is
+//! named after a tenant, in a folder where others may make entries: no link is followed there. The `beneath` part
+//! belongs to the tenant: links in it cannot lead out of it, and the user that the sandbox has there needs permission
+//! for each folder on the way.
 
 use crate::policy::{Mount, bytes};
 use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
@@ -16,37 +17,37 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-/// See the module.
+/// A directory of the host that a lease has declared, in the three parts `trusted`, `own` and `beneath`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Declared {
-    /// Absolute.
+    /// Path that an operator wrote; absolute.
     #[serde(with = "bytes")]
     pub trusted: PathBuf,
-    /// Relative to it; may be empty.
+    /// Path below `trusted`, named after the tenant; relative, may be empty.
     #[serde(with = "bytes")]
     pub own: PathBuf,
-    /// Relative to that; may be empty.
+    /// Path below `own`, which the tenant chose; relative, may be empty.
     #[serde(with = "bytes")]
     pub beneath: PathBuf,
-    /// Absolute, in the sandbox.
+    /// Path in the sandbox; absolute.
     #[serde(with = "bytes")]
     pub target: PathBuf,
-    /// Whether it may be changed.
+    /// Whether the sandbox may write it.
     pub writable: bool,
-    /// Where sandboxes have users of their own: whether they have the rights of the owner of `own` in it, who then owns what they
-    /// make. Otherwise those that everybody has.
+    /// Where sandboxes have users of their own: whether they have the rights of the owner of `own` in the directory,
+    /// who then owns the files that they make. Otherwise they have the rights of other users.
     pub as_owner: bool,
 }
 
 impl Declared {
-    /// Where it is on the host.
+    /// Path of the directory on the host.
     pub fn source(&self) -> PathBuf {
-        // Joining nothing would leave a slash at the end.
+        // Joining an empty path would leave a slash at the end.
         let parts = [&self.trusted, &self.own, &self.beneath];
         parts.into_iter().flat_map(|part| part.components()).collect()
     }
 
-    /// Why there cannot be such a mount, whatever the host has.
+    /// Why such a mount is impossible, whatever the host has.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain(&self.own) || !is_plain(&self.beneath) {
@@ -60,7 +61,7 @@ impl Declared {
         .fault()
     }
 
-    /// Whether it is there, as far as whoever calls this can see. What is shown later is opened anew.
+    /// Checks that the directory exists, as far as the calling process can see. A later mount opens it anew.
     pub fn check(&self) -> io::Result<()> {
         let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
         let base = self.base(&root)?;
@@ -70,19 +71,20 @@ impl Declared {
         self.beneath(&base).map(drop)
     }
 
-    /// What the site has granted, below this root.
+    /// Opens `trusted` and `own` below this root: the directory that the site has granted.
     pub(crate) fn base(&self, root: &impl AsFd) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let trusted = openat2(root, &self.trusted, FOLDER, Mode::empty(), resolve)?;
         below(trusted, &self.own, ResolveFlags::NO_SYMLINKS)
     }
 
-    /// What is shown of that.
+    /// Opens `beneath` in that directory: what the sandbox is shown.
     pub(crate) fn beneath(&self, base: &OwnedFd) -> io::Result<OwnedFd> {
         below(base.try_clone()?, &self.beneath, ResolveFlags::empty())
     }
 
-    /// Who a sandbox of a nursery of root's is in it, user and group of the host's; none: nobody in particular.
+    /// User and group of the host whose rights a sandbox has in the directory, where the nursery is root's; `None`: the
+    /// sandbox's own user.
     pub(crate) fn owner(&self, base: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
         let found = fstat(base)?;
         match (self.as_owner, found.st_uid) {
@@ -98,7 +100,7 @@ impl Declared {
     }
 }
 
-/// In place of root's group, whose rights nobody gets.
+/// Takes the place of root's group, whose rights no sandbox gets.
 const NOBODY: u32 = 65534;
 
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

@@ -1,7 +1,9 @@
-//! Pid 1 of a sandbox: makes what is inside, waits for its program, starts it, reaps, and takes everything along at its end.
+//! Pid 1 of a sandbox: makes the inside, waits for its program, starts it, reaps, and ends everything in the sandbox
+//! with itself.
 //!
-//! It is a copy of the nursery that execs nothing, so every step until the program's own start is this code. Nobody in the
-//! sandbox can look into it or signal it: it is not dumpable, and the kernel protects a pid 1 from its own namespace.
+//! It is a copy of the nursery that never execs, so all code that runs before the program starts is this code. No
+//! process in the sandbox can inspect it, because it is not dumpable, nor signal it, because the kernel protects pid 1
+//! from its own namespace.
 
 use crate::confinement::{self, Tcp};
 use crate::container::making::Common;
@@ -28,75 +30,76 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// From the nursery.
+/// Message from the nursery to pid 1.
 #[derive(Serialize, Deserialize)]
 pub enum Told {
-    /// Its user and groups are set up.
+    /// The user and group maps are written.
     Prepare,
-    /// It is in its control groups, as what it starts from now on will be. Told to those who start something before they know what to
-    /// run.
+    /// Pid 1 is in its control groups, and so is everything that it starts from now on. Sent only to a pid 1 that
+    /// starts a process before it knows the program.
     Grouped,
-    /// Descriptors: standard input, output, a [`Described`], a tree for each mount.
+    /// Start a program. Descriptors: standard input, output, a [`Described`], a tree for each mount.
     Start {
-        /// Where each tree goes, and whether it may be written.
+        /// Path of each tree, and whether it may be written.
         targets: Vec<(OsString, bool)>,
-        /// Whether its loopback has a way to object storage.
+        /// Whether the sandbox's loopback gives access to object storage.
         storage: bool,
     },
-    /// Its program is being forked from a zygote; descriptor: where the fork reports.
+    /// A zygote is forking the program. Descriptor: the pipe in which the fork reports.
     Forking,
 }
 
-/// To the nursery.
+/// Message from pid 1 to the nursery.
 #[derive(Serialize, Deserialize)]
 pub enum Word {
-    /// It waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of its own, and its
+    /// Pid 1 waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of pid 1, and its
     /// namespaces.
     Prepared,
-    /// Descriptor: a pidfd of its program. If that is a zygote: three namespaces of the sandbox's, too. If it has a way to object storage:
-    /// the listener of that.
+    /// The program runs. Descriptors: a pidfd of the program; if it is a zygote, also three namespaces of the sandbox;
+    /// if it has access to object storage, also the listener for that.
     Started,
-    /// It is about to end.
+    /// Pid 1 is about to end.
     Failed { what: String },
-    /// Its program's exit status, or else the signal that killed it, negative. It is about to end, unless the program was a zygote.
+    /// The program's exit status, or the negative signal that killed it. Pid 1 is about to end, unless the program was
+    /// a zygote.
     Ended { status: i32 },
-    /// The end of what was forked from this sandbox's zygote: its number here, and its status.
+    /// The end of a process that was forked from this sandbox's zygote: its pid in this sandbox, and its status.
     Reaped { pid: i32, status: i32 },
 }
 
-/// What its program sees.
+/// Root file system that a program sees.
 pub enum View {
-    /// A root made of pieces of the host's.
+    /// A root made of pieces of the host.
     Pieces(Template),
-    /// What a container's runtime makes.
+    /// A root that a container runtime makes.
     Container(Box<Common>),
 }
 
-/// What pid 1 needs to know.
+/// Parameters of pid 1.
 pub struct Inside<'a> {
     pub view: &'a View,
     pub policy: &'a Policy,
     pub filter: &'a BpfProgram,
-    /// That of programs with a way to object storage.
+    /// Filter of programs with access to object storage.
     pub filter_with_storage: &'a BpfProgram,
-    /// That of zygotes.
+    /// Filter of zygotes.
     pub filter_of_zygotes: &'a BpfProgram,
-    /// Whether the nursery is root, and the sandbox thus another user.
+    /// Whether the nursery runs as root, so that the sandbox runs as another user.
     pub by_root: bool,
-    /// Whether it shares the host's network.
+    /// Whether the sandbox shares the host's network.
     pub network: bool,
 }
 
-/// The descriptor that everything else comes through.
+/// Descriptor of the socket to the nursery, over which all other descriptors arrive.
 const SOCKET: i32 = 3;
 
 impl Inside<'_> {
-    /// The life of pid 1, with its end of the socket to the nursery.
+    /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
         let status = match only_socket(socket, "/host/dev/null") {
             Ok(socket) => match self.prepare_and_start(&socket) {
                 Ok(status) => {
-                    // A nursery that is gone has no use for it.
+                    // Fails if the nursery is gone, which needs no report.
                     let _ = send(&socket, &Word::Ended { status }, &[]);
                     0
                 }
@@ -108,7 +111,7 @@ impl Inside<'_> {
             },
             Err(_) => 1,
         };
-        // No destructors or buffers of the nursery's.
+        // Skips destructors and buffers of the nursery.
         // SAFETY: ends the process.
         unsafe { libc::_exit(status) }
     }
@@ -130,7 +133,7 @@ impl Inside<'_> {
             Some((Told::Start { targets, storage }, fds)) => (targets, storage, fds),
             _ => return Err(gone()),
         };
-        // While it has the capability to switch its loopback on.
+        // Before capabilities are dropped: switching the loopback on needs one.
         let listener = match storage {
             true => Some(loopback::listen().map_err(step("opening a way to object storage"))?),
             false => None,
@@ -146,7 +149,7 @@ impl Inside<'_> {
         let is_zygote = !parent.is_empty();
         drop(told);
         drop((pidfd, parent, listener));
-        // What follows is simple; in case it is not.
+        // The code below is simple; the filter limits the damage of an error in it.
         confinement::limit_system_calls(self.filter).map_err(step("limiting the system calls of pid 1"))?;
         if is_zygote {
             keeping::keep(socket, pid).map_err(step("waiting for workers"))?;
@@ -175,9 +178,10 @@ impl Inside<'_> {
         confinement::forbid_capabilities().map_err(step("forbidding capabilities"))
     }
 
-    /// What every pid 1 of ours is, and has of its own.
+    /// Sets what every pid 1 needs: death with the nursery, privacy, a session, a keyring, a host name.
     pub fn be_pid_1(&self) -> Result<(), StepError> {
-        // After the user, whose change forgets it. A nursery that is gone already closes the socket.
+        // After the change of user, which resets it. If the nursery has ended before this call, its closed socket shows
+        // that.
         kernel::die_with_parent().map_err(step("binding its life to the nursery's"))?;
         kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
         setsid().map_err(step("making a session"))?;
@@ -265,7 +269,8 @@ impl Inside<'_> {
         if confinement::has_landlock() {
             confinement::limit_reach().map_err(step("setting up Landlock"))?;
         }
-        // Its workers are the second processes of their namespaces, and so not it: libraries know by their number that they were forked.
+        // Uses up pid 2. A zygote's workers have pid 2 in their namespaces; libraries compare pids to notice that they
+        // were forked.
         // SAFETY: this process has one thread.
         match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
             // SAFETY: ends the process.
@@ -285,11 +290,11 @@ impl Inside<'_> {
     }
 }
 
-/// A program that runs.
+/// The program of a sandbox, started.
 struct Begun {
     pid: libc::pid_t,
     pidfd: OwnedFd,
-    /// If it is a zygote: the namespaces that those of its workers are made in.
+    /// Of a zygote: the namespaces in which the namespaces of its workers are made.
     parent: Vec<OwnedFd>,
 }
 
@@ -303,7 +308,8 @@ impl Begun {
     }
 }
 
-/// Nothing of the nursery's stays open but the socket: not its socket to the agent, nor other sandboxes'.
+/// Closes all descriptors of the nursery except the socket, among them its socket to the agent and those to other
+/// sandboxes.
 pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     let null = fs::File::options().read(true).write(true).open(null)?;
     nix::unistd::dup2_stdin(&null)?;
@@ -312,12 +318,12 @@ pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     drop(null);
     let socket = socket.into_raw_fd();
     if socket != SOCKET {
-        // SAFETY: whatever had this number belongs to the nursery's state, which nobody here uses or drops.
+        // SAFETY: whatever had this number belongs to the nursery's state, which no code in this process uses or drops.
         let moved = unsafe { libc::dup3(socket, SOCKET, libc::O_CLOEXEC) };
         nix::errno::Errno::result(moved)?;
     }
     kernel::close_from(SOCKET as u32 + 1)?;
-    // SAFETY: made or given up above.
+    // SAFETY: the descriptor was made above, or given up by its owner.
     Ok(unsafe { OwnedFd::from_raw_fd(SOCKET) })
 }
 
@@ -325,7 +331,7 @@ fn gone() -> StepError {
     step("hearing of the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
 }
 
-/// What was described, bounded, whoever wrote it.
+/// Reads a described program; checks its length, because the writer is not trusted.
 pub fn read(file: OwnedFd) -> io::Result<Described> {
     let file = fs::File::from(file);
     let length = file.metadata()?.len();
@@ -340,15 +346,15 @@ pub fn read(file: OwnedFd) -> io::Result<Described> {
     hotlease_wire::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// A program as the kernel wants it, made before the fork.
+/// A program as the kernel takes it, built before the fork.
 pub struct Run {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     directory: PathBuf,
-    /// The number of the descriptor that it finds its input at.
+    /// Descriptor at which the program finds its input.
     pub input_at: i32,
-    /// What a zygote gets its orders by.
+    /// Socket from which a zygote reads its orders.
     orders: Option<OwnedFd>,
 }
 
@@ -374,7 +380,7 @@ impl Run {
         })
     }
 
-    /// Starts it with these streams.
+    /// Starts the program with these streams.
     pub fn start(
         &self,
         input: OwnedFd,
@@ -394,7 +400,7 @@ impl Run {
                     Err(error) => error,
                 };
                 let code = error.raw_os_error().unwrap_or(libc::EIO);
-                // Nobody else could say why.
+                // The only way to report the error.
                 let _ = (&failing).write_all(&code.to_ne_bytes());
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(127) }
@@ -404,7 +410,7 @@ impl Run {
         drop((failing, input, output));
         let mut code = [0; 4];
         match failure.read_exact(&mut code) {
-            // It was closed by the program's start, or by the death of the process, which is told as such.
+            // The pipe was closed by the program's start, or by the death of the process, which is reported as such.
             Err(_) => Ok((pid, pidfd)),
             Ok(()) => {
                 let error = io::Error::from_raw_os_error(i32::from_ne_bytes(code));
@@ -413,7 +419,7 @@ impl Run {
         }
     }
 
-    /// Becomes it.
+    /// Turns the calling process into the program.
     pub fn exec(&self, input: OwnedFd, output: OwnedFd) -> io::Error {
         let run = || -> io::Result<()> {
             kernel::put_at(&input, self.input_at)?;
@@ -422,7 +428,7 @@ impl Run {
             if let Some(orders) = &self.orders {
                 kernel::put_at(orders, ORDERS_AT)?;
             }
-            // The rest is closed by exec, which nothing of it survives.
+            // All other descriptors are closed on exec.
             if chdir(&self.directory).is_err() {
                 chdir("/")?;
             }
@@ -436,7 +442,7 @@ impl Run {
     }
 }
 
-/// Reaps whatever ends, until this one has: its status, or negative signal.
+/// Reaps every child that ends until this one has; returns its exit status or negative signal.
 fn reap_until(program: libc::pid_t) -> io::Result<i32> {
     loop {
         let mut status = 0;

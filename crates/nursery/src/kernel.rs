@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-/// Bits of mounts, as mount_setattr(2) has them.
+/// Attributes of mounts, as in mount_setattr(2).
 pub const READ_ONLY: u64 = 0x1;
 pub const NO_SET_USER_ID: u64 = 0x2;
 pub const NO_DEVICES: u64 = 0x4;
@@ -20,7 +20,7 @@ struct MountAttributes {
     user_namespace: u64,
 }
 
-/// Sets bits of a mount, and of all mounts on it if `deep`.
+/// Sets attributes of a mount, and of all mounts on it if `deep`.
 pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::Result<()> {
     let attributes = MountAttributes {
         set,
@@ -29,7 +29,7 @@ pub fn set_mount(fd: BorrowedFd<'_>, path: &CStr, deep: bool, set: u64) -> io::R
     set_attributes(fd, path, deep, &attributes)
 }
 
-/// Shows owners of files in a tree that is nowhere yet as this user namespace maps them.
+/// Maps the owners of files in a tree as this user namespace does. The tree must not be attached anywhere yet.
 pub fn map_owners(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     const IDMAP: u64 = 0x0010_0000;
     let attributes = MountAttributes {
@@ -61,13 +61,13 @@ fn set_attributes(
     checked(result).map(drop)
 }
 
-/// Bytes that [`stir`] stirs in.
+/// Number of bytes that [`stir`] mixes in.
 const STIRRED_BYTES: usize = 64;
 
-/// What this kernel gives as random numbers from now on depends on these bytes, too; only root may say so.
+/// Mixes these bytes into the kernel's random numbers; only root may do so.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub fn stir(random: &[u8; STIRRED_BYTES]) -> io::Result<()> {
     #[repr(C)]
     struct Pool {
@@ -85,7 +85,7 @@ pub fn stir(random: &[u8; STIRRED_BYTES]) -> io::Result<()> {
     let device = std::fs::File::open("/dev/urandom")?;
     // SAFETY: the structure is as long as it says, and valid for the length of the call.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), ADD, std::ptr::from_ref(&pool)) }.into())?;
-    // Stirred in is not given out: what was ready before would be given out first.
+    // The kernel would first give out numbers that it had prepared without these bytes, so it must reseed.
     // SAFETY: integers only.
     checked(unsafe { libc::ioctl(device.as_raw_fd(), RESEED) }.into()).map(drop)
 }
@@ -103,9 +103,9 @@ struct CloneArguments {
     tls: u64,
 }
 
-/// Switches an interface of this socket's network on.
+/// Switches on an interface of this socket's network.
 pub fn switch_on(socket: &OwnedFd, name: &CStr) -> io::Result<()> {
-    // SAFETY: the structure is numbers and letters, for which zeros are good.
+    // SAFETY: the structure holds numbers and letters, for which zeros are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     let letters = name.to_bytes();
     if letters.len() >= request.ifr_name.len() {
@@ -121,19 +121,19 @@ pub fn switch_on(socket: &OwnedFd, name: &CStr) -> io::Result<()> {
     Ok(())
 }
 
-/// Who one is after a fork.
+/// The two sides of a fork.
 pub enum Forked {
     Child,
     Parent { pid: libc::pid_t, pidfd: OwnedFd },
 }
 
-/// As fork(2), with these flags of clone(2): namespaces of the child's own, say.
+/// Forks as fork(2) does, with flags of clone(2), such as new namespaces for the child.
 ///
 /// # Safety
 /// The process has one thread: in a child of several, locks may be held for ever.
 pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
     let mut pidfd: libc::c_int = -1;
-    // A sibling's end is told as the caller's own.
+    // The end of a sibling is signalled to the caller's parent with the caller's own signal.
     let exit_signal = if flags & libc::CLONE_PARENT == 0 {
         libc::SIGCHLD
     } else {
@@ -163,7 +163,7 @@ pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
     }
 }
 
-/// A descriptor of a process that this one will reap.
+/// Opens a descriptor of a process that this one will reap.
 pub fn open_pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
     // SAFETY: integers only.
     let fd = checked(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -171,7 +171,7 @@ pub fn open_pidfd(pid: libc::pid_t) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// Waits for this child, and reaps it: its exit status, or else the signal that killed it, negative.
+/// Waits for this child and reaps it; returns its exit status or the negative signal that killed it.
 pub fn wait_for(pid: libc::pid_t) -> io::Result<i32> {
     loop {
         let mut status = 0;
@@ -184,7 +184,7 @@ pub fn wait_for(pid: libc::pid_t) -> io::Result<i32> {
     }
 }
 
-/// A child that has ended and was not reaped.
+/// Finds a child that has ended and was not reaped.
 pub fn dead() -> io::Result<Option<libc::pid_t>> {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     loop {
@@ -203,7 +203,7 @@ pub fn dead() -> io::Result<Option<libc::pid_t>> {
     }
 }
 
-/// A status as wait(2) has it.
+/// Converts a status of wait(2): exit status, or negative signal.
 pub fn told(status: libc::c_int) -> i32 {
     match libc::WIFEXITED(status) {
         true => libc::WEXITSTATUS(status),
@@ -211,14 +211,15 @@ pub fn told(status: libc::c_int) -> i32 {
     }
 }
 
-/// Lets the calling thread, and what it starts, call no more than `filter` lets it.
+/// Limits the system calls of the calling thread, and of everything that it starts, by this filter.
 pub fn limit_system_calls(filter: &[seccompiler::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast::<libc::sock_filter>().cast_mut(),
     };
-    // Kernels before 5.16 turn speculation around stores off with a filter, which slows down every load after a store. That
-    // keeps code from being read by other code of the same process; here all code of a process is of one lease.
+    // Kernels before 5.16 disable speculation around stores when a filter is installed, which slows down every load
+    // after a store. That protects code from other code in the same process; here all code of a process belongs to one
+    // lease.
     // SAFETY: the program is valid for the length of the call, which copies it.
     let result = unsafe {
         libc::syscall(
@@ -231,7 +232,7 @@ pub fn limit_system_calls(filter: &[seccompiler::sock_filter]) -> io::Result<()>
     checked(result).map(drop)
 }
 
-/// Joins a keyring that nobody else has.
+/// Joins a new keyring that no other process has.
 pub fn new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: no name, and so no memory of ours.
@@ -251,17 +252,17 @@ pub fn new_session_keyring() -> io::Result<()> {
 
 /// Closes all descriptors from this one on.
 pub fn close_from(first: libc::c_uint) -> io::Result<()> {
-    // SAFETY: whoever calls this owns what it closes, and uses none of it any more.
+    // SAFETY: the caller owns what it closes here, and uses none of it any more.
     checked(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).map(drop)
 }
 
-/// Puts a copy of a descriptor at a number, for a program that is run next.
+/// Copies a descriptor to a number, for a program that is run next.
 pub fn put_at(fd: &OwnedFd, number: libc::c_int) -> io::Result<()> {
-    // SAFETY: integers only; whoever calls this is about to become another program, and uses nothing that was there.
+    // SAFETY: integers only; the caller is about to run another program, and uses nothing that was at this number.
     checked(unsafe { libc::dup2(fd.as_raw_fd(), number) }.into()).map(drop)
 }
 
-/// Does something with the rights that this user has in file systems, and none of root's.
+/// Runs `does` with this user's rights in file systems, and without those of root.
 pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
     let own = (
         rustix::process::geteuid().as_raw(),
@@ -274,8 +275,9 @@ pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::R
 }
 
 fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
-    // Each says who it was, and no error; no user is the last number, so it changes nothing.
-    // SAFETY: integers only; of this thread alone.
+    // Both calls return the previous identity and no error. Number `u32::MAX` is no user, so the last two calls change
+    // nothing and only read it back.
+    // SAFETY: integers only; affects this thread alone.
     let now = unsafe {
         libc::setfsgid(group);
         libc::setfsuid(user);
@@ -287,13 +289,13 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// A user namespace that maps this user and group to those, and all others to themselves: the kernel lets nobody write a file whose
-/// owner or group is not mapped.
+/// Makes a user namespace that maps user and group `from` to `to`, and all others to themselves: the kernel forbids
+/// writing files whose owner or group is not mapped.
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
-    // SAFETY: only a nursery makes them, which has one thread.
+    // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
         Forked::Child => {
-            // It is there for its namespace, until that is open.
+            // The child lives only to hold its namespace until that is open.
             let _ = die_with_parent();
             loop {
                 // SAFETY: waits for a signal.
@@ -309,16 +311,16 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
         Ok(std::fs::File::open(of("ns/user"))?.into())
     };
     let made = made();
-    // SAFETY: integers only; a child of ours that is not reaped yet.
+    // SAFETY: integers only; a child of this process that is not reaped yet.
     unsafe { libc::kill(pid, libc::SIGKILL) };
     wait_for(pid)?;
     made
 }
 
-/// A map of identities, as the kernel reads it.
+/// An identity map with one exception, in the kernel's format.
 fn one_mapped(from: u32, to: u32) -> String {
     let (low, high) = (from.min(to), from.max(to));
-    // The last number is nobody's.
+    // The last number is no user.
     let others = [
         (0, low),
         (low.saturating_add(1), high),
@@ -329,13 +331,13 @@ fn one_mapped(from: u32, to: u32) -> String {
     lines.chain([format!("{from} {to} 1\n")]).collect()
 }
 
-/// To be killed when the parent is.
+/// Has the kernel kill this process when its parent dies.
 pub fn die_with_parent() -> io::Result<()> {
     // SAFETY: integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }.into()).map(drop)
 }
 
-/// Whether others of its user may look into it.
+/// Sets whether other processes of this user may inspect this one.
 pub fn set_dumpable(yes: bool) -> io::Result<()> {
     // SAFETY: integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(yes)) }.into()).map(drop)

@@ -1,7 +1,7 @@
 //! Level 1 of hotlease: the helper program that makes sandboxes of kind `namespace`.
 //!
-//! An agent is large and has many threads; copying it to make a sandbox would take longer than all the rest. It
-//! starts this small program once instead, and gives it orders over a socket:
+//! An agent is large and has many threads; copying it to make a sandbox would take longer than all the other steps. So
+//! it starts this small program once, and gives it orders over a socket:
 //!
 //! ```text
 //! agent ──► nursery ──clone3──► pid 1 of a sandbox ──fork──► the worker
@@ -11,17 +11,18 @@
 //!             └ tells each end into a pipe of its sandbox's own
 //! ```
 //!
-//! * [`order`] is what agent and nursery say to each other; [`policy`] what a site lets sandboxes see and use.
-//! * [`system_calls`] is the table of what code inside may ask of the kernel, each with its reason.
+//! * [`order`] has the messages between agent and nursery; [`policy`] what a site lets sandboxes see and use.
+//! * [`system_calls`] is the table of system calls that code inside may make, each with its reason.
 //! * [`declared`] is a directory of the host that a lease has asked for, and how it is opened.
-//! * [`container`] is what becomes of them where a site has a container runtime.
-//! * [`zygote`] is a program from which others are forked, each into a sandbox of its own.
-//! * `loopback` is the way to object storage of leases that have one.
-//! * `nursery` is the loop; `making` makes one from outside; `inside` is pid 1; `root`, `landing`, `cgroup`,
-//!   `confinement` are one mechanism each; `kernel` is what no library wraps.
+//! * [`container`] makes sandboxes with a container runtime, where a site has one.
+//! * [`zygote`] is a program from which workers are forked, each into a sandbox of its own.
+//! * `loopback` leads to object storage, for leases that have access to it.
+//! * `nursery` is the loop; `making` makes a sandbox from outside; `inside` is pid 1; `root`, `filter`, `cgroup`,
+//!   `confinement` hold one mechanism each; `message` sends and receives; `kernel` has the system calls that no library
+//!   wraps.
 //!
-//! Nobody outlives anybody: the nursery ends when its agent's socket closes, every sandbox is killed by the kernel when the
-//! nursery ends, and everything in a sandbox when its pid 1 does.
+//! No part outlives the part that started it: the nursery ends when its agent's socket closes, the kernel kills every
+//! sandbox when the nursery ends, and everything in a sandbox when its pid 1 ends.
 
 mod cgroup;
 mod confinement;
@@ -40,11 +41,11 @@ mod root;
 pub mod system_calls;
 pub mod zygote;
 
-/// Limits the calling process, and what it becomes, to what code in a sandbox may ask of the kernel: [`system_calls`], without a
-/// network. It has no privileges to gain any more. `forks`: and to what a [`zygote`] needs.
+/// Limits the calling process, and every program that it runs, to the system calls of a sandbox: [`system_calls`],
+/// without a network. The process can gain no privileges any more. `forks`: also allows what a [`zygote`] needs.
 ///
 /// # Errors
-/// The kernel takes no filter.
+/// The kernel rejects the filter.
 pub fn limit_system_calls(forks: bool) -> std::io::Result<()> {
     let filter = match forks {
         false => filter::of(system_calls::table(false)),

@@ -1,7 +1,7 @@
-//! The way out of a sandbox to object storage: a port of its own loopback, at which somebody outside accepts.
+//! Access to object storage from a sandbox: a port of its loopback, where the agent accepts connections from outside.
 //!
-//! A listener belongs to the network that it was made in, and whoever has its descriptor accepts what comes there: so a program
-//! reaches the agent through a network that has nothing else in it, and no way to any other.
+//! A listener belongs to the network in which it was made, and any process that has its descriptor can accept its
+//! connections. So a program reaches the agent through a network that has nothing else in it and leads nowhere.
 
 use crate::kernel;
 use crate::order::STORAGE_PORT;
@@ -11,10 +11,10 @@ use nix::sys::socket::{
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Connections that wait to be accepted.
+/// Most connections that wait to be accepted.
 const WAITING_MAX: i32 = 128;
 
-/// Switches the loopback of this process's network on, and listens there.
+/// Switches on the loopback of this process's network, and listens there.
 pub fn listen() -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Inet, SockType::Stream, flags, None)?;

@@ -1,4 +1,4 @@
-//! `hotlease-nursery`: started by an agent.
+//! `hotlease-nursery`: the helper program that an agent starts to make sandboxes.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! A sandbox from outside: made, told what to run, reaped.
+//! A sandbox seen from outside: making it, telling it what to run, reaping it.
 
 use crate::cgroup::{Group, Groups};
 use crate::inside::{Inside, Told, View};
@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The namespaces of every sandbox; that of the network unless it is granted one.
+/// Namespaces of every sandbox, except that of the network, which is also new unless the sandbox shares the host's.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -18,15 +18,15 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP;
 
-/// A living sandbox. Killed and reaped by [`Made::reap`], which must be called.
+/// A living sandbox. Its owner must kill it by [`Made::kill`] and reap it by [`Made::reap`].
 pub struct Made {
-    /// Of its pid 1.
+    /// A pidfd of its pid 1.
     pub pidfd: OwnedFd,
-    /// To its pid 1.
+    /// Socket to its pid 1.
     pub socket: OwnedFd,
-    /// Its limits.
+    /// Control group with its limits.
     pub group: Group,
-    /// Who it is on the host: user and group.
+    /// User and group that it has on the host.
     pub user: (u32, u32),
     /// Whether it shares the host's network.
     pub network: bool,
@@ -34,7 +34,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// Has one made as `user`, which is prepared a moment later.
+    /// Begins to make a sandbox as `user`. Its pid 1 says when it is prepared, a moment later.
     pub fn make(inside: &Inside<'_>, groups: &mut Groups, user: (u32, u32)) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(
             AddressFamily::Unix,
@@ -65,14 +65,14 @@ impl Made {
             Err(error) => {
                 made.kill();
                 made.reap();
-                // Its processes are gone, so it can be removed; what cannot is swept by the next nursery.
+                // Its processes are gone, so the group can be removed. The next nursery sweeps what remains.
                 made.group.remove();
                 Err(error)
             }
         }
     }
 
-    /// One that this process has begun to make, another child of its own. It has no group yet.
+    /// A sandbox that a helper, another child of this process, has begun to make. It has no group yet.
     pub fn of_helper(pidfd: OwnedFd, socket: OwnedFd, pid: libc::pid_t, user: (u32, u32)) -> Self {
         Self {
             pidfd,
@@ -84,12 +84,12 @@ impl Made {
         }
     }
 
-    /// Whether its first process is, or was, this one.
+    /// Whether this process is, or was, its first one.
     pub fn is_of(&self, pid: libc::pid_t) -> bool {
         self.pid == pid
     }
 
-    /// The helper is done, and this is pid 1.
+    /// Replaces the helper, which is done, by pid 1.
     pub fn is(&mut self, pidfd: OwnedFd, pid: libc::pid_t) {
         self.kill();
         (self.pidfd, self.pid) = (pidfd, pid);
@@ -104,7 +104,8 @@ impl Made {
         fs::write(file("gid_map"), format!("{USER} {group} 1")).map_err(step("mapping its group"))?;
         fs::write(file("uid_map"), format!("{USER} {user} 1")).map_err(step("mapping its user"))?;
         send(&self.socket, &Told::Prepare, &[]).map_err(step("telling it"))?;
-        // Meanwhile: joining groups of version 1 waits for other processors, milliseconds each. It is told what to run later.
+        // Pid 1 prepares meanwhile: joining groups of version 1 waits for other processors, milliseconds for each
+        // group. It gets its program later.
         let policy = inside.policy;
         self.group = groups
             .make(self.pid, policy.processes, policy.memory_bytes)
@@ -124,9 +125,9 @@ impl Made {
         send(&self.socket, &Told::Start { targets, storage }, fds)
     }
 
-    /// Everything in it dies.
+    /// Kills everything in it.
     pub fn kill(&self) {
-        // Fails only if it is dead.
+        // Fails only if pid 1 is dead.
         let _ = rustix::process::pidfd_send_signal(self.pidfd.as_fd(), rustix::process::Signal::KILL);
     }
 

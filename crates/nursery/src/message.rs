@@ -1,4 +1,4 @@
-//! Messages with descriptors over sockets that keep their boundaries.
+//! Messages with descriptors, over sockets that keep message boundaries.
 
 use hotlease_wire::limits::MESSAGE_BYTES_MAX;
 use hotlease_wire::{decode, encode};
@@ -9,7 +9,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Descriptors that one message can carry, by the kernel's limit (unix(7)).
+/// Most descriptors in one message, a limit of the kernel (unix(7)).
 const SCM_MAX_FD: usize = 253;
 
 /// Sends one message. Never raises SIGPIPE.
@@ -35,7 +35,7 @@ pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>])
     }
 }
 
-/// The next message and its descriptors, closed on exec; `None` when the peer has closed.
+/// Receives the next message and its descriptors, which are closed on exec; `None`: the peer has closed.
 pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; MESSAGE_BYTES_MAX];
     let mut control = cmsg_space!([RawFd; SCM_MAX_FD]);
@@ -43,7 +43,8 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
     let received = loop {
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         match recvmsg::<UnixAddr>(socket.as_fd().as_raw_fd(), &mut iov, Some(&mut control), flags) {
-            // A peer that closed with our message unread: said once, ahead of what it sent before and of the end of file.
+            // A peer that closed with our message unread: reported once, before its own last messages and the end of
+            // file.
             Err(Errno::EINTR | Errno::ECONNRESET) => continue,
             result => break result?,
         }
@@ -53,10 +54,10 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
         .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
     let length = received.bytes;
     let mut fds = Vec::new();
-    // The descriptors are owned first, so that every way out closes them.
+    // Owns the descriptors first, so that every return closes them.
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(raw) = message {
-            // SAFETY: the kernel just made these descriptors for us; nobody else owns them.
+            // SAFETY: the kernel just made these descriptors for this process; nothing else owns them.
             fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }

@@ -1,4 +1,4 @@
-//! The loop: orders from the agent, words of the sandboxes, and their ends.
+//! The nursery's loop: orders from the agent, messages from the sandboxes, and their ends.
 
 mod forking;
 mod hearing;
@@ -28,61 +28,62 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Sandboxes at a time, prepared ones included.
+/// Most sandboxes at a time, prepared ones included.
 const SANDBOXES_MAX: usize = 4096;
-/// How long one may take to be prepared or started. A file system that hangs must not keep its callers for ever.
+/// Time in which a sandbox must be prepared or started, so that a hanging file system does not block callers for ever.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// How long after a start the next one is prepared: at once would take the processor from the very program that was started,
-/// or the runtime that starts it.
+/// Delay between a start and the preparation of the next sandbox. Preparing at once would take the processor from the
+/// program that was just started, or from the runtime that starts it.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
-/// How often a group is tried again that the kernel says is in use a moment after its last process has ended.
+/// Delay before the nursery tries again to remove a group: the kernel keeps it busy for a moment after its last
+/// process.
 const REMOVE_AGAIN_AFTER: Duration = Duration::from_millis(5);
 
-/// Why there is no nursery.
+/// Reason why a nursery could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NurseryError {
-    /// Its standard input is not an agent's.
+    /// Standard input is not an agent's socket.
     #[error("standard input is not an agent's socket: {0}")]
     Socket(io::Error),
-    /// The agent said something else than a policy.
+    /// The agent's first order was not a policy.
     #[error("the agent said nothing that could be understood; install the same hotlease everywhere")]
     Order,
 }
 
-/// How far a sandbox is.
+/// Stage in the life of a sandbox.
 enum Stage {
-    /// Its pid 1 makes the inside.
+    /// Pid 1 makes the inside, since this time.
     Preparing(Instant),
-    /// It waits.
+    /// Pid 1 waits for its program.
     Prepared,
-    /// It was told what to run; where to answer.
+    /// Pid 1 was told what to run: the socket for the reply, and the time.
     Starting(OwnedFd, Instant),
-    /// It runs, or is about to end.
+    /// The program runs, or is about to end.
     Running,
 }
 
 struct Sandbox {
     made: Made,
     stage: Stage,
-    /// The agent's name of it.
+    /// Number that the agent gave it.
     id: Option<u64>,
-    /// Where its end is told.
+    /// Pipe in which its end is reported.
     end: Option<OwnedFd>,
-    /// How its program ended.
+    /// Status with which its program ended.
     status: Option<i32>,
-    /// What it said before it ended.
+    /// Error that was reported before its end.
     failure: Option<String>,
-    /// What it is besides.
+    /// Its part in forking from zygotes.
     role: Role,
 }
 
-/// What a sandbox has to do with zygotes.
+/// Part that a sandbox has in forking from zygotes.
 enum Role {
-    /// Nothing.
+    /// None.
     Plain,
-    /// Its program is one.
+    /// Its program is a zygote.
     Zygote(Zygote),
-    /// Its program is, or will be, forked from one.
+    /// Its program is, or will be, forked from a zygote.
     Nested(Forked),
 }
 
@@ -98,7 +99,7 @@ struct Start {
     described: OwnedFd,
 }
 
-/// A fork that waits for a sandbox in its zygote's.
+/// A fork that waits for a sandbox within that of its zygote.
 struct Fork {
     id: u64,
     of: u64,
@@ -113,9 +114,9 @@ struct Nursery {
     host: Host,
     policy: Policy,
     view: View,
-    /// Without a network, and with it.
+    /// Filters of sandboxes: without a network, and with it.
     filters: [BpfProgram; 2],
-    /// Without one, but for what a way to storage needs.
+    /// Without a network, except what access to storage needs.
     filter_with_storage: BpfProgram,
     filter_of_zygotes: BpfProgram,
     groups: Groups,
@@ -132,10 +133,10 @@ struct Nursery {
 
 /// Serves the agent at standard input until it closes.
 pub fn serve() -> Result<(), NurseryError> {
-    // Nothing that the agent left open by mistake.
+    // Closes everything that the agent left open by mistake.
     kernel::close_from(3).map_err(NurseryError::Socket)?;
-    // Not the standard library's standard input, which buffers.
-    // SAFETY: nobody else in this program uses descriptor 0.
+    // Avoids the standard library's standard input, which buffers.
+    // SAFETY: no other code in this program uses descriptor 0.
     let agent = unsafe { OwnedFd::from_raw_fd(0) };
     let (order, mut fds) = receive::<Order>(&agent)
         .map_err(NurseryError::Socket)?
@@ -155,7 +156,7 @@ pub fn serve() -> Result<(), NurseryError> {
     Ok(())
 }
 
-/// An agent that is gone, or has given up waiting, hears nothing.
+/// Sends a reply. Failure is ignored: the agent is gone, or has given up waiting.
 fn answer(reply: &OwnedFd, word: &Reply, fds: &[BorrowedFd<'_>]) {
     let _ = send(reply, word, fds);
 }
@@ -174,7 +175,7 @@ impl Nursery {
         let failed = |error: StepError| error.to_string();
         separate(by_root, own).map_err(failed)?;
         if by_root {
-            // What it opens for others is opened with their rights, to which groups of its own would add.
+            // The nursery opens directories with the rights of their owners, to which its own groups would add.
             rustix::thread::set_thread_groups(&[])
                 .map_err(step("leaving groups"))
                 .map_err(failed)?;
@@ -204,7 +205,7 @@ impl Nursery {
             view,
             filters: [filter(false)?, filter(true)?],
             filter_with_storage: filter::of(system_calls::table_with_storage())?,
-            // They have no network, whatever the site grants.
+            // Zygotes have no network, whatever the site grants.
             filter_of_zygotes: match policy.kvm {
                 true => filter::of(system_calls::table_of_zygote_of_machines())?,
                 false => filter::of(system_calls::table_of_zygote())?,
@@ -212,7 +213,8 @@ impl Nursery {
             groups,
             by_root,
             own,
-            // Two nurseries of one machine should meet seldom; where they do, their sandboxes still see nothing of each other.
+            // Two nurseries of one host should seldom use the same user. If they do, their sandboxes still see nothing
+            // of each other.
             next_user: std::process::id().wrapping_mul(1009) % policy.users.count,
             policy,
             sandboxes: Vec::new(),
@@ -224,7 +226,7 @@ impl Nursery {
         Ok((nursery, lacking))
     }
 
-    /// Makes the first sandbox, to say whether it can be done.
+    /// Makes the first sandbox, to find out whether sandboxes can be made here.
     fn first(&mut self, reply: OwnedFd, lacking: Vec<String>) {
         let word = match self.make(false).and_then(|()| self.settle_first()) {
             Ok(()) => Reply::Ready { lacking },
@@ -254,7 +256,7 @@ impl Nursery {
         for sandbox in &self.sandboxes {
             sandbox.made.kill();
         }
-        // In whatever order they end: one that others are in is not gone before those are reaped.
+        // In any order: the kernel keeps a zygote's sandbox until the sandboxes in it are reaped.
         while kernel::wait_for(-1).is_ok() {}
         for sandbox in &mut self.sandboxes {
             sandbox.made.group.remove();
@@ -269,7 +271,7 @@ impl Nursery {
         self.groups.close();
     }
 
-    /// Waits for something, and does what follows from it; whether the agent is still there.
+    /// Waits for an event and handles it; returns whether the agent is still there.
     fn turn(&mut self, orders: bool) -> bool {
         let wanted = if orders {
             PollFlags::POLLIN
@@ -294,9 +296,9 @@ impl Nursery {
                 self.hear(index);
             }
             if event[0] {
-                // The last words count, and nobody is left who could keep us waiting for more.
+                // Last messages count. They are limited in number, because the process that sent them is dead.
                 while self.hear(index) {}
-                // What has ended may have been who made it only, and its pid 1 be there since it spoke.
+                // Perhaps only the helper has ended, and its last message has installed pid 1.
                 if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
                     ended.push(index);
                 }
@@ -325,13 +327,13 @@ impl Nursery {
             None => PollTimeout::NONE,
             Some(until) => {
                 let left = until.saturating_duration_since(Instant::now());
-                // Rounded up, so that the time is over when it wakes.
+                // Rounded up, so that the time has passed at the wake-up.
                 PollTimeout::from((left.as_millis() as u16).saturating_add(1))
             }
         }
     }
 
-    /// What time has brought.
+    /// Does what is due by time: removes groups, reaps helpers, enforces the limit of steps, refills.
     fn keep_time(&mut self) {
         self.remove_dying();
         self.reap_helpers();
@@ -352,9 +354,9 @@ impl Nursery {
                 return;
             }
             self.refill_at = None;
-            // Those with a network are made for who asks for one.
+            // Sandboxes with a network are not made ahead.
             if self.spare(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
-                // Not tried again before somebody asks for one, who hears why.
+                // After a failure, not tried again until a start asks for a sandbox: its reply carries the error.
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
                 }
@@ -364,13 +366,13 @@ impl Nursery {
         }
     }
 
-    /// Whether none is left.
+    /// Removes groups that were busy; returns whether none remains.
     fn remove_dying(&mut self) -> bool {
         self.dying.retain_mut(|group| !group.remove());
         self.dying.is_empty()
     }
 
-    /// Sandboxes without a program, with or without a network.
+    /// Counts the sandboxes that have no program yet, with or without a network.
     fn spare(&self, network: bool) -> usize {
         let spare = self.sandboxes.iter().filter(|sandbox| {
             sandbox.made.network == network
@@ -381,7 +383,7 @@ impl Nursery {
         spare.count()
     }
 
-    /// One order; whether the agent is still there.
+    /// Carries out one order; returns whether the agent is still there.
     fn obey(&mut self) -> bool {
         let (order, fds) = match receive::<Order>(&self.agent) {
             Ok(Some(order)) => order,
@@ -389,7 +391,7 @@ impl Nursery {
         };
         let mut fds = fds.into_iter();
         match order {
-            // There is one policy for a nursery's life.
+            // A nursery has one policy for life.
             Order::Serve(_) | Order::Contain(..) => return false,
             Order::Start { id, network, storage } => {
                 let mut next = || fds.next();
@@ -459,7 +461,7 @@ impl Nursery {
 
     fn limit(&self, id: u64, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
         let sandbox = self.sandboxes.iter().find(|sandbox| sandbox.id == Some(id));
-        // One that is gone needs no limits.
+        // A sandbox that is gone needs no limits.
         let Some(sandbox) = sandbox else { return Ok(()) };
         let most = self.policy.memory_bytes;
         let memory_bytes = match (memory_bytes, most) {
@@ -471,7 +473,7 @@ impl Nursery {
     }
 }
 
-/// Mounts of its own, for which an ordinary user needs to be somebody in a namespace of its own.
+/// Gives this process mounts of its own. An ordinary user needs a user namespace for that.
 fn separate(by_root: bool, (user, group): (u32, u32)) -> Result<(), StepError> {
     if by_root {
         return unshare(CloneFlags::CLONE_NEWNS).map_err(step(

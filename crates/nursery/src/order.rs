@@ -1,8 +1,8 @@
-//! What agent and nursery say to each other.
+//! Messages between agent and nursery.
 //!
-//! Each order that has an answer brings the socket that it is to be sent to as its first descriptor, so that any number can
-//! be under way. What a program is goes in a memory file, because its environment may be longer than a message; the nursery
-//! reads of it what is to be mounted, and pid 1 of the sandbox the rest.
+//! Each order that has a reply carries, as its first descriptor, the socket for that reply, so any number of orders can
+//! be under way. The description of a program goes in a memory file, because its environment may be longer than a
+//! message. The nursery reads the mounts from it, and pid 1 of the sandbox the rest.
 
 use crate::container::Containers;
 use crate::declared::Declared;
@@ -10,92 +10,95 @@ use crate::policy::{Mount, Policy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// Bytes of a [`Described`].
+/// Most bytes of a [`Described`].
 pub const DESCRIBED_BYTES_MAX: u64 = 1 << 20;
-/// The port of a sandbox's own loopback at which its program reaches object storage, where its order opens one.
+/// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for that.
 pub const STORAGE_PORT: u16 = 9000;
-/// Name of the worker's program in a sandbox, where an order names none.
+/// Path of the worker's program in a sandbox, where an order names none.
 pub const WORKER_INSIDE: &str = "/hotlease-worker";
 
-/// To the nursery.
+/// Message from the agent to the nursery.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// The first one; descriptors: where to answer, with a [`Reply::Ready`].
+    /// Serve with this policy; the first order. Descriptor: the socket for the reply, [`Reply::Ready`].
     Serve(Policy),
-    /// Descriptors: where to answer, the program's standard input, its output, where to write its [`Ended`], a
-    /// [`Described`].
+    /// Start a program. Descriptors: the socket for the reply, the program's standard input, its output, the pipe for
+    /// its [`Ended`], a [`Described`].
     Start {
-        /// A name of this sandbox, never used before.
+        /// Number of this sandbox, never used before.
         id: u64,
-        /// Whether it shares the host's network; only where the policy lets it.
+        /// Whether the sandbox shares the host's network; only where the policy allows that.
         network: bool,
-        /// Whether its own loopback, which is then all of its network, has a listener at [`STORAGE_PORT`], for the agent to accept at.
+        /// Whether the sandbox's loopback, then its whole network, has a listener at [`STORAGE_PORT`] from which the
+        /// agent accepts.
         storage: bool,
     },
-    /// Descriptors: where to answer, with [`Reply::Done`].
+    /// Limit a sandbox. Descriptor: the socket for the reply, [`Reply::Done`].
     Limit {
-        /// Which.
+        /// Number of the sandbox.
         id: u64,
-        /// Memory of all its processes; 0: as the policy says.
+        /// Memory of all its processes, bytes; 0: as the policy says.
         memory_bytes: u64,
         /// Processors that it may use; none: all.
         cores: Vec<u32>,
     },
-    /// A worker forked from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a [`Described`].
+    /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a
+    /// [`Described`].
     Fork {
-        /// A name of its sandbox, never used before.
+        /// Number of the worker's sandbox, never used before.
         id: u64,
-        /// The sandbox of the zygote.
+        /// Number of the zygote's sandbox.
         of: u64,
     },
-    /// As [`Order::Serve`], with containers in place of sandboxes of pieces of the host's.
+    /// As [`Order::Serve`], with containers in place of sandboxes that are made of pieces of the host.
     Contain(Policy, Containers),
 }
 
-/// The nursery's answer.
+/// The nursery's reply to an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Such sandboxes can be made here: one is prepared.
+    /// Sandboxes can be made here: one is prepared.
     Ready {
-        /// What of the policy this machine cannot enforce, and why.
+        /// Parts of the policy that this host cannot enforce, and why.
         lacking: Vec<String>,
     },
-    /// The program runs. Descriptors: pidfds of what is to be killed, and of the program: pid 1, with which all of the sandbox ends, or
-    /// of a zygote the program itself, because what was forked from it goes on. And the listener, if one was ordered.
+    /// The program runs. Descriptors: a pidfd of the process to kill, a pidfd of the program, and the listener if one
+    /// was ordered. The process to kill is pid 1, with which the whole sandbox ends. For a zygote it is the program
+    /// itself, because workers that were forked from it go on.
     Started,
-    /// Carried out.
+    /// The order was carried out.
     Done,
-    /// Not carried out, and nothing is left of it.
+    /// The order failed, and nothing is left of it.
     Failed {
-        /// Which step, and why.
+        /// The step that failed, and why.
         what: String,
     },
 }
 
-/// A program, and what it needs to see.
+/// A program, and the mounts that it needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Described {
-    /// Absolute, in the sandbox.
+    /// Path of the program; absolute, in the sandbox.
     pub path: OsString,
-    /// With its name in front.
+    /// Arguments, the program's name first.
     pub arguments: Vec<OsString>,
-    /// All of it.
+    /// The whole environment.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it runs; `/` if that is no folder in the sandbox.
+    /// Working directory; `/` is used if this is no folder in the sandbox.
     pub directory: OsString,
-    /// Beyond the policy's.
+    /// Mounts beyond those of the policy.
     pub mounts: Vec<Mount>,
-    /// What its lease has declared; counts as mounts.
+    /// Directories that the lease has declared; they count as mounts.
     pub declared: Vec<Declared>,
-    /// Whether workers are to be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
+    /// Whether workers will be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
     pub zygote: bool,
 }
 
-/// The end of a sandbox: everything of it is gone.
+/// Report of a sandbox's end: all its processes are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// The program's exit status, or else the signal that killed it, negative.
+    /// The program's exit status, or the negative signal that killed it.
     pub status: i32,
-    /// Whether the kernel killed something in it for want of memory; none: it has no group that counts such kills.
+    /// Whether the kernel killed a process in it for lack of memory; `None`: no group counts such kills.
     pub out_of_memory: Option<bool>,
 }

@@ -1,29 +1,29 @@
-//! What a site lets its sandboxes see and use.
+//! A site's policy for its sandboxes: mounts, network, limits.
 
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Mounts of one policy or program.
+/// Most mounts of one policy or program.
 pub const MOUNTS_MAX: usize = 128;
-/// Sandboxes that are prepared ahead.
+/// Most sandboxes that are prepared ahead.
 pub const PREPARED_MAX: u32 = 64;
 
-/// A file or folder of the host that a sandbox sees. Never with set-user-id bits or devices that count.
+/// A file or folder of the host that a sandbox sees. Set-user-id bits and devices in it have no effect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mount {
-    /// On the host; absolute. Symbolic links in it are followed.
+    /// Path on the host; absolute. Symbolic links in it are followed.
     #[serde(with = "bytes")]
     pub source: PathBuf,
-    /// In the sandbox; absolute, without `.` and `..`.
+    /// Path in the sandbox; absolute, without `.` and `..`.
     #[serde(with = "bytes")]
     pub target: PathBuf,
-    /// Whether it may be changed, as far as the owner and mode of the files let the sandbox's user.
+    /// Whether it may be written, as far as owner and mode of the files allow the sandbox's user.
     pub writable: bool,
 }
 
 impl Mount {
-    /// To be read, at the same place.
+    /// A read-only mount at the same path as on the host.
     pub fn read_only(path: impl Into<PathBuf>) -> Self {
         let source = path.into();
         Self {
@@ -33,13 +33,13 @@ impl Mount {
         }
     }
 
-    /// Why there cannot be such a mount, whatever the host has.
+    /// Why such a mount is impossible, whatever the host has.
     pub fn fault(&self) -> Option<String> {
         use std::path::Component::{Normal, RootDir};
         let plain = |path: &Path| {
             path.is_absolute() && path.components().all(|part| matches!(part, Normal(_) | RootDir))
         };
-        // What is below is hidden or missed where one of these is covered.
+        // A mount on one of these would hide the folders below, or be hidden.
         let own = ["/", "/dev", "/dev/shm", "/etc", "/proc", "/sys", "/tmp"];
         if !plain(&self.source) || !plain(&self.target) {
             return Some("paths of mounts are absolute and have no `..`".into());
@@ -56,14 +56,14 @@ impl Mount {
 /// The unprivileged users of the host that sandboxes of a root agent run as, one for each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Users {
-    /// The first; also of the groups. Not 0.
+    /// The first user, and the first group; not 0.
     pub first: u32,
-    /// How many.
+    /// Number of users.
     pub count: u32,
 }
 
 impl Default for Users {
-    /// Where neither distributions nor systemd give out any.
+    /// A range that neither distributions nor systemd assign.
     fn default() -> Self {
         Self {
             first: 2_000_000_000,
@@ -72,12 +72,12 @@ impl Default for Users {
     }
 }
 
-/// What a site lets its sandboxes see and use. The default is the strict one.
+/// A site's policy for its sandboxes. The default is the strict one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// What every sandbox sees beside the system's own programs and libraries (default: nothing).
+    /// Mounts of every sandbox, beside the system's own programs and libraries (default: none).
     pub mounts: Vec<Mount>,
-    /// Whether leases may ask for the host's network; a sandbox has none of its own (default: no).
+    /// Whether leases may ask for the host's network; a sandbox has no network otherwise (default: no).
     pub network: bool,
     /// Size of each sandbox's `/tmp`, bytes of memory (default: 256 MiB).
     pub tmp_bytes: u64,
@@ -85,17 +85,18 @@ pub struct Policy {
     pub shm_bytes: u64,
     /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: no limit but its lease's (default: 0).
     pub memory_bytes: u64,
-    /// Processes and threads of each sandbox (default: 512).
+    /// Most processes and threads of each sandbox (default: 512).
     pub processes: u32,
-    /// Descriptors of each process (default: 1024).
+    /// Most descriptors of each process (default: 1024).
     pub files: u32,
-    /// Size of a file that it writes, bytes (default: 1 GiB).
+    /// Most bytes of a file that a sandbox writes (default: 1 GiB).
     pub file_bytes: u64,
-    /// Whether it sees the machine's hypervisor, `/dev/kvm`, and may use it: for those that a virtual machine is made in (default: no).
+    /// Whether sandboxes may use the host's hypervisor, `/dev/kvm`: for sandboxes that contain a virtual machine
+    /// (default: no).
     pub kvm: bool,
     /// Users that sandboxes of a root agent run as.
     pub users: Users,
-    /// Sandboxes that wait, prepared, for their program (default: 2; at most 64).
+    /// Number of sandboxes that wait, prepared, for their program (default: 2; at most 64).
     pub prepared: u32,
 }
 
@@ -118,7 +119,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Why it cannot be carried out, on any machine.
+    /// Why the policy cannot be carried out on any host.
     pub fn fault(&self) -> Option<String> {
         let users = self.users;
         let last = u64::from(users.first) + u64::from(users.count);
@@ -142,7 +143,7 @@ impl Policy {
     }
 }
 
-/// Paths as the bytes that they are: they need not be text.
+/// Serialises paths as bytes: they need not be text.
 pub(crate) mod bytes {
     use super::{OsString, PathBuf};
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

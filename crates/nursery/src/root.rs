@@ -1,4 +1,4 @@
-//! What a sandbox sees as its root, made of pieces of the host's.
+//! The root file system of a sandbox, made of pieces of the host's.
 //!
 //! ```text
 //! nursery's own mounts             a sandbox's own
@@ -10,8 +10,9 @@
 //!                                   /tmp     tmpfs
 //! ```
 //!
-//! Sources are opened by the nursery with the rights that the site's operator gave it; what is in them is still read with the
-//! rights of the sandbox's user. Trees are copied and moved by descriptor, so no name of the host is looked up in a sandbox.
+//! The nursery opens sources with the rights that the site's operator gave it; the files in them are still read with
+//! the rights of the sandbox's user. Trees are copied and moved by descriptor, so no name of the host is looked up in a
+//! sandbox.
 
 mod host;
 
@@ -35,16 +36,16 @@ pub const HOST: &str = "/host";
 const PIECES: &str = "/pieces";
 pub const NEW: &str = "/new";
 
-/// Where a nursery can mount its own root first: a folder that every host has.
+/// Folder on which a nursery first mounts its own root; every host has it.
 const STEP: &str = "/tmp";
 
-/// The system's own programs and libraries: folders, or links to such where they are merged into `/usr`.
+/// The system's programs and libraries: folders, or links where they are merged into `/usr`.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// What is the sandbox's own, whatever an image has there.
+/// Folders that every sandbox has for itself, whatever an image has there.
 pub const OWN: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 
-/// What of `/etc` programs need, and nobody's secret.
+/// Entries of `/etc` that programs need and that hold no secrets.
 const ETC: [&str; 12] = [
     "alternatives",
     "ca-certificates",
@@ -60,10 +61,10 @@ const ETC: [&str; 12] = [
     "ssl/certs",
 ];
 
-/// Devices that have no state and reach nothing.
+/// Devices that have no state and reach nothing outside.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// The sandbox's user, by name and number: the same in every sandbox, whoever it is outside.
+/// Number of the sandbox's user: the same in every sandbox, whatever user it is on the host.
 pub const USER: u32 = 1000;
 const PASSWD: &str = "root:x:0:0::/:/usr/sbin/nologin\nuser:x:1000:1000::/tmp:/bin/sh\n\
                       nobody:x:65534:65534::/:/usr/sbin/nologin\n";
@@ -71,10 +72,10 @@ const GROUP: &str = "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n";
 const NAMES: &str = "passwd: files\ngroup: files\nhosts: files\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
 
-/// Inodes of file systems in memory, besides their bytes.
+/// Most inodes of a file system in memory, whose bytes are limited apart from that.
 const INODES: &str = "65536";
 
-/// What went wrong where.
+/// An error, and the step in which it occurred.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {source}")]
 pub struct StepError {
@@ -90,7 +91,7 @@ pub fn step<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> St
     }
 }
 
-/// Puts a tree where there is nothing, making what leads there; whether it is a folder.
+/// Attaches a tree at a free path and makes the folders that lead there; returns whether the tree is a folder.
 pub fn place(tree: &OwnedFd, target: &Path) -> io::Result<bool> {
     let is_folder = fs::File::from(tree.try_clone()?).metadata()?.is_dir();
     make_point(target, is_folder)?;
@@ -98,7 +99,7 @@ pub fn place(tree: &OwnedFd, target: &Path) -> io::Result<bool> {
     Ok(is_folder)
 }
 
-/// Makes what a tree can be put onto.
+/// Makes the file or folder that a tree is attached to.
 pub fn make_point(target: &Path, is_folder: bool) -> io::Result<()> {
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent)?;
@@ -111,22 +112,23 @@ pub fn make_point(target: &Path, is_folder: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What a mount of a policy or program may never do.
+/// Sets the restrictions of every mount of a policy or program: no set-user-id bits, no devices, read-only unless
+/// `writable`.
 pub fn tame(tree: &OwnedFd, writable: bool) -> io::Result<()> {
     let read_only = if writable { 0 } else { READ_ONLY };
     kernel::set_mount(tree.as_fd(), c"", true, NO_SET_USER_ID | NO_DEVICES | read_only)
 }
 
 struct Piece {
-    /// In the nursery.
+    /// Path in the nursery.
     at: PathBuf,
-    /// In a sandbox.
+    /// Path in a sandbox.
     target: PathBuf,
     writable: bool,
     devices: bool,
 }
 
-/// Makes the folder in which pieces of the host are gathered.
+/// Mounts the folder in which pieces of the host are gathered.
 pub fn make_pieces() -> Result<(), StepError> {
     mount(
         "hotlease-pieces",
@@ -138,29 +140,30 @@ pub fn make_pieces() -> Result<(), StepError> {
     .map_err(step("mounting a folder for pieces of the host"))
 }
 
-/// A place among them.
+/// A path in that folder.
 pub fn piece(name: &str) -> PathBuf {
     Path::new(PIECES).join(name)
 }
 
-/// What all sandboxes of a policy have in common.
+/// Pieces of the root that all sandboxes of a policy share.
 pub struct Template {
     folder: PathBuf,
     pieces: Vec<Piece>,
     links: Vec<(PathBuf, PathBuf)>,
-    /// Folders of a sandbox's own.
+    /// Whether the root gets `/tmp`, `/dev/shm` and `/proc` of the sandbox's own.
     has_own: bool,
     tmp_bytes: u64,
     shm_bytes: u64,
 }
 
 impl Template {
-    /// Gathers the pieces: the system's own folders, and what the policy shows.
+    /// Gathers the system's own folders, and the mounts of the policy.
     pub fn gather(host: &Host, policy: &Policy) -> Result<Self, StepError> {
         Self::gather_with(host, policy, &ETC)
     }
 
-    /// The same, with what programs cannot start without.
+    /// Gathers the system's own folders and the mounts of the policy, with only those files of `/etc` that programs
+    /// cannot start without.
     pub fn gather_for_runtime(host: &Host, policy: &Policy) -> Result<Self, StepError> {
         Self::gather_with(host, policy, &["ld.so.cache"])
     }
@@ -191,7 +194,7 @@ impl Template {
         Ok(template)
     }
 
-    /// Gathers what is in an image: a folder of the host's, without links on the way to it.
+    /// Gathers the entries of an image: a folder of the host, with no links on the way to it.
     pub fn gather_image(host: &Host, image: &Path, policy: &Policy) -> Result<Self, StepError> {
         let named = || format!("reading the image {}", image.display());
         let mut template = Self::empty(policy)?;
@@ -226,7 +229,7 @@ impl Template {
     }
 
     fn empty(policy: &Policy) -> Result<Self, StepError> {
-        // Not to be mixed with those of another.
+        // Keeps the pieces of this template apart from those of another.
         let folder = |number: u32| Path::new(PIECES).join(format!("of-{number}"));
         let free = (0..).find(|number| !folder(*number).exists()).unwrap_or(0);
         let folder = folder(free);
@@ -241,14 +244,14 @@ impl Template {
         })
     }
 
-    /// Without what is a sandbox's own: it is mounted by somebody else.
+    /// Leaves out the folders of the sandbox's own: the runtime mounts them.
     pub fn without_own(mut self) -> Self {
         self.pieces.retain(|piece| !piece.devices);
         self.has_own = false;
         self
     }
 
-    /// With this file of the host's, which is run.
+    /// Adds a program of the host, to be run.
     pub fn with_program(mut self, host: &Host, program: &Path, target: &str) -> Result<Self, StepError> {
         let mount = Mount {
             source: program.to_owned(),
@@ -258,7 +261,7 @@ impl Template {
         self.add(host, &mount).map(|()| self)
     }
 
-    /// Where pieces are.
+    /// Paths of the pieces in a sandbox.
     pub fn targets(&self) -> impl Iterator<Item = &Path> {
         self.pieces.iter().map(|piece| piece.target.as_path())
     }
@@ -315,7 +318,7 @@ impl Template {
         Ok(())
     }
 
-    /// The hypervisor's device, which a sandbox's own user may open, whoever may on the host.
+    /// Adds the hypervisor's device, which the sandbox's user may open, whoever may open it on the host.
     fn add_kvm(&mut self, host: &Host) -> io::Result<()> {
         let Some(dev) = self.pieces.iter().find(|piece| piece.devices) else {
             return Ok(());
@@ -325,20 +328,21 @@ impl Template {
         let everybody = Mode::from_raw_mode(0o666);
         match mknodat(CWD, &at, FileType::CharacterDevice, everybody, found.rdev()) {
             Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o666)),
-            // Who may make no devices shows what its own user has.
+            // A nursery that may not make devices shows the host's device, with the rights that the host gives its
+            // user.
             Err(rustix::io::Errno::PERM) => place(&host.tree(device)?, &at).map(drop),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Moves pid 1 of a sandbox, which has all namespaces of its own, onto a root of its own. The root itself can still be
-    /// written.
+    /// Moves pid 1 of a sandbox, which has all its namespaces already, onto a root of its own. The root itself can
+    /// still be written.
     pub fn enter(&self) -> Result<(), StepError> {
         self.assemble(Path::new(NEW), Processes::Shown)?;
         leave_for(NEW)
     }
 
-    /// Puts everything in its place below `new`, a folder.
+    /// Attaches all pieces below `new`, a folder.
     pub fn assemble(&self, new: &Path, processes: Processes) -> Result<(), StepError> {
         let root = in_memory(1 << 20, "755", 0).map_err(step("making a file system for the root"))?;
         attach(&root, new).map_err(step("mounting the root"))?;
@@ -362,7 +366,7 @@ impl Template {
         }
     }
 
-    /// Puts folders and processes of a sandbox's own onto those of another one, of which this is a copy.
+    /// Covers the own folders and `/proc` of another sandbox, of whose mounts this process has a copy, with its own.
     pub fn cover_own(&self) -> Result<(), StepError> {
         self.place_own(Path::new("/"), Processes::Shown)
     }
@@ -379,33 +383,33 @@ impl Template {
     }
 }
 
-/// Makes this folder, in which a root is, the root of this process; what was there before goes.
+/// Makes the folder `root` the root of this process, and drops the previous root.
 pub fn leave_for(root: &str) -> Result<(), StepError> {
-    // The old root comes to lie on the new one, and goes.
+    // This puts the old root on top of the new one, from where it is unmounted.
     chdir(root).map_err(step("entering the root"))?;
     pivot_root(".", ".").map_err(step("changing the root"))?;
     unmount(".", UnmountFlags::DETACH).map_err(step("leaving the nursery's root"))?;
     chdir("/").map_err(step("entering the root"))
 }
 
-/// A copy of the tree of mounts at a place, which is nowhere yet.
+/// Copies the tree of mounts at a path. The copy is not attached anywhere yet.
 pub fn copy_at(path: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     open_tree(CWD, path.as_ref(), flags)
 }
 
-/// From now on nothing can be added to the root.
+/// Makes the root read-only: nothing can be added from now on.
 pub fn seal() -> io::Result<()> {
     kernel::set_mount(CWD, c"/", false, READ_ONLY)
 }
 
-/// Puts a tree onto a folder.
+/// Attaches a tree to a folder.
 pub fn attach(tree: &OwnedFd, at: &Path) -> rustix::io::Result<()> {
     move_mount(tree, "", CWD, at, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// A file system in memory, which is nowhere yet.
+/// Makes a file system in memory. It is not attached anywhere yet.
 pub fn in_memory(bytes: u64, mode: &str, more: u64) -> io::Result<OwnedFd> {
     let made = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     for (name, value) in [
@@ -424,19 +428,19 @@ pub fn in_memory(bytes: u64, mode: &str, more: u64) -> io::Result<OwnedFd> {
     Ok(tree)
 }
 
-/// What `/proc` shows: of others' processes, not even that they are there.
+/// Content of `/proc`: never any trace of other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Processes {
-    /// Nothing of the kernel's settings, and nothing to be written.
+    /// Without the kernel's settings, and read-only.
     Shown,
-    /// The same, but what a runtime writes to make namespaces.
+    /// Without the kernel's settings, but with the files that a runtime writes to make namespaces.
     Written,
-    /// All that there is, for a runtime that shows it to nobody.
+    /// Complete, for a runtime that does not show it to the container.
     Whole,
 }
 
 impl Processes {
-    /// A file system, which is nowhere yet.
+    /// Makes the file system. It is not attached anywhere yet.
     pub fn mount(self) -> Result<OwnedFd, StepError> {
         let mounted = || -> io::Result<OwnedFd> {
             let made = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;

@@ -1,17 +1,18 @@
-//! What code in a sandbox may ask of the kernel: everything that is not here fails as if the kernel did not know it.
+//! System calls that code in a sandbox may make. Every other call fails as if the kernel did not have it.
 //!
-//! A call is here because a worker, an interpreter or a numeric library needs it. What reaches beyond the sandbox's own
-//! processes, memory and files, or into a corner of the kernel that is rarely used and often broken, is not: no `ptrace`, `mount`,
-//! `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules, namespaces, clocks. docs/sandboxes.md shows this table.
+//! A call is listed because a worker, an interpreter or a numeric library needs it. Not listed are calls that reach
+//! beyond the sandbox's own processes, memory and files, or into parts of the kernel that are rarely used and often
+//! broken: no `ptrace`, `mount`, `bpf`, `io_uring`, `userfaultfd`, `perf_event_open`, keys, modules, namespaces,
+//! clocks. docs/sandboxes.md shows this table.
 
 /// A condition on an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// The argument, counted from 0, is this.
+    /// The argument with this index, from 0, has this value.
     Is(u8, u64),
-    /// None of these bits are set in it.
+    /// None of these bits are set in the argument.
     HasNone(u8, u64),
-    /// Of these bits, only those are set in it.
+    /// Exactly the bits of the last number are set, of those in the mask.
     Among(u8, u64, u64),
 }
 
@@ -19,55 +20,55 @@ pub enum Rule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call {
     constant: &'static str,
-    /// On this architecture.
+    /// Number of the call on this architecture.
     pub number: i64,
-    /// One of them must hold; none: it is always allowed.
+    /// At least one rule must hold; no rules: the call is always allowed.
     pub rules: &'static [Rule],
-    /// What it is needed for.
+    /// Reason why it is allowed.
     pub why: &'static str,
 }
 
 impl Call {
-    /// As in the manual.
+    /// Name of the call in the manual.
     pub fn name(&self) -> &'static str {
         self.constant.trim_start_matches("SYS_")
     }
 }
 
-/// What is allowed, with or without a network.
+/// Calls of a sandbox, with or without a network.
 pub fn table(network: bool) -> impl Iterator<Item = &'static Call> {
     let more: &[Call] = if network { NETWORK } else { &[] };
     OWN.iter().chain(OLD).chain(more)
 }
 
-/// What is allowed without a network, but with a way to object storage: a port of the sandbox's own loopback, to which Landlock lets it
-/// connect, and to no other, where the kernel has that.
+/// Calls of a sandbox without a network but with access to object storage: Landlock, where the kernel has it for TCP,
+/// allows connections to one port of the sandbox's loopback only.
 pub fn table_with_storage() -> impl Iterator<Item = &'static Call> {
     table(false).chain(STORAGE)
 }
 
-/// What is allowed where a virtual machine is made with the processor's help.
+/// Calls of a sandbox that runs a virtual machine with the processor's help.
 pub fn table_of_machine(network: bool) -> impl Iterator<Item = &'static Call> {
     table(network).chain(MACHINE)
 }
 
-/// What is allowed where Charliecloud is yet to make the root: what it adds is of no use without capabilities, which nobody
-/// gets who can make no user namespace.
+/// Calls of Charliecloud, which has yet to make the root. The added calls are useless without capabilities, and a
+/// process that cannot make a user namespace gets none.
 pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
     table(network).chain(RUNTIME)
 }
 
-/// What is allowed in a zygote: in addition what its forks need to go into namespaces of their own, and to be confined there.
+/// Calls of a zygote: its forks also need calls to join their own namespaces and to be confined there.
 pub fn table_of_zygote() -> impl Iterator<Item = &'static Call> {
     table(false).chain(FORKS)
 }
 
-/// The same, where virtual machines are made with the processor's help.
+/// Calls of a zygote where virtual machines run with the processor's help.
 pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static Call> {
     table_of_zygote().chain(MACHINE)
 }
 
-/// What forks of a zygote lose once they are where they belong: all that zygotes may do more than others.
+/// Calls that a zygote's forks lose once they are in place: all calls that zygotes have beyond other programs.
 pub fn lost_by_forks() -> impl Iterator<Item = &'static Call> {
     FORKS.iter()
 }
@@ -106,7 +107,7 @@ const OWN: &[Call] = calls! {
     SYS_get_mempolicy "where memory is: numeric libraries on several sockets";
     SYS_mbind "where memory shall be: the same";
     SYS_set_mempolicy "the same";
-    // Descriptors and files: of what is mounted, and within its rights.
+    // Descriptors and files: only what is mounted, and within the program's rights.
     SYS_read "files, sockets, counters";
     SYS_write "the same; output";
     SYS_readv "the same, in pieces";
@@ -206,7 +207,7 @@ const OWN: &[Call] = calls! {
     SYS_getpeername "who the other is";
     SYS_getsockopt "options of sockets";
     SYS_setsockopt "the same";
-    // Processes and threads, of its own sandbox.
+    // Processes and threads of its own sandbox.
     SYS_clone [HasNone(0, NAMESPACES)] "threads and subprocesses, but no namespaces";
     SYS_execve "programs: no right is to be gained by one";
     SYS_execveat "the same";
@@ -276,7 +277,7 @@ const OWN: &[Call] = calls! {
     SYS_timer_gettime "the same";
     SYS_timer_getoverrun "the same";
     SYS_timer_delete "the same";
-    // The machine.
+    // The host.
     SYS_clock_gettime "the time, where the kernel's page does not tell it";
     SYS_clock_getres "how exact it is";
     SYS_gettimeofday "the time";
@@ -285,8 +286,8 @@ const OWN: &[Call] = calls! {
     SYS_sysinfo "how much memory there is";
 };
 
-/// Of zygotes. Nothing here makes a namespace, and those that can be joined are children of the zygote's own, made for its forks: the rights
-/// that come with them reach nothing else, and are of no use with the calls above.
+/// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own,
+/// made for its forks: the rights that come with them reach nothing else, and are useless with the calls above.
 const FORKS: &[Call] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),
@@ -301,12 +302,12 @@ const FORKS: &[Call] = calls! {
     SYS_landlock_create_ruleset "what a fork may do with its files";
     SYS_landlock_add_rule "the same";
     SYS_landlock_restrict_self "the same";
-    // With this flag only filters are set, and nobody listens to what they refuse.
+    // With this flag the call only installs filters, and no process is notified of refused calls.
     SYS_seccomp [Is(1, libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW)] "giving all of these up";
 };
 const JOIN_SESSION_KEYRING: u64 = 1;
 
-/// What only old architectures have, under names of its own.
+/// Calls that only old architectures have, under names of their own.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Call] = calls! {
     SYS_arch_prctl [Is(0, 0x1001), Is(0, 0x1002), Is(0, 0x1003), Is(0, 0x1004), Is(0, 0x3001)]
@@ -363,7 +364,7 @@ const STORAGE: &[Call] = calls! {
 const MACHINE: &[Call] = calls! {
     SYS_ioctl [Among(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
 };
-/// The kind of its requests.
+/// Type number of the hypervisor's ioctl requests.
 const KVM: u64 = 0xae00;
 
 const RUNTIME: &[Call] = calls! {

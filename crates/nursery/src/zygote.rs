@@ -1,4 +1,4 @@
-//! A program from which workers are forked, each into a sandbox of its own.
+//! Zygote: a program from which workers are forked, each into a sandbox of its own.
 //!
 //! ```text
 //! nursery ──clone3──► pid 1 of the zygote's sandbox ──fork──► zygote: has imported what its workers need, and WAITS
@@ -7,19 +7,21 @@
 //!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's own sandbox, which WAITS             in there
 //! ```
 //!
-//! Whoever joins a namespace has rights in the one that owns it. So a worker's user namespace is a child of the zygote's, and those rights
-//! end there; code that a tenant had run at import gains nothing by taking them, because the calls that would need them do not exist in
-//! a zygote either (see [`system_calls`](crate::system_calls)). The namespaces themselves are made, mounted and watched by this crate alone: the
-//! nursery makes them (`nesting`), a pid 1 of its own keeps them (`nested`), and what the fork did is looked at from there before it
-//! counts.
+//! A process that joins a namespace gets rights in it. So a worker's user namespace is a child of the zygote's, and
+//! those rights end there. Code that a tenant ran at import gains nothing by taking them, because the calls that would
+//! need them are not allowed in a zygote either (see [`system_calls`](crate::system_calls)). Only this crate makes,
+//! mounts and watches the namespaces: the nursery makes them (`nesting`), a pid 1 of its own keeps them (`nested`), and
+//! that pid 1 inspects the fork before the fork counts.
 //!
-//! A fork takes a while: a copy of the zygote's page tables, its namespaces, and above all its control groups, for each of which the kernel
-//! waits for all processors in version 1. So it is made ahead: once a zygote has forked for somebody, the next fork is made, confined, looked
-//! at and in its group before anybody asks for it, and waits for its streams with nothing of the zygote's open.
+//! A fork takes a while: a copy of the zygote's page tables, its namespaces, and above all its control groups, for each
+//! of which the kernel waits for all processors in version 1. So it is made ahead. Once a zygote has forked on request,
+//! its next fork is made, confined, inspected and moved into its group before it is requested. It waits for its streams
+//! with no descriptor of the zygote open.
 //!
-//! * [`Orders`] is the zygote's side: what it waits for, and how it forks.
-//! * `alone` has one fork where the zygote is, in a virtual machine with nobody else in it.
-//! * `keeping` is what pid 1 of its sandbox does, `nesting` and `nested` make and are what its workers are forked into.
+//! * [`Orders`] is the zygote's side: it waits for orders, and forks.
+//! * `alone` makes one fork where the zygote is, in a virtual machine that holds nothing else.
+//! * `keeping` is pid 1 of the zygote's sandbox; `nesting` makes the sandboxes that workers are forked into, and
+//!   `nested` is their pid 1.
 
 mod alone;
 pub(crate) mod keeping;
@@ -33,24 +35,25 @@ pub use orders::{Hooks, Orders};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// The descriptor at which a zygote finds its orders.
+/// Descriptor at which a zygote finds its orders.
 pub const ORDERS_AT: i32 = 3;
 
-/// To a zygote. Descriptors: where the fork waits to be [`Wanted`], where it reports, and the namespaces of [`KINDS`] in that order, or none.
+/// Order to a zygote. Descriptors: the socket at which the fork waits for [`Wanted`], the pipe for its report, and the
+/// namespaces of [`KINDS`] in that order, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fork {
-    /// Where it may write, beyond its own folders.
+    /// Paths that the fork may write, beyond its own folders.
     pub writable: Vec<PathBuf>,
 }
 
-/// To a fork that waits.
+/// Message to a fork that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Wanted {
-    /// Somebody wants it. Descriptors: a worker's standard input, and its output.
+    /// Become a worker. Descriptors: the worker's standard input, and its output.
     Go,
 }
 
-/// The namespaces of a worker's own, in the order in which they are joined: first the one that gives the right to join the others.
+/// Namespaces of a worker, in the order in which they are joined: the first gives the right to join the others.
 pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
     ("user", libc::CLONE_NEWUSER),
     ("mnt", libc::CLONE_NEWNS),
@@ -61,9 +64,10 @@ pub(crate) const KINDS: [(&str, libc::c_int); 7] = [
     ("net", libc::CLONE_NEWNET),
 ];
 
-/// What a fork reports into its pipe: how far it came, and why not farther; zeros: it is confined, and waits to become a worker.
+/// A fork's report in its pipe: the step that failed, and the error number. Zeros: it is confined, and waits to become
+/// a worker.
 pub(crate) type Report = [u8; 8];
-/// The steps that reports count, from 1 on.
+/// Steps, by their numbers in reports, which begin at 1.
 pub(crate) const STEPS: [&str; 7] = [
     "joining its namespaces",
     "forking into them",
@@ -74,11 +78,11 @@ pub(crate) const STEPS: [&str; 7] = [
     "limiting its system calls",
 ];
 
-/// What a report says; `None`: it is done.
+/// Error in a report; `None`: the fork is confined.
 pub(crate) fn failure(report: Report) -> Option<(&'static str, std::io::Error)> {
     let (step, code) = report.split_at(4);
     let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_ne_bytes);
-    // The tenant's word: it may be anything.
+    // The tenant's code wrote this, so it may be anything.
     let (step, code) = (number(step) as usize, number(code) as i32);
     if step == 0 {
         return None;

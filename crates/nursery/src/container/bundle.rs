@@ -1,4 +1,4 @@
-//! What crun is told: an OCI bundle.
+//! The OCI bundle that crun gets.
 
 use super::Told;
 use crate::filter;
@@ -15,18 +15,18 @@ const ARCHITECTURE: &str = "SCMP_ARCH_X86_64";
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: &str = "SCMP_ARCH_AARCH64";
 
-/// The low half of an argument: all of it that the kernel reads of an `int`.
+/// Mask for the low half of an argument, which is all that the kernel reads of an `int`.
 const INT: u64 = 0xffff_ffff;
 
-/// By which crun takes a list of system calls as the kernel wants it, in place of the section that it would have to compile at each
-/// start, which takes it longer than all the rest.
+/// Annotation by which crun takes a compiled filter of system calls. It would otherwise compile the section at each
+/// start, which takes longer than everything else that it does.
 const COMPILED: &str = "run.oci.seccomp_bpf_data";
 
-/// What a container may ask of the kernel.
+/// System calls that a container may make.
 pub(crate) struct SystemCalls {
-    /// As OCI has it, for those who do not know the other.
+    /// As an OCI section, for tools that do not know the annotation.
     section: Value,
-    /// The very one that sandboxes of kind `namespace` have.
+    /// Compiled: exactly the filter of sandboxes of kind `namespace`.
     compiled: String,
 }
 
@@ -45,10 +45,11 @@ impl SystemCalls {
     }
 }
 
-/// The `config.json` of a container.
+/// Makes the `config.json` of a container.
 ///
-/// Namespaces of processes, network, IPC, names and control groups, resource limits and the session keyring are there already:
-/// the runtime is started within them. `/proc` has the container's own processes only, and nothing that was to be masked.
+/// The bundle lists no namespaces of processes, network, IPC, host name and control groups, no resource limits and no
+/// session keyring: the runtime is started inside of them. It needs no masked paths: `/proc` holds the container's own
+/// processes and nothing else.
 pub(crate) fn config(told: &Told<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
     let arguments: Vec<&str> = told
         .command
@@ -93,7 +94,7 @@ pub(crate) fn config(told: &Told<'_>, system_calls: &SystemCalls) -> io::Result<
     }))
 }
 
-/// The table of system calls, as OCI has it.
+/// The table of system calls as an OCI section.
 pub fn system_calls(network: bool) -> Value {
     let mut always = Vec::new();
     let mut rows = Vec::new();
@@ -116,7 +117,7 @@ pub fn system_calls(network: bool) -> Value {
     }
     rows.push(json!({ "names": always, "action": "SCMP_ACT_ALLOW" }));
     json!({
-        // As if the kernel did not know it.
+        // Fails like a call that the kernel does not have.
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": libc::ENOSYS,
         "architectures": [ARCHITECTURE],

@@ -1,4 +1,4 @@
-//! A container from inside: pid 1 of a sandbox makes what a runtime needs, and starts it.
+//! Containers made from inside: pid 1 of a sandbox prepares what the runtime needs, and starts it.
 
 use super::bundle::SystemCalls;
 use super::waiting::Waiting;
@@ -16,33 +16,33 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Where all is that a runtime needs and a container does not see. Memory, mounted on a folder that hosts keep free, and that
-/// nothing is shown from.
+/// Folder for everything that a runtime needs and the container does not see. It is in memory, mounted on a folder that
+/// hosts keep free and that no mount shows.
 const WORK: &str = "/media";
-/// The runtime's program, where it is not run from the host's own folders.
+/// Path of the runtime's program, where it is not run from the host's own folders.
 const PROGRAM: &str = "/runtime";
-/// Size of what runtimes write: bundles, states, locks.
+/// Size of the memory for a runtime's files (bundles, states, locks), bytes.
 const WORK_BYTES: u64 = 16 << 20;
-/// Read at most of what a runtime says of its failure.
+/// Most characters kept of a runtime's error message.
 const WORDS_MAX: usize = 1000;
 
-/// The pieces that all containers of a nursery have in common.
+/// Parts that all containers of a nursery share.
 pub struct Common {
     containers: Containers,
-    /// What the policy shows, and where it is in the nursery.
+    /// Mounts of the policy, and their paths in the nursery.
     shown: Vec<(PathBuf, Mount)>,
-    /// The runtime's root; none: the host's.
+    /// Root of the runtime; `None`: the host's root.
     around: Option<Template>,
-    /// The container's; none: the runtime has its own ways with an image.
+    /// Root of the container; `None`: the runtime unpacks or mounts the image itself.
     within: Option<Template>,
-    /// What the container may ask of the kernel, as a bundle has it: without a network, and with it.
+    /// System calls of the container, as sections of a bundle: without a network, and with it.
     system_calls: [SystemCalls; 2],
-    /// What the runtime may, and all that it starts, in the same way.
+    /// System calls of the runtime and of everything that it starts: without a network, and with it. `None`: all.
     filters: Option<[BpfProgram; 2]>,
 }
 
 impl Common {
-    /// Gathers them.
+    /// Gathers the parts that all containers share.
     pub fn gather(host: &Host, policy: &Policy, containers: Containers) -> Result<Self, String> {
         let failed = |error: StepError| error.to_string();
         let mut shown = Vec::new();
@@ -67,7 +67,7 @@ impl Common {
                 Some(image) => Template::gather_image(host, Path::new(image), &unshown),
             };
             within = Some(match containers.runtime {
-                // Which shows its own ones.
+                // ch-run mounts its own /dev, /proc, /sys and /tmp.
                 Runtime::ChRun => of_image.map(Template::without_own),
                 _ => of_image,
             });
@@ -94,7 +94,7 @@ impl Common {
         self.containers.runtime
     }
 
-    /// Moves pid 1, which has all namespaces of its own, to where the runtime can work.
+    /// Moves pid 1, which has all its namespaces already, onto the root that the runtime works in.
     pub fn enter(&self, policy: &Policy) -> Result<(), StepError> {
         let mut shown = Vec::new();
         for (at, mount) in &self.shown {
@@ -121,7 +121,7 @@ impl Common {
             root::leave_for(root::HOST)?;
             return self.cover(policy, memory);
         };
-        // Those that the runtime makes, and no more after it.
+        // Allows the user namespaces that the runtime makes, and none after them.
         let most = match self.runtime() {
             Runtime::ChRun => "2",
             _ => "1",
@@ -132,19 +132,19 @@ impl Common {
         around.assemble(
             Path::new(NEW),
             match self.runtime() {
-                // What it shows of processes is what it sees.
+                // ch-run shows the container its own /proc.
                 Runtime::ChRun => Processes::Written,
                 _ => Processes::Whole,
             },
         )?;
-        // By which crun finds out about control groups.
+        // crun looks here to find out about control groups.
         fs::create_dir_all(at("/sys/fs/cgroup")).map_err(step("making /sys"))?;
         memory(WORK_BYTES, &at(WORK))?;
         if let Some(within) = &self.within {
             let image = at(&image());
             fs::create_dir(&image).map_err(step("making a folder for the container's root"))?;
             within.assemble(&image, Processes::Shown)?;
-            // On which Charliecloud mounts the runtime's.
+            // ch-run mounts the runtime's folders on these.
             for name in OWN.iter().chain(&["home"]) {
                 fs::create_dir_all(image.join(name))
                     .map_err(step("making folders of the container's root"))?;
@@ -153,7 +153,7 @@ impl Common {
         root::leave_for(NEW)
     }
 
-    /// Gives a runtime that sees the host folders of its own for what it writes.
+    /// Covers folders of the host by memory of the sandbox, for a runtime that sees the host and writes there.
     fn cover(
         &self,
         policy: &Policy,
@@ -180,7 +180,7 @@ impl Common {
         Ok(())
     }
 
-    /// Puts what is to be seen where the runtime finds it.
+    /// Mounts everything that the container shall see where the runtime finds it.
     fn bind(
         &self,
         targets: Vec<(OsString, bool)>,
@@ -200,7 +200,7 @@ impl Common {
                 root::place(tree, &source).map_err(step(named(&target)))?;
             }
             if self.shows_its_tmp(&target) {
-                // Whole, so that nothing can be bound in it.
+                // The runtime's /tmp is shown whole, so nothing can be bound into it in the container.
                 let tree = root::copy_at(&source).map_err(step(named(&target)))?;
                 root::place(&tree, &target).map_err(step(named(&target)))?;
                 continue;
@@ -221,13 +221,13 @@ impl Common {
         Ok(binds)
     }
 
-    /// Starts what becomes the runtime.
+    /// Forks the process that becomes the runtime.
     pub fn wait(&self, network: bool) -> Result<Waiting, StepError> {
         let filters = self.filters.as_ref();
         Waiting::fork(filters.map(|filters| &filters[usize::from(network)]))
     }
 
-    /// Starts the runtime, and gives the container's program, or what becomes it.
+    /// Starts the runtime; returns the container's program, or the process that becomes that program.
     pub fn start(
         &self,
         (waiting, network): (Waiting, bool),
@@ -239,7 +239,7 @@ impl Common {
         let directory = self.directory(Path::new(&described.directory), &binds);
         let runtime = self.runtime();
         if runtime == Runtime::Crun {
-            // Which would make devices in one that it is not given.
+            // Otherwise crun would make devices in a /dev of its own.
             let dev = Path::new("/dev");
             binds.push(Bind {
                 source: below(Path::new(&image()), dev),
@@ -268,7 +268,7 @@ impl Common {
         }
         let program = match &self.around {
             Some(_) => {
-                // Parts of the runtime's root may come to be seen in the container.
+                // The container may come to see parts of the runtime's root.
                 root::seal().map_err(step("sealing the runtime's root"))?;
                 PROGRAM.into()
             }
@@ -291,7 +291,7 @@ impl Common {
         }
         let (pid, pidfd) = started;
         drop(pidfd);
-        // And for nobody else: the program may have ended already, which is yet to be seen.
+        // Waits for the runtime alone: the program may have ended already, and its end is reaped later.
         let status = kernel::wait_for(pid).map_err(step("waiting for the runtime"))?;
         let named = format!("{} did not start it", runtime.name());
         if status != 0 {
@@ -314,12 +314,12 @@ impl Common {
         Ok((pid, pidfd))
     }
 
-    /// Whether this path of a container is the same in the runtime's own root.
+    /// Whether this path of a container is shared with the runtime's own root.
     fn shows_its_tmp(&self, path: &Path) -> bool {
         self.runtime() == Runtime::ChRun && path.starts_with("/tmp")
     }
 
-    /// How its program ended, from how the runtime did.
+    /// Exit status of the program, derived from that of the runtime.
     pub fn status(&self, status: i32) -> i32 {
         match status {
             129.. if self.runtime().tells_signals_as_status() => 128 - status,
@@ -327,7 +327,7 @@ impl Common {
         }
     }
 
-    /// The folder that a program runs in, if the container has it.
+    /// The folder that the program runs in: the wanted one if the container has it, else `/`.
     fn directory(&self, wanted: &Path, binds: &[Bind]) -> PathBuf {
         let bound = binds.iter().rev().find_map(|bind| {
             let rest = wanted.strip_prefix(&bind.target).ok()?;
@@ -343,12 +343,12 @@ impl Common {
     }
 }
 
-/// Where the runtime finds what is bound.
+/// Path at which the runtime finds the source of a bind.
 fn source(index: usize) -> PathBuf {
     Path::new(WORK).join(format!("mounts/{index}"))
 }
 
-/// The container's root, as the runtime finds it.
+/// Path of the container's root, as the runtime finds it.
 fn image() -> String {
     format!("{WORK}/image")
 }

@@ -1,4 +1,5 @@
-//! What each runtime is told, word by word; those that can be run are run by the tests of the crate `hotlease-sandbox`.
+//! Arguments and environment of each runtime, word by word. The tests of the crate `hotlease-sandbox` run the runtimes
+//! that are installed.
 
 use super::*;
 use serde_json::json;
@@ -7,7 +8,7 @@ fn words(list: &[OsString]) -> Vec<&str> {
     list.iter().map(|word| word.to_str().expect("text")).collect()
 }
 
-/// What a Python worker needs, in short.
+/// Calls `look` with what a Python worker needs, in short.
 fn tell<T>(look: impl FnOnce(&Told<'_>) -> T) -> T {
     let bind = |source: &str, target: &str, writable| Bind {
         source: source.into(),
@@ -196,7 +197,7 @@ fn podman_passes_the_control_channel_on_as_a_descriptor() {
     ];
     assert_eq!(arguments(Runtime::PodmanHpc), [&expected[..], &COMMAND].concat());
     assert_eq!(Runtime::PodmanHpc.input_at(), 3);
-    // Values are nobody's business who lists processes.
+    // Values must not show in a list of processes.
     let own = environment(Runtime::PodmanHpc);
     assert!(own.contains(&("OWN".into(), "a, $b".into())), "{own:?}");
 }

@@ -1,5 +1,5 @@
-//! The process that becomes a runtime. It is there, with its list of system calls, before anybody knows what is to be run: both
-//! take longer than some runtimes need for all that they do.
+//! The process that becomes a runtime. It is forked, and its system calls limited, before the program is known: both
+//! take longer than everything that some runtimes do.
 
 use crate::confinement;
 use crate::inside::{self, Run};
@@ -15,16 +15,16 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// One that waits. It ends with this process, which is pid 1.
+/// The waiting process. It ends with its parent, which is pid 1.
 pub struct Waiting {
     pid: libc::pid_t,
     pidfd: OwnedFd,
-    /// There is one message each way: what to run, and why it does not.
+    /// Carries one message each way: the program to run, and the error if it does not run.
     socket: OwnedFd,
 }
 
 impl Waiting {
-    /// Starts it, with these system calls for itself and all that it starts (none: all).
+    /// Forks the process, with these system calls for itself and everything that it starts (`None`: all).
     pub fn fork(filter: Option<&BpfProgram>) -> Result<Self, StepError> {
         let (socket, theirs) = socketpair(
             AddressFamily::Unix,
@@ -39,7 +39,7 @@ impl Waiting {
             Forked::Child => {
                 drop(socket);
                 let error = become_runtime(&theirs, filter);
-                // Nobody else could say why.
+                // The only way to report the error.
                 let _ = send(&theirs, &error.to_string(), &[]);
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(127) }
@@ -47,7 +47,7 @@ impl Waiting {
         }
     }
 
-    /// Has it run this, with these streams, of which the input is found at this number.
+    /// Tells the process to run a program with these streams; the program finds its input at descriptor `input_at`.
     pub fn run(
         self,
         program: &Described,
@@ -63,7 +63,7 @@ impl Waiting {
         told().map_err(step("telling what to run"))?;
         drop((input, output));
         match receive::<String>(&self.socket) {
-            // It was closed by the program's start, or by the death of the process, which is told as such.
+            // The socket was closed by the program's start, or by the death of the process, which is reported as such.
             Ok(None) | Err(_) => Ok((self.pid, self.pidfd)),
             Ok(Some((why, _))) => {
                 let named = format!("running {}", program.path.to_string_lossy());

@@ -1,7 +1,8 @@
 use super::*;
 use crate::system_calls::{self, table, table_of_zygote};
 
-/// What a program makes of a call, and in how many steps: classic BPF, as far as filters use it.
+/// Runs a program for one call; returns the decision and the number of steps. Interprets classic BPF, as far as filters
+/// use it.
 fn run(program: &[sock_filter], number: u32, architecture: u32, arguments: [u64; 6]) -> (u32, usize) {
     let mut data = Vec::new();
     for word in [number, architecture, 0, 0] {
@@ -67,7 +68,7 @@ fn a_tree_decides_as_the_plain_filter_does() {
             let calls = calls();
             let plain = plain(rules(calls.iter().copied()).unwrap(), &others, &these).unwrap();
             let tree = compiled(calls.iter().copied(), &others, &these).unwrap();
-            // Those of the other ABI of x86-64, which has the same architecture, among them.
+            // Includes numbers of the other ABI of x86-64, which has the same architecture number.
             let numbers = (0..1024)
                 .chain(0x4000_0000..0x4000_0400)
                 .chain([u32::MAX - 1, u32::MAX]);

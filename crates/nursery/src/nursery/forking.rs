@@ -1,4 +1,4 @@
-//! Workers are forked from zygotes: sandboxes are made in theirs, and forks ordered into those.
+//! Workers forked from zygotes: the nursery makes sandboxes within those of zygotes, and orders forks into them.
 
 use super::{Fork, Nursery, REFILL_AFTER, Role, SANDBOXES_MAX, Sandbox, Stage, answer};
 use crate::cgroup::Groups;
@@ -18,37 +18,38 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// A sandbox whose program workers are forked from.
+/// The zygote's part of a sandbox: a program from which workers are forked.
 pub(super) struct Zygote {
-    /// Never waited for: a tenant's code is at the other end.
+    /// Socket for orders. The nursery never waits for it: a tenant's code is at the other end.
     orders: OwnedFd,
-    /// What was mounted for it.
+    /// Paths of the mounts that the zygote's program got.
     targets: Vec<PathBuf>,
-    /// Where its workers' sandboxes are made; none: it has not started yet.
+    /// Namespaces in which its workers' sandboxes are made; `None`: it has not started yet.
     parent: Option<Parent>,
-    /// Whether it lives; if not, its sandbox goes with the last worker.
+    /// Whether the zygote lives. If not, its sandbox ends with its last worker.
     lives: bool,
-    /// Whether it has forked for somebody: from then on the next fork is made ahead. Before, it may still be busy with its imports.
+    /// Whether it has forked on request. From then on the next fork is made ahead; before, it may still be busy with
+    /// its imports.
     forks: bool,
 }
 
-/// A sandbox in that of a zygote.
+/// A fork's part of a sandbox that is within a zygote's.
 pub(super) struct Forked {
-    /// The zygote's.
+    /// Number of the zygote's sandbox.
     pub of: u64,
     pub namespaces: Vec<OwnedFd>,
-    /// The worker's number in the zygote's sandbox.
+    /// Pid of the worker in the zygote's sandbox.
     worker: Option<i32>,
-    /// Where it waits to be wanted, once it was ordered.
+    /// Socket at which the fork waits for its streams, once the fork was ordered.
     go: Option<OwnedFd>,
-    /// The worker itself, once it is confined and in its group.
+    /// A pidfd of the worker, once it is confined and in its group.
     program: Option<OwnedFd>,
-    /// What it is to have as input and output, if somebody wants it already.
+    /// Input and output for the worker, if a request for it has already arrived.
     streams: Option<(OwnedFd, OwnedFd)>,
 }
 
 impl Forked {
-    /// Nothing yet.
+    /// A sandbox whose fork was not ordered yet.
     fn new(of: u64) -> Self {
         Self {
             of,
@@ -62,7 +63,7 @@ impl Forked {
 }
 
 impl Zygote {
-    /// One that is about to start, and its end of the socket.
+    /// A zygote that is about to start, and its end of the socket.
     pub fn new(targets: Vec<PathBuf>) -> io::Result<(Self, OwnedFd)> {
         let kind = SockType::SeqPacket;
         let (orders, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
@@ -79,7 +80,7 @@ impl Zygote {
 }
 
 impl Sandbox {
-    /// It waits for its program, and came with these.
+    /// Handles [`Word::Prepared`](crate::inside::Word::Prepared), which came with these descriptors.
     pub(super) fn prepared(&mut self, mut fds: Vec<OwnedFd>, groups: &mut Groups, policy: &Policy) {
         let Role::Nested(forked) = &mut self.role else {
             return;
@@ -106,7 +107,7 @@ impl Sandbox {
         }
     }
 
-    /// Its program runs, and came with these.
+    /// Handles [`Word::Started`](crate::inside::Word::Started), which came with these descriptors.
     pub(super) fn started(&mut self, reply: &OwnedFd, fds: Vec<OwnedFd>) {
         let mut fds = fds.into_iter();
         let Some(program) = fds.next() else {
@@ -134,12 +135,12 @@ impl Sandbox {
         answer(reply, &Reply::Started, &told);
     }
 
-    /// The fork is there and confined: it gets into its group, where it waits.
+    /// Moves a confined fork into its group, where it waits.
     pub(super) fn forked(&mut self, program: OwnedFd) -> Result<(), String> {
         let Role::Nested(forked) = &mut self.role else {
             return Err("a fork came to where none is expected".into());
         };
-        // As long as it was in the zygote's group it had the same limits.
+        // Until now it was in the zygote's group, which has the same limits.
         if let Some(numbers) = numbers(&program).filter(|numbers| numbers.len() > 2) {
             forked.worker = numbers.get(numbers.len() - 2).copied();
             let joined = self.made.group.join(numbers[0]);
@@ -149,7 +150,7 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Tells the fork that it is wanted, with what it is to have as input and output.
+    /// Tells the waiting fork to run, and gives it its input and output.
     fn go(&mut self) -> Result<(), String> {
         let Role::Nested(forked) = &mut self.role else {
             return Err("nothing waits there".into());
@@ -186,14 +187,14 @@ impl Sandbox {
         matches!(&self.role, Role::Nested(forked) if forked.of == zygote)
     }
 
-    /// Waits, or will, for a fork of this zygote.
+    /// Whether this sandbox waits, or will wait, for a fork of this zygote.
     fn is_spare_of(&self, zygote: u64) -> bool {
         let waits = matches!(self.stage, Stage::Preparing(_) | Stage::Prepared);
         self.is_of(zygote) && waits && self.failure.is_none()
     }
 }
 
-/// A process's numbers, from the nursery's namespace inwards; none: it is gone.
+/// Pids of a process, from the nursery's namespace inwards; `None`: it is gone.
 fn numbers(pidfd: &OwnedFd) -> Option<Vec<i32>> {
     let path = Host::path(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
     let text = fs::read_to_string(path).ok()?;
@@ -219,7 +220,7 @@ impl Nursery {
         found.is_some_and(|zygote| zygote.lives && zygote.parent.is_some())
     }
 
-    /// The first fork that waits for this zygote will not be.
+    /// Fails the first fork that waits for this zygote.
     pub(super) fn fail_fork(&mut self, of: u64, what: &str) {
         let first = self.forks.iter().position(|fork| fork.of == of);
         if let Some(fork) = first.and_then(|index| self.forks.remove(index)) {
@@ -228,7 +229,7 @@ impl Nursery {
         }
     }
 
-    /// Forks go to sandboxes that are prepared for them.
+    /// Gives waiting forks to sandboxes that are prepared for them.
     pub(super) fn serve_forks(&mut self) {
         let mut waiting = std::mem::take(&mut self.forks);
         while let Some(fork) = waiting.pop_front() {
@@ -239,7 +240,7 @@ impl Nursery {
                 None => self.forks.push_back(fork),
             }
         }
-        // Those that are being prepared are for the first that wait; more are made at once.
+        // Sandboxes in preparation serve the first forks that wait; the rest get new ones at once.
         let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.of).collect();
         zygotes.sort_unstable();
         zygotes.dedup();
@@ -264,17 +265,17 @@ impl Nursery {
         spare.count()
     }
 
-    /// One for each zygote that has none; whether one was made.
+    /// Makes a sandbox within one living zygote's that has no spare one; returns whether it made one.
     pub(super) fn refill_nested(&mut self) -> bool {
         let lacking = self.sandboxes.iter().find_map(|sandbox| {
             let id = sandbox.id?;
             (sandbox.zygote(id)?.lives && self.lives(id) && self.spare_of(id) == 0).then_some(id)
         });
-        // Not tried again before somebody asks for one, who hears why.
+        // After a failure, not tried again until a fork is requested: its reply carries the error.
         lacking.is_some_and(|zygote| self.sandboxes.len() < SANDBOXES_MAX && self.nest(zygote).is_ok())
     }
 
-    /// Has a sandbox made in that of a zygote.
+    /// Begins to make a sandbox within that of a zygote.
     fn nest(&mut self, id: u64) -> Result<(), String> {
         let inside = Inside {
             view: &self.view,
@@ -306,7 +307,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// Reaps what has helped to make sandboxes, and is no sandbox.
+    /// Reaps helpers, which took part in making sandboxes and are none themselves.
     pub(super) fn reap_helpers(&self) {
         while let Ok(Some(pid)) = kernel::dead() {
             if self.sandboxes.iter().any(|sandbox| sandbox.made.is_of(pid)) {
@@ -318,7 +319,7 @@ impl Nursery {
         }
     }
 
-    /// Gives a fork that is wanted to a sandbox that is prepared: it waits there already, or has to be made first.
+    /// Gives a requested fork to a prepared sandbox: the fork waits there already, or is ordered now.
     fn fork_into(&mut self, index: usize, fork: Fork) {
         let Fork {
             id,
@@ -358,7 +359,7 @@ impl Nursery {
         self.refill_at = Some(Instant::now() + REFILL_AFTER);
     }
 
-    /// A sandbox below a zygote's is prepared: if that has forked before, the fork that will be wanted next is made.
+    /// Orders a fork ahead into a prepared sandbox, if its zygote has forked before.
     pub(super) fn fork_ahead(&mut self, index: usize) {
         let sandbox = &self.sandboxes[index];
         let (Role::Nested(forked), Stage::Prepared, None) = (&sandbox.role, &sandbox.stage, &sandbox.failure)
@@ -380,7 +381,7 @@ impl Nursery {
         }
     }
 
-    /// A zygote has forked for somebody.
+    /// Notes that the zygote of this sandbox has forked on request.
     pub(super) fn note_fork(&mut self, index: usize) {
         let Role::Nested(Forked { of, .. }) = self.sandboxes[index].role else {
             return;
@@ -394,7 +395,7 @@ impl Nursery {
         }
     }
 
-    /// Tells pid 1 of a sandbox that somebody comes, and a zygote to fork.
+    /// Tells pid 1 of the sandbox that a fork comes, and the zygote to fork.
     fn order_fork(&mut self, index: usize) -> io::Result<()> {
         let (report, reporting) = io::pipe()?;
         let kind = SockType::SeqPacket;
@@ -404,7 +405,7 @@ impl Nursery {
         let Role::Nested(forked) = &mut sandbox.role else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // Whatever comes of it, nobody else is forked into them.
+        // Whatever comes of the order, no other process is forked into these namespaces.
         let namespaces = std::mem::take(&mut forked.namespaces);
         forked.go = Some(go);
         let of = forked.of;
@@ -427,7 +428,7 @@ impl Nursery {
         )
     }
 
-    /// The end of a zygote, whose workers go on.
+    /// Handles the end of a zygote, whose workers go on.
     pub(super) fn zygote_ended(&mut self, index: usize) {
         let sandbox = &mut self.sandboxes[index];
         if let Role::Zygote(zygote) = &mut sandbox.role {
@@ -448,7 +449,7 @@ impl Nursery {
         self.end_zygotes();
     }
 
-    /// The end of a worker, by the word of its zygote's pid 1, which is its parent.
+    /// Handles the end of a worker, which the pid 1 of its zygote, its parent, has reported.
     pub(super) fn worker_ended(&mut self, zygote: Option<u64>, pid: i32, status: i32) {
         for sandbox in &mut self.sandboxes {
             if let Role::Nested(forked) = &sandbox.role
@@ -461,12 +462,13 @@ impl Nursery {
         }
     }
 
-    /// Sandboxes of zygotes that are dead go once nothing that was forked from them is left.
+    /// Kills the sandboxes of dead zygotes that have no worker left.
     pub(super) fn end_zygotes(&self) {
         self.ending_zygotes().for_each(|sandbox| sandbox.made.kill());
     }
 
-    /// Those whose end waits, in the kernel, for what is reaped by this process and is no sandbox.
+    /// Sandboxes of dead zygotes without workers. The kernel lets them end only once this process has reaped the
+    /// helpers in them.
     pub(super) fn ending_zygotes(&self) -> impl Iterator<Item = &Sandbox> {
         self.sandboxes
             .iter()

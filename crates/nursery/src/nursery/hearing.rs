@@ -1,4 +1,4 @@
-//! What sandboxes say, and their ends.
+//! Messages from sandboxes, and their ends.
 
 use super::{Nursery, REFILL_AFTER, Role, STEP_LIMIT, Stage, answer};
 use crate::inside::Word;
@@ -9,12 +9,12 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 impl Nursery {
-    /// A word of a sandbox's pid 1; whether there was one.
+    /// Handles one message from a sandbox's pid 1; returns whether there was one.
     pub(super) fn hear(&mut self, index: usize) -> bool {
         let sandbox = &mut self.sandboxes[index];
         let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
             Ok(Some(word)) => word,
-            // Its pid 1 is going, and nothing else will come: its end is what counts.
+            // Pid 1 is ending and sends nothing more; the sandbox is reaped when its pidfd reports the end.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(None) | Err(_) => {
                 sandbox.made.kill();
@@ -58,7 +58,7 @@ impl Nursery {
                 sandbox.failure = Some(what);
                 sandbox.stage = stage;
                 if let Role::Nested(_) = sandbox.role {
-                    // Who says so may not be the one whose end is waited for.
+                    // The process that reported this may not be the one whose pidfd is watched.
                     sandbox.made.kill();
                 }
             }
@@ -67,7 +67,7 @@ impl Nursery {
         true
     }
 
-    /// The end of one: nothing of it is left, and then it is told.
+    /// Reaps a sandbox, removes what is left of it, and reports its end.
     pub(super) fn bury(&mut self, index: usize) {
         let sandbox = self.sandboxes.swap_remove(index);
         sandbox.made.reap();
@@ -82,7 +82,7 @@ impl Nursery {
         };
         match sandbox.stage {
             Stage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
-            // Whoever waits first may have waited for this one.
+            // The request that has waited longest may have waited for this sandbox.
             Stage::Preparing(_) => match &sandbox.role {
                 Role::Nested(forked) => self.fail_fork(forked.of, &why()),
                 Role::Plain | Role::Zygote(_) => {
@@ -101,7 +101,7 @@ impl Nursery {
                 status: sandbox.status.unwrap_or(-libc::SIGKILL),
                 out_of_memory,
             };
-            // An agent that does not listen any more does not want to know.
+            // Failure is ignored: the agent has stopped listening.
             let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
         }
         self.end_zygotes();

@@ -1,4 +1,4 @@
-//! Sandboxes are made, and starts given to those that are prepared.
+//! Making sandboxes, and giving waiting starts to prepared ones.
 
 use super::forking::Zygote;
 use super::{Nursery, REFILL_AFTER, Role, Sandbox, Stage, Start, answer};
@@ -13,17 +13,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What a program is to see.
+/// Mounts of a program.
 struct Trees {
-    /// Where each tree goes, and whether it may be written.
+    /// Path of each tree, and whether it may be written.
     targets: Vec<(OsString, bool)>,
     trees: Vec<OwnedFd>,
-    /// Whether it is to be forked from.
+    /// Whether workers will be forked from the program.
     zygote: bool,
 }
 
 impl Nursery {
-    /// Has one made, which is prepared a moment later.
+    /// Begins to make a sandbox. Its pid 1 says when it is prepared, a moment later.
     pub(super) fn make(&mut self, network: bool) -> Result<(), String> {
         let user = match self.by_root {
             true => {
@@ -55,7 +55,7 @@ impl Nursery {
         Ok(())
     }
 
-    /// Starts go to sandboxes that are prepared for such, the oldest first.
+    /// Gives waiting starts, the oldest first, to sandboxes that are prepared for them.
     pub(super) fn serve_waiting(&mut self) {
         let mut next = 0;
         while let Some(start) = self.waiting.get(next) {
@@ -72,7 +72,7 @@ impl Nursery {
                 None => next += 1,
             }
         }
-        // Those that are being prepared are for the first that wait; more are made at once.
+        // Sandboxes in preparation serve the first starts that wait; the rest get new ones at once.
         for network in [false, true] {
             let wants = |start: &Start| start.network == network;
             while self.spare(network) < self.waiting.iter().filter(|start| wants(start)).count() {
@@ -132,12 +132,12 @@ impl Nursery {
                 sandbox.id = Some(id);
                 sandbox.end = Some(end);
             }
-            // The sandbox is as it was.
+            // The sandbox is unchanged.
             Err(what) => answer(&reply, &Reply::Failed { what }, &[]),
         }
     }
 
-    /// What a program of a sandbox of this user is to see beyond the policy.
+    /// Opens the mounts of a program, beyond those of the policy, for a sandbox of this user.
     fn trees(&self, described: &OwnedFd, user: (u32, u32)) -> Result<Trees, String> {
         let named = |error: io::Error| format!("reading what to run: {error}");
         let described = described.try_clone().and_then(inside::read).map_err(named)?;
@@ -166,7 +166,7 @@ impl Nursery {
             let tree = self.host.declared(&declared, by_root).map_err(named)?;
             all.push((declared.target, declared.writable, tree));
         }
-        // What is in another one comes after it.
+        // A mount inside of another one must come after it.
         all.sort_by_key(|(target, ..)| target.components().count());
         let place = |(target, writable, tree): (PathBuf, bool, OwnedFd)| ((target.into(), writable), tree);
         let (targets, trees) = all.into_iter().map(place).unzip();

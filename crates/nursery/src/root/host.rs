@@ -1,4 +1,4 @@
-//! The host's files, from the root that the nursery has made for itself.
+//! The host's files, as the nursery reaches them from its own root.
 
 use super::{HOST, NEW, PIECES, STEP, StepError, step, tame};
 use crate::declared::Declared;
@@ -11,13 +11,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The host, as the nursery goes on to see it.
+/// The host's root, opened before anything was mounted below it.
 pub struct Host(OwnedFd);
 
 impl Host {
-    /// Moves this process, which has mounts of its own already, onto a root of its own.
+    /// Moves this process, which has its own mounts already, onto a root of its own.
     pub fn leave() -> Result<Self, StepError> {
-        // What the host mounts later shows here; what is mounted here, nowhere else.
+        // Later mounts of the host appear here; mounts made here appear nowhere else.
         let slave = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
         mount_change("/", slave).map_err(step("making mounts private"))?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
@@ -40,13 +40,13 @@ impl Host {
         Ok(Self(host))
     }
 
-    /// Where something of the host is now.
+    /// Path at which the nursery finds a path of the host.
     pub fn path(path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         Path::new(HOST).join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A copy of the tree of mounts at `path`, which is nowhere yet. Links are followed as the host does.
+    /// Copies the tree of mounts at `path`. The copy is not attached anywhere yet. Links are followed as on the host.
     pub fn tree(&self, path: &Path) -> io::Result<OwnedFd> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -54,7 +54,8 @@ impl Host {
         Ok(copy_of_tree(&found)?)
     }
 
-    /// The same of a directory that a lease has declared, tamed. `by_root`: the sandbox's user, where it has one of its own.
+    /// Copies the tree of a directory that a lease has declared, and restricts it. `by_root`: the sandbox's user, if it
+    /// has a user of its own.
     pub fn declared(&self, declared: &Declared, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
         let base = declared.base(&self.0)?;
         let Some(user) = by_root else {
@@ -62,7 +63,7 @@ impl Host {
             return tame(&tree, declared.writable).map(|()| tree);
         };
         let owner = declared.owner(&base)?;
-        // Root would be let through everywhere.
+        // Checked with the rights of that user: root could pass every folder.
         let found = kernel::with_rights_of(owner.unwrap_or(user), || declared.beneath(&base))?;
         let tree = copy_of_tree(&found)?;
         if let Some(owner) = owner {

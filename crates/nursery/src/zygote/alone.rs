@@ -1,4 +1,4 @@
-//! One fork of a zygote that has a virtual machine to itself: whoever is in it needs no namespaces of its own.
+//! One fork of a zygote that is alone in a virtual machine: the fork needs no namespaces of its own.
 
 use super::{Fork, Report, Wanted, failure};
 use crate::message::send;
@@ -6,10 +6,11 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Has a zygote fork, by the other end of its `orders`. The fork is confined, and has this standard input and output; it is an orphan.
+/// Has a zygote fork, through the other end of its `orders`. The fork is confined, gets this standard input and output,
+/// and is an orphan.
 ///
 /// # Errors
-/// The zygote's, or the fork's, who may say anything.
+/// An error of the zygote or of the fork, which may report anything.
 pub fn fork_here(orders: &OwnedFd, input: BorrowedFd<'_>, output: BorrowedFd<'_>) -> io::Result<()> {
     let kind = SockType::SeqPacket;
     let (go, waits) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;

@@ -1,5 +1,6 @@
-//! What pid 1 of a zygote's sandbox does once the zygote runs: it reaps, tells the ends of workers, and keeps their namespaces' parent for
-//! as long as the nursery wants it, whether or not the zygote lives. It has no rights any more, and hears nothing of anybody.
+//! Pid 1 of a zygote's sandbox once the zygote runs: it reaps, reports the ends of workers, and keeps the parent of
+//! their namespaces for as long as the nursery needs it, whether or not the zygote lives. It has no rights any more,
+//! and receives no messages.
 
 use crate::inside::Word;
 use crate::kernel;
@@ -8,15 +9,16 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Until it is killed; an error ends everything in the sandbox, and in those of its workers.
+/// Runs until it is killed. An error ends everything in the sandbox, and in the sandboxes of its workers.
 pub fn keep(socket: &OwnedFd, zygote: libc::pid_t) -> io::Result<()> {
     let mut ends = nix::sys::signal::SigSet::empty();
     ends.add(nix::sys::signal::Signal::SIGCHLD);
-    // What is blocked is not ignored, and so not missed between two waits.
+    // A blocked signal stays pending, so none is missed between two waits.
     ends.thread_block()?;
     loop {
         while let Some(pid) = kernel::dead()? {
-            // Only what has an own namespace of processes for whose pid 1 somebody waits: not whatever a tenant leaves behind.
+            // Reports only processes that had a namespace of their own, whose pid 1 waits for them; a tenant may leave
+            // others behind.
             let is_worker = pid != zygote && is_first_in_a_namespace(pid);
             let status = kernel::wait_for(pid)?;
             let word = match (pid == zygote, is_worker) {
@@ -26,12 +28,12 @@ pub fn keep(socket: &OwnedFd, zygote: libc::pid_t) -> io::Result<()> {
             };
             send(socket, &word, &[])?;
         }
-        // Interrupted or not.
+        // Returns after a signal or an interruption alike.
         let _ = ends.wait();
     }
 }
 
-/// Whether it was the first process after the pid 1 of a namespace below this one.
+/// Whether this process had pid 2 in a namespace directly below this one: the first process after its pid 1.
 fn is_first_in_a_namespace(pid: libc::pid_t) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

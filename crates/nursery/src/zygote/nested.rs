@@ -1,8 +1,8 @@
-//! Pid 1 of a worker that is forked from a zygote: makes the inside of its namespaces out of the zygote's, waits for the fork, looks at it,
-//! and takes everything along at its end.
+//! Pid 1 of the sandbox of a worker that is forked from a zygote: makes the inside of its namespaces out of the
+//! zygote's, waits for the fork, inspects it, and ends everything in the sandbox with itself.
 //!
-//! The zygote has rights over what is in these namespaces, so this process can never be looked into: it is a copy of the nursery's, which
-//! was started outside, and not dumpable for a moment.
+//! The zygote has rights over processes in these namespaces, so this process must never be open to inspection: it is a
+//! copy of the nursery, started outside, and not dumpable at any moment.
 
 use super::{KINDS, Report, failure};
 use crate::confinement;
@@ -15,18 +15,18 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-/// The number of the fork in its namespace: the first after pid 1.
+/// Pid of the fork in its namespace: the first after pid 1.
 const WORKER: libc::pid_t = 2;
 
-/// What the sandbox of a zygote shows below folders of its own, and its forks thus as well.
+/// A sandbox within a zygote's: it sees what the zygote's sandbox sees, with folders of its own on top.
 pub struct Nested<'a> {
     pub inside: &'a Inside<'a>,
-    /// What was mounted for the zygote's program.
+    /// Paths of the mounts that the zygote's program got.
     pub targets: &'a [PathBuf],
 }
 
 impl Nested<'_> {
-    /// Its life, with its end of the socket to the nursery.
+    /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
         let status = match only_socket(socket, "/dev/null") {
             Ok(socket) => match self.serve(&socket) {
@@ -77,17 +77,17 @@ impl Nested<'_> {
         is_confined().map_err(step("looking at the fork of the zygote"))?;
         send(socket, &Word::Started, &[pidfd.as_fd()]).map_err(step("telling the nursery"))?;
         drop(pidfd);
-        // What is left here without a parent is reaped by the kernel: see `be_pid_1`. The nursery says nothing more.
+        // The nursery sends nothing more; wait until it closes its end. Orphans in this namespace are not waited for.
         while receive::<Told>(socket).map_err(step(hearing))?.is_some() {}
         Ok(())
     }
 
-    /// A copy of what the zygote sees, with files and processes of its own.
+    /// Covers `/tmp`, `/dev/shm` and `/proc` of the zygote by folders of its own.
     fn enter(&self) -> Result<(), StepError> {
         let View::Pieces(template) = self.inside.view else {
             return Err(step("making a root")(io::Error::from(io::ErrorKind::Unsupported)));
         };
-        // What stands in a folder that is about to be covered.
+        // Mounts in a folder that is about to be covered.
         let mut covered = Vec::new();
         let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
         let shown = template
@@ -112,7 +112,7 @@ impl Nested<'_> {
     }
 }
 
-/// Whether the fork is what it says: a tenant's code may have changed how it is made.
+/// Checks that the fork is confined as it claims: a tenant's code may have changed how it is made.
 fn is_confined() -> io::Result<()> {
     let status = fs::read_to_string(format!("/proc/{WORKER}/status"))?;
     let value = |name: &str| {

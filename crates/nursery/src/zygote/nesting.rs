@@ -1,9 +1,10 @@
-//! Making the namespaces of a worker that is to be forked from a zygote, from outside.
+//! Making, from outside, the namespaces of a worker that is to be forked from a zygote.
 //!
-//! A process of the nursery's (`helper`) goes into the zygote's user namespace, becomes the zygote's user there, and so is able to make a
-//! user namespace that the zygote's forks may join. That has to be given its users through `/proc`, which the kernel allows only for a process
-//! that can be looked into: it is one that the zygote cannot see, and gone before the next step. Then the helper goes into the zygote's other
-//! namespaces, and has pid 1 of the new ones started there, as a child of the nursery's.
+//! A process of the nursery (`helper`) joins the zygote's user namespace, becomes the zygote's user there, and so can
+//! make a user namespace that the zygote's forks may join. The users of that namespace are mapped through `/proc`,
+//! which the kernel allows only for a process that is open to inspection. That process is one that the zygote cannot
+//! see, and it is gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of
+//! the new ones there, as a child of the nursery.
 
 use super::nested::Nested;
 use crate::inside::{Inside, Word};
@@ -21,7 +22,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// Of a worker's own, beside that of users. Leases that are granted the network have no zygotes.
+/// Namespaces of a worker, besides that of users. Leases that are granted the network have no zygotes.
 const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWIPC
@@ -29,7 +30,7 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWNET;
 
-/// The namespaces of a zygote's sandbox.
+/// Namespaces of a zygote's sandbox.
 pub struct Parent {
     pub user: OwnedFd,
     pub pid: OwnedFd,
@@ -37,21 +38,21 @@ pub struct Parent {
 }
 
 impl Parent {
-    /// Their names.
+    /// Names of the namespaces.
     pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
 
-    /// From pid 1 of the sandbox, in that order.
+    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`Parent::KINDS`].
     pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
         let [user, pid, mnt] = fds.try_into().ok()?;
         Some(Self { user, pid, mnt })
     }
 }
 
-/// Begins to make a worker's sandbox within that of its zygote. Until pid 1 says that it is prepared, and who it is, what is given back is the
-/// helper, which waits for its end.
+/// Begins to make a worker's sandbox within that of its zygote. Returns the helper, which waits to be killed; pid 1
+/// takes its place when it reports that it is prepared, with its own pidfd.
 ///
-/// The zygote's code can see, and might stop, what is done in its namespace of processes, so nothing here waits for that: neither does
-/// whoever has the socket, which gives nothing rather than to wait. `user`: who the zygote's sandbox is on the host.
+/// The zygote's code can see, and might stop, processes in its namespace. So no step here waits for them, and the
+/// nursery's end of the socket does not block. `user`: user and group of the zygote's sandbox on the host.
 pub fn nest(
     inside: &Inside<'_>,
     parent: &Parent,
@@ -73,7 +74,7 @@ pub fn nest(
     }
 }
 
-/// In the helper and in what it starts: until it is killed, or at once if it failed.
+/// Ends the helper, or a process that it started: waits to be killed, or reports its error and exits.
 fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
     match done {
         Ok(()) => loop {
@@ -89,7 +90,7 @@ fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
     }
 }
 
-/// In the helper.
+/// Runs in the helper.
 fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), StepError> {
     let join = |fd: &OwnedFd, kind, what: &str| {
         setns(fd, kind).map_err(step(format!("joining the namespace of {what}")))
@@ -106,7 +107,7 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
     let users = namespace_of_users()?;
     kernel::set_dumpable(false).map_err(step("hiding pid 1"))?;
     join(&parent.mnt, CloneFlags::CLONE_NEWNS, "mounts")?;
-    // Whose children are in it; only those can make one within it.
+    // From now on its children are in this namespace; only they can make one within it.
     join(&parent.pid, CloneFlags::CLONE_NEWPID, "processes")?;
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_PARENT) };
@@ -131,7 +132,7 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
     }
 }
 
-/// A user namespace below the one that this process is in, with the same one user.
+/// Makes a user namespace below that of this process, with the same single user.
 fn namespace_of_users() -> Result<OwnedFd, StepError> {
     kernel::set_dumpable(true).map_err(step("preparing to map users"))?;
     let parent = rustix::process::getpid();
@@ -139,7 +140,7 @@ fn namespace_of_users() -> Result<OwnedFd, StepError> {
     let forked = unsafe { kernel::fork(libc::CLONE_NEWUSER) };
     let pid = match forked.map_err(step("making a user namespace"))? {
         Forked::Child => {
-            // It is there to be looked at, as long as there is somebody to do that.
+            // Lives only so that its namespace can be opened, and no longer than its parent.
             let bound = kernel::die_with_parent();
             while bound.is_ok() && rustix::process::getppid() == Some(parent) {
                 // SAFETY: waits.

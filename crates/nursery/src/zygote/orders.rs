@@ -1,7 +1,8 @@
-//! The zygote's side: it waits for orders, and forks.
+//! The zygote's side: waiting for orders, and forking.
 //!
-//! All of this is code of ours in a process of the tenant's, who may have changed it. It is written to end where any sandbox's worker
-//! does; what keeps a tenant in who will not have that is the filter that the zygote itself was started with.
+//! This is our code in a process of the tenant, who may have changed it. It is written to give its forks the
+//! confinement of any sandbox's worker. A tenant who prevents that is still confined by the filter that the zygote
+//! itself was started with.
 
 use super::{Fork, KINDS, ORDERS_AT, STEPS, Wanted};
 use crate::confinement;
@@ -17,23 +18,23 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What a program has to do around a fork of its own.
+/// Preparations of a program around a fork of its own.
 pub trait Hooks {
-    /// In the zygote, before.
+    /// Runs in the zygote before the fork.
     fn before(&mut self);
-    /// In the zygote, afterwards.
+    /// Runs in the zygote after the fork.
     fn in_zygote(&mut self);
 }
 
-/// The way by which a zygote's orders come.
+/// Socket on which a zygote's orders arrive.
 pub struct Orders {
     socket: OwnedFd,
-    /// Made once, before any fork.
+    /// Filter of its forks, made once, before any fork.
     filter: BpfProgram,
 }
 
 impl Orders {
-    /// Takes it away from where programs would find it.
+    /// Takes the socket from its fixed descriptor, where the program's own code would find it.
     ///
     /// # Errors
     /// This process was not started as a zygote.
@@ -43,24 +44,26 @@ impl Orders {
         if moved < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the first is made just now; the other one is the starter's gift, which nobody else knows of.
+        // SAFETY: the first was made just now; the other was put there by the process that started this one, and no
+        // other code knows of it.
         let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
         drop(gift);
         let filter = filter::without(lost_by_forks()).map_err(io::Error::other)?;
         Ok(Self { socket, filter })
     }
 
-    /// Waits for an order and carries it out: true in each worker, once somebody wants it, with standard input and output of its own and
-    /// nothing of the zygote's orders left open; false in the zygote when nobody is left who could give any. `also`: descriptors that workers must not have.
+    /// Waits for an order and carries it out. Returns true in each worker, once it is requested, with standard input
+    /// and output of its own and no descriptor of the zygote's orders open; false in the zygote once nothing can give
+    /// orders any more. `also`: descriptors that workers must not have.
     ///
     /// # Errors
-    /// The system forks no more. The zygote is as before.
+    /// The system cannot fork any more. The zygote is unchanged.
     pub fn next(&mut self, hooks: &mut impl Hooks, also: &mut Vec<OwnedFd>) -> io::Result<bool> {
         loop {
             let Some((fork, mut fds)) = receive::<Fork>(&self.socket)? else {
                 return Ok(false);
             };
-            // In a machine that nobody else is in, namespaces are none.
+            // A zygote that is alone in a virtual machine gets no namespaces.
             if fds.len() != 2 && fds.len() != 2 + KINDS.len() {
                 return Err(io::ErrorKind::InvalidData.into());
             }
@@ -87,14 +90,14 @@ impl Orders {
                 between => {
                     hooks.in_zygote();
                     drop((fds, namespaces));
-                    // It ends at once; if not, the nursery ends all of it.
+                    // The process between zygote and worker ends at once; if not, the nursery ends the whole sandbox.
                     let _ = kernel::wait_for(between);
                 }
             }
         }
     }
 
-    /// In the fork: goes where it belongs, or nowhere.
+    /// Runs in the fork: confines it and turns it into a worker, or ends it.
     fn become_worker(&mut self, new: New, also: &mut Vec<OwnedFd>) {
         let New {
             fork,
@@ -107,11 +110,11 @@ impl Orders {
             let mut bytes = [0; 8];
             bytes[..4].copy_from_slice(&(step as u32).to_ne_bytes());
             bytes[4..].copy_from_slice(&code.to_ne_bytes());
-            // Who does not hear it hears of the end.
+            // Failure is ignored: a reader that misses the report notices the end.
             let _ = report.as_ref().map(|pipe| nix::unistd::write(pipe, &bytes));
         };
         let leave = |status| -> ! {
-            // No buffers or handlers of the zygote's.
+            // Skips buffers and handlers of the zygote.
             // SAFETY: ends the process.
             unsafe { libc::_exit(status) }
         };
@@ -124,14 +127,14 @@ impl Orders {
                 failed(1, errno.into());
             }
         }
-        // Whose child is in the namespace of processes that was joined.
+        // This process's child is in the pid namespace that was joined.
         // SAFETY: this process has one thread.
         match unsafe { libc::fork() } {
             -1 => failed(2, io::Error::last_os_error()),
             0 => {}
             _ => leave(0),
         }
-        // Where there are none of its own, it has gained nothing by joining them.
+        // Without namespaces of its own it has gained no capabilities by joining them.
         let has_joined = !namespaces.is_empty();
         drop(namespaces);
         also.clear();
@@ -166,7 +169,7 @@ impl Orders {
         }
         told(0, 0);
         drop(report);
-        // Nobody wants it any more: what would end it is on its way.
+        // The worker is not needed any more, and about to be killed.
         let Ok(Some((Wanted::Go, streams))) = fds.pop().map_or(Ok(None), |go| receive(&go)) else {
             leave(0)
         };
@@ -176,11 +179,11 @@ impl Orders {
     }
 }
 
-/// Of one fork.
+/// State of one fork.
 struct New {
     fork: Fork,
     namespaces: Vec<OwnedFd>,
-    /// Where it waits, and where it reports.
+    /// Socket at which the fork waits, and pipe for its report.
     fds: Vec<OwnedFd>,
     directory: PathBuf,
 }
