@@ -1,12 +1,13 @@
-//! How long a worker takes to start in a container, until it takes orders, beside the same program started by the container
-//! runtime itself: medians, in milliseconds, of rounds that take turns.
+//! Start times of workers in containers, until they are ready for orders, beside the same program started by the
+//! container runtime itself: medians, in milliseconds, of rounds that take turns.
 //!
 //! ```sh
 //! cargo run --release --package hotlease-sandbox --example container_times [ROUNDS]
 //! ```
 //!
-//! `prepared`: the nursery had one waiting, as it has unless leases begin faster than it makes them. `fresh`: it had none. `alone`:
-//! the runtime, told by hand, of the same folders, namespaces, limits and list of system calls, as far as it has such.
+//! `prepared`: the nursery had a sandbox waiting, as it has unless leases begin faster than it makes sandboxes.
+//! `fresh`: it had none. `alone`: the runtime, started by hand with the same folders, namespaces, limits and list of
+//! system calls, as far as it supports these.
 
 #![allow(clippy::print_stdout, reason = "its result")]
 
@@ -24,7 +25,7 @@ use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The system's own programs and libraries.
+/// Folders of the system's own programs and libraries.
 const SYSTEM: [&str; 5] = ["usr", "bin", "sbin", "lib", "lib64"];
 const INSIDE: &str = "/hotlease-worker";
 
@@ -67,7 +68,7 @@ async fn main() -> Result<()> {
             times[0].push(ours(&launcher).await?);
             times[1].push(ours(&unprepared).await?);
             times[2].push(alone.once(round)?);
-            // For the nursery to prepare the next one.
+            // Gives the nursery time to prepare the next sandbox.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let [prepared, fresh, alone] = times.map(median);
@@ -95,7 +96,7 @@ fn control() -> Result<(OwnedFd, OwnedFd)> {
     )?)
 }
 
-/// Waits for the worker's first word.
+/// Waits for the worker's first message.
 fn is_ready(ours: &OwnedFd) -> Result<bool> {
     Ok(recv(ours.as_raw_fd(), &mut [0; 256], MsgFlags::empty())? > 0)
 }
@@ -113,7 +114,7 @@ async fn ours(launcher: &Launcher) -> Result<Duration> {
     Ok(ready)
 }
 
-/// The runtime without us.
+/// A container runtime that is started by hand.
 struct Alone {
     runtime: &'static str,
     worker: PathBuf,
@@ -216,7 +217,7 @@ impl Alone {
             return Err(format!("{} ended: {}", self.runtime, child.wait()?).into());
         }
         let ready = begin.elapsed();
-        // With which the worker ends, and then the runtime.
+        // This ends the worker, and then the runtime.
         drop(ours);
         child.wait()?;
         Ok(ready)

@@ -1,10 +1,11 @@
-//! How long a worker takes to start in each kind of sandbox, until it takes orders: medians, in milliseconds.
+//! Start times of workers in each kind of sandbox, until they are ready for orders: medians, in milliseconds.
 //!
 //! ```sh
 //! cargo run --release --package hotlease-sandbox --example start_times [ROUNDS]
 //! ```
 //!
-//! `prepared`: the nursery had one waiting, as it has unless leases begin faster than it makes them. `fresh`: it had none.
+//! `prepared`: the nursery had a sandbox waiting, as it has unless leases begin faster than it makes sandboxes.
+//! `fresh`: it had none.
 
 #![allow(clippy::print_stdout, reason = "its result")]
 
@@ -42,7 +43,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let mut times = Vec::new();
         for _ in 0..rounds {
             times.push(once(launcher, kind).await?);
-            // For the nursery to prepare the next one.
+            // Gives the nursery time to prepare the next sandbox.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let sorted = |of: usize| {
@@ -59,7 +60,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Until it is started, until it is ready, and from the kill until nothing of it is left.
+/// Times until a worker is started, until it is ready, and from the kill until nothing of it is left.
 async fn once(launcher: &Launcher, kind: Kind) -> Result<[Duration; 3], Box<dyn Error>> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
     let (ours, theirs) = socketpair(

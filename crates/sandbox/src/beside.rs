@@ -1,8 +1,9 @@
-//! Programs that belong together.
+//! Paths of programs that are installed together.
 
 use std::path::{Path, PathBuf};
 
-/// Where programs that belong together are: beside each other, or one in `bin` and the other in `libexec/hotlease`.
+/// Paths at which a program that belongs to `program` may be: beside it, or one in `bin` and the other in
+/// `libexec/hotlease`.
 pub fn near(program: &Path, name: &str) -> [PathBuf; 2] {
     let directory = program.parent().unwrap_or(Path::new("/"));
     [
@@ -11,7 +12,8 @@ pub fn near(program: &Path, name: &str) -> [PathBuf; 2] {
     ]
 }
 
-/// The program of this name that belongs to this worker's program, unless a `variable` names another.
+/// Path of the program of this name that belongs to this worker's program, unless the environment `variable` names
+/// another.
 pub fn find_beside(worker: &Path, name: &str, variable: &str) -> PathBuf {
     if let Some(named) = std::env::var_os(variable).filter(|named| !named.is_empty()) {
         return named.into();

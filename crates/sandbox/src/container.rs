@@ -1,11 +1,11 @@
-//! What a site makes its containers by: a runtime that is there, and an image that it takes.
+//! A site's choice of containers: an installed runtime, and an image that it accepts.
 
 use hotlease_nursery::container::{Containers, Runtime};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs are, beside the folders of `PATH`: an agent may have been started with few.
+/// Folders with programs, beside those of `PATH`: an agent may have been started with few.
 const FOLDERS: [&str; 6] = [
     "/usr/local/bin",
     "/usr/local/sbin",
@@ -15,13 +15,14 @@ const FOLDERS: [&str; 6] = [
     "/sbin",
 ];
 
-/// The container runtime of a site, and the image that its containers are of.
+/// Container runtime of a site, and the image of its containers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// A name that is looked for in `PATH`, or a path: `crun`, `ch-run`, `apptainer`, `singularity` or `podman-hpc` (default: `crun`).
+    /// Name that is looked for in `PATH`, or path: `crun`, `ch-run`, `apptainer`, `singularity` or `podman-hpc`
+    /// (default: `crun`).
     pub runtime: OsString,
-    /// A folder, or a file of the runtime's kind, or for `podman-hpc` a name; none: the host's system folders, read-only, which only
-    /// `crun` and `ch-run` can do with (default: none).
+    /// Image: a folder, or a file in the runtime's own format, or for `podman-hpc` a name. `None`: the host's system
+    /// folders, read-only, which only `crun` and `ch-run` can use (default: none).
     pub image: Option<PathBuf>,
 }
 
@@ -35,12 +36,12 @@ impl Default for Container {
 }
 
 impl Container {
-    /// Whether code of people who do not trust each other may run in them.
+    /// Whether code of users who do not trust each other may run in these containers.
     pub fn confines(&self) -> bool {
         Runtime::of(Path::new(&self.runtime)).is_some_and(Runtime::confines)
     }
 
-    /// As the nursery is told; an error says what is missing, and what to do about it.
+    /// Finds program and image for the nursery. The error says what is missing, and what to do about it.
     pub(crate) fn found(&self) -> Result<Containers, String> {
         let named = Path::new(&self.runtime);
         let Some(runtime) = Runtime::of(named) else {
@@ -68,7 +69,7 @@ impl Container {
                     runtime.name()
                 ));
             }
-            // A name of the runtime's own.
+            // A name that the runtime resolves.
             Some(image) if runtime == Runtime::PodmanHpc => Some(image.clone()),
             Some(image) => Some(found_image(runtime, image)?),
         };
@@ -94,7 +95,7 @@ fn found_image(runtime: Runtime, image: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// A program by its name or path; absolute.
+/// Finds a program by its name or path; returns an absolute path.
 pub(crate) fn find(named: &Path) -> Option<PathBuf> {
     let can_run = |path: &PathBuf| {
         let found = path.metadata();

@@ -1,57 +1,57 @@
-//! Why there is no worker, and whether the next one would fail alike.
+//! Errors of starting a worker, and whether the next start would fail in the same way.
 
 use crate::kind::Kind;
 use crate::launcher::Program;
 use std::io;
 use std::path::PathBuf;
 
-/// Why there is no worker. None was started.
+/// Reason why a worker could not be started. No process is left.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {
-    /// There is no program for workers.
+    /// The worker's program cannot be run.
     #[error(
         "the worker program {path} cannot be run: {source}; build it with `make build`, or name it in HOTLEASE_WORKER"
     )]
     Binary {
-        /// What was tried.
+        /// Path that was tried.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         source: io::Error,
     },
-    /// A program that a lease names.
+    /// A program that a lease names cannot be run.
     #[error("the program {path} cannot be run on this node: {source}")]
     Program {
-        /// What was named.
+        /// Path in the request.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         source: io::Error,
     },
-    /// This machine cannot make such sandboxes.
+    /// This node cannot make sandboxes of this kind.
     #[error("no sandbox of kind {kind} can be made on this node: {why}")]
     Unavailable {
-        /// Which kind.
+        /// Kind of sandbox.
         kind: Kind,
         /// What is missing, and what to do about it.
         why: String,
     },
-    /// A sandbox was not made, or its program not started in it.
+    /// The sandbox was not made, or its program not started.
     #[error("a sandbox could not be started: {what}")]
     Sandbox {
-        /// Which step, and why.
+        /// The step that failed, and why.
         what: String,
     },
-    /// The system refused.
+    /// The system refused a step.
     #[error("a worker process could not be started: {what}: {source}")]
     Start {
-        /// Which step.
+        /// The step.
         what: &'static str,
-        /// Why.
+        /// Reason.
         source: io::Error,
     },
 }
 
 impl SandboxError {
-    /// Whether the next start would fail alike. Where the system refused, something may be short only now.
+    /// Whether the next start would fail in the same way. A refusal by the system may be due to a shortage that passes.
     pub fn lasts(&self) -> bool {
         match self {
             Self::Binary { .. } | Self::Program { .. } | Self::Unavailable { .. } => true,
@@ -59,10 +59,11 @@ impl SandboxError {
         }
     }
 
-    /// Of a program that is shown in its sandbox as the host has it: the one reason that is known to last.
+    /// Turns the error into [`SandboxError::Program`] if the program does not exist on the host, for a program that its
+    /// sandbox shows from there: the one cause that is known to last.
     pub(crate) fn unless_missing(self, program: Option<&Program>) -> Self {
         match program {
-            // What is in an image may be in the sandbox only.
+            // A program in an image may exist in the sandbox only.
             Some(program) if program.held.is_nothing() && !program.path.exists() => Self::Program {
                 path: program.path.clone(),
                 source: nix::errno::Errno::ENOENT.into(),

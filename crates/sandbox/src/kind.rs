@@ -3,24 +3,24 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// What isolates a worker. Chosen for each lease; docs/sandboxes.md says what each protects against.
+/// Isolation of a worker. Each lease chooses one; docs/sandboxes.md says what each protects against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// A process of the agent's own user, in its own group.
     Process,
     /// A process in namespaces of its own, with a minimal root and few system calls.
     Namespace,
-    /// A container of a runtime that the site has.
+    /// A container, made by a runtime that the site has installed.
     Container,
-    /// A virtual machine with nothing but the worker.
+    /// A virtual machine that holds nothing but the worker.
     MicroVm,
 }
 
 impl Kind {
-    /// All of them, the weakest first.
+    /// All kinds, the weakest first.
     pub const ALL: [Self; 4] = [Self::Process, Self::Namespace, Self::Container, Self::MicroVm];
 
-    /// Its name in lease requests.
+    /// Name of the kind in lease requests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -37,7 +37,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A text that names no [`Kind`].
+/// Error: a text that names no [`Kind`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no kind of sandbox: write process, namespace, container or microvm")]
 pub struct BadKind {

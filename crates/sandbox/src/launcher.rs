@@ -1,4 +1,4 @@
-//! Starting workers.
+//! Launcher: starts workers in sandboxes, and counts them.
 
 use crate::beside::{find_beside, near};
 use crate::container::Container;
@@ -26,7 +26,7 @@ use tokio::sync::watch;
 /// File name of the program that workers run.
 pub const WORKER_BINARY: &str = "hotlease-worker";
 
-/// What a worker may inherit. Nothing here is a secret, and libraries of users need it to be found
+/// Environment variables that a worker inherits. They hold no secrets. Users' libraries need them to be found
 /// (`LD_LIBRARY_PATH`), to print text (locale) and to write files (`HOME`, `TMPDIR`).
 const INHERITED: [&str; 10] = [
     "HOME",
@@ -41,18 +41,18 @@ const INHERITED: [&str; 10] = [
     "TZ",
 ];
 
-/// What has to stay as it is as long as somebody may start a program, or runs it: whatever is in there is dropped with the last
-/// clone. All are equal: it says nothing of what is run.
+/// Keeps a resource alive for as long as a program may be started, or runs: the resource is dropped with the last
+/// clone. All values are equal, because they say nothing of the program.
 #[derive(Clone, Default)]
 pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
 
 impl Held {
-    /// This.
+    /// Keeps this resource.
     pub fn new(what: Arc<dyn Any + Send + Sync>) -> Self {
         Self(Some(what))
     }
 
-    /// Whether nothing has to stay.
+    /// Whether it keeps no resource.
     pub fn is_nothing(&self) -> bool {
         self.0.is_none()
     }
@@ -72,42 +72,44 @@ impl fmt::Debug for Held {
     }
 }
 
-/// A program of the tenant's that is a worker, in place of `hotlease-worker`.
+/// A tenant's program that runs as a worker, in place of `hotlease-worker`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// Where it is. Not resolved: a Python interpreter finds its packages by the path that it is started by.
+    /// Path of the program. Not resolved: a Python interpreter finds its packages by the path that it is started by.
     pub path: PathBuf,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: Vec<OsString>,
     /// Environment beyond what every worker inherits.
     pub environment: Vec<(OsString, OsString)>,
-    /// Where it runs; `/` if that is no folder here.
+    /// Working directory; `/` is used if this is no folder in the sandbox.
     pub directory: PathBuf,
-    /// What it needs to see beyond what the site's [`Policy`] shows. Without effect in kind `process`, which sees all.
+    /// Mounts beyond those of the site's [`Policy`]. Without effect in kind `process`, which sees everything.
     pub mounts: Vec<Mount>,
-    /// What is needed as long as it runs, such as the mount that it is on. Not to be dropped before [`Process::gone`].
+    /// Resource that the program needs as long as it runs, such as the mount that it is on. Not to be dropped before
+    /// [`Process::gone`].
     pub held: Held,
 }
 
-/// What a worker may reach beyond its sandbox, as its lease has it. But for storage without effect in kind `process`, which reaches all
-/// that the agent does.
+/// Access of a worker beyond its sandbox, as its lease has it. Except for storage, without effect in kind `process`,
+/// which has the access of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
-    /// Directories of the host.
+    /// Directories of the host that the worker sees.
     pub directories: Vec<Declared>,
-    /// Whether it shares the host's network: refused where the [`Policy`] does not let it.
+    /// Whether the worker shares the host's network. Refused if the [`Policy`] does not allow it.
     pub network: bool,
-    /// Its way to object storage. In kind `process`, too.
+    /// Access to object storage, also in kind `process`.
     pub storage: Option<Storage>,
 }
 
-/// A worker's way to object storage, which somebody outside keeps. Never shown.
+/// Access of a worker to object storage, through a listener that the agent serves. Its debug output shows nothing,
+/// because it holds keys.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Storage {
-    /// What its environment says of it: where it is, and keys.
+    /// Environment variables with the address and the keys.
     pub environment: Vec<(OsString, OsString)>,
-    /// Whether it is at [`STORAGE_PORT`](crate::STORAGE_PORT) of a network of the sandbox's own, where [`Process::take_listener`] accepts;
-    /// otherwise on the host's.
+    /// Whether the listener is at [`STORAGE_PORT`](crate::STORAGE_PORT) of the sandbox's own network, where the agent
+    /// accepts from [`Process::take_listener`]; otherwise it is on the host's network.
     pub inside: bool,
 }
 
@@ -118,18 +120,18 @@ impl fmt::Debug for Storage {
 }
 
 impl Reach {
-    /// Whether it is nothing.
+    /// Whether there is no access beyond the sandbox.
     pub fn is_nothing(&self) -> bool {
         self.directories.is_empty() && !self.network && self.storage.is_none()
     }
 
-    /// What the environment says of it.
+    /// Environment variables that describe the access.
     pub(crate) fn environment(&self) -> &[(OsString, OsString)] {
         self.storage.as_ref().map_or(&[], |storage| &storage.environment)
     }
 }
 
-/// Starts workers in sandboxes. Cloneable; the clones count together.
+/// Starts workers in sandboxes. Clones share their nurseries and their count of processes.
 #[derive(Clone)]
 pub struct Launcher {
     binary: PathBuf,
@@ -146,14 +148,14 @@ pub struct Launcher {
 }
 
 impl fmt::Debug for Launcher {
-    // Without the environment, which is nobody's business in a log.
+    // Leaves out the environment, which must not be in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Launcher({})", self.binary.display())
     }
 }
 
 impl Launcher {
-    /// For this program.
+    /// Makes a launcher for this worker program.
     pub fn new(binary: &Path) -> Result<Self, SandboxError> {
         let unusable = |source| SandboxError::Binary {
             path: binary.to_owned(),
@@ -188,32 +190,32 @@ impl Launcher {
         })
     }
 
-    /// With this policy of the site's in place of the strict one.
+    /// Replaces the policy; the default is the strict one.
     pub fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = Arc::new(policy);
         self.anew()
     }
 
-    /// With this program in place of the `hotlease-nursery` that is found: `$HOTLEASE_NURSERY`, else beside the worker's
-    /// program or the running one, else in `../libexec/hotlease` of that.
+    /// Replaces the `hotlease-nursery` that is found by default: `$HOTLEASE_NURSERY`, else beside the worker's program
+    /// or the running one, else in `../libexec/hotlease` of that.
     pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
         self.nursery = nursery.into();
         self.anew()
     }
 
-    /// With these containers in place of those of `crun`.
+    /// Replaces the containers; the default are those of `crun`.
     pub fn with_container(mut self, container: Container) -> Self {
         self.container = container;
         self.anew()
     }
 
-    /// With these virtual machines in place of those of the newest kernel.
+    /// Replaces the virtual machines; by default they run the newest kernel.
     pub fn with_machine(mut self, machine: Machine) -> Self {
         self.machine = machine;
         self.anew()
     }
 
-    /// With nurseries that know what has changed.
+    /// Replaces the nurseries by ones with the current settings.
     fn anew(mut self) -> Self {
         [self.namespaces, self.containers, self.machines] = nurseries(
             &self.binary,
@@ -235,25 +237,26 @@ impl Launcher {
         &self.containers
     }
 
-    /// What sandboxes see and may use.
+    /// Policy of the sandboxes.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Sandboxes that are started from now on see what is mounted on the host now; those that run go on as they are. To be called after
-    /// something was mounted or unmounted that other namespaces of mounts do not hear of.
+    /// Makes sandboxes that start from now on see the current mounts of the host; running ones keep their view. To be
+    /// called after a mount or unmount that does not propagate to other mount namespaces.
     pub fn see_mounts_anew(&self) {
         self.namespaces.renew();
         self.machines.renew();
     }
 
-    /// Whether this machine can make such sandboxes; an error says what is missing, and what to install or allow. The first
-    /// time it makes one to find out, which takes some milliseconds.
+    /// Checks whether this node can make sandboxes of this kind. The error says what is missing, and what to install or
+    /// allow. The first call makes a sandbox to find out, which takes some milliseconds.
     pub fn available(&self, kind: Kind) -> Result<(), String> {
         self.lacking(kind).map(drop)
     }
 
-    /// Whether such sandboxes are made for code of people who do not trust each other, or the node.
+    /// Whether sandboxes of this kind are made for code of users who do not trust each other, or whom the node does not
+    /// trust.
     pub fn confines(&self, kind: Kind) -> bool {
         match kind {
             Kind::Process => false,
@@ -262,7 +265,8 @@ impl Launcher {
         }
     }
 
-    /// As [`available`](Self::available), and what of the policy this machine cannot enforce.
+    /// Checks as [`available`](Self::available) does, and returns the parts of the policy that this node cannot
+    /// enforce.
     pub fn lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {
             Kind::Process => Ok(Vec::new()),
@@ -272,8 +276,8 @@ impl Launcher {
         }
     }
 
-    /// Where the worker program is: `$HOTLEASE_WORKER`, else beside the running program, else in
-    /// `../libexec/hotlease` of that.
+    /// Finds the worker's program: `$HOTLEASE_WORKER`, else beside the running program, else in `../libexec/hotlease`
+    /// of that.
     pub fn find() -> Result<PathBuf, SandboxError> {
         if let Some(named) = std::env::var_os("HOTLEASE_WORKER").filter(|name| !name.is_empty()) {
             return Ok(named.into());
@@ -295,13 +299,13 @@ impl Launcher {
         })
     }
 
-    /// The program that is run.
+    /// Path of the worker's program.
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Starts a worker with `control` as its standard input: `program`, or the launcher's own where there is none.
-    /// Takes some hundred microseconds to some milliseconds, in which it blocks; to be called within a tokio runtime.
+    /// Starts a worker with `control` as its standard input: `program`, or the launcher's own program if there is none.
+    /// Blocks for some hundred microseconds to some milliseconds; must be called within a tokio runtime.
     pub fn start(
         &self,
         kind: Kind,
@@ -359,8 +363,8 @@ impl Launcher {
         self.attend(started)
     }
 
-    /// As [`start`](Self::start) of kind `namespace` or `microvm`, of a program that workers can be [forked](Self::fork) from. What kills it
-    /// leaves those alone; it counts as gone once they are.
+    /// Starts a zygote: a program from which workers can be [forked](Self::fork), in kind `namespace` or `microvm`,
+    /// otherwise as [`start`](Self::start). Killing it leaves its workers alone; it counts as gone once they are.
     pub fn start_zygote(
         &self,
         kind: Kind,
@@ -375,8 +379,8 @@ impl Launcher {
         self.attend(sandboxes.start(zygote, &reach, &self.binary, &self.environment, control)?)
     }
 
-    /// Forks a worker from such a program, with `control` as its standard input, into a sandbox of that kind of its own: nothing that
-    /// either of them writes from then on reaches the other. Blocks, as `start` does.
+    /// Forks a worker from a zygote into its own sandbox of the zygote's kind, with `control` as its standard input.
+    /// From then on, neither sees what the other writes. Blocks as `start` does.
     pub fn fork(&self, zygote: &Process, control: OwnedFd) -> Result<Process, SandboxError> {
         let begin = Instant::now();
         let mut process = self.attend(zygote.fork(control)?)?;
@@ -402,8 +406,8 @@ impl Launcher {
         let failed = |what| move |source| SandboxError::Start { what, source };
         let (output, stdout) = io::pipe().map_err(failed("pipe"))?;
         let stderr = stdout.try_clone().map_err(failed("pipe"))?;
-        // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page
-        // tables of a large agent would cost more than all the rest.
+        // Without pre_exec and the like, so that the standard library uses posix_spawn: copying the page tables of a
+        // large agent would cost more than all other steps.
         let child = worker
             .env_clear()
             .envs(
@@ -423,7 +427,7 @@ impl Launcher {
             .map_err(failed("watch"))
     }
 
-    /// Processes started and not yet reaped.
+    /// Number of processes that were started and are not yet reaped.
     pub fn living(&self) -> usize {
         *self.living.borrow()
     }
@@ -435,7 +439,7 @@ impl Launcher {
     }
 }
 
-/// One for each kind that a nursery makes, none of which is started before it is needed.
+/// Makes a nursery for each kind that needs one. None is started before it is needed.
 fn nurseries(
     worker: &Path,
     nursery: &Path,

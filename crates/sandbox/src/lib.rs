@@ -1,15 +1,17 @@
-//! Level 1 of hotlease: what isolates a worker.
+//! Level 1 of hotlease: sandboxes, which isolate workers.
 //!
-//! * [`Kind::Process`]: a separate process in its own group, with a control socket as its standard input, an environment of a
-//!   few harmless variables, `/` as its directory, no core dumps, and its output kept as a short tail for whoever must explain
-//!   its death. It shares user, file system and network with the agent.
-//! * [`Kind::Namespace`]: the same in namespaces, a root, limits and a list of system calls of its own, made by a helper
-//!   program, `hotlease-nursery`, that keeps some prepared. [`Policy`] says what it sees.
-//! * [`Kind::Container`]: within the same, a container of a runtime that the site has. [`Container`] says which.
-//! * [`Kind::MicroVm`]: within the same, a virtual machine, made by `hotlease-machine`. [`Machine`] says of what.
+//! * [`Kind::Process`]: a separate process in its own group. It has a control socket as its standard input, an
+//!   environment of a few harmless variables, `/` as its directory, and no core dumps; the end of its output is kept,
+//!   to explain its death. It shares user, file system and network with the agent.
+//! * [`Kind::Namespace`]: such a process with its own namespaces, root, limits and list of system calls, made by a
+//!   helper program, `hotlease-nursery`, that keeps some sandboxes prepared. [`Policy`] says what it sees.
+//! * [`Kind::Container`]: within such namespaces, a container of a runtime that the site has. [`Container`] names the
+//!   runtime.
+//! * [`Kind::MicroVm`]: within such namespaces, a virtual machine, made by `hotlease-machine`. [`Machine`] describes
+//!   it.
 //!
 //! * [`Launcher`] starts workers and knows when all of them are gone.
-//! * [`Process`] is one of them: kill it, wait for its [`Exit`], ask where the time of its start went ([`Phases`]).
+//! * [`Process`] is one of them: kill it, wait for its [`Exit`], read the times of its start ([`Phases`]).
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! What a site makes its virtual machines of: QEMU, and a kernel.
+//! A site's choice of virtual machines: QEMU, a kernel, memory.
 
 use crate::container::find;
 use crate::launcher::{Program, Reach, WORKER_BINARY};
@@ -9,34 +9,35 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// File name of the program that has machines made, and is the first one in them.
+/// File name of the program that is the monitor of a machine, and process 1 in it.
 pub const MACHINE_BINARY: &str = "hotlease-machine";
 
-/// Where it and what it needs are in the sandbox around a machine.
+/// Paths of that program, the kernel and its modules in the sandbox around a machine.
 const MONITOR_INSIDE: &str = "/hotlease-machine";
 const KERNEL_INSIDE: &str = "/hotlease-kernel";
 const MODULES_INSIDE: &str = "/hotlease-modules";
 
-/// What QEMU needs beyond a machine's memory.
+/// Memory that QEMU needs beyond that of its machine, bytes.
 const OWN_BYTES: u64 = 384 << 20;
-/// Files that all processes of a machine together may have open: descriptors of who answers it, beyond those that any worker has.
+/// Open files that all processes of a machine together may have, beyond those of any worker: the monitor holds their
+/// descriptors.
 const OPEN_FILES: u32 = 16 << 10;
-/// What a kernel needs to begin at all.
+/// Least memory of a machine, bytes: a kernel does not start with less.
 const MEMORY_BYTES_MIN: u64 = 192 << 20;
 
-/// QEMU as distributions call it; the second one where it is not meant to be run by hand.
+/// Names of QEMU in distributions; the second is for those where it is not meant to be run by hand.
 const QEMU: [&str; 2] = [concat!("qemu-system-", "x86_64"), "/usr/libexec/qemu-kvm"];
 
-/// The virtual machines of a site.
+/// Virtual machines of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Their kernel: a file `vmlinuz-VERSION`, whose modules are in `/lib/modules/VERSION`, or in `../lib/modules/VERSION` beside its
-    /// folder; none: the newest one in `/boot` that can be used (default: none).
+    /// Kernel of the machines: a file `vmlinuz-VERSION`, whose modules are in `/lib/modules/VERSION`, or in
+    /// `../lib/modules/VERSION` beside its folder. `None`: the newest usable one in `/boot` (default: none).
     pub kernel: Option<PathBuf>,
-    /// Without the processor's help: a hundred times slower, and by the word of QEMU's authors no boundary against hostile code
-    /// (default: no).
+    /// Whether to run without the processor's help: a hundred times slower, and according to QEMU's authors no boundary
+    /// against hostile code (default: no).
     pub emulated: bool,
-    /// Memory of each machine, bytes: taken as it is used (default: 1 GiB).
+    /// Memory of each machine, bytes; allocated as it is used (default: 1 GiB).
     pub memory_bytes: u64,
 }
 
@@ -50,18 +51,18 @@ impl Default for Machine {
     }
 }
 
-/// What machines are made of, where it is.
+/// Paths of the parts of which machines are made.
 #[derive(Debug, Clone)]
 pub struct Parts {
-    /// The program.
+    /// The QEMU program.
     pub qemu: PathBuf,
-    /// A kernel.
+    /// The kernel.
     pub kernel: PathBuf,
-    /// The folder of its modules.
+    /// Folder of the kernel's modules.
     pub modules: PathBuf,
 }
 
-/// All of it.
+/// Parts, monitor and settings, all checked.
 #[derive(Debug, Clone)]
 pub(crate) struct Found {
     machine: Machine,
@@ -70,7 +71,7 @@ pub(crate) struct Found {
 }
 
 impl Machine {
-    /// What they are made of, where it is. An error says what is missing, and what to do about it.
+    /// Finds the parts of a machine. The error says what is missing, and what to do about it.
     pub fn parts(&self) -> Result<Parts, String> {
         let advice = "install it (Debian: apt-get install qemu-system-x86), or ask for `namespace`";
         if !cfg!(target_arch = "x86_64") {
@@ -100,8 +101,8 @@ impl Machine {
         })
     }
 
-    /// Where everything is; `monitor` should be the program that belongs to this one. An error says what is missing, and what to do
-    /// about it.
+    /// Finds everything that a machine needs. `monitor` is the expected path of the monitor's program. The error says
+    /// what is missing, and what to do about it.
     pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(format!(
@@ -123,20 +124,20 @@ impl Machine {
         })
     }
 
-    /// Of the sandboxes that they are made in.
+    /// Policy of the sandboxes around machines.
     pub(crate) fn policy(&self, site: &Policy) -> Policy {
         Policy {
             kvm: !self.emulated,
             // The machine's own memory is the limit, whatever its lease says.
             memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
             files: site.files.saturating_add(OPEN_FILES),
-            // A machine's memory is a file. What its own files may be, it is told.
+            // A machine's memory is a file in the sandbox. The machine itself enforces the limit on its files.
             file_bytes: site.file_bytes.max(self.memory_bytes),
             ..site.clone()
         }
     }
 
-    /// What of a machine's promises this one does not keep.
+    /// The promise of a machine that an emulated one does not keep.
     pub(crate) fn lacking(&self) -> Option<String> {
         self.emulated.then(|| {
             "the processor's boundary: machines are emulated (--sandbox-emulated), and what is left is the sandbox around them".to_owned()
@@ -145,8 +146,9 @@ impl Machine {
 }
 
 impl Found {
-    /// The program that has a machine made for `program`, or for the native worker `binary`, in a sandbox of this policy. It is a zygote if
-    /// that is one: such machines are saved, and others go on from there.
+    /// The monitor's program, which makes a machine for `program`, or for the native worker `binary`, in a sandbox of
+    /// this policy. If `program` is a zygote, so is the monitor: it saves its machine, and others continue from the
+    /// saved state.
     pub(crate) fn monitor(
         &self,
         policy: &Policy,
@@ -190,7 +192,7 @@ impl Found {
         add("--functions", functions.to_string().into());
         add("--directory", program.directory.clone().into());
         for declared in &reach.directories {
-            // Read-only for this lease is not for everybody.
+            // The directory is read-only for this lease, but others may change it.
             for name in ["--changing", "--shown"] {
                 add(name, declared.target.as_os_str().to_owned());
             }
@@ -218,10 +220,11 @@ impl Found {
     }
 }
 
-/// An error says why not; `modules` is where the kernel lists those that it has.
+/// Checks that KVM can be used; the error says why not. `modules` is the folder in which the kernel lists its loaded
+/// modules.
 fn kvm_can_be_used(device: &Path, modules: &Path) -> Result<(), String> {
     let device_is = match File::options().read(true).write(true).open(device) {
-        // Whoever may open it.
+        // Whether or not the agent may open it.
         _ if is_of_pvm(modules) => format!(
             "{} is that of the module kvm_pvm, which runs guests whose kernels are made for PVM, and no others: virtual machines need a host \
              with VT-x or AMD-V (kvm_intel or kvm_amd), and where that is itself a virtual machine, nested virtualization",
@@ -243,14 +246,15 @@ fn kvm_can_be_used(device: &Path, modules: &Path) -> Result<(), String> {
     ))
 }
 
-/// Whether this node's KVM is PVM, of a host that has no processor's help to give. Kernels that do not know it never come up: QEMU gives up at
-/// a register that it cannot set, or the machine stops at what is not interpreted.
+/// Whether this node's KVM is PVM, for hosts without the processor's help. Kernels that do not know PVM never come up
+/// in it: QEMU gives up at a register that it cannot set, or the machine stops at an instruction that is not
+/// interpreted.
 fn is_of_pvm(modules: &Path) -> bool {
     let has = |name: &str| modules.join(name).exists();
     has("kvm_pvm") && !has("kvm_intel") && !has("kvm_amd")
 }
 
-/// A kernel, and the folder of its modules.
+/// Paths of a kernel, and of the folder of its modules.
 fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let kernel = kernel.canonicalize().ok().filter(|kernel| kernel.is_file())?;
     let version = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz-")?;
@@ -259,19 +263,19 @@ fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let modules = places
         .into_iter()
         .find(|place| place.join("modules.dep").is_file())?;
-    // Shown by its own path, without links.
+    // Resolved, because the path is mounted and must have no links.
     let modules = modules.canonicalize().ok()?;
     Some((kernel, modules))
 }
 
-/// The newest kernel of a folder.
+/// The newest kernel in a folder.
 fn newest(folder: &Path) -> Option<(PathBuf, PathBuf)> {
     let names = std::fs::read_dir(folder).ok()?;
     let found = names.filter_map(|entry| with_modules(&entry.ok()?.path()));
     found.max_by_key(|(kernel, _)| numbers(kernel))
 }
 
-/// The numbers of a version, so that 6.10 comes after 6.9.
+/// The numbers in a version, so that 6.10 comes after 6.9.
 fn numbers(kernel: &Path) -> Vec<u64> {
     let name = kernel
         .file_name()
@@ -319,7 +323,7 @@ mod tests {
             why.starts_with("there is no ") && why.contains("--sandbox-emulated"),
             "{why}"
         );
-        // Nobody may write to a folder, root neither.
+        // No process can open a folder for writing, not even root.
         let why = kvm_can_be_used(folder.path(), none).expect_err("no device");
         assert!(why.contains("cannot be used") && why.contains("group"), "{why}");
         assert_eq!(kvm_can_be_used(Path::new("/dev/null"), none), Ok(()));
@@ -390,7 +394,7 @@ mod tests {
             ),
         ] {
             let why = machine.found(monitor).expect_err("something is missing");
-            // Where there is no QEMU, that is missing before any kernel.
+            // Without QEMU, its absence is reported before that of a kernel.
             let is_elsewhere = there || word != "--sandbox-kernel";
             let word = if is_elsewhere { word } else { "apt-get install" };
             assert!(why.contains(word), "{why}");

@@ -1,14 +1,14 @@
-//! Whether a SIGKILL came from the kernel's out-of-memory killer.
+//! Detection of kills by the kernel's out-of-memory killer.
 //!
-//! The wait status cannot tell. The kernel counts such kills per control group and per machine; a count
-//! that rose since it was last looked at, together with a SIGKILL that nobody here sent, is the evidence.
-//! The group's own count is the better one: that of the machine also has what was killed elsewhere meanwhile.
+//! A wait status does not say who sent a SIGKILL. The kernel counts out-of-memory kills per control group and per host.
+//! A count that rose since the last look, together with a SIGKILL that the agent did not send, is the evidence. The
+//! group's own count is better: that of the host also includes kills elsewhere.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-/// Watches the counter of the agent's control group, or of the machine where groups do not count.
+/// Watches the counter of the agent's control group, or of the host where groups do not count.
 #[derive(Debug)]
 pub(crate) struct OutOfMemory {
     file: PathBuf,
@@ -29,7 +29,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether there was such a kill since the last call.
+    /// Whether such a kill has occurred since the last call.
     pub fn struck(&self) -> bool {
         let now = count(&self.file).unwrap_or(0);
         let mut seen = self
@@ -40,8 +40,8 @@ impl OutOfMemory {
     }
 }
 
-/// Where kills in the groups of `/proc/self/cgroup` may be counted, the best first: without those of groups below (sandboxes'
-/// own), and in the memory controller's hierarchy where it has one of its own.
+/// Files that count the kills in the groups of `/proc/self/cgroup`, the best first: without kills in groups below
+/// (those of sandboxes), and in the memory controller's hierarchy where it has one of its own.
 fn counters(groups: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {

@@ -1,4 +1,4 @@
-//! Sandboxes of kinds `namespace`, `container` and `microvm`, made by the nursery on our orders.
+//! Sandboxes of kinds `namespace`, `container` and `microvm`, which the nursery makes on the agent's orders.
 
 use crate::container::Container;
 use crate::error::SandboxError;
@@ -21,13 +21,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// File name of the program that makes them.
+/// File name of the nursery's program.
 pub const NURSERY_BINARY: &str = "hotlease-nursery";
 
-/// How long the nursery may take to answer: longer than it gives a sandbox itself.
+/// Time in which the nursery must answer, seconds: longer than it gives a sandbox itself.
 const ANSWER_SECONDS: i64 = 15;
 
-/// Starts the nursery when it is first needed, and again if it died.
+/// A nursery for one kind of sandbox, started when it is first needed, and again if it died.
 pub(crate) struct Namespaces {
     binary: PathBuf,
     policy: Arc<Policy>,
@@ -35,17 +35,17 @@ pub(crate) struct Namespaces {
     running: Mutex<Option<Arc<Nursery>>>,
 }
 
-/// What is in the sandboxes of a nursery.
+/// Content of a nursery's sandboxes.
 pub(crate) enum Of {
-    /// Pieces of the host's.
+    /// Pieces of the host.
     Pieces,
-    /// A container of a runtime's.
+    /// A container.
     Container(Container),
-    /// A virtual machine, had made by this program.
+    /// A virtual machine, and the path of its monitor's program.
     Machine(Machine, PathBuf),
 }
 
-/// A running one. Dropping it ends it, and with it all that it made.
+/// A running nursery. Dropping it ends it, and everything that it made.
 struct Nursery {
     socket: Option<OwnedFd>,
     child: Option<Child>,
@@ -55,25 +55,25 @@ struct Nursery {
 
 /// A sandbox whose program runs.
 pub(crate) struct Started {
-    /// Of its pid 1, with which everything in it dies.
+    /// A pidfd of the process to kill: pid 1, with which everything in the sandbox dies; of a zygote, the program.
     pub pidfd: OwnedFd,
-    /// Of its program, on the host.
+    /// Pid of the program on the host; 0: it is gone already.
     pub pid: u32,
-    /// What it prints.
+    /// Output of the program.
     pub output: OwnedFd,
-    /// Where the nursery tells its end.
+    /// Pipe in which the nursery reports the end.
     pub end: OwnedFd,
-    /// Its way to object storage, if it has one.
+    /// Listener of its access to object storage, if it has any.
     pub listener: Option<OwnedFd>,
-    /// To limit it.
+    /// Access to its limits.
     pub limits: Limits,
 }
 
-/// The way to a running sandbox's limits.
+/// Access to the limits of a running sandbox.
 pub(crate) struct Limits {
     nursery: Arc<Nursery>,
     id: u64,
-    /// Whether its memory is its machine's, which has been told its lease's.
+    /// Whether it holds a machine, whose memory is limited by the machine itself.
     is_machine: bool,
 }
 
@@ -120,7 +120,7 @@ impl Namespaces {
         }
     }
 
-    /// It does not answer: the next one is asked.
+    /// Forgets a nursery that does not answer: the next request starts another.
     fn forget(&self, nursery: &Arc<Nursery>) {
         let mut running = self.current();
         if running.as_ref().is_some_and(|now| Arc::ptr_eq(now, nursery)) {
@@ -128,20 +128,21 @@ impl Namespaces {
         }
     }
 
-    /// Asks another nursery from now on, which sees the host as it is then. This one ends with the last sandbox that it has made.
+    /// Uses another nursery from now on, which sees the host's mounts as they are then. The old one ends with its last
+    /// sandbox.
     pub fn renew(&self) {
-        // Not dropped under the lock.
+        // Dropped after the lock is released.
         let old = self.current().take();
         drop(old);
     }
 
-    /// What of the policy this machine cannot enforce; an error says why there can be no such sandboxes at all.
+    /// Parts of the policy that this node cannot enforce. The error says why sandboxes cannot be made at all.
     pub fn lacking(&self) -> Result<Vec<String>, String> {
         self.nursery().map(|nursery| nursery.lacking.clone())
     }
 
-    /// Starts `program` in a sandbox with this environment before its own; none: the worker's `binary`. Workers can be forked from it if it is
-    /// a `zygote`.
+    /// Starts `program` in a sandbox; `None`: the worker's `binary`. `environment` comes before the program's own. If
+    /// it is a `zygote`, workers can be forked from it.
     pub fn start(
         &self,
         (program, zygote): (Option<&Program>, bool),
@@ -164,7 +165,7 @@ impl Namespaces {
         let program = monitor.as_ref().or(program);
         let described = described((program, zygote), reach, binary, environment)
             .map_err(failed("describing the program"))?;
-        // One that died since is found out by asking it.
+        // A nursery that died since is noticed when it is asked.
         for _ in 0..2 {
             let nursery = self.nursery().map_err(unavailable)?;
             let order = |id| Order::Start {
@@ -181,7 +182,7 @@ impl Namespaces {
                 }
                 Err(error) => {
                     self.forget(&nursery);
-                    // Whether it began is not known once it was asked and does not answer in time.
+                    // It was asked and did not answer in time, so it may have started the program.
                     if error.kind() == io::ErrorKind::TimedOut {
                         return Err(failed("the nursery")(error));
                     }
@@ -210,7 +211,7 @@ impl Limits {
         }
     }
 
-    /// A worker forked from the zygote that runs there, in a sandbox of its own.
+    /// Forks a worker from the zygote in this sandbox, into a sandbox of its own.
     pub fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
         let of = self.id;
         let begun = self.nursery.begin(|id| Order::Fork { id, of }, &control, None);
@@ -230,7 +231,8 @@ impl Nursery {
             )
         };
         let (socket, theirs) = pair().map_err(named)?;
-        // By posix_spawn: see `Launcher::spawn`. In a group of its own, so that a Ctrl-C meant for the agent does not reach it.
+        // By posix_spawn: see `Launcher::spawn`. In its own process group, so that a Ctrl-C meant for the agent does
+        // not reach it.
         use std::os::unix::process::CommandExt;
         let child = Command::new(binary)
             .env_clear()
@@ -257,7 +259,8 @@ impl Nursery {
         }
     }
 
-    /// Has something started with this control socket as its standard input; the outer error is the nursery's own.
+    /// Orders a start or a fork, with this control socket as standard input. The outer error is one of the nursery
+    /// itself.
     fn begin(
         self: &Arc<Self>,
         order: impl FnOnce(u64) -> Order,
@@ -300,7 +303,7 @@ impl Nursery {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         send(socket, order, &all)?;
         drop(all);
-        // So that its death is heard.
+        // Otherwise the nursery's death would not close the socket.
         drop(theirs);
         match receive(&ours) {
             Ok(Some(answer)) => Ok(answer),
@@ -313,10 +316,10 @@ impl Nursery {
 
 impl Drop for Nursery {
     fn drop(&mut self) {
-        // It ends by itself, and takes everything along.
+        // The nursery ends by itself, and ends its sandboxes.
         drop(self.socket.take());
         if let Some(mut child) = self.child.take() {
-            // Milliseconds, but not for a thread of the runtime. If there is no thread for it, init reaps it.
+            // It takes milliseconds, too long for a thread of the runtime. Without a thread to wait, init reaps it.
             let _ = std::thread::Builder::new()
                 .name("nursery's end".into())
                 .spawn(move || child.wait());
@@ -339,7 +342,7 @@ fn described(
     binary: &Path,
     environment: &[(OsString, OsString)],
 ) -> io::Result<File> {
-    // Folders of the host's that are not there inside.
+    // These name folders of the host that do not exist in the sandbox.
     let replaced = ["HOME", "TMPDIR"];
     let inherited = environment
         .iter()
@@ -362,7 +365,7 @@ fn described(
             zygote: false,
         },
         Some(program) => {
-            // The program's own come last, and a name counts once.
+            // The program's own variables replace inherited ones of the same name.
             environment.retain(|(name, _)| !program.environment.iter().any(|(own, _)| own == name));
             environment.extend(program.environment.iter().cloned());
             let name = program.path.clone().into_os_string();
@@ -389,7 +392,7 @@ fn described(
     Ok(file)
 }
 
-/// The process of a pidfd, as it is called here.
+/// Pid of a pidfd's process, in this namespace.
 fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));

@@ -1,4 +1,4 @@
-//! The end of what a process printed, in bounded memory.
+//! Tail of a process's output, in bounded memory.
 
 use hotlease_wire::limits::LAST_OUTPUT_BYTES_MAX;
 
@@ -10,7 +10,7 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// More of the stream.
+    /// Adds more of the stream.
     pub fn push(&mut self, more: &[u8]) {
         let kept = &more[more.len().saturating_sub(LAST_OUTPUT_BYTES_MAX)..];
         let excess = (self.bytes.len() + kept.len()).saturating_sub(LAST_OUTPUT_BYTES_MAX);
@@ -19,11 +19,11 @@ impl Tail {
         self.bytes.extend_from_slice(kept);
     }
 
-    /// As text of at most [`LAST_OUTPUT_BYTES_MAX`] bytes; what is no UTF-8 is replaced.
+    /// The tail as text of at most [`LAST_OUTPUT_BYTES_MAX`] bytes; invalid UTF-8 is replaced.
     pub fn text(&self) -> String {
         let mut bytes = self.bytes.as_slice();
         if self.cut {
-            // The cut may have gone through a character: at most three bytes of its rest.
+            // The cut may have split a character, of which at most three bytes remain.
             let rest = bytes
                 .iter()
                 .take(3)
@@ -32,7 +32,7 @@ impl Tail {
             bytes = &bytes[rest..];
         }
         let text = String::from_utf8_lossy(bytes);
-        // A replacement character is longer than what it replaces.
+        // A replacement character is longer than the bytes that it replaces.
         let mut start = text.len().saturating_sub(LAST_OUTPUT_BYTES_MAX);
         while !text.is_char_boundary(start) {
             start += 1;

@@ -1,19 +1,20 @@
-//! Where the time of a start went, before the program's own first instruction.
+//! Durations of the steps of a start, before the program's own first instruction.
 
 use std::time::Duration;
 
-/// What a [`Process`](crate::Process) took to start, step by step; none: there was no such step. The steps come one after the
-/// other, so their sum is how long [`Launcher::start`](crate::Launcher::start) took at most.
+/// Durations of the steps in which a [`Process`](crate::Process) was started; `None`: there was no such step. The steps
+/// follow each other, so their sum is at most the duration of [`Launcher::start`](crate::Launcher::start).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
-    /// Fetching and mounting the image of its environment.
+    /// Fetching and mounting the image of the program's environment.
     pub image: Option<Duration>,
-    /// Making the sandbox, or taking one that was prepared, and starting the program in it.
+    /// Making a sandbox, or assigning a prepared one, and starting the program in it.
     pub sandbox: Option<Duration>,
 }
 
 impl Phases {
-    /// With what a start took in all: what no other step has taken is the sandbox's, unless that says itself.
+    /// Completes the steps with the duration of the whole start: time of no other step belongs to the sandbox, unless
+    /// that was measured.
     pub(crate) fn of_start(self, took: Duration) -> Self {
         let others = self.image.unwrap_or_default();
         Self {

@@ -1,4 +1,4 @@
-//! One started process: its output, its end.
+//! A started process: its output, and how it ends.
 
 use crate::error::SandboxError;
 use crate::memory::{OutOfMemory, resident_bytes};
@@ -20,34 +20,34 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
 
-/// Read at once from a process's output.
+/// Size of one read from a process's output, bytes.
 const CHUNK_BYTES: usize = 4096;
-/// Read at most after a process's death: what fits into a pipe. Whoever still writes was not killed with
+/// Most bytes read after a process's death: as many as fit into a pipe. A process that still writes was not killed with
 /// the group, and is not waited for.
 const REST_BYTES_MAX: usize = 64 * 1024;
 
-/// How a process ended.
+/// Way in which a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// By itself, with this status.
+    /// It exited with this status.
     Exited(i32),
-    /// By this signal.
+    /// This signal killed it.
     Signalled(i32),
-    /// By the kernel's out-of-memory killer.
+    /// The kernel's out-of-memory killer killed it.
     OutOfMemory,
 }
 
-/// The end of a process.
+/// End of a process, and the last of its output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
-    /// How.
+    /// Way in which it ended.
     pub end: End,
-    /// The last of what it printed.
+    /// The last of its output.
     pub output: String,
 }
 
 impl Exit {
-    /// Whether it ended by what it did itself: nobody killed it from outside, for want of memory or to be rid of it.
+    /// Whether the process itself caused its end: it was not killed from outside, for lack of memory or to stop it.
     pub fn is_its_own(&self) -> bool {
         !matches!(
             self.end,
@@ -68,9 +68,9 @@ impl fmt::Display for Exit {
 
 struct Shared {
     pid: u32,
-    /// Of what is to be killed.
+    /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
-    /// What its sandbox has of its own.
+    /// Access to the limits of its sandbox, if it has one.
     limits: Option<Limits>,
     killed: AtomicBool,
     tail: Mutex<Tail>,
@@ -82,13 +82,12 @@ impl Shared {
     }
 }
 
-/// A running process. A task of its own drains its output and reaps it, so nothing here has to be polled.
-/// Dropping it kills the process.
+/// A running process. A task drains its output and reaps it, so callers need not poll. Dropping it kills the process.
 pub struct Process {
     shared: Arc<Shared>,
     exit: watch::Receiver<Option<Arc<Exit>>>,
     listener: Option<OwnedFd>,
-    /// What its kind knows of its start.
+    /// Durations of the steps of its start, as far as its kind measures them.
     pub(crate) phases: Phases,
 }
 
@@ -132,7 +131,7 @@ impl Process {
         let (pidfd, output) = match registered() {
             Ok(both) => both,
             Err(error) => {
-                // Not leaving a process behind that nobody watches. It is killed, so the wait is short.
+                // Leaves no unwatched process behind. The process is killed, so the wait is short.
                 child.kill()?;
                 child.wait()?;
                 return Err(error);
@@ -153,7 +152,7 @@ impl Process {
         ))
     }
 
-    /// Takes charge of a program in a sandbox of its own.
+    /// Takes charge of a program in a sandbox.
     pub(crate) fn attend_sandbox(
         started: Started,
         living: watch::Sender<usize>,
@@ -167,7 +166,7 @@ impl Process {
             listener,
             limits,
         } = started;
-        // What nobody watches must not run.
+        // A process that is not watched must not run.
         let killer = pidfd.try_clone()?;
         let registered = || {
             let output = pipe::Receiver::from_owned_fd(output)?;
@@ -190,7 +189,7 @@ impl Process {
         Ok(process)
     }
 
-    /// Where its way to object storage ends, once: a listener for TCP, which does not block.
+    /// Returns, once, the listener of its access to object storage: a non-blocking TCP listener.
     pub fn take_listener(&mut self) -> Option<OwnedFd> {
         self.listener.take()
     }
@@ -224,11 +223,11 @@ impl Process {
         }
     }
 
-    /// Limits all of its sandbox together to this memory (0: as the policy says) and these processors (none: all), as far
-    /// as the machine can. Without effect where it has no sandbox of its own. Blocks for a moment.
+    /// Limits its whole sandbox to this memory (0: as the policy says) and these processors (none: all), as far as the
+    /// node can. Without effect if it has no sandbox. Blocks for a moment.
     ///
     /// # Errors
-    /// Its control group does not take them.
+    /// The control group rejects the limits.
     pub fn limit(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
         match &self.shared.limits {
             Some(limits) if !self.is_gone() => limits.set(memory_bytes, cores),
@@ -236,7 +235,7 @@ impl Process {
         }
     }
 
-    /// A fork of it, if it is a zygote.
+    /// Forks a worker from it, if it is a zygote.
     pub(crate) fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
         let gone = || SandboxError::Sandbox {
             what: "the zygote is gone".into(),
@@ -245,12 +244,12 @@ impl Process {
         limits.ok_or_else(gone)?.fork(control)
     }
 
-    /// Where the time of its start went.
+    /// Durations of the steps of its start.
     pub fn phases(&self) -> Phases {
         self.phases
     }
 
-    /// Its process id. May be reused by the system once it is gone.
+    /// Its pid. The system may reuse it once the process is gone.
     pub fn pid(&self) -> u32 {
         self.shared.pid
     }
@@ -272,7 +271,7 @@ impl Process {
         let waited = exit.wait_for(Option::is_some).await;
         match waited.as_deref() {
             Ok(Some(exit)) => Arc::clone(exit),
-            // The attendant ended without a word: the runtime is shutting down.
+            // The task ended without a report: the runtime is shutting down.
             Ok(None) | Err(_) => Arc::new(Exit {
                 end: End::Signalled(Signal::SIGKILL as i32),
                 output: String::new(),
@@ -280,7 +279,8 @@ impl Process {
         }
     }
 
-    /// Resolves when it is gone and reaped. Not bound to its life: it is killed when it is dropped, and gone a moment later.
+    /// Resolves when it is gone and reaped. Does not keep the process alive: if the process is dropped, it is killed,
+    /// and gone a moment later.
     pub fn gone(&self) -> impl Future<Output = ()> + use<> {
         let mut exit = self.exit.clone();
         async move {
@@ -294,7 +294,7 @@ impl Process {
         self.shared.tail().text()
     }
 
-    /// Its resident memory; 0 once it is gone.
+    /// Its resident memory, bytes; 0 once it is gone.
     pub fn resident_bytes(&self) -> u64 {
         if self.is_gone() {
             return 0;
@@ -311,9 +311,9 @@ impl Drop for Process {
     }
 }
 
-/// How the end of a process is known.
+/// Source of the news that a process has ended.
 enum Life {
-    /// It is ours to reap.
+    /// A child of the agent, which reaps it.
     Child(Child),
     /// The nursery reaps it, and writes its [`Ended`] here when nothing of it is left.
     Sandbox(pipe::Receiver),
@@ -366,26 +366,26 @@ impl Attendant {
         }
     }
 
-    /// Its end, once everything that it started has ended, too; none if it was not the end.
+    /// Returns its end, once everything that it started has ended, too; `None`: it has not ended.
     async fn ended(&mut self) -> Option<Ended> {
-        // Killed with its nursery, or nobody knows by what.
+        // It was killed with its nursery, or the cause is unknown.
         const UNKNOWN: Ended = Ended {
             status: -(Signal::SIGKILL as i32),
             out_of_memory: Some(false),
         };
         match &mut self.life {
             Life::Child(child) => {
-                // The leader is not reaped yet, so its group id cannot be anybody else's. Processes that a
+                // The leader is not reaped yet, so its group id cannot belong to another group. Processes that a
                 // function started and that are still in the group must not outlive the lease.
                 let group = Pid::from_raw(self.shared.pid as i32);
-                // ESRCH: nobody left in the group.
+                // ESRCH: no process is left in the group.
                 let _ = killpg(group, Signal::SIGKILL);
                 Some(match child.wait() {
                     Ok(status) => Ended {
                         status: of_status(status),
                         out_of_memory: None,
                     },
-                    // Somebody else reaped our child; it is gone, and that is all we know.
+                    // Another part of the agent reaped the child; it is gone, and nothing else is known.
                     Err(_) => UNKNOWN,
                 })
             }
@@ -404,7 +404,8 @@ impl Attendant {
         }
     }
 
-    /// Moves a chunk of output into the tail: its length, 0 if there is nothing now, `None` after its end.
+    /// Moves a chunk of output into the tail; returns its length, 0 if there is none now, `None` after the end of the
+    /// output.
     fn read_some(&self, chunk: &mut [u8]) -> Option<usize> {
         match self.output.as_ref()?.try_read(chunk) {
             Ok(0) => None,
@@ -424,7 +425,7 @@ impl Attendant {
         };
         let killed = self.shared.killed.load(Ordering::Relaxed);
         let unexplained = end == End::Signalled(Signal::SIGKILL as i32) && !killed;
-        // A group's own count is no guess: that of the machine also has what was killed elsewhere meanwhile.
+        // A count of the sandbox's group is exact; the agent's own count also includes kills elsewhere.
         let struck = || ended.out_of_memory.unwrap_or_else(|| self.out_of_memory.struck());
         match unexplained && struck() {
             true => End::OutOfMemory,
@@ -433,7 +434,7 @@ impl Attendant {
     }
 }
 
-/// The exit status, or else the signal, negative.
+/// The exit status, or the negative signal.
 fn of_status(status: ExitStatus) -> i32 {
     let signal = || -status.signal().unwrap_or(Signal::SIGKILL as i32);
     status.code().unwrap_or_else(signal)
@@ -448,13 +449,13 @@ async fn readable(output: Option<&pipe::Receiver>) {
     }
 }
 
-/// A crash is reported within milliseconds; writing gigabytes of core file first would forbid that.
+/// Forbids core dumps: writing gigabytes of core file would delay the report of a crash, which takes milliseconds.
 fn forbid_core_dumps(pid: u32) -> io::Result<()> {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: both pointers are valid or null for the length of the call; pid is our unreaped child.
+    // SAFETY: both pointers are valid or null for the length of the call; pid is an unreaped child of this process.
     let result = unsafe { libc::prlimit(pid as libc::pid_t, libc::RLIMIT_CORE, &none, std::ptr::null_mut()) };
     match result {
         0 => Ok(()),
@@ -462,18 +463,18 @@ fn forbid_core_dumps(pid: u32) -> io::Result<()> {
     }
 }
 
-/// A descriptor of our unreaped child, closed on exec.
+/// Opens a descriptor of an unreaped child, closed on exec.
 fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
-    // SAFETY: takes two integers and touches no memory of ours.
+    // SAFETY: takes two integers and touches no memory of this process.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    // SAFETY: the kernel just made this descriptor for this process; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
-/// Fails only if the process is gone already.
+/// Sends SIGKILL. Fails only if the process is gone already.
 fn send_kill(pidfd: &OwnedFd) {
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: the descriptor is open, and a null info is what the call documents for "as kill(2) does".

@@ -1,4 +1,5 @@
-//! Of each runtime that is there; of the others, what they are told. Where this machine has none the tests say why, and pass.
+//! Tests of the runtimes that are installed; of the others, only the arguments. Where this host has none, the tests say
+//! why, and pass.
 
 use super::*;
 use crate::namespace::tests::residue::{
@@ -28,7 +29,7 @@ fn launcher(container: Container, policy: Policy) -> Launcher {
         .with_container(container)
 }
 
-/// Launchers for the runtimes that this machine has.
+/// Launchers for the runtimes that this host has.
 fn launchers(policy: &Policy) -> Vec<(&'static str, Launcher)> {
     let all = ["crun", "ch-run"].map(|runtime| (runtime, launcher(of(runtime), policy.clone())));
     let can = |(runtime, launcher): &(&str, Launcher)| {
@@ -251,7 +252,7 @@ async fn mounts_show_what_they_say_and_no_more() {
     }
 }
 
-/// A folder with a shell and nothing else.
+/// Makes an image: a folder with a shell and nothing else.
 fn image() -> Option<tempfile::TempDir> {
     let image = tempfile::tempdir().expect("a folder");
     let needed = Command::new("ldd").arg("/bin/sh").output().ok()?;
@@ -290,7 +291,7 @@ async fn an_image_is_all_that_is_seen_and_is_not_changed() {
             "of the image\nkept\n",
             "{runtime}"
         );
-        // What the image has no place for is not made in it.
+        // A mount whose target the image lacks must not create that target in the image.
         let mount = Mount {
             source: "/usr".into(),
             target: "/opt/usr".into(),
@@ -317,7 +318,7 @@ async fn a_container_that_is_killed_leaves_nothing() {
             assert_eq!(exit_of(&process).await.end, End::Signalled(9), "{runtime}");
             until("all in it ends", || processes_in(&namespace).is_empty());
         }
-        // Whoever starts next finds out, and sweeps.
+        // The next start notices, and sweeps.
         assert_eq!(output_of(&launcher, "echo again").await, "again\n", "{runtime}");
         assert_ne!(running(launcher.containers()), nursery, "{runtime}");
         let last = running(launcher.containers());
@@ -334,7 +335,7 @@ async fn a_container_that_is_killed_leaves_nothing() {
     }
 }
 
-/// Runtimes write their states where nobody else sees them.
+/// Runtimes keep their state where no other process sees it.
 fn nothing_is_on_disk(runtime: &str) {
     for file in [
         "/media/config.json",
@@ -353,7 +354,7 @@ fn an_agent_that_is_killed_leaves_nothing() {
         let start = |(_, launcher): (_, Launcher)| {
             let process = run(&launcher, "setsid sleep 600 & sleep 600");
             let nursery = running(launcher.containers());
-            // Its end is not what is to end them.
+            // Dropping it here would end the nurseries before the agent is killed.
             std::mem::forget(launcher);
             (process, nursery)
         };
@@ -370,7 +371,7 @@ async fn a_program_that_is_not_there_is_named() {
         };
         let said = match start(&launcher, &bad) {
             Err(error) => error.to_string(),
-            // A runtime that becomes the program says it as the program's output.
+            // A runtime that execs the program reports this as the program's output.
             Ok(process) => {
                 let exit = exit_of(&process).await;
                 assert_ne!(exit.end, End::Exited(0), "{runtime}");

@@ -1,4 +1,4 @@
-//! The shell is the program. Where this machine cannot make such sandboxes the tests say why, and pass.
+//! Tests with the shell as the program. Where this host cannot make such sandboxes, the tests say why, and pass.
 
 use super::*;
 use crate::{End, Exit, Kind, Launcher, Process};
@@ -9,10 +9,10 @@ mod reach;
 pub(crate) mod residue;
 mod zygotes;
 
-/// The shell keeps all that it reads.
+/// Uses 300 MB: the shell keeps everything that it reads.
 pub(crate) const HOG: &str = "x=$(head -c 300000000 /dev/zero | tr '\\0' x); echo ${#x}";
 
-/// The nursery that was built with these tests.
+/// Path of the nursery that was built with these tests.
 pub(crate) fn nursery() -> PathBuf {
     let tests = std::env::current_exe().expect("it runs");
     let built = tests.ancestors().nth(2).expect("a folder").join(NURSERY_BINARY);
@@ -220,7 +220,7 @@ async fn dangerous_system_calls_do_not_exist() {
             format!("perl -e 'exit(syscall({number}, 0, 0, 0, 0, 0) == -1 && $!{{ENOSYS}} ? 0 : 1)'");
         assert_eq!(output_of(&launcher, &script).await, "", "{name} exists");
     }
-    // AF_INET, AF_NETLINK, AF_ALG, AF_VSOCK; and AF_UNIX, which is there.
+    // AF_INET, AF_NETLINK, AF_ALG, AF_VSOCK; and AF_UNIX, which exists.
     for (family, exists) in [(2, false), (16, false), (38, false), (40, false), (1, true)] {
         let script = format!("perl -e 'exit(syscall(41, {family}, 1, 0) == -1 ? 1 : 0)'");
         let exit = exit_of(&run(&launcher, &script)).await;
@@ -348,7 +348,7 @@ async fn a_lease_s_limits_come_with_it() {
     process.limit(64 << 20, &[0]).expect("limited");
     tell.write_all(b"go\n").expect("it listens");
     let exit = exit_of(&process).await;
-    // What follows is what pipes say of the death of the shell.
+    // The lines after it are messages of the pipe's commands about the shell's death.
     let said = exit.output.lines().next();
     assert_eq!(said, Some("Cpus_allowed_list:\t0"), "it left its core");
     assert_eq!(exit.end, End::OutOfMemory);
@@ -427,7 +427,7 @@ async fn a_machine_that_cannot_make_them_says_what_is_missing() {
     };
     let unshown = launcher.with_policy(policy).with_nursery(nursery());
     let why = unshown.available(Kind::Namespace).expect_err("nothing to show");
-    // A machine without namespaces says so first.
+    // A host without namespaces reports that first.
     assert!(
         why.contains("/no/such/folder") || why.contains("namespace"),
         "{why}"

@@ -1,4 +1,4 @@
-//! The shell stands in for a worker: it reads its script from the standard input.
+//! Tests with the shell in place of a worker: it reads its script from the standard input.
 
 use super::*;
 use crate::{Kind, Launcher, Reach};
@@ -88,7 +88,7 @@ async fn a_killed_process_takes_its_group_along() {
         before.elapsed()
     );
     launcher.all_gone().await;
-    // The grandchild is reaped by init; it must at least no longer run.
+    // Init reaps the grandchild; at least it must not run any more.
     let deadline = Instant::now() + Duration::from_secs(10);
     while is_running(child) {
         assert!(Instant::now() < deadline, "the grandchild {child} goes on");
@@ -130,7 +130,7 @@ async fn no_descriptor_is_left_after_many_processes() {
         assert_eq!(process.exited().await.output, "done\n");
         assert_eq!(process.resident_bytes(), 0);
     }
-    // Other tests of this program open some meanwhile, but not one per process here.
+    // Other tests of this program open some meanwhile, but not one for each process here.
     assert!(
         open() < before + 40,
         "{before} descriptors before, {} after",

@@ -1,8 +1,8 @@
-//! What a runtime is told that cannot be run here, and what an operator is told who has none.
+//! Arguments of a runtime that cannot be run here, and error messages for operators without a runtime.
 
 use super::*;
 
-/// A runtime that says what it was told, and what it sees of the host.
+/// A runtime that prints its arguments, and what it sees of the host.
 const TELLS: &str = "#!/bin/sh\nfor word; do echo \"$word\"; done\nenv | grep ENV_ | sort\nid -u\ntest -e /usr/bin/env && echo host\nls /tmp\n";
 
 #[tokio::test]
@@ -36,7 +36,7 @@ async fn a_runtime_that_needs_the_host_gets_its_words_there() {
         said.contains("APPTAINERENV_OWN=its\n") && said.contains("\n1000\nhost\n"),
         "{said}"
     );
-    // Of the host's only what it cannot do without.
+    // Of the host's /tmp it sees only what it cannot do without.
     let top = folder.path().components().nth(2).expect("a folder in /tmp");
     let top = top.as_os_str().to_string_lossy();
     assert!(

@@ -1,4 +1,4 @@
-//! What programs reach beyond their sandbox.
+//! Access of programs beyond their sandbox.
 
 use super::{exit_of, launcher, shell};
 use crate::{Declared, End, Kind, Launcher, Policy, Process, Reach, SandboxError};
@@ -11,7 +11,7 @@ fn reaching(launcher: &Launcher, script: &str, reach: &Reach) -> Result<Process,
     launcher.start(Kind::Namespace, Some(&program), reach, input.into())
 }
 
-/// A folder of this user's, if we can make one.
+/// Makes a folder that belongs to this user, if the test runs as root.
 fn folder_of(owner: u32) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("kept"), "kept").expect("written");
@@ -38,7 +38,7 @@ fn declared(folder: &Path, writable: bool, as_owner: bool) -> Reach {
     }
 }
 
-/// Of a process by root: files of others are a user's that we are not.
+/// User of the folder where the tests run as root: another user than that of any sandbox.
 const OWNER: u32 = 54_321;
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_declared_directory_is_its_owner_s_and_what_is_made_there_too() {
         let exit = exit_of(&reaching(&launcher, script, reach).expect("started")).await;
         (exit.end, exit.output.clone())
     };
-    // A file of root's is nobody's there; one of another group is its owner's all the same.
+    // A file of root stays root's in the sandbox. A file whose group is not mapped still belongs to its owner.
     std::fs::write(folder.path().join("of-root"), "").expect("written");
     let script = "cat /data/kept && echo new > /data/new && echo more >> /data/kept && stat -c %U /data/kept && rm /data/kept; \
                   test $(stat -c %U /data/of-root) = user || echo > /data/of-root";
@@ -130,7 +130,7 @@ async fn a_way_to_storage_is_one_port_of_a_network_of_its_own() {
         "cat /dev/tcp/127.0.0.1/9000",
         "exec 3<>/dev/tcp/127.0.0.1/9000; cat <&3",
     );
-    // Prepared before anybody asked, or made for it.
+    // The first rounds use sandboxes that were prepared, later ones may get new ones.
     for _ in 0..4 {
         let mut process = start(&script, &reach).expect("started");
         let listener = process.take_listener().expect("it was asked for");

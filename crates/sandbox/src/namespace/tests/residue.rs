@@ -1,10 +1,10 @@
-//! Nothing is left of sandboxes, however they end.
+//! Tests that sandboxes leave nothing behind, however they end.
 
 use super::*;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Instant;
 
-/// Processes whose pid namespace this is.
+/// Processes in this pid namespace.
 pub fn processes_in(namespace: &Path) -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").expect("it is there").flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -16,14 +16,14 @@ pub fn nursery_of(launcher: &Launcher) -> u32 {
     running(launcher.namespaces())
 }
 
-/// The nursery that runs.
+/// Pid of the running nursery.
 pub fn running(sandboxes: &Namespaces) -> u32 {
     let running = sandboxes.current();
     let nursery = running.as_ref().expect("it runs");
     nursery.child.as_ref().expect("it is there").id()
 }
 
-/// Sandboxes of this nursery.
+/// Pids of the sandboxes of this nursery.
 pub fn children(nursery: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{nursery}/task/{nursery}/children"));
     let children = children.unwrap_or_default();
@@ -33,7 +33,7 @@ pub fn children(nursery: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Control groups of this nursery, those of sandboxes and those that they are in.
+/// Control groups of this nursery: those of its sandboxes, and the folders that hold them.
 pub fn groups(nursery: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
@@ -63,12 +63,12 @@ pub fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// The namespace of processes of one that lives.
+/// Pid namespace of a living process.
 pub fn namespace_of(pid: u32) -> PathBuf {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).expect("it lives")
 }
 
-/// The same of one that says something once it has started all that it starts.
+/// Pid namespace of a process that prints something once it has started all its children.
 pub async fn namespace_of_started(process: &Process) -> PathBuf {
     while process.output().is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -76,7 +76,7 @@ pub async fn namespace_of_started(process: &Process) -> PathBuf {
     namespace_of(process.pid())
 }
 
-/// As nobody can stop it; whether there was anybody.
+/// Kills with SIGKILL, which cannot be caught; returns whether the process existed.
 pub fn kill(pid: u32) -> bool {
     let pid = nix::unistd::Pid::from_raw(pid as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).is_ok()
@@ -111,7 +111,8 @@ async fn many_short_ones_leave_nothing() {
     until("groups go", || {
         groups(nursery).len() <= 2 * groups_of_its_own(nursery)
     });
-    // Some of those of the one that waits may have been opened only after they were counted. One that each round left would be 40.
+    // Descriptors of the waiting sandbox may have been opened after the first count. A leak of one for each round would
+    // be 40.
     assert!(
         open() <= before + 10,
         "{before} descriptors before, {} now",
@@ -122,7 +123,7 @@ async fn many_short_ones_leave_nothing() {
     assert_eq!(groups(nursery), Vec::<PathBuf>::new());
 }
 
-/// Whichever step of its start a sandbox is killed in: nothing is left of it, and the next one is as good as ever.
+/// A sandbox that is killed at any step of its start leaves nothing, and the next one works.
 #[test]
 fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
     let policy = Policy {
@@ -144,9 +145,9 @@ fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
             let until = Instant::now() + Duration::from_secs(20);
             while Instant::now() < until {
                 if let Some(pid) = children(nursery).last() {
-                    // Rounds end at other steps: a start takes some milliseconds in all.
+                    // Each round kills at another step: a start takes some milliseconds in all.
                     std::thread::sleep(Duration::from_micros(u64::from(round) * 250));
-                    // If it has not ended already.
+                    // Fails if it has ended already.
                     kill(*pid);
                     return;
                 }
@@ -178,7 +179,7 @@ fn a_sandbox_that_is_killed_at_any_moment_of_its_start_leaves_nothing() {
     assert_eq!(groups(nursery), Vec::<PathBuf>::new());
 }
 
-/// Those in which its sandboxes' are.
+/// Number of the folders that hold the groups of its sandboxes.
 fn groups_of_its_own(nursery: u32) -> usize {
     let name = format!("hotlease-{nursery}-");
     let own = |path: &&PathBuf| {
@@ -199,19 +200,19 @@ async fn a_nursery_that_is_killed_takes_all_along_and_the_next_one_cleans_up() {
     assert!(kill(nursery), "it is gone");
     assert_eq!(exit_of(&process).await.end, End::Signalled(9));
     until("its sandboxes die", || processes_in(&namespace).is_empty());
-    // The next start finds out, and starts another.
+    // The next start notices, and starts another nursery.
     assert_eq!(output_of(&launcher, "echo again").await, "again\n");
     assert_ne!(nursery_of(&launcher), nursery);
     drop((process, launcher));
-    // Whichever nursery starts next sweeps what has become empty.
+    // The next nursery to start sweeps the groups that have become empty.
     until("its groups are swept", || {
         let policy = Policy::default();
         super::launcher(policy).is_none() || groups(nursery).is_empty()
     });
 }
 
-/// A test whose own program is the agent: run again as such, it starts sandboxes (`begin`: each with the number of its nursery)
-/// and waits to be killed. Nothing is left of them.
+/// Runs this test's program again as the agent: it starts sandboxes (`begin` returns each with the pid of its nursery)
+/// and waits to be killed. Then nothing of them may be left.
 pub fn an_agent_is_killed(test: &str, begin: impl AsyncFnOnce() -> Vec<(Process, u32)>) {
     const TELL: &str = "HOTLEASE_TEST_AGENT";
     if std::env::var_os(TELL).is_some() {
@@ -264,7 +265,7 @@ fn an_agent_that_is_killed_leaves_nothing() {
         };
         let process = run(&launcher, "setsid sleep 600 & sleep 600");
         let nursery = nursery_of(&launcher);
-        // Its end is not what is to end them.
+        // Dropping it here would end the nursery before the agent is killed.
         std::mem::forget(launcher);
         vec![(process, nursery)]
     });

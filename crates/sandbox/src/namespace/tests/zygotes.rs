@@ -1,8 +1,8 @@
-//! Workers that are forked from zygotes. The zygote is `hotlease-escape`, and what is forked from it becomes the shell.
+//! Workers that are forked from zygotes. The zygote is `hotlease-escape`, and its forks become the shell.
 
 use super::*;
 
-/// A program that is forked from, and then runs this script.
+/// A zygote whose forks run this script.
 fn zygote_of(script: &str) -> Program {
     let beside = nursery().with_file_name("hotlease-escape");
     let inside = "/opt/hotlease-escape";
@@ -44,7 +44,7 @@ async fn a_fork_is_confined_as_what_is_started() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
-    // What differs is whether there is another filter, which takes away what the first one lets zygotes do.
+    // The only difference is a second filter, which removes what the first one allows to zygotes.
     let script = "id; hostname; echo $HOME $OWN; ls -A / /tmp /dev /dev/shm; echo /proc/*; ls /proc/self/fd; ulimit -a; \
                   grep -E '^(Cap|NoNew|Seccomp:|Groups|Uid|Gid)' /proc/self/status; grep -c : /proc/self/net/dev; \
                   for f in /usr/x /x /etc/x /opt/x; do touch $f 2>/dev/null && echo $f; done; echo x > /tmp/x && cat /tmp/x; \
@@ -65,7 +65,7 @@ async fn a_fork_is_confined_as_what_is_started() {
             of(worker.pid()),
             of(other.pid()),
         ];
-        // The cgroup namespaces of all are rooted in their makers' groups, and still each is another one.
+        // All cgroup namespaces are rooted in the groups of the processes that made them, and still they differ.
         let different: std::collections::HashSet<_> = all.iter().collect();
         assert_eq!(different.len(), all.len(), "{name}: {all:?}");
     }
@@ -193,7 +193,7 @@ async fn a_dead_zygote_leaves_its_workers_and_nothing_else() {
     let refused = loop {
         match fork(&launcher, &zygote) {
             Err(error) => break error.to_string(),
-            // It was not dead yet.
+            // The zygote was not dead yet.
             Ok(another) => another.kill(),
         }
     };
@@ -211,7 +211,7 @@ async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
     let Some(launcher) = launcher(Policy::default()) else {
         return;
     };
-    // It ends at once; and it reads its orders and does not follow them.
+    // One program ends at once; the other reads its orders and ignores them.
     for script in ["exit 3", "exec cat <&3 >/dev/null"] {
         let zygote = begin(&launcher, &shell(script, Vec::new()));
         let why = fork(&launcher, &zygote).expect_err("nobody forks").to_string();
@@ -226,8 +226,8 @@ async fn a_program_that_is_no_zygote_forks_nothing_and_says_so() {
         .expect("nothing is left");
 }
 
-/// Whichever step a worker's namespaces are killed in while they are made below the zygote's: the fork fails and says so or is as good as
-/// any, nursery and zygote go on, and nothing is left.
+/// A worker's namespaces are killed at any step while they are made below the zygote's. The fork fails with an error or
+/// works, nursery and zygote go on, and nothing is left.
 #[test]
 fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothing() {
     let policy = Policy {
@@ -243,7 +243,7 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     let _inside = runtime.enter();
     let nursery = residue::nursery_of(&launcher);
     let zygote = begin(&launcher, &zygote_of("echo well"));
-    // What is prepared for its forks comes after it.
+    // Namespaces for its forks are prepared only after the first fork.
     let well = || {
         let exit = runtime.block_on(exit_of(&fork(&launcher, &zygote).expect("it forks")));
         assert_eq!((exit.end, exit.output.as_str()), (End::Exited(0), "well\n"));
@@ -251,7 +251,8 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
     well();
     let (mut failed, mut forked) = (0, 0);
     for round in 0..6_u32 {
-        // The zygote, and what waits for its next fork; that is used up first, so that the next one's are made while they are asked for.
+        // Two children: the zygote, and the sandbox that waits for its next fork. The first fork uses that one up, so
+        // the second fork needs one that is made while the killer watches.
         residue::until("one waits", || residue::children(nursery).len() == 2);
         let before = residue::children(nursery);
         let first = fork(&launcher, &zygote).expect("one waits for it");
@@ -259,10 +260,10 @@ fn a_fork_whose_namespaces_are_killed_at_any_moment_of_their_making_leaves_nothi
             let is_new = |pid: &u32| !before.contains(pid);
             let until = std::time::Instant::now() + Duration::from_secs(20);
             while std::time::Instant::now() < until {
-                // The helper, then the first process of the new namespaces.
+                // The helper comes first, then the first process of the new namespaces.
                 if let Some(pid) = residue::children(nursery).into_iter().rfind(is_new) {
-                    // Rounds end at other steps: they take some milliseconds in all. Between two of them nobody hears of the end at once,
-                    // and the step's limit of ten seconds counts.
+                    // Each round kills at another step: together they take some milliseconds. A death between two steps
+                    // is not noticed at once, and then the step's limit of ten seconds counts.
                     std::thread::sleep(Duration::from_millis(u64::from(round)));
                     let last = residue::children(nursery).into_iter().rfind(is_new);
                     residue::kill(last.unwrap_or(pid));
@@ -306,7 +307,7 @@ async fn a_zygote_that_hangs_before_it_takes_orders_keeps_nobody_and_leaves_noth
     let namespace = residue::namespace_of(hanging.pid());
     let why = fork(&launcher, &hanging).expect_err("nobody forks").to_string();
     assert!(why.contains("come up"), "{why}");
-    // Others fork meanwhile, and it can be killed.
+    // Meanwhile others fork, and this one can be killed.
     assert_eq!(forked_output(&launcher, "echo well").await, "well\n");
     hanging.kill();
     assert_eq!(exit_of(&hanging).await.end, End::Signalled(9));
