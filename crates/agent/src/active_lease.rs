@@ -1,4 +1,5 @@
-//! A lease that holds cores, with what the book does not keep: its terms, incarnations and libraries.
+//! A lease that holds cores, with everything that the book of leases does not keep: its terms, incarnations and
+//! libraries.
 
 use crate::attribution::Attribution;
 use crate::cause::KillReason;
@@ -21,45 +22,45 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Bytes of all libraries of one lease.
+/// Most bytes of all libraries of one lease together.
 const CODE_BYTES_PER_LEASE_MAX: u64 = 1 << 30;
 
-/// What every worker of the lease is configured with.
+/// Configuration that all workers of a lease share.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// Who holds it.
+    /// Tenant that holds the lease.
     pub tenant: String,
-    /// How slots wait.
+    /// How slots wait for requests.
     pub polling: Polling,
-    /// For how long they poll.
+    /// Time for which slots poll before they sleep.
     pub hot_budget_ns: u64,
-    /// Memory limit of each worker, 0 for none.
+    /// Memory limit of each worker, bytes; 0: none.
     pub memory_bytes: u64,
     /// Whether its workers share their cores.
     pub shared: bool,
-    /// When it was asked for.
+    /// Time of the request for the lease.
     pub asked: Instant,
-    /// How long of its granting it waited for its environment, if it names one.
+    /// Part of the granting that was spent waiting for its environment, if it names one.
     pub image: Option<Duration>,
-    /// Whether its client asked for it itself.
+    /// Whether its client asked the agent itself for it, without the manager.
     pub direct: bool,
-    /// What its workers are isolated by.
+    /// Kind of sandbox that isolates its workers.
     pub sandbox: Kind,
-    /// What they reach beyond that.
+    /// Access of its workers beyond their sandboxes.
     pub reach: Arc<Reach>,
-    /// The same, as its client is told.
+    /// The access, in the form that its client is told.
     pub reach_told: grpc::Reach,
-    /// Its keys and places in object storage.
+    /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
-    /// What its one worker keeps for the next lease.
+    /// State that its single worker saves for the next lease.
     pub state: Option<Wanted>,
-    /// What its workers are, in place of native ones.
+    /// Program of its workers, in place of the native one.
     pub program: Option<Arc<Program>>,
 }
 
 impl Terms {
-    /// Whether workers may have waited for such a lease, and may wait for the next one: nobody without a lease reaches directories
-    /// of a tenant's, the network, or storage.
+    /// Whether workers may wait for such a lease, and for the next one: without a lease no worker may have access to a
+    /// tenant's directories, the network or storage.
     pub fn can_wait(&self) -> bool {
         self.storage.is_none() && (self.sandbox == Kind::Process || self.reach.is_nothing())
     }
@@ -67,32 +68,32 @@ impl Terms {
 
 /// A library that the lease has loaded.
 pub(crate) struct LoadedCode {
-    /// Kept as long as the lease lives, whatever the cache does.
+    /// Kept as long as the lease lives, whatever the cache drops.
     pub code: Arc<Code>,
     /// Index of its first function.
     pub base: u16,
 }
 
-/// See the module.
+/// A lease that holds cores: its terms, incarnations, libraries, and its end.
 pub(crate) struct ActiveLease {
-    /// Its name.
+    /// Identifier of the lease.
     pub id: LeaseId,
-    /// What its workers are told.
+    /// Configuration of its workers.
     pub terms: Terms,
-    /// In the order of their loading. Locked while workers load: each library is loaded by a worker once.
+    /// Libraries in the order of their loading. Locked while workers load, because a worker loads each library once.
     pub codes: tokio::sync::Mutex<Vec<LoadedCode>>,
-    /// How long its first library took to load.
+    /// Time that its first library took to load.
     pub loading: OnceLock<Duration>,
     granted: Instant,
     incarnations: Mutex<Vec<Arc<Incarnation>>>,
     attribution: Mutex<Attribution>,
     ended: watch::Sender<Option<(EndReason, UsageTotals)>>,
-    /// Its sessions were told that it is being ended.
+    /// Whether its sessions were told that it is being ended.
     ending: AtomicBool,
 }
 
 impl ActiveLease {
-    /// `built_in`: the library that its workers have without loading it.
+    /// Makes the lease. `built_in`: a library that its workers have without loading it.
     pub fn new(id: LeaseId, terms: Terms, built_in: Option<Code>) -> Self {
         let mut attribution = Attribution::default();
         let mut codes = Vec::new();
@@ -113,7 +114,7 @@ impl ActiveLease {
         }
     }
 
-    /// From the request's arrival until it was granted.
+    /// Time from the request's arrival to the grant, without the wait for the environment.
     pub fn granting(&self) -> Duration {
         let waited = self.terms.image.unwrap_or_default();
         self.granted
@@ -121,9 +122,9 @@ impl ActiveLease {
             .saturating_sub(waited)
     }
 
-    /// Whether this is the first to know that it is being ended.
+    /// Marks the lease as being ended; returns whether this call was the first.
     pub fn begins_to_end(&self) -> bool {
-        // Under the node's lock, which orders it.
+        // Relaxed: the caller holds the node's lock, which orders the calls.
         !self.ending.swap(true, Ordering::Relaxed)
     }
 
@@ -131,7 +132,7 @@ impl ActiveLease {
         self.incarnations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What its functions have used. Nothing is awaited, and no other lock taken, while this one is held.
+    /// Usage of its functions. While this lock is held, the holder takes no other lock and awaits nothing.
     pub fn attribution(&self) -> MutexGuard<'_, Attribution> {
         self.attribution.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,19 +161,19 @@ impl ActiveLease {
         })
     }
 
-    /// What its functions have of object storage is worth nothing from now on.
+    /// Revokes the access of its functions to object storage.
     pub fn close_storage(&self) {
         if let Some(storage) = &self.terms.storage {
             storage.end();
         }
     }
 
-    /// Notes that it is over.
+    /// Records the end of the lease.
     pub fn end(&self, reason: EndReason, usage: UsageTotals) {
         self.ended.send_replace(Some((reason, usage)));
     }
 
-    /// Waits until it is over and its cores are free.
+    /// Waits until the lease has ended and its cores are free.
     pub async fn ended(&self) -> (EndReason, UsageTotals) {
         let mut ended = self.ended.subscribe();
         let _ = ended.wait_for(Option::is_some).await;
@@ -180,7 +181,7 @@ impl ActiveLease {
         ended.unwrap_or((EndReason::AgentStopping, UsageTotals::default()))
     }
 
-    /// Waits until its workers have started, and says where the time went. Refused if one did not start.
+    /// Waits until its workers have started; returns the durations of the steps. Refused if a worker did not start.
     pub async fn started(&self) -> Result<StartPhases, Refusal> {
         let mut total = StartPhases::default();
         for incarnation in self.incarnations() {
@@ -205,7 +206,7 @@ impl ActiveLease {
         Ok(total)
     }
 
-    /// A living worker, started again if it died, and its incarnation.
+    /// Returns a living worker and its incarnation; starts the worker again if it has died.
     pub async fn worker(
         &self,
         node: &Arc<Node>,
@@ -225,7 +226,7 @@ impl ActiveLease {
         }
     }
 
-    /// Refuses who would reach workers before their state is restored, which the library does that they load first.
+    /// Refuses connections to workers whose state is not restored yet. The library that they load first restores it.
     pub async fn is_restored(&self) -> Result<(), Refusal> {
         match self.terms.state.is_some() && self.codes.lock().await.is_empty() {
             true => Err(Refusal::BadRequest {
@@ -235,13 +236,14 @@ impl ActiveLease {
         }
     }
 
-    /// Loads a library into all living workers; those that start later load it then. Index of its first
-    /// function, and the time it took, microseconds.
+    /// Loads a library into all living workers; workers that start later load it then. Returns the index of its first
+    /// function, and the time that it took, microseconds.
     ///
-    /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, those that
-    /// took it are replaced too. That of a lease with a state restores it, too; or else it counts as not loaded.
+    /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
+    /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
+    /// not loaded.
     pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Refusal> {
-        // At least one worker must live to try it. Before the lock, which a starting worker takes.
+        // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
         let any_up = |state: &Arc<Incarnation>| matches!(state.state(), State::Up(_));
         if !self.incarnations().iter().any(any_up) {
             self.worker(&node, WorkerIndex(0)).await?;
@@ -278,7 +280,7 @@ impl ActiveLease {
                     took.push(incarnation);
                     continue;
                 }
-                // It says so itself, and nothing changed in it.
+                // The worker reports the failure itself, and is unchanged.
                 Err(OrderError::Failed(why)) => {
                     refused.get_or_insert(why);
                     continue;
@@ -325,7 +327,7 @@ impl ActiveLease {
     }
 }
 
-/// Starts a worker that is dying again once it is dead, if its lease goes on.
+/// Starts a dying worker again once it is dead, if its lease goes on.
 fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
     let (node, lease) = (Arc::clone(node), lease.id);
     tokio::spawn(async move {
@@ -338,7 +340,7 @@ fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Ar
     });
 }
 
-/// Index of the first function of a further library.
+/// Index of the first function of a further library; checks the limits of a lease.
 fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Refusal> {
     let too_many = |what: &str, limit| {
         Err(Refusal::TooMany {

@@ -1,4 +1,4 @@
-//! The life of an agent: start, serve, stop.
+//! Life of an agent: start, service, stop.
 
 use crate::caller::Tenants;
 use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
@@ -46,28 +46,28 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 use tonic::transport::{Channel, Endpoint, Server};
 
-/// How long the time-stamp counter is compared with the clock.
+/// Time for which the time-stamp counter is compared with the clock.
 const TICK_MEASUREMENT: Duration = Duration::from_millis(5);
-/// Workers in the warm pool.
+/// Most workers in the warm pool.
 pub(crate) const POOL_MAX: usize = 1024;
 /// Longest request, bytes.
 const REQUEST_BYTES_MAX: usize = 64 << 10;
-/// Longest answer, bytes: a listing of every lease, worker and library.
+/// Longest response, bytes: a listing of every lease, worker and library.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// Requests at a time of one connection.
+/// Most requests of one connection at a time.
 const STREAMS_MAX: u32 = 256;
-/// Accepted connections that wait for the server.
+/// Most accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
-/// How long a manager of this machine may take to accept.
+/// Time in which a manager on this host must accept.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
-/// Idle and dead peers of the TLS port are found out by asking them this often.
+/// Interval of the probes that detect dead peers of the TLS port.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long killed workers may take to be gone when the agent stops.
+/// Time that killed workers have to be gone when the agent stops.
 const WORKERS_GONE_LIMIT: Duration = Duration::from_secs(5);
-/// How long requests at work may take then.
+/// Time that requests under way have then.
 const FINISH_LIMIT: Duration = Duration::from_secs(1);
 
-/// A running agent. It stops when it is told to, or dropped.
+/// A running agent. It stops on [`Agent::shutdown`], or when it is dropped.
 pub struct Agent {
     id: AgentId,
     stop: watch::Sender<bool>,
@@ -84,8 +84,8 @@ impl std::fmt::Debug for Agent {
 }
 
 impl Agent {
-    /// Takes its runtime directory, binds its sockets, and serves in background tasks of the current tokio
-    /// runtime. When it returns, clients and managers can connect; workers may still be starting.
+    /// Takes the runtime directory, binds the sockets, and serves in background tasks of the current tokio runtime.
+    /// When it returns, clients and managers can connect; workers may still be starting.
     pub async fn start(config: AgentConfig) -> Result<Self, AgentError> {
         if let Some(what) = config.fault() {
             return Err(AgentError::Config { what });
@@ -238,12 +238,12 @@ impl Agent {
         })
     }
 
-    /// What other hosts are told to connect to.
+    /// Address to which other hosts connect.
     pub fn endpoint(&self) -> Option<&Address> {
         self.endpoint.as_ref()
     }
 
-    /// Its name.
+    /// Identifier of the agent.
     pub fn id(&self) -> AgentId {
         self.id
     }
@@ -256,27 +256,28 @@ impl Agent {
         }
     }
 
-    /// Gives the node back: grants nothing any more, and ends the leases that are left after `within` (zero: at
-    /// once). Returns when no lease holds anything of the node; [`Agent::shutdown`] is to follow. Called again,
-    /// the shorter notice counts.
+    /// Gives the node back: grants no more leases, and ends the remaining ones after `within` (zero: at once). Returns
+    /// when no lease holds any resource of the node; call [`Agent::shutdown`] then. If it is called again, the shorter
+    /// notice counts.
     pub async fn give_back(&self, within: Duration) {
         self.node.leave(within).await;
     }
 
-    /// Stops: all leases end, and when it returns no worker, socket or lock is left.
+    /// Stops the agent: all leases end, and when it returns no worker, socket or lock is left.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
         self.stopped().await;
     }
 
-    /// Returns once the agent serves no more.
+    /// Returns once the agent has stopped serving.
     pub async fn stopped(&self) {
         until_true(self.stopped.clone()).await;
     }
 }
 
-/// The journal of a state directory, and the agent's name: kept there, else in the runtime directory by an
-/// earlier version, else in the journal itself, whose records must go on under the name they have.
+/// Opens the journal of a state directory; also returns the agent's identity. The identity is kept there, or by an
+/// earlier version in the runtime directory, or else in the journal, whose records must go on under the identity that
+/// they have.
 fn journal(state: &Path, lock: &DirectoryLock) -> Result<(AgentId, UsageJournal), AgentError> {
     let dir = StateDir::take(state)?;
     let kept = kept_identity(state);
@@ -309,7 +310,7 @@ async fn listen(network: &Network) -> Result<(TlsListener, SocketAddr), AgentErr
     Ok((bound, address))
 }
 
-/// What other hosts are told to connect to.
+/// Address to which other hosts connect.
 fn endpoint(network: &Network, address: SocketAddr) -> Address {
     if let Some(advertised) = &network.advertise {
         return advertised.clone();
@@ -333,9 +334,9 @@ fn local_manager(socket: &Path) -> Result<Channel, AgentError> {
     Ok(endpoint.connect_timeout(CONNECT_LIMIT).connect_lazy())
 }
 
-/// Until the value is true or its sender is gone.
+/// Waits until the value is true or its sender is gone.
 async fn until_true(mut watched: watch::Receiver<bool>) {
-    // An error says that the sender is gone, which means the same here.
+    // An error says that the sender is gone, which counts as true.
     let _ = watched.wait_for(|value| *value).await;
 }
 
@@ -343,7 +344,7 @@ struct Parts {
     node: Arc<Node>,
     grpc: GrpcListener,
     sessions: SessionListener,
-    /// And whether it takes bearers of tokens.
+    /// Listener of the TLS port, and whether it admits clients without a certificate, which show the token of a lease.
     tls: Option<(TlsListener, bool)>,
     membership: Option<Membership>,
     token_key_rotation: Duration,
@@ -366,7 +367,7 @@ impl Parts {
         background.spawn(Arc::clone(&node).keep_borrowing());
         background.spawn(Arc::clone(&node).keep_rotating(self.token_key_rotation));
 
-        // Each part has its own moment to stop.
+        // The parts stop at different moments.
         let (leave, leaving) = watch::channel(false);
         let (close, closing) = watch::channel(false);
         let membership = self
@@ -392,7 +393,7 @@ impl Parts {
 
         until_true(stopping).await;
         tracing::info!("agent stops");
-        // Never refused: it only says so. From here on nothing is granted.
+        // Cannot be refused. From here on the agent grants no leases.
         let _ = node.step(Event::Stop);
         let mut active = node.active_leases();
         let limit = WORKERS_GONE_LIMIT + swap::ending_limit(node.identity.swap.as_deref());
@@ -405,7 +406,7 @@ impl Parts {
         if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
             tracing::warn!("some clients were not told the end of their lease: the journal's disk is slow");
         }
-        // After the leases, so that the goodbye carries their last usage.
+        // After the leases, so that the last report carries their final usage.
         leave.send_replace(true);
         if let Some(membership) = membership {
             finish("membership", membership).await;
@@ -453,7 +454,7 @@ async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Re
     }
 }
 
-/// Serves connections until told to stop, and a moment longer.
+/// Serves connections until told to stop, and then for at most [`FINISH_LIMIT`].
 async fn serve_on<C>(
     service: Service,
     connections: mpsc::Receiver<io::Result<C>>,

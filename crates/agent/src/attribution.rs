@@ -1,8 +1,9 @@
-//! Which functions of a lease have used what: names for the numbers that workers count under, and what is told of
-//! them when.
+//! Usage of a lease by function: names for the numbers under which workers count, and the times at which usage is
+//! reported.
 //!
-//! What a worker says is believed as far as its own totals go, and what is told never shrinks. A function that has
-//! been told of by its name stays so: the table of a lease is filled in the order in which its functions are seen.
+//! A worker's figures are believed up to the worker's own totals, and reported figures never shrink. A function that
+//! was once reported by its name keeps that name: the table of a lease is filled in the order in which its functions
+//! appear.
 
 use crate::code::Code;
 use hotlease_fabric::usage::UsedByFunction;
@@ -13,28 +14,28 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Pause between two reports of what the functions of a running lease have used. At its end all is told.
+/// Pause between two reports of the functions of a running lease. At the end of the lease everything is reported.
 const FUNCTIONS_EVERY: Duration = Duration::from_secs(10);
 
-/// Of one lease; see the module.
+/// Usage of one lease by function.
 #[derive(Default)]
 pub(crate) struct Attribution {
-    /// Libraries with the number of their first function.
+    /// Libraries, each with the number of its first function.
     codes: Vec<(u16, Arc<Code>)>,
     named: BTreeMap<u16, FunctionId>,
-    /// The largest that was ever seen.
+    /// The largest totals that were ever seen.
     seen: FunctionTotals,
-    /// What was reported last, and when.
+    /// Time and content of the last report.
     reported: (Duration, FunctionTotals),
 }
 
 impl Attribution {
-    /// A library was loaded, its functions from `base` on.
+    /// Adds a library, whose functions are numbered from `base` on.
     pub fn loaded(&mut self, base: u16, code: Arc<Code>) {
         self.codes.push((base, code));
     }
 
-    /// Its name, for a log.
+    /// Name of a function, for a log.
     pub fn name_of(&self, function: u16) -> Option<&str> {
         let (base, code) = self.codes.iter().rev().find(|(base, _)| *base <= function)?;
         code.functions
@@ -60,7 +61,7 @@ impl Attribution {
         }
     }
 
-    /// What a worker counted, which has used `within` in all.
+    /// Totals by function that a worker counted, cut to its own usage `within`.
     pub fn of_worker(&mut self, rows: &[UsedByFunction], within: UsageTotals) -> FunctionTotals {
         let mut told = FunctionTotals::default();
         for row in rows {
@@ -78,25 +79,25 @@ impl Attribution {
         believed
     }
 
-    /// What all its workers counted so far, of a lease that has used `lease` in all.
+    /// Totals by function of the whole lease so far: never less than before, and cut to its usage `lease`.
     pub fn so_far(&mut self, counted: &FunctionTotals, lease: UsageTotals) -> FunctionTotals {
         self.seen.merge(counted, lease);
         self.seen.clone()
     }
 
-    /// When it was reported last.
+    /// Time of the last report.
     pub fn reported_at(&self) -> Duration {
         self.reported.0
     }
 
-    /// Whether a report at `now` should carry this.
+    /// Whether a report at `now` should carry these totals.
     pub fn is_due(&self, functions: &FunctionTotals, now: Duration) -> bool {
         let (at, reported) = &self.reported;
         let rested = reported.is_empty() || now.saturating_sub(*at) >= FUNCTIONS_EVERY;
         rested && reported != functions
     }
 
-    /// It does.
+    /// Records that a report carried these totals.
     pub fn reported(&mut self, functions: &FunctionTotals, now: Duration) {
         self.reported = (now, functions.clone());
     }

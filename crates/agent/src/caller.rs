@@ -1,47 +1,47 @@
-//! Who opens a session, and for whom that counts.
+//! Identity of the party that opens a session, and the tenant that the session counts for.
 //!
-//! In a sandbox of kind `process` code of a tenant runs with all rights of the agent's own user. An agent therefore
-//! serves only tenants that its operator has named, besides users of its own machine, of whom only its own user and
-//! root get in. What sandbox they get is for [`crate::sandboxes`].
+//! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
+//! only tenants that its operator has named, and users of its own host, of whom only the agent's own user and root are
+//! admitted. [`crate::sandboxes`] decides which sandbox they get.
 
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::LeaseId;
 
-/// What names of users of this machine begin with; no certificate can name a tenant so.
+/// Prefix of names for users of this host; no certificate can name a tenant with it.
 const LOCAL_PREFIX: &str = "uid:";
 
-/// Where a request for a lease came from.
+/// Origin of a request for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A manager of this machine and user.
+    /// A manager of this host and user.
     Local,
     /// A manager on another host.
     Remote,
 }
 
-/// Who opens a session.
+/// Party that opens a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A process of this machine, of our own user or root.
+    /// A process on this host, of the agent's own user or root.
     Local {
-        /// Its user, as the kernel says.
+        /// User of the process, as the kernel reports it.
         uid: u32,
     },
     /// The holder of a certificate, on another host.
     Certified {
-        /// As its certificate says.
+        /// Tenant in the certificate.
         tenant: String,
     },
-    /// Somebody on another host who has shown the token of a lease.
+    /// A client on another host that has shown the token of a lease.
     Bearer {
-        /// Of the lease.
+        /// Tenant of the lease.
         tenant: String,
         /// The lease, and no other.
         lease: LeaseId,
     },
 }
 
-/// The tenants whose code may run here.
+/// Tenants whose code may run on this node.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tenants(pub Vec<String>);
 
@@ -50,7 +50,7 @@ impl Tenants {
         self.0.iter().any(|served| served == tenant)
     }
 
-    /// Refuses a lease for anybody else.
+    /// Refuses a lease to any tenant that is not served.
     pub fn admit(&self, tenant: &str, origin: Origin) -> Result<(), Refusal> {
         let local_user = origin == Origin::Local && tenant.starts_with(LOCAL_PREFIX);
         if local_user || self.include(tenant) {
@@ -66,8 +66,8 @@ impl Tenants {
         })
     }
 
-    /// For whom a session is, whose token is `holder`'s. Who is our own user already could do what any tenant
-    /// here can: with a token of a tenant that is served, it counts as that tenant.
+    /// Tenant of a session whose token belongs to `holder`. A caller with the agent's own user could do what any tenant
+    /// here can: with the token of a served tenant, it counts as that tenant.
     pub fn of_session(&self, caller: Caller, holder: &str) -> String {
         match caller {
             Caller::Certified { tenant } | Caller::Bearer { tenant, .. } => tenant,

@@ -1,5 +1,4 @@
-//! Why a worker is no more: the one place where wait status, crash record and our own deeds become a
-//! [`Cause`].
+//! Cause of a worker's end: the one place where wait status, crash record and the agent's own kill become a [`Cause`].
 
 use hotlease_fabric::usage::Crash;
 use hotlease_sandbox::{End, Exit};
@@ -8,38 +7,38 @@ use hotlease_wire::{Cause, EndReason};
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;
 
-/// Why the agent killed a worker.
+/// Reason for which the agent killed a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KillReason {
-    /// Its lease is over.
+    /// Its lease has ended.
     LeaseEnded(EndReason),
     /// A function ran past its deadline.
     Deadline {
-        /// Which.
+        /// Number of the function.
         function: u16,
-        /// The time it had.
+        /// Time that it had, microseconds.
         timeout_us: u64,
     },
-    /// It does not carry out an order, or is in a state that its lease cannot use; said in words.
+    /// It does not carry out an order, or is in a state that its lease cannot use; the text says which.
     Unusable(&'static str),
 }
 
-/// What is known about a worker's end.
+/// Facts about a worker's end.
 pub(crate) struct Evidence<'a> {
-    /// How the process ended.
+    /// End of the process.
     pub exit: &'a Exit,
-    /// What it wrote down while dying.
+    /// Record that it wrote while dying.
     pub crash: Option<Crash>,
     /// The function that was running, if exactly one was.
     pub running: Option<u16>,
-    /// Whether and why we killed it.
+    /// Reason for which the agent killed it, if it did.
     pub killed: Option<&'a KillReason>,
     /// Whether its lease limits its memory.
     pub memory_limited: bool,
 }
 
 impl Evidence<'_> {
-    /// Why, and the output to show with it.
+    /// Cause of the end, and the output to show with it.
     pub fn verdict(&self) -> (Cause, String) {
         let output = self.exit.output.clone();
         if let (End::Signalled(SIGKILL), Some(killed)) = (self.exit.end, self.killed) {
@@ -67,7 +66,7 @@ impl Evidence<'_> {
         let function = self.crash.and_then(|crash| crash.function).or(self.running);
         match self.exit.end {
             End::OutOfMemory => Cause::OutOfMemory,
-            // Nobody writes that down of itself: a machine of its own had no more memory.
+            // No process can record its own SIGKILL. A monitor records it when its machine has run out of memory.
             End::Signalled(SIGKILL) if self.crash.is_some_and(|crash| crash.signal == SIGKILL) => {
                 Cause::OutOfMemory
             }
@@ -83,7 +82,7 @@ impl Evidence<'_> {
     }
 }
 
-/// Under a memory limit nobody kills the worker: allocation fails, and C++ and Rust abort with these words.
+/// Under a memory limit the kernel does not kill the worker: allocation fails, and C++ and Rust abort with these words.
 fn gave_up_allocating(output: &str) -> bool {
     output.contains("std::bad_alloc") || output.contains("memory allocation of ")
 }

@@ -1,7 +1,7 @@
-//! Function libraries on this node: by hash, each once, in bounded memory.
+//! Function libraries of this node: addressed by hash, each kept once, in bounded memory.
 //!
-//! A library's bytes come from a client's memory. They are copied first; hash and ELF are checked on the
-//! copy, and the copy is what workers get, in a memfd that nobody can write to.
+//! A library's bytes come from a client's memory. The agent copies them first and checks hash and ELF on the copy.
+//! Workers get the copy, in a memfd that no process can write to.
 
 use hotlease_fabric::memory::{read_sealed, sealed_copy};
 use hotlease_wire::Refusal;
@@ -13,22 +13,24 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 
-/// Bytes of all cached libraries together. Those that a living lease has loaded stay beyond it.
+/// Most bytes of all cached libraries together. Libraries that a living lease has loaded stay in memory beyond this
+/// limit.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Libraries up to this size are checked where they arrive; hashing larger ones would keep others waiting.
+/// Libraries up to this size are checked on the session's own thread; hashing larger ones there would keep others
+/// waiting.
 const INLINE_BYTES_MAX: u64 = 128 << 10;
-/// Large libraries checked at a time: bounds the memory for copies.
+/// Most large libraries that are checked at a time: bounds the memory for copies.
 const CHECKED_AT_ONCE_MAX: usize = 2;
 
 /// A checked library.
 pub(crate) struct Code {
-    /// Its address.
+    /// Hash by which it is addressed.
     pub hash: CodeHash,
-    /// Its size.
+    /// Size, bytes.
     pub size_bytes: u64,
     /// Names of its functions, by index.
     pub functions: Vec<String>,
-    /// What it calls the bytes in which it saves their state, if it does.
+    /// Name of its format for saved state, if it can save state.
     pub state: Option<String>,
     memory: OwnedFd,
 }
@@ -39,7 +41,7 @@ impl Code {
         self.memory.as_fd()
     }
 
-    /// One that a lease's workers have without loading it.
+    /// A library that a lease's workers have without loading it.
     pub fn of_program(hash: CodeHash, functions: Vec<Function>) -> std::io::Result<Self> {
         Ok(Self {
             hash,
@@ -55,7 +57,7 @@ impl Code {
         self.size_bytes == 0
     }
 
-    /// Copies and checks what a client sent.
+    /// Copies and checks the bytes that a client sent.
     fn check(memory: BorrowedFd<'_>, hash: CodeHash, size_bytes: u64) -> Result<Self, Refusal> {
         let bytes = read_sealed(memory, size_bytes).map_err(|error| Refusal::BadRequest {
             what: format!("the function library's memory: {error}"),
@@ -90,7 +92,7 @@ struct Entries {
     uses: u64,
 }
 
-/// The node's libraries; the least recently used one goes first.
+/// Cache of the node's libraries; drops the least recently used one first.
 pub(crate) struct CodeCache {
     entries: Mutex<Entries>,
     checks: Semaphore,
@@ -110,7 +112,7 @@ impl CodeCache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The library, if it is here.
+    /// Returns the library, if it is cached.
     pub fn get(&self, hash: CodeHash) -> Option<Arc<Code>> {
         let mut entries = self.entries();
         entries.uses += 1;
@@ -120,7 +122,7 @@ impl CodeCache {
         Some(Arc::clone(code))
     }
 
-    /// All that are here, by hash.
+    /// All cached libraries, by hash.
     pub fn list(&self) -> Vec<Arc<Code>> {
         let entries = self.entries();
         let mut codes: Vec<_> = entries.codes.values().map(|(code, _)| Arc::clone(code)).collect();
@@ -128,12 +130,12 @@ impl CodeCache {
         codes
     }
 
-    /// Forgets all of them; their memory is free when no lease uses it any more.
+    /// Drops all libraries; the memory of each is freed when no lease uses it any more.
     pub fn clear(&self) {
         *self.entries() = Entries::default();
     }
 
-    /// Takes what a client sent, if it is what the client says.
+    /// Admits a library that a client sent, if size and hash are as the client says.
     pub async fn admit(
         &self,
         memory: OwnedFd,

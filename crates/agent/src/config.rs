@@ -1,4 +1,4 @@
-//! What an agent is told at its start.
+//! Settings of an agent.
 
 use crate::agent::POOL_MAX;
 use crate::reach::DirectoryGrant;
@@ -15,37 +15,38 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Name of the agent's gRPC socket in the runtime directory.
+/// File name of the agent's gRPC socket in the runtime directory.
 pub const AGENT_SOCKET: &str = "agent.sock";
-/// Name of the socket in the runtime directory that takes client sessions.
+/// File name of the socket for client sessions in the runtime directory.
 pub const SESSION_SOCKET: &str = "session.sock";
-/// Name of the file in the runtime directory that a running agent holds locked.
+/// File name of the lock of a running agent in the runtime directory.
 pub const AGENT_LOCK: &str = "agent.lock";
-/// Name of the file in the state directory (else the runtime directory) that keeps the agent's identity.
+/// File name of the agent's identity, in the state directory or else in the runtime directory.
 pub const AGENT_ID: &str = "agent.id";
 
-/// Where an agent serves other hosts, beside its Unix sockets.
+/// Service of an agent for other hosts, beside its Unix sockets.
 #[derive(Debug, Clone)]
 pub struct Network {
     /// Address of its TLS port; port 0 for any free one.
     pub listen: SocketAddr,
-    /// What other hosts are told to connect to (default: `listen`, or where that is all addresses the first
+    /// Address to which other hosts are told to connect (default: `listen`, or if that means all addresses, the first
     /// host of the certificate).
     pub advertise: Option<Address>,
-    /// Who it is; of role agent.
+    /// Certificate of the agent, of role agent.
     pub identity: Arc<Identity>,
-    /// The managers to register with, instead of that of its own machine: of several, one serves (default: none).
+    /// Managers to register with, instead of the one on this host; if there are several, one of them serves (default:
+    /// none).
     pub managers: Vec<Address>,
-    /// Tenants whose code may run here (default: the one in the certificate, if there is one).
+    /// Tenants whose code may run on this node (default: the tenant in the certificate, if there is one).
     pub tenants: Vec<String>,
-    /// How much of the port strangers and peers may occupy.
+    /// Limits on what strangers and peers may occupy of the port.
     pub limits: Limits,
     /// Whether clients without a certificate may open sessions with the token of a lease (default: no).
     pub without_certificate: bool,
 }
 
 impl Network {
-    /// The defaults.
+    /// Settings with their defaults.
     pub fn new(listen: SocketAddr, identity: Arc<Identity>) -> Self {
         Self {
             listen,
@@ -59,19 +60,19 @@ impl Network {
     }
 }
 
-/// Where the environments are that leases may name, and how the node keeps them.
+/// Stores of the environments that leases may name, and the node's cache of them.
 #[derive(Debug, Clone)]
 pub struct Environments {
-    /// Folders of images on a file system that all nodes see, asked in this order (default: none, and leases cannot name
-    /// environments).
+    /// Folders of images on a file system that all nodes see, searched in this order (default: none, and leases cannot
+    /// name environments).
     pub stores: Vec<PathBuf>,
-    /// Where the node keeps images: a folder that is ours alone, on a disk of its own. Needed with `stores`, and made where it
-    /// is missing.
+    /// Folder of the node's cache: owned by the agent alone, on a local disk. Needed with `stores`; made if it is
+    /// missing.
     pub cache: PathBuf,
-    /// How much it keeps, bytes; what was not used for longest goes first (default: 32 GiB).
+    /// Most bytes in the cache; the image that was unused for longest is removed first (default: 32 GiB).
     pub cache_bytes: u64,
-    /// How images are mounted that tenants other than the agent's own user name. With another way than `Fuse` the kernel of a root
-    /// agent reads what a stranger has packed (default: `Fuse`).
+    /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
+    /// agent reads an image that a stranger has packed (default: `Fuse`).
     pub mount: Way,
 }
 
@@ -86,42 +87,44 @@ impl Default for Environments {
     }
 }
 
-/// What an agent is told at its start. Change what [`AgentConfig::new`] sets as needed.
+/// Settings of an agent. [`AgentConfig::new`] sets the defaults; change them as needed.
 #[derive(Debug, Clone)]
 pub struct AgentConfig {
-    /// Where its sockets go: a directory that is ours alone. No default.
+    /// Directory of its sockets, owned by the agent's user alone. No default.
     pub runtime_dir: PathBuf,
-    /// The manager's socket; without one the agent serves alone (default: `manager.sock` in the runtime
-    /// directory).
+    /// The manager's socket; without one the agent serves alone (default: `manager.sock` in the runtime directory).
     pub manager_socket: Option<PathBuf>,
     /// The program that workers run (default: found as [`hotlease_sandbox::Launcher::find`] says).
     pub worker_binary: Option<PathBuf>,
-    /// The kind of sandbox for leases that name none, and the weakest for tenants other than the agent's own user (default:
+    /// Kind of sandbox for leases that name none, and the weakest for tenants other than the agent's own user (default:
     /// `process`).
     pub sandbox: Kind,
-    /// What sandboxes see and may use (default: the strict one).
+    /// Policy of the sandboxes: what they see and may use (default: the strict one).
     pub sandbox_policy: Policy,
-    /// Directories that leases may ask for, besides those of the agent's own user, who may ask for any (default: none).
+    /// Directories that leases may ask for; leases of the agent's own user may ask for any (default: none).
     pub sandbox_grants: Vec<DirectoryGrant>,
     /// The file that says which object storage leases may ask for (default: none).
     pub storage: Option<PathBuf>,
-    /// The environments that leases may name (default: none).
+    /// Environments that leases may name (default: none).
     pub environments: Environments,
-    /// Where states of workers are saved and restored from (default: nowhere, and no lease has one).
+    /// Storage for saved states of workers (default: none, and no lease has a state).
     pub swap: Option<SwapOptions>,
-    /// What makes those of kind `container`, and of what (default: `crun`, of the host's system folders).
+    /// Runtime and image of sandboxes of kind `container` (default: `crun`, with the host's system folders).
     pub sandbox_container: Container,
-    /// What those of kind `microvm` are made of (default: QEMU with the processor's help, the newest kernel in `/boot`, 1 GiB).
+    /// Virtual machines of kind `microvm` (default: QEMU with the processor's help, the newest kernel in `/boot`, 1
+    /// GiB).
     pub sandbox_machine: Machine,
-    /// Which cores it offers (default: all that it may run on).
+    /// Cores that it offers (default: all that it may run on).
     pub cores: CoreChoice,
-    /// Native workers kept started and unassigned in sandboxes of the kind `sandbox`, and at most in each other kind (default: as many as
-    /// leases are likely to need, by those that came; of the former at first as many as cores are offered, unless they are machines).
+    /// Native workers to keep started and unassigned: this many in sandboxes of the kind `sandbox`, and at most this
+    /// many in each other kind (default: as many as leases are likely to need, judged by past leases; of the kind
+    /// `sandbox` at first as many as cores are offered, unless they are virtual machines).
     pub pool: Option<usize>,
-    /// Interpreters that wait for the next leases of the same kind, at most, and at most as many as cores are offered (default: 0,
-    /// because they run a tenant's code that nobody is billed for; `hotlease up`, where all tenants are one: 16).
+    /// Most interpreters that wait for the next leases of the same kind, but never more than cores are offered
+    /// (default: 0, because they run a tenant's code without being billed; `hotlease up`, where all tenants are the
+    /// same user: 16).
     pub spares: usize,
-    /// Memory that leases may ask for in all, bytes (default: the machine's).
+    /// Memory that leases may ask for in all, bytes (default: all of the host's).
     pub memory_bytes: Option<u64>,
     /// GPUs that it offers: counted devices, numbered from 0 (default: 0; at most 1024).
     pub gpus: u32,
@@ -129,24 +132,24 @@ pub struct AgentConfig {
     pub ttl: Duration,
     /// Warm slots that it grants on one shared core; 0: it shares none (default: 4; at most 64).
     pub warm_slots_per_core: u32,
-    /// No invocation on a shared core lasts longer (default: 10 s; 1 ms to 1 h).
+    /// Longest duration of an invocation on a shared core (default: 10 s; 1 ms to 1 h).
     pub shared_call_limit: Duration,
-    /// Whether clients may ask it for leases themselves, and then the cores that one tenant may hold so (default: only
-    /// managers, because quotas are known to them alone).
+    /// Most cores that one tenant may hold by leases that clients ask the agent for directly; `None`: only managers may
+    /// ask, because only they know quotas (default: `None`).
     pub direct: Option<u32>,
-    /// How often the key of lease tokens is replaced (default: 24 h; 1 s at least).
+    /// Time after which the key of lease tokens is replaced (default: 24 h; at least 1 s).
     pub token_key_rotation: Duration,
-    /// GPUs that one tenant may hold so (default: 0).
+    /// Most GPUs that one tenant may hold by such direct leases (default: 0).
     pub direct_gpus: u32,
-    /// Where it serves other hosts (default: nowhere).
+    /// Service for other hosts (default: none).
     pub network: Option<Network>,
-    /// Where its name and its usage journal are kept: a directory that is ours alone, on a local disk (default:
-    /// its name is kept in the runtime directory, and usage in memory).
+    /// Directory of its identity and its usage journal, owned by the agent's user alone, on a local disk (default:
+    /// none; the identity is kept in the runtime directory, and usage in memory).
     pub state_dir: Option<PathBuf>,
 }
 
 impl AgentConfig {
-    /// Why it cannot be carried out, on any machine.
+    /// Why the settings cannot be carried out on any host.
     pub(crate) fn fault(&self) -> Option<String> {
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
         if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
@@ -174,7 +177,7 @@ impl AgentConfig {
         }
     }
 
-    /// The defaults.
+    /// Settings with their defaults.
     pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
         let runtime_dir = runtime_dir.into();
         Self {
@@ -206,35 +209,35 @@ impl AgentConfig {
     }
 }
 
-/// Which of the cores that the agent may run on it offers.
+/// Choice of cores to offer, among those that the agent may run on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum CoreChoice {
-    /// All.
+    /// All of them.
     #[default]
     All,
     /// This many: the last ones, because most systems put their own work on the first.
     Count(usize),
-    /// These.
+    /// These cores.
     List(Vec<u32>),
-    /// None, until its manager says otherwise: standby.
+    /// None, until its manager orders otherwise: standby.
     Nothing,
 }
 
-/// A text that is no [`CoreChoice`].
+/// Error: a text that is no [`CoreChoice`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} names no cores: write `all`, `none`, a count like `2`, or a list like `0,2-5`")]
 pub struct BadCoreChoice {
     text: String,
 }
 
-/// More than any machine has; a bound for lists like `0-4294967295`.
+/// More cores than any host has; a bound for lists like `0-4294967295`.
 const CORES_MAX: usize = 8192;
 
 impl FromStr for CoreChoice {
     type Err = BadCoreChoice;
 
-    /// `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; with a comma at its end for a list
-    /// of one: `3,`).
+    /// Parses `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; a list of one ends with a comma:
+    /// `3,`).
     fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
         let bad = || BadCoreChoice {
             text: text.to_owned(),

@@ -1,11 +1,11 @@
-//! What the machine has: cores, memory, descriptors.
+//! Resources of the host: cores, memory, and its name.
 
 use crate::{AgentError, CoreChoice};
 use nix::sched::{CpuSet, sched_getaffinity};
 use nix::unistd::Pid;
 use std::fs;
 
-/// The cores that this process may run on, and so may offer.
+/// Cores that this process may run on, and so may offer.
 pub(crate) fn allowed() -> Vec<u32> {
     let Ok(mask) = sched_getaffinity(Pid::from_raw(0)) else {
         return Vec::new();
@@ -16,7 +16,7 @@ pub(crate) fn allowed() -> Vec<u32> {
         .collect()
 }
 
-/// The cores to offer.
+/// Cores to offer.
 pub(crate) fn offered(choice: &CoreChoice) -> Result<Vec<u32>, AgentError> {
     choose(choice, allowed())
 }
@@ -45,7 +45,7 @@ fn choose(choice: &CoreChoice, allowed: Vec<u32>) -> Result<Vec<u32>, AgentError
     }
 }
 
-/// The machine's memory, bytes.
+/// Memory of the host, bytes.
 pub(crate) fn memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let kilobytes = text
@@ -55,7 +55,7 @@ pub(crate) fn memory_bytes() -> u64 {
     kilobytes.unwrap_or(0).saturating_mul(1024)
 }
 
-/// The machine's name, as its operator says it; empty if it has none.
+/// Name of the host, as its operator has set it; empty if it has none.
 pub(crate) fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

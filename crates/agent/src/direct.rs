@@ -1,7 +1,7 @@
-//! Leases that clients ask for themselves, without a manager.
+//! Direct leases: clients ask the agent for them, without a manager.
 //!
-//! An agent knows nothing of quotas, and a manager hears of such a lease afterwards, from its holder. So this is off unless
-//! the agent's operator says how many cores one tenant may hold in this way.
+//! An agent knows nothing of quotas, and a manager learns of such a lease only later, from its holder. So direct leases
+//! are off unless the agent's operator says how many cores one tenant may hold by them.
 
 use crate::caller::Origin;
 use crate::node::{Identity, Node, Tables};
@@ -17,16 +17,16 @@ use tonic::transport::server::UdsConnectInfo;
 /// Shortest and longest time to live, milliseconds: the manager's bounds.
 const TTL_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
-/// Who asks for a lease.
+/// Party that asks for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
-    /// Which has checked the request, and the tenant's quota.
+    /// A manager, which has checked the request and the tenant's quota.
     Manager,
-    /// The one who will use it.
+    /// The client that will use the lease.
     Client,
 }
 
-/// The tenant that asks, as its credentials say; nothing that it says about itself counts.
+/// Tenant that asks, according to its credentials; what the request says about it does not count.
 pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Refusal> {
     let not_permitted = |what: String| Refusal::NotPermitted { what };
     if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {
@@ -44,7 +44,7 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Refusa
     Ok((format!("uid:{}", credentials.uid()), Origin::Local))
 }
 
-/// The request with the caller's own name on it; nothing in it is out of bounds any more.
+/// Checks all bounds of a request, and puts the caller's own name on it.
 pub(crate) fn checked(
     node: &Node,
     request: AcquireRequest,
@@ -72,7 +72,7 @@ pub(crate) fn checked(
     Ok(AcquireRequest { tenant, ..request })
 }
 
-/// Refuses what one tenant would hold beyond its share.
+/// Refuses a lease that would take one tenant over its limit of direct leases.
 pub(crate) fn admit(identity: &Identity, tables: &Tables, asked: &GrantRequest) -> Result<(), Refusal> {
     let most = identity.direct.unwrap_or(0);
     let own = tables

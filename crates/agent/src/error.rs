@@ -1,4 +1,4 @@
-//! Why an agent did not start.
+//! Errors of starting an agent.
 
 use hotlease_journal::DirectoryError;
 use hotlease_sandbox::SandboxError;
@@ -6,10 +6,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why an agent did not start. Nothing of it is left running.
+/// Reason why an agent did not start. No part of it is left running.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
-    /// The runtime directory has one.
+    /// Another agent runs in the runtime directory.
     #[error("an agent runs already in {dir}; stop it with `hotlease down`, or set HOTLEASE_RUNTIME_DIR")]
     AlreadyRunning {
         /// The runtime directory.
@@ -18,33 +18,33 @@ pub enum AgentError {
     /// The runtime directory cannot be used.
     #[error("agent cannot {what} {path}: {source}")]
     Runtime {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// On what.
+        /// File or directory of the operation.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The socket's path is longer than the system takes.
+    /// The socket's path is longer than the system allows.
     #[error("{path} is too long for a socket: at most 107 bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
     PathTooLong {
         /// The path.
         path: PathBuf,
     },
-    /// The address for other hosts cannot be listened on.
+    /// The agent cannot listen on the address for other hosts.
     #[error("agent cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The cores asked for are not there.
+    /// The requested cores are not available.
     #[error("cannot offer {asked}: this process may run on {allowed}; see `taskset -p $$`")]
     Cores {
-        /// What was asked for.
+        /// Cores that were requested.
         asked: String,
-        /// What there is.
+        /// Cores that are available.
         allowed: String,
     },
     /// The state directory cannot be used.
@@ -53,10 +53,10 @@ pub enum AgentError {
     /// No worker can be started.
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    /// A setting makes no sense.
+    /// A setting is invalid.
     #[error("agent: {what}")]
     Config {
-        /// Which, and why.
+        /// The setting, and why it is invalid.
         what: String,
     },
 }

@@ -1,31 +1,31 @@
-//! Invocations that failed, in the agent's log: with the number by which the client's log calls them, too.
+//! Log of failed invocations. Each entry has the number that the client's log uses, too.
 //!
-//! A worker does not log: what it prints is its functions' output, and belongs to its tenant. It notes failures in the
-//! memory that it shares with us, after the reply is out, and here they are looked at now and then. A tenant can make
-//! as many as it likes, so only some a second are told one by one; the rest is counted.
+//! A worker does not log: what it prints is its functions' output, and belongs to its tenant. It records failures in
+//! the memory that it shares with the agent, after it has sent the reply, and the agent looks at them now and then. A
+//! tenant can cause any number of failures, so only some in each second are logged one by one; the others are counted.
 
 use crate::active_lease::ActiveLease;
 use crate::incarnation::Incarnation;
 use hotlease_fabric::usage::Failure;
 use std::time::{Duration, Instant};
 
-/// Failures of one worker that are told one by one in each [`WINDOW`].
+/// Most failures of one worker that are logged one by one in each [`WINDOW`].
 const TOLD_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// What was told of one worker.
+/// Failures of one worker that were already looked at and logged.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Failures of each slot that were looked at.
+    /// Number of failures that were looked at, for each slot.
     seen: Vec<u64>,
     since: Instant,
     told: u32,
-    /// Failures since the last one that was told.
+    /// Failures since the last one that was logged.
     untold: u64,
 }
 
 impl Told {
-    /// Of a worker with so many slots.
+    /// Starts the record of a worker with this many slots.
     pub fn new(slots: usize) -> Self {
         Self {
             seen: vec![0; slots],
@@ -35,8 +35,8 @@ impl Told {
         }
     }
 
-    /// Those of this slot that are to be told, each with how many there were between it and the one told before.
-    /// `failed_since` is asked with the number that was looked at.
+    /// Failures of this slot to log now, each with the number of failures between it and the one logged before.
+    /// `failed_since` gets the number that was looked at.
     fn next(
         &mut self,
         slot: u16,
@@ -47,7 +47,7 @@ impl Told {
             return Vec::new();
         };
         let (count, failures) = failed_since(*seen);
-        // A worker that lies about its number is told of as if all were new, and by no more than it keeps.
+        // If a worker lies about its number, all its failures count as new, but no more than its memory holds.
         let missed = count.wrapping_sub(*seen).saturating_sub(failures.len() as u64);
         self.untold = self.untold.saturating_add(missed);
         *seen = count;
@@ -67,7 +67,7 @@ impl Told {
     }
 }
 
-/// Logs what failed in a worker since it was looked at last.
+/// Logs the failures of a worker since the last look.
 pub(crate) fn log(lease: &ActiveLease, incarnation: &Incarnation) {
     let Some(block) = incarnation.block() else { return };
     let mut told = incarnation.told();

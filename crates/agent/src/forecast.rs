@@ -1,62 +1,63 @@
-//! How many started workers should wait for the next leases of one program, and when, from the leases that came before. Pure: it
-//! is told of events and their times, and does nothing.
+//! Forecast of how many started workers should wait for the next leases of one program, and when, from past leases.
+//! Pure: it gets events and their times, and has no effects.
 //!
-//! **How many.** A worker serves one lease, so each lease costs one for as long as it lasts and until another one is made. By
-//! Little's law that many are away on average: the rate of arrivals, times the time of use and of making. The three are not
-//! estimated one by one: each arrival counts the workers that are away at its moment, its own among them, and the number is kept
-//! that 19 of 20 of the last counts do not exceed. So the margin is as wide as the arrivals are uneven: none where leases
-//! come one after the other, a whole burst where they come in bursts. Those in use are part of the number, and only the rest
-//! waits. An arrival takes from what waits what it adds to what is in use, so workers are made when leases end, and not while one
-//! begins.
+//! **How many.** A worker serves one lease, so each lease costs one worker for as long as it lasts and until another
+//! one is made. By Little's law the average number of workers away is the rate of arrivals, times the time of use and
+//! of making. The three are not estimated one by one. Instead, each arrival counts the workers that are away at its
+//! moment, its own among them, and the forecast is the number that 19 of 20 of the last counts do not exceed. So the
+//! margin is as wide as the arrivals are uneven: none where leases come one after the other, a whole burst where they
+//! come in bursts. The number includes the workers in use; only the rest waits. An arrival moves workers from those
+//! that wait to those in use, so workers are made when leases end, and not while one begins.
 //!
-//! **When.** By how long it was quiet before each arrival, as Shahrad et al. do for functions (*Serverless in the Wild*, USENIX
-//! ATC 2020): from shortly before the shortest of these times until shortly after the longest (their 5th and 99th percentiles,
-//! and a tenth of each). Until some are known, or where the longest is too long to go by, from at once, for a while.
+//! **When.** The quiet times before each arrival decide, as in Shahrad et al. for functions (*Serverless in the Wild*,
+//! USENIX ATC 2020): workers wait from shortly before the shortest quiet time until shortly after the longest (their
+//! 5th and 99th percentiles, and a tenth of each). Until some are known, or where the longest is too long to be useful,
+//! workers wait at once, for a while.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Arrivals that are remembered.
+/// Most arrivals that are remembered.
 const ARRIVALS_MAX: usize = 32;
-/// Quiet times that say something.
+/// Fewest quiet times from which the waiting time is derived.
 const QUIET_LEAST: usize = 4;
-/// A longer quiet time says that nobody knows when the next lease comes.
+/// After a longer quiet time, the moment of the next lease counts as unknown.
 const QUIET_MAX: Duration = Duration::from_secs(4 * 3600);
-/// Workers wait no longer than this at a stretch, whatever the quiet times say.
+/// Longest time that workers wait at a stretch, whatever the quiet times say.
 const WAIT_MAX: Duration = Duration::from_secs(600);
-/// Counts below which the number is, of a hundred.
+/// Percentage of the counts that the forecast covers.
 const ENOUGH_PERCENT: usize = 95;
 
-/// See the module.
+/// Forecast for one program, from its past leases.
 #[derive(Debug)]
 pub(crate) struct Forecast {
-    /// How long workers wait at least after the last event.
+    /// Least time for which workers wait after the last event.
     wait_least: Duration,
     in_use: usize,
-    /// Workers whose leases are over, and when others will have been made in their place.
+    /// Times at which workers will have been made for leases that ended, and their numbers.
     in_making: VecDeque<(Duration, usize)>,
     /// Workers away, as each of the last arrivals counted them.
     away: VecDeque<usize>,
-    /// How long it was quiet before each.
+    /// Quiet time before each of the last arrivals.
     quiet: VecDeque<Duration>,
-    /// The last event.
+    /// Time of the last event.
     last: Option<Duration>,
-    /// How long one takes to make, as of late.
+    /// Time that making one worker takes, averaged over the last ones.
     making: Option<Duration>,
 }
 
-/// What is to wait now.
+/// Number of workers that should wait now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stock {
-    /// Start workers until there are as many.
+    /// Start workers until this many wait.
     pub fill: usize,
-    /// Kill what is more.
+    /// Kill workers beyond this number.
     pub keep: usize,
-    /// When this may change without an event.
+    /// Time at which this may change without an event.
     pub until: Option<Duration>,
 }
 
-/// When after the last event workers wait.
+/// Interval after the last event in which workers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stay {
     pub from: Duration,
@@ -64,7 +65,7 @@ pub(crate) struct Stay {
 }
 
 impl Forecast {
-    /// Of a program that nobody has asked for yet.
+    /// Forecast for a program that no lease has asked for yet.
     pub fn new(wait_least: Duration) -> Self {
         Self {
             wait_least,
@@ -77,7 +78,7 @@ impl Forecast {
         }
     }
 
-    /// A lease of so many workers began.
+    /// Records that a lease of this many workers began.
     pub fn arrived(&mut self, now: Duration, workers: usize) {
         if let Some(last) = self.last.replace(now) {
             remember(&mut self.quiet, now.saturating_sub(last));
@@ -88,38 +89,38 @@ impl Forecast {
         remember(&mut self.away, self.in_use + making);
     }
 
-    /// A lease of so many is over.
+    /// Records that a lease of this many workers ended.
     pub fn ended(&mut self, now: Duration, workers: usize) {
         self.last = Some(now);
         self.in_use = self.in_use.saturating_sub(workers);
-        // They are made one after the other, after those before them.
+        // Workers are made one after the other, after those that are already due.
         let busy_until = self.in_making.back().map_or(now, |(made, _)| now.max(*made));
         let making = self.making.unwrap_or_default();
         let made = busy_until + making.saturating_mul(u32::try_from(workers).unwrap_or(u32::MAX));
         remember(&mut self.in_making, (made, workers));
     }
 
-    /// One was made in this time.
+    /// Records that a worker was made, and how long that took.
     pub fn made(&mut self, took: Duration) {
         self.making = Some(self.making.map_or(took, |before| (before * 7 + took) / 8));
     }
 
-    /// How many arrivals it knows of, no more than it remembers.
+    /// Number of arrivals that are remembered.
     pub fn arrivals(&self) -> usize {
         self.away.len()
     }
 
-    /// As many as were away at nearly each arrival.
+    /// Number of workers that were away, in use or in making, at nearly each arrival.
     pub fn number(&self) -> usize {
         at_percent(self.away.iter().copied(), ENOUGH_PERCENT).unwrap_or(0)
     }
 
-    /// As many of them as are not in use.
+    /// The part of that number that is not in use.
     pub fn left(&self) -> usize {
         self.number().saturating_sub(self.in_use)
     }
 
-    /// When workers wait.
+    /// Interval after the last event in which workers wait.
     pub fn stay(&self) -> Stay {
         let longest = self.quiet.iter().max().copied().unwrap_or_default();
         if self.quiet.len() < QUIET_LEAST || longest > QUIET_MAX {
@@ -132,7 +133,7 @@ impl Forecast {
         let making = making.saturating_mul(u32::try_from(self.number()).unwrap_or(u32::MAX));
         let shortest = at_percent(self.quiet.iter().copied(), 5).unwrap_or_default();
         let from = (shortest - shortest / 10).saturating_sub(making);
-        // For moments nobody is killed and started again.
+        // A short pause is not worth killing workers and starting others.
         let from = if from > self.wait_least {
             from
         } else {
@@ -145,7 +146,7 @@ impl Forecast {
         }
     }
 
-    /// What is to wait at this time.
+    /// Number of workers that should wait at this time.
     pub fn stock(&self, now: Duration) -> Stock {
         let none = |until| Stock {
             fill: 0,
@@ -161,7 +162,7 @@ impl Forecast {
             quiet if quiet >= until => none(None),
             _ => Stock {
                 fill: self.left(),
-                // What was there for those in use may not have been taken yet.
+                // An arrival may count as in use before it has fetched its waiting workers.
                 keep: self.number(),
                 until: Some(last + until),
             },
@@ -176,7 +177,7 @@ fn remember<T>(last: &mut VecDeque<T>, one: T) {
     last.push_back(one);
 }
 
-/// What so many of a hundred do not exceed.
+/// The value that this percentage of the values does not exceed.
 fn at_percent<T: Ord>(values: impl Iterator<Item = T>, percent: usize) -> Option<T> {
     let mut values: Vec<T> = values.collect();
     values.sort_unstable();

@@ -1,4 +1,4 @@
-//! The node is given back, or offered again: by its manager's orders, or for good by its own operator's signal.
+//! Giving the node back and offering it again: by its manager's orders, or for good by its own operator's signal.
 
 use crate::node::Node;
 use hotlease_lease::agent::{Event, Offer, OfferedCores, TTL_MAX};
@@ -7,13 +7,13 @@ use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest notice of a drain; clients would hold a core as long anyway.
+/// Longest notice of a drain; clients could hold a core as long anyway.
 const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Cores in one offer.
+/// Most cores in one offer.
 const CORES_MAX: usize = 8192;
 
 impl Node {
-    /// Does what the manager's operator wants of this node.
+    /// Carries out what the manager's operator orders for this node.
     pub(crate) fn order(self: &Arc<Self>, wish: NodeWish) -> Result<(), Refusal> {
         let now = self.now();
         let after = |ms: u64| now + Duration::from_millis(ms).min(WITHIN_MAX);
@@ -25,7 +25,7 @@ impl Node {
                 what: "the agent is stopping".into(),
             });
         }
-        // What was carried out, or overtaken by a later order, changes nothing.
+        // An order that was carried out, or overtaken by a later one, changes nothing.
         if wish.number > tables.order {
             tables.order = wish.number;
             let ordered = match wish.drained {
@@ -66,26 +66,26 @@ impl Node {
         })
     }
 
-    /// Gives the node back for good, at the latest after `within`; returns when no lease holds anything of it.
+    /// Gives the node back for good, at the latest after `within`; returns when no lease holds any resource of it.
     pub(crate) async fn leave(self: &Arc<Self>, within: Duration) {
         let until = self.now() + within.min(WITHIN_MAX);
         {
             let mut tables = self.tables();
             tables.leaving = true;
-            // Never refused: it only says so.
+            // Cannot be refused.
             let _ = self.step_locked(&mut tables, Event::Drain { until });
         }
         let mut active = self.active_leases();
-        // Fails never: the sender lives in the node.
+        // Cannot fail: the sender lives in the node.
         let _ = active.wait_for(|leases| *leases == 0).await;
     }
 
-    /// Nothing of a drained node stays in use: its owner wants all of it.
+    /// Drops cached libraries: the owner of a drained node wants all of its memory.
     pub(crate) fn clean(&self) {
         tracing::info!("drained: no lease holds anything of this node");
         self.codes.clear();
     }
 }
 
-// A renewal may ask for this long; a drain's notice is at least as long as that can be.
+// A renewal may last up to the longest time to live; a drain's notice must be allowed to be at least as long.
 const _: () = assert!(WITHIN_MAX.as_secs() >= TTL_MAX.as_secs());

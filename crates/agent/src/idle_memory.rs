@@ -1,5 +1,6 @@
-//! The node's memory that nobody needs: workers that wait borrow it, and have to give it back before somebody else has to wait
-//! for it. The kernel is asked, by `/proc/meminfo` and `/proc/pressure/memory`; where it does not say, there is always enough.
+//! Idle memory of the node: waiting workers borrow it, and must give it back before other processes have to wait for
+//! memory. `/proc/meminfo` and `/proc/pressure/memory` are the sources; where the kernel lacks them, there is always
+//! enough.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -9,29 +10,31 @@ use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Below this part of the node's memory that is to be had, none of it is idle.
+/// Memory is short when less than one part in this many of the node's memory is available.
 const LEAST_PART: u64 = 10;
-/// Above this share of time in which somebody waits for memory, too, by the kernel's average over ten seconds.
+/// Memory is also short when processes wait for it for more than this share of time, averaged by the kernel over ten
+/// seconds.
 const PRESSURE_PERCENT: f64 = 10.0;
-/// When the kernel is to tell at once: microseconds that somebody has waited, within how many; it looks ten times in each such window.
-/// The shorter one is for who has CAP_SYS_RESOURCE. The kernel takes the last byte for the end of the text.
+/// Triggers for an alarm: microseconds that a process has waited, within a window of how many; the kernel checks ten
+/// times in each window. The shorter window needs CAP_SYS_RESOURCE. The kernel takes the last byte for the end of the
+/// text.
 const TRIGGERS: [&str; 2] = ["some 50000 500000\0", "some 50000 2000000\0"];
-/// How often it is looked at otherwise.
+/// Interval of the checks without an alarm.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The node's idle memory, as the kernel reports it.
 pub(crate) struct IdleMemory {
     meminfo: PathBuf,
     pressure: PathBuf,
 }
 
 impl IdleMemory {
-    /// Of this machine.
+    /// Reads the files of this host.
     pub fn of_node() -> Self {
         Self::told_by("/proc/meminfo", "/proc/pressure/memory")
     }
 
-    /// As these files say.
+    /// Reads these files.
     pub fn told_by(meminfo: impl Into<PathBuf>, pressure: impl Into<PathBuf>) -> Self {
         Self {
             meminfo: meminfo.into(),
@@ -39,18 +42,18 @@ impl IdleMemory {
         }
     }
 
-    /// Whether others wait for memory, or soon will.
+    /// Whether other processes wait for memory, or soon will.
     pub fn is_short(&self) -> bool {
         let pressure = fs::read_to_string(&self.pressure).unwrap_or_default();
         !self.has_room(0) || is_waited_for(&pressure)
     }
 
-    /// Whether this much may be borrowed.
+    /// Whether this many bytes may be borrowed.
     pub fn has_room(&self, bytes: u64) -> bool {
         has_room(&fs::read_to_string(&self.meminfo).unwrap_or_default(), bytes)
     }
 
-    /// What tells at once that somebody waits for memory.
+    /// Sets up the kernel's alarm, which reports waits for memory at once.
     pub fn alarm(&self) -> Alarm {
         let told = TRIGGERS
             .iter()
@@ -70,11 +73,11 @@ impl IdleMemory {
     }
 }
 
-/// The kernel's word that somebody waits for memory.
+/// The kernel's alarm for waits for memory.
 pub(crate) struct Alarm(Option<AsyncFd<File>>);
 
 impl Alarm {
-    /// Until it comes; for ever where the kernel gives none.
+    /// Waits until the alarm comes; for ever where the kernel has none.
     pub async fn rings(&mut self) {
         let Some(told) = &self.0 else {
             return std::future::pending().await;
@@ -161,7 +164,7 @@ mod tests {
             Ok(_) => {
                 let mut alarm = node.alarm();
                 assert!(alarm.0.is_some(), "the kernel refused a trigger");
-                // Such a file is always readable, which is no alarm.
+                // The file is always readable, which must not count as an alarm.
                 let rung = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
                 assert!(rung.is_err() || node.is_short(), "it rang");
             }

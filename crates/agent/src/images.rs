@@ -1,4 +1,4 @@
-//! Environments that leases name: fetched into the node's cache, and mounted while anybody runs from them.
+//! Environments that leases name: fetched into the node's cache, and mounted while any worker runs from them.
 //!
 //! ```text
 //! lease --get--> table --none yet--> thread: fetch, check, mount --> Image --held by--> Program --> workers, spares
@@ -6,10 +6,10 @@
 //!                  '---- there, or coming: the same for all            '--last one gone--> thread: unmount
 //! ```
 //!
-//! Fetching takes as long as the file system, and a lease is not kept waiting for longer than its manager waits: then it is
-//! refused with a word that has clients with patience ask again, while the fetch goes on. Nothing here blocks a thread of the runtime;
-//! fetches have threads of their own, which do not keep the process when it ends: what is half fetched then is removed by
-//! whoever opens the cache next, and so are mounts of an agent that was killed.
+//! Fetching takes as long as the file system needs. A lease does not wait longer than its manager waits: then it is
+//! refused in a way that makes patient clients ask again, while the fetch goes on. No thread of the runtime is blocked
+//! here. Fetches have threads of their own, which do not delay the end of the process: the next opening of the cache
+//! removes half-fetched files, and mounts of an agent that was killed.
 
 use crate::config::Environments;
 use crate::error::AgentError;
@@ -27,26 +27,26 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a lease waits for an environment: a manager gives an agent 3 s for its answer.
+/// Time for which a lease waits for an environment: a manager waits 3 s for an agent's answer.
 const WAIT: Duration = Duration::from_secs(2);
-/// Environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
+/// Most environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
 const COMING_MAX: usize = 8;
 
-/// What came of mounting one; nothing as long as it is on its way.
+/// Result of mounting an environment; `None` while it is under way.
 type Outcome = Option<Result<Arc<Image>, Refusal>>;
 
 enum Entry {
     /// Being fetched and mounted. Closed without an outcome: its thread has failed.
     Coming(watch::Receiver<Outcome>),
-    /// Mounted, as long as somebody has it.
+    /// Mounted, as long as a holder exists.
     There(Weak<Image>),
 }
 
-/// See the module.
+/// The node's environments: its cache, and what is mounted.
 pub(crate) struct Images {
-    /// None where no store is configured.
+    /// Cache of images; `None`: no store is configured.
     cache: Option<Cache>,
-    /// How those are mounted that others than the agent's own user name.
+    /// How to mount images that users other than the agent's own name.
     of_others: Way,
     launcher: Launcher,
     wait: Duration,
@@ -55,7 +55,7 @@ pub(crate) struct Images {
 }
 
 impl Images {
-    /// With what an earlier agent has left there removed. Not on a thread of the runtime.
+    /// Opens the cache, and removes what an earlier agent left there.
     pub async fn open(
         config: &Environments,
         launcher: Launcher,
@@ -87,7 +87,7 @@ impl Images {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
+    /// Returns the environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
     pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Refusal> {
         let id: ImageId = name
             .parse()
@@ -151,7 +151,7 @@ impl Images {
         Ok(Found::Coming(coming))
     }
 
-    /// Fetches and mounts it, however long that takes.
+    /// Fetches and mounts an environment, however long that takes.
     fn bring(self: Arc<Self>, cache: &Cache, id: ImageId, way: Way, told: &watch::Sender<Outcome>) {
         let mounted = cache.mount(&id);
         let outcome = match mounted {
@@ -171,7 +171,7 @@ impl Images {
     }
 
     fn image(&self, mounted: Mounted) -> Image {
-        // Where nobody can say, as if not.
+        // If this cannot be found out: no.
         let is_seen = mounted.is_seen_elsewhere().unwrap_or(false);
         if !is_seen {
             self.launcher.see_mounts_anew();
@@ -182,7 +182,8 @@ impl Images {
             at: mounted.path().to_owned(),
             manifest: mounted.manifest().clone(),
             unmounting: Some(Unmounting {
-                // Only the first lease of an image on a node has to be watched; later ones read ahead by what it opened.
+                // Only the first lease of an image on a node is recorded; later ones read ahead the files that it
+                // opened.
                 recorder: mounted.record(),
                 mounted: Some(mounted),
                 unseen_by: (!is_seen).then(|| self.launcher.clone()),
@@ -191,7 +192,7 @@ impl Images {
         }
     }
 
-    /// Reads one that is here, or being fetched; none: it is neither. Blocks.
+    /// Opens an image that is here, or being fetched; `None`: it is neither. Blocks.
     pub fn read(&self, id: &ImageId) -> Result<Option<Reader>, ImageError> {
         match &self.cache {
             Some(cache) => cache.read(id),
@@ -199,7 +200,7 @@ impl Images {
         }
     }
 
-    /// Waits until none is mounted any more.
+    /// Waits until no image is mounted.
     pub async fn all_unmounted(&self) {
         // Cannot fail: self holds the sender.
         let _ = self.mounted.subscribe().wait_for(|mounted| *mounted == 0).await;
@@ -220,7 +221,7 @@ fn options(config: &Environments, others: Option<Others>) -> CacheOptions {
     }
 }
 
-/// Asking again helps.
+/// The refusal for an environment that is still being fetched: asking again helps.
 fn not_now(id: &ImageId) -> Refusal {
     Refusal::Unavailable {
         what: format!(
@@ -230,7 +231,7 @@ fn not_now(id: &ImageId) -> Refusal {
     }
 }
 
-/// In the words of whoever asked for a lease, or of the node's operator.
+/// The refusal with advice for the tenant, or for the node's operator.
 fn refusal(id: &ImageId, error: &ImageError, way: Way) -> Refusal {
     let why = match error {
         ImageError::Unknown { looked, .. } => {
@@ -259,7 +260,7 @@ fn refusal(id: &ImageId, error: &ImageError, way: Way) -> Refusal {
     }
 }
 
-/// An environment that is mounted. Dropped, it is unmounted a moment later, off the thread that drops it.
+/// An environment that is mounted. When it is dropped, it is unmounted a moment later, on another thread.
 pub(crate) struct Image {
     id: ImageId,
     at: PathBuf,
@@ -268,17 +269,17 @@ pub(crate) struct Image {
 }
 
 impl Image {
-    /// Where it is on the host.
+    /// Path on the host.
     pub fn at(&self) -> &Path {
         &self.at
     }
 
-    /// What it says of itself.
+    /// Manifest of the image.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Refused unless it has this program. Reads the image: not on a thread of the runtime.
+    /// Refuses unless the image has this program. Reads the image: not on a thread of the runtime.
     pub fn check(&self, program: &Path) -> Result<(), Refusal> {
         if self.at.join(program).is_file() {
             return Ok(());
@@ -293,7 +294,7 @@ impl Image {
         })
     }
 
-    /// What programs of it need in their environment, where they see it at this place.
+    /// Environment variables that its programs need, if they see the image at this path.
     pub fn environment(&self, at: &Path, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
         let mounted = self.unmounting.as_ref().and_then(|own| own.mounted.as_ref());
         mounted
@@ -305,7 +306,7 @@ impl Image {
 impl Drop for Image {
     fn drop(&mut self) {
         if let Some(unmounting) = self.unmounting.take() {
-            // Where there is no thread to be had, it is done here: then `unmounting` is dropped with the closure.
+            // If no thread can be started, `unmounting` is dropped here, with the closure.
             let _ = std::thread::Builder::new()
                 .name("unmount".into())
                 .spawn(move || drop(unmounting));
@@ -313,32 +314,32 @@ impl Drop for Image {
     }
 }
 
-/// What is to be done in the end.
+/// Steps of unmounting.
 struct Unmounting {
     /// Ends before the mount does.
     recorder: Option<Recorder>,
     mounted: Option<Mounted>,
-    /// Who has to look again, where others do not hear of it.
+    /// Launcher whose nurseries must look at the mounts again, if the mount does not propagate to them.
     unseen_by: Option<Launcher>,
-    /// Last.
+    /// Must stay the last field.
     _count: Counted,
 }
 
 impl Drop for Unmounting {
     fn drop(&mut self) {
-        // What it was told of is open, and a mount with open files stays.
+        // The recorder's files are open, and a mount with open files stays.
         drop(self.recorder.take());
         if let Some(mounted) = self.mounted.take() {
             tracing::debug!(?mounted, "environment unmounted");
         }
-        // What it still has mounted would keep the image's file in use.
+        // Nurseries that still have the mount would keep the image's file in use.
         if let Some(launcher) = &self.unseen_by {
             launcher.see_mounts_anew();
         }
     }
 }
 
-/// Counts one for as long as it exists.
+/// Counts one mount for as long as it exists.
 struct Counted(watch::Sender<usize>);
 
 impl Counted {

@@ -1,8 +1,8 @@
-//! One worker in the service of one lease, from its assignment to its end.
+//! Incarnation: one worker in the service of one lease, from its assignment to its end.
 //!
-//! A lease's place for a worker outlives its processes: each one is an incarnation with its own epoch. A
-//! task of its own takes or starts the process, configures it, loads what the lease has loaded so far,
-//! and waits for its end; it reports exactly one end to the book, whatever happens.
+//! A lease's place for a worker outlives its processes: each process is an incarnation with an epoch of its own. A task
+//! assigns or starts the process, configures it, loads everything that the lease has loaded so far, and waits for its
+//! end. It reports exactly one end to the book, whatever happens.
 
 mod configuring;
 mod not_up;
@@ -30,10 +30,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// How long a worker may take to carry out an order, constructors of libraries included.
+/// Time in which a worker must carry out an order, constructors of libraries included.
 pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
-/// How far an incarnation is.
+/// Stage in the life of an incarnation.
 #[derive(Clone)]
 pub(crate) enum State {
     /// Being started and configured.
@@ -42,20 +42,20 @@ pub(crate) enum State {
     Up(Arc<Worker>),
     /// Gone and reaped.
     Gone {
-        /// Why.
+        /// Cause of the end.
         cause: Cause,
         /// The end of its output.
         output: String,
     },
 }
 
-/// See the module.
+/// One worker in the service of one lease.
 pub(crate) struct Incarnation {
     /// Its place in the lease.
     pub index: WorkerIndex,
     /// Its epoch.
     pub epoch: Epoch,
-    /// One for each slot; all the same where it is shared.
+    /// Cores, one for each slot; all the same core if it is shared.
     pub cores: Vec<u32>,
     /// Numbers of its GPUs.
     pub gpus: Vec<u32>,
@@ -64,9 +64,9 @@ pub(crate) struct Incarnation {
     pid: OnceLock<u32>,
     state: watch::Sender<State>,
     killed: watch::Sender<Option<KillReason>>,
-    /// How it came up.
+    /// Way in which it was started, and the durations.
     pub start: Start,
-    /// What becomes of its state, where its lease has one.
+    /// Its state that is saved and restored, if its lease has one.
     pub keeping: Option<Arc<Keeping>>,
     told: Mutex<Told>,
 }
@@ -94,17 +94,17 @@ impl Incarnation {
         }
     }
 
-    /// How far it is now.
+    /// Its present stage.
     pub fn state(&self) -> State {
         self.state.borrow().clone()
     }
 
-    /// How far it is once it is not starting any more.
+    /// Waits until it is not starting any more; returns its stage then.
     pub async fn settled(&self) -> State {
         self.until(|state| !matches!(state, State::Starting)).await
     }
 
-    /// Waits for its end: cause and last output.
+    /// Waits for its end; returns cause and last output.
     pub async fn gone(&self) -> (Cause, String) {
         match self.until(|state| matches!(state, State::Gone { .. })).await {
             State::Gone { cause, output } => (cause, output),
@@ -129,7 +129,7 @@ impl Incarnation {
             }
             first
         });
-        // Not left to the task alone: nothing it does can delay this, unless it saves a state before.
+        // Not left to the task alone: nothing that the task does can delay this, unless it first saves a state.
         if let State::Up(worker) = &*self.state.borrow()
             && !is_asked_first
         {
@@ -141,12 +141,12 @@ impl Incarnation {
         self.killed.borrow().is_some()
     }
 
-    /// What it and its worker share; none before it is configured.
+    /// Memory that it shares with its worker; `None` before it is configured.
     pub fn block(&self) -> Option<&UsageBlock> {
         self.usage.get()
     }
 
-    /// Which of its failures were logged.
+    /// Record of its failures that were already logged.
     pub fn told(&self) -> MutexGuard<'_, Told> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,7 +159,7 @@ impl Incarnation {
         crash.and_then(|crash| crash.invocation).or(only)
     }
 
-    /// The longest first call of its slots.
+    /// Duration of the longest first call of its slots.
     pub fn first_call_ns(&self) -> Option<u64> {
         let block = self.usage.get()?;
         (0..block.slots())
@@ -167,12 +167,12 @@ impl Incarnation {
             .max()
     }
 
-    /// Its process id, 0 before there is one.
+    /// Its pid; 0 before there is one.
     pub fn pid(&self) -> u32 {
         self.pid.get().copied().unwrap_or(0)
     }
 
-    /// What it has used so far.
+    /// Its usage so far.
     pub fn usage(&self) -> UsageTotals {
         let held = self.held();
         match self.usage.get() {
@@ -181,41 +181,41 @@ impl Incarnation {
         }
     }
 
-    /// What its functions have used so far, by its own word.
+    /// Usage of its functions so far, as the worker reports it.
     pub fn functions(&self) -> Vec<UsedByFunction> {
         let block = self.usage.get();
         block.map(usage::functions_of_living).unwrap_or_default()
     }
 
-    /// Cores times time. All slots on a shared core have that one together.
+    /// Cores times time. All slots on a shared core count as one core.
     fn held(&self) -> u64 {
         let shared = self.cores.windows(2).any(|pair| pair[0] == pair[1]);
         let cores = if shared { 1 } else { self.cores.len() };
         usage::slot_time(cores, self.begun.elapsed())
     }
 
-    /// Invocations that found no core, by its own word.
+    /// Invocations that found no core, as the worker reports it.
     pub fn refused(&self) -> u64 {
         let Some(block) = self.usage.get() else { return 0 };
         let refused = (0..block.slots()).map(|slot| block.read(slot).refused);
         refused.fold(0, u64::wrapping_add)
     }
 
-    /// Whether it may claim its shared core.
+    /// Sets whether it must not claim its shared core.
     pub fn hold_back(&self, yes: bool) {
         if let Some(block) = self.usage.get() {
             block.hold_back(yes);
         }
     }
 
-    /// What its slots are running.
+    /// Invocations that its slots are running.
     pub fn running(&self) -> impl Iterator<Item = (u16, Running)> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
         (0..slots).filter_map(move |slot| Some((slot, block?.read(slot).running?)))
     }
 
-    /// The last invocation of each slot that began any.
+    /// The last invocation of each slot that has begun any.
     pub fn begun(&self) -> Vec<LastBegun> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
@@ -224,13 +224,13 @@ impl Incarnation {
         begun.collect()
     }
 
-    /// What one slot is running.
+    /// Invocation that one slot is running.
     pub fn running_in(&self, slot: u16) -> Option<Running> {
         let block = self.usage.get()?;
         (slot < block.slots()).then(|| block.read(slot).running)?
     }
 
-    /// Its whole life.
+    /// Runs its whole life.
     pub async fn live(self: Arc<Self>, node: Arc<Node>, lease: Arc<ActiveLease>) {
         let (worker, up) = self.come_up(&node, &lease).await;
         let (cause, output) = match (worker, up) {
@@ -264,14 +264,14 @@ impl Incarnation {
         let held = self.held();
         let (used, functions) = match self.usage.get() {
             Some(block) => {
-                // Before the totals, within which they stay.
+                // Before the totals, which limit them.
                 let counted = usage::functions_of_dead(block);
                 let used = usage::of_dead(block, held);
                 (used, lease.attribution().of_worker(&counted, used))
             }
             None => (usage::only_allocated(held), FunctionTotals::default()),
         };
-        // Never refused: it only reports.
+        // Cannot be refused: it only reports.
         let _ = node.step(Event::WorkerGone {
             lease: lease.id,
             worker: self.index,
@@ -281,7 +281,7 @@ impl Incarnation {
         });
     }
 
-    /// The cause of the end of what had no process yet.
+    /// Cause of the end of an incarnation that has no process yet.
     fn stopped_early(&self) -> Cause {
         match &*self.killed.borrow() {
             Some(KillReason::LeaseEnded(reason)) => Cause::LeaseEnded(*reason),
@@ -297,7 +297,7 @@ impl Incarnation {
         if let Err(why) = self.find_state().await {
             return (None, Err(NotUp::Because(why)));
         }
-        // A pooled worker may have died unseen; that is no reason to fail.
+        // A pooled worker may have died unnoticed; that is no reason to fail.
         let (pooled, mut came) = lease.waiting_worker(node);
         if let Some(worker) = pooled {
             let worker = Arc::new(worker);
@@ -360,7 +360,7 @@ impl Incarnation {
         }
     }
 
-    /// Waits for the end of its process, and says why it ended. `not_up` is a reason that came first.
+    /// Waits for the end of its process; returns the cause. `not_up` is a reason that came first.
     async fn judge(
         &self,
         lease: &ActiveLease,

@@ -1,8 +1,8 @@
-//! What leases have used is noted in the journal: at their end, and now and then while they go on.
+//! Journalling of usage: leases are noted in the journal at their end, and now and then while they run.
 //!
-//! After a crash of the agent its leases are over, and what was noted last is what is billed: a lease loses at
-//! most [`NOTE_EVERY`] of its use. What of it was whose function is noted less often while they go on: up to two seconds
-//! of computing may be billed to a lease and to none of its functions. No manager is needed for any of this.
+//! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most [`NOTE_EVERY`]
+//! of its usage. The share of each function is noted less often while leases run: up to two seconds of computing may be
+//! billed to a lease and to none of its functions. All of this works without a manager.
 
 use crate::active_lease::ActiveLease;
 use crate::listing;
@@ -17,16 +17,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often running leases are noted.
+/// Interval of the notes of running leases.
 const NOTE_EVERY: Duration = Duration::from_millis(250);
-/// Each so many of these notes also say what functions used: a record for each that was called.
+/// One in this many notes also contains the usage of functions: a record for each function that was called.
 const FUNCTIONS_EVERY: u64 = 8;
-/// How long the answer to a release waits for the journal's disk. Longer, and the answer is given without:
-/// the journal has told why.
+/// Longest time that the answer to a release waits for the journal's disk. After that the answer is sent anyway; the
+/// journal reports the cause.
 const DURABLE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Of a lease of this run.
+    /// Journal key of a lease of this run of the agent.
     pub fn journal_key(&self, lease: LeaseId) -> Key {
         (self.identity.boot, lease)
     }
@@ -43,7 +43,7 @@ impl Node {
         );
     }
 
-    /// Notes the present total of each running lease; `by_function`: and what its functions used of that.
+    /// Notes the present total of each running lease; `by_function`: also the usage of its functions.
     fn note_leases(&self, by_function: bool) {
         let Some(journal) = &self.journal else { return };
         let tables = self.tables();
@@ -63,18 +63,18 @@ impl Node {
         }
     }
 
-    /// Returns once what was noted survives a loss of power, or cannot be made to.
+    /// Returns once the notes survive a loss of power, or cannot be made to.
     pub async fn make_usage_durable(&self) {
         if let Some(journal) = self.journal.clone() {
-            // It says itself why it is not.
+            // The journal reports a failure itself.
             let _ = tokio::task::spawn_blocking(move || journal.make_durable(DURABLE_WITHIN)).await;
         }
     }
 }
 
 impl Node {
-    /// Tells sessions the end of their lease, with a total that they can rely on: once it is durable. The
-    /// lease's cores are free already.
+    /// Tells sessions the end of their lease, with a total that they can rely on because it is durable. The lease's
+    /// cores are already free.
     pub(crate) fn tell_end(self: &Arc<Self>, outboxes: Vec<Arc<Outbox>>, reply: SessionReply) {
         if self.journal.is_none() || outboxes.is_empty() {
             outboxes.iter().for_each(|outbox| outbox.close(reply.clone()));
@@ -89,8 +89,8 @@ impl Node {
         });
     }
 
-    /// Tells sessions why their lease is being ended, once, before its first worker is killed: who sees a connection close
-    /// knows the reason, also where the disk takes its time for the total.
+    /// Tells sessions once why their lease is being ended, before its first worker is killed. So a client that sees a
+    /// connection close knows the reason, even if the disk delays the total.
     pub(crate) fn tell_ending(&self, tables: &Tables, lease: LeaseId, reason: EndReason) {
         let (Some(active), Some(booked)) = (tables.leases.get(&lease), tables.book.lease(lease)) else {
             return;
@@ -105,10 +105,10 @@ impl Node {
         }
     }
 
-    /// Returns once every end that happened was told.
+    /// Returns once sessions were told every end that has occurred.
     pub(crate) async fn all_told(&self) {
         let mut untold = self.untold.subscribe();
-        // Fails never: the sender lives in the node.
+        // Cannot fail: the sender lives in the node.
         let _ = untold.wait_for(|untold| *untold == 0).await;
     }
 }
@@ -139,7 +139,7 @@ pub(crate) async fn note_running(node: Arc<Node>) {
     let mut notes = interval(NOTE_EVERY);
     notes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for note in 0_u64.. {
-        // Fails never: the sender lives in the node. Costs nothing while no lease is active.
+        // Cannot fail: the sender lives in the node. Costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         notes.tick().await;
         node.note_leases(note.is_multiple_of(FUNCTIONS_EVERY));

@@ -1,5 +1,5 @@
-//! Level 3 of hotlease: the node daemon. It owns the node's offered cores, starts workers on them for
-//! whoever holds a lease, and introduces clients to these workers; after that, invocations pass it by.
+//! Level 3 of hotlease: the node daemon. It owns the node's offered cores, starts workers on them for the holders of
+//! leases, and introduces clients to these workers; after that, invocations do not pass through it.
 //!
 //! ```text
 //!  manager --gRPC: grant, end, status--> service --.
@@ -8,10 +8,10 @@
 //!                     watchdog, journalling ---'        `-> outbox -> session
 //! ```
 //!
-//! Clients and managers on other hosts come through `network`, and from there on take the same way.
+//! Clients and managers on other hosts come through `network`, and then take the same path.
 //!
-//! All decisions about cores, leases and epochs are the book's ([`hotlease_lease::agent`]); everything
-//! here carries them out. [`Agent::start`] runs one within the current tokio runtime:
+//! The book ([`hotlease_lease::agent`]) makes all decisions about cores, leases and epochs; this crate carries them
+//! out. [`Agent::start`] runs one agent within the current tokio runtime:
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,4 +1,4 @@
-//! The agent's two sockets: who is let in, and how many.
+//! Listeners of the agent's two Unix sockets, with checks of users and limits on sessions.
 
 use crate::AgentError;
 use crate::caller::Caller;
@@ -19,12 +19,12 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+/// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long sessions may take to hear of the agent's end.
+/// Time that sessions have to receive the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// A socket's file; removed on drop.
+/// File of a socket; removed on drop.
 pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -44,12 +44,12 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> AgentError +
     }
 }
 
-/// Our own user and root come in, nobody else.
+/// Admits the agent's own user and root, and no other user.
 fn admits(uid: u32) -> bool {
     uid == 0 || uid == nix::unistd::geteuid().as_raw()
 }
 
-/// Takes client sessions.
+/// Accepts client sessions.
 pub(crate) struct SessionListener {
     listener: AsyncFd<SocketListener>,
     file: SocketFile,
@@ -67,7 +67,7 @@ impl SessionListener {
         Ok(Self { listener, file })
     }
 
-    /// Serves sessions until told to stop; then those that are left hear of the end, and are cut.
+    /// Serves sessions until told to stop; then remaining sessions are told the end, and are cut.
     pub async fn serve(self, node: Arc<Node>, places: Arc<Semaphore>, mut stop: watch::Receiver<bool>) {
         let Self { listener, file } = self;
         let mut sessions = JoinSet::new();
@@ -128,13 +128,13 @@ async fn accept(listener: &AsyncFd<SocketListener>) -> Socket {
 fn refuse(socket: &Socket) {
     let refusal = session::too_many();
     tracing::warn!(%refusal, "closed a session");
-    // The socket is new and its buffer empty; a client that is gone already need not hear it.
+    // The socket is new and its buffer empty. Failure only means that the client is already gone.
     if let Err(error) = socket.send(&SessionReply::Refused(refusal), &[]) {
         tracing::debug!(%error, "the client did not hear of it");
     }
 }
 
-/// Takes gRPC connections.
+/// Accepts gRPC connections.
 pub(crate) struct GrpcListener {
     listener: UnixListener,
     file: SocketFile,
@@ -150,8 +150,7 @@ impl GrpcListener {
         Ok(Self { listener, file })
     }
 
-    /// Accepts until nobody takes the connections any more; the socket's file lives as long as what is
-    /// returned.
+    /// Accepts until the receiver of the connections is gone. The socket's file lives as long as the returned value.
     pub async fn accept_into(self, accepted: mpsc::Sender<io::Result<UnixStream>>) -> SocketFile {
         loop {
             let stream = tokio::select! {

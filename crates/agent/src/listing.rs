@@ -1,4 +1,4 @@
-//! What there is, for listings and heartbeats.
+//! Messages for listings and heartbeats: the agent, its leases, workers and libraries.
 
 use crate::active_lease::ActiveLease;
 use crate::code::Code;
@@ -14,13 +14,13 @@ use hotlease_wire::session::UsageTotals;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-/// Bytes of function names that are listed of one library.
+/// Most bytes of function names that are listed for one library.
 const NAME_BYTES_MAX: usize = 64 * 1024;
 
-/// The state in which it says goodbye.
+/// State of an agent in its last report.
 const GONE: &str = "gone";
 
-/// The agent itself; `leaving`: as it says goodbye.
+/// The agent itself; `leaving`: for its last report.
 pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     let identity = &node.identity;
     let (availability, order, (cores, memory_bytes), free_cores, (gpus, free_gpus)) = {
@@ -64,7 +64,7 @@ pub(crate) fn agent(node: &Node, leaving: bool) -> AgentInfo {
     }
 }
 
-/// Everything, of one tenant or (empty) of all.
+/// Complete status: for one tenant, or (empty) for all.
 pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     let agent = agent(node, false);
     let concerns = |holder: &str| tenant.is_empty() || holder == tenant;
@@ -86,13 +86,13 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
             });
         }
     }
-    // The resident memory of each worker comes from a file, so not under the lock.
+    // The resident memory of each worker is read from a file, so not under the lock.
     let active: Vec<_> = node.tables().leases.values().cloned().collect();
     for lease in active.iter().filter(|lease| concerns(&lease.terms.tenant)) {
         workers_of(node, lease, &mut workers);
     }
-    // Of one tenant only what its leases have loaded, so that names of functions stay with their owners. A
-    // lease that is loading just now is listed the next time.
+    // For one tenant, lists only libraries that its leases have loaded, so that names of functions stay with their
+    // owners. A lease that is loading now is listed the next time.
     let loaded: Option<HashSet<CodeHash>> = (!tenant.is_empty()).then(|| {
         let own = active.iter().filter(|lease| concerns(&lease.terms.tenant));
         let codes = own.filter_map(|lease| lease.codes.try_lock().ok());
@@ -116,8 +116,8 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
     }
 }
 
-/// What the report `ask` carries: the totals that are owed and, if it is whole, the active leases. Also the last
-/// epoch given, up to which a whole one names all leases.
+/// Content of the report `ask`: the totals that are owed and, if it is whole, the active leases. Also returns the last
+/// epoch given, up to which a whole report names all leases.
 pub(crate) fn report(node: &Node, ask: Ask, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
     let mut guard = node.tables();
     let tables = &mut *guard;
@@ -155,7 +155,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
     }
 }
 
-/// What a running lease has used so far.
+/// Usage of a running lease so far.
 pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageTotals {
     let now = node.now();
     let mut used = UsageTotals {
@@ -164,7 +164,7 @@ pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageT
     };
     if let Some(active) = tables.leases.get(&lease.id) {
         for incarnation in active.incarnations() {
-            // The use of the dead is in the book.
+            // The usage of dead workers is in the book.
             if !matches!(incarnation.state(), State::Gone { .. }) {
                 usage::add(&mut used, incarnation.usage());
             }
@@ -173,14 +173,14 @@ pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageT
     used
 }
 
-/// What the functions of a running lease have used of that.
+/// Share of the functions of a running lease in its usage `used`.
 pub(crate) fn functions_so_far(tables: &Tables, lease: &Lease, used: UsageTotals) -> FunctionTotals {
     let Some(active) = tables.leases.get(&lease.id) else {
         return FunctionTotals::default();
     };
     let mut counted = lease.retired_functions.clone();
     for incarnation in active.incarnations() {
-        // Those of the dead are in the book.
+        // The usage of dead workers is in the book.
         if !matches!(incarnation.state(), State::Gone { .. }) {
             let (rows, within) = (incarnation.functions(), incarnation.usage());
             counted.add_all(&active.attribution().of_worker(&rows, within));
@@ -189,8 +189,8 @@ pub(crate) fn functions_so_far(tables: &Tables, lease: &Lease, used: UsageTotals
     active.attribution().so_far(&counted, used)
 }
 
-/// Adds what is due of functions of running leases, those first that have waited longest: not many more rows than
-/// leases, so that a report makes at most twice the work that it would without.
+/// Adds the due usage of functions of running leases, starting with those that have waited longest. Adds not many more
+/// rows than there are leases, so that a report is at most twice the work that it is without them.
 fn add_functions(node: &Node, tables: &Tables, leases: &mut [LeaseInfo]) {
     let now = node.now();
     let mut due = Vec::new();
@@ -283,7 +283,7 @@ fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
     }
 }
 
-/// Workers without a lease: their sandboxes, process ids and resident memory.
+/// Workers without a lease: their sandboxes, pids and resident memory.
 fn waiting(node: &Node, state: &str, workers: Vec<(Kind, u32, u64)>) -> impl Iterator<Item = WorkerInfo> {
     let workers = workers.into_iter().zip(0..);
     workers.map(move |((sandbox, pid, rss_bytes), index)| WorkerInfo {
@@ -316,7 +316,7 @@ fn codes(node: &Node, only: &Option<HashSet<CodeHash>>) -> Vec<CodeInfo> {
         .collect()
 }
 
-/// The names, or as many as fit into an answer and a word about the rest.
+/// The names, or as many as fit into an answer and the number of the others.
 fn names(functions: &[String]) -> Vec<String> {
     let mut bytes = 0;
     let fit = functions.iter().take_while(|name| {
@@ -340,7 +340,7 @@ pub(crate) fn message(totals: UsageTotals) -> Usage {
     }
 }
 
-/// What functions have used, as gRPC messages.
+/// Usage of functions as gRPC messages.
 pub(crate) fn rows(functions: &FunctionTotals) -> Vec<FunctionUsage> {
     let rows = functions.iter().map(|(id, used)| FunctionUsage {
         library: id.library.0.to_vec(),

@@ -1,7 +1,7 @@
-//! One agent to a runtime directory, and what survives its restarts there.
+//! Lock of a runtime directory, which allows one agent, and the identity that survives restarts there.
 //!
-//! The lock file decides who may bind: a socket left behind by a killed agent is removed only by the
-//! holder of the lock, which the kernel released when that agent died.
+//! The lock file decides who may bind: only the holder of the lock removes a socket that a killed agent left behind.
+//! The kernel released the lock when that agent died.
 
 use crate::AgentError;
 use crate::config::{AGENT_ID, AGENT_LOCK};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Longest path of a Unix socket, bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The right to be the agent of a runtime directory.
+/// Lock that allows its holder to be the agent of a runtime directory.
 pub(crate) struct DirectoryLock {
     directory: PathBuf,
     _lock: Flock<File>,
@@ -49,7 +49,7 @@ impl DirectoryLock {
         }
     }
 
-    /// The path of a socket to bind, with a stale one out of the way.
+    /// Path of a socket to bind, after a stale one was removed.
     pub fn socket_path(&self, name: &str) -> Result<PathBuf, AgentError> {
         let path = self.directory.join(name);
         if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
@@ -83,7 +83,7 @@ pub(crate) fn kept_identity(directory: &Path) -> Option<AgentId> {
     text.trim().parse().ok()
 }
 
-/// Keeps it there from now on.
+/// Writes an identity into a directory.
 pub(crate) fn keep_identity(directory: &Path, id: AgentId) -> Result<AgentId, AgentError> {
     let path = directory.join(AGENT_ID);
     let written = private()

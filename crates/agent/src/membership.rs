@@ -1,4 +1,4 @@
-//! The agent's side of belonging to a manager: carries out what [`hotlease_lease::agent::Membership`] decides.
+//! The agent's membership with a manager: carries out the decisions of [`hotlease_lease::agent::Membership`].
 
 use crate::listing;
 use crate::node::Node;
@@ -21,37 +21,38 @@ use tonic::transport::Channel;
 
 /// Longest heartbeat, bytes; the manager's own limit.
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
-/// Answers that wait to be looked at: one question is under way at a time, and given up on in time.
+/// Most answers that wait to be handled: one request is under way at a time, and each has a time limit.
 const ANSWERS_MAX: usize = 4;
-/// Totals that only the journal knows, in one report.
+/// Most totals in one report that only the journal knows.
 const PAST_MAX: usize = 1024;
-/// Pause after a report of those was refused.
+/// Pause after such a report was refused.
 const PAST_RETRY: Duration = Duration::from_secs(10);
 
-/// What became of a question, and in words where it failed.
+/// Result of a request, and the refusal if it failed.
 type Answer = (MembershipEvent, Option<Refusal>);
 
-/// See the module.
+/// The agent's membership with a manager.
 pub(crate) struct Membership {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
     registered: watch::Sender<bool>,
-    /// A failed attempt was told of, and the ones after it need not be.
+    /// Whether a failed attempt was logged, so that the following ones need not be.
     said: bool,
     past: Arc<Past>,
     reporting_past: Option<JoinHandle<()>>,
 }
 
-/// What [`Membership`] shares with the task that reports the past.
+/// Reporter of past usage, shared with the task that runs it.
 struct Past {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
-    /// When the manager last refused what the journal holds.
+    /// Time at which the manager last refused the journal's totals.
     refused: std::sync::Mutex<Option<Instant>>,
 }
 
 impl Membership {
-    /// Of the manager that this channel leads to. `registered` will say whether it knows us.
+    /// Membership with the manager that this channel leads to. `registered` will say whether the manager knows this
+    /// agent.
     pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {
         let manager = ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
         Self {
@@ -68,7 +69,7 @@ impl Membership {
         }
     }
 
-    /// Keeps up the membership until told to stop, then says goodbye.
+    /// Keeps up the membership until told to stop, then sends the last report.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut machine = Machine::new(self.node.now());
         let (answers, mut answered) = mpsc::channel::<Answer>(ANSWERS_MAX);
@@ -76,7 +77,7 @@ impl Membership {
         while let Some(due) = machine.due() {
             let event = tokio::select! {
                 biased;
-                // An error says that who would tell us to stop is gone, which means the same.
+                // An error says that the sender is gone, which means to stop.
                 _ = stop.wait_for(|stop| *stop), if !leaving => {
                     leaving = true;
                     MembershipEvent::Leave
@@ -152,7 +153,7 @@ impl Membership {
                 }
                 Err(refusal) => (MembershipEvent::Failed { ask }, Some(refusal)),
             };
-            // Nobody listens any more once the goodbye is said.
+            // After the last report the receiver is gone.
             let _ = answers.send(answer).await;
         });
     }
@@ -183,7 +184,7 @@ impl Membership {
         });
     }
 
-    /// What the report carried is in the ledger.
+    /// Handles an acknowledgement: the report's content is in the ledger.
     fn acknowledged(&mut self, ask: Ask) {
         let totals: Vec<FinalTotal> = {
             let mut tables = self.node.tables();
@@ -206,8 +207,8 @@ impl Membership {
 }
 
 impl Past {
-    /// Reports what only the journal knows: totals of earlier runs, and of leases that ended so long ago that
-    /// heartbeats name them no more.
+    /// Reports usage that only the journal knows: totals of earlier runs, and of leases that ended so long ago that
+    /// heartbeats no longer name them.
     async fn report(self: Arc<Self>) {
         let Some(journal) = self.node.journal.clone() else {
             return;
@@ -248,7 +249,7 @@ impl Past {
                     journal.acknowledge(key, entry.usage, key.0 != boot);
                 }
             }
-            // The next heartbeat is told the same.
+            // The next heartbeat gets the same answer.
             Ok(_) => {}
             Err(refusal) => {
                 tracing::warn!(%refusal, "the manager does not take usage of earlier leases; trying again");

@@ -1,7 +1,8 @@
-//! Environments from agent to agent: where to read one, says the manager; it comes over gRPC, and goes on to others while it comes.
+//! Transfer of environments between agents over gRPC. The manager names the agent to read from; an agent passes an
+//! environment on while it is still arriving.
 //!
-//! Who fetches and who reads a file blocks, on threads of their own, which do not keep a process that ends; what is between them and
-//! the network are tasks, and channels that hold a few pieces.
+//! Threads that fetch or read a file block; they are separate threads, which do not delay the end of the process. Tasks
+//! connect them to the network, over channels that hold a few pieces.
 
 mod fetching;
 mod sending;

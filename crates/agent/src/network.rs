@@ -14,15 +14,16 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// Admitted connections that wait to be taken up.
+/// Most admitted connections that wait to be handled.
 const ADMITTED_MAX: usize = 16;
-/// How long streams may take to carry the news of the agent's end.
+/// Time that streams have to carry the news of the agent's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Takes connections until told to stop: those of managers go to `requests`, the others are sessions, each
-/// with one of `places`.
+/// Handles connections until told to stop: connections of managers go to `requests`, all others are sessions, each with
+/// one of `places`.
 ///
-/// Without a certificate come only those who bear a token, if `is_open`.
+/// If `is_open`, clients without a certificate may open sessions with the token of a lease; otherwise every peer needs
+/// a certificate.
 pub(crate) async fn serve(
     (listener, is_open): (Listener, bool),
     node: Arc<Node>,
@@ -34,7 +35,7 @@ pub(crate) async fn serve(
     let (at_the_door, mut strangers) = mpsc::channel(ADMITTED_MAX);
     let accepting = match is_open {
         true => tokio::spawn(listener.accept_all_into(sender, at_the_door)),
-        // Its receiver stays empty, and open: nobody is sent.
+        // The channel stays empty and must stay open.
         false => tokio::spawn(async {
             listener.accept_into(sender).await;
             drop(at_the_door);
@@ -48,7 +49,7 @@ pub(crate) async fn serve(
             _ = stop.wait_for(|stop| *stop) => break,
             Some(_) = streams.join_next() => continue,
             Some(stranger) = strangers.recv() => {
-                // Requests are for managers, and those have a certificate.
+                // Requests are for managers, which have a certificate.
                 if stranger.protocol() == Some(Protocol::Session) {
                     let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
                     streams.spawn(bearer(node, tunnels, stranger, Arc::clone(&places)));
@@ -63,7 +64,7 @@ pub(crate) async fn serve(
                 // An error says that requests are not served any more.
                 let _ = requests.send(Ok(PeerStream::from(connection))).await;
             }
-            // Not among what an agent offers in its handshake.
+            // An agent does not offer this protocol in its handshake.
             Protocol::Http => drop(connection),
             Protocol::Session => {
                 let (node, tunnels) = (Arc::clone(&node), Arc::clone(&tunnels));
@@ -81,7 +82,7 @@ pub(crate) async fn serve(
 
 async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: Admitted, places: Arc<Semaphore>) {
     let begin = move |begun: Begun| {
-        // A client without a tenant has no certificate of ours; see Peer.
+        // A client without a tenant has no certificate of the site; see Peer.
         let Some(tenant) = begun.peer.tenant.clone() else {
             return Err(Refusal::NotPermitted {
                 what: "sessions are for tenants".into(),
@@ -92,7 +93,7 @@ async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: Admitted, pl
     tunnels.serve(connection, begin).await;
 }
 
-/// A stream of somebody without a certificate, for whom a lease's token stands in.
+/// Serves the stream of a client without a certificate, which the token of a lease replaces.
 async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, places: Arc<Semaphore>) {
     let shown = Mutex::new(None);
     let known = |token: &[u8]| {

@@ -1,5 +1,4 @@
-//! The agent's state, and the one way to change it: a step of the book, and the carrying out of what the
-//! book says.
+//! State of the agent, and the one way to change it: a step of the book of leases, whose actions are then carried out.
 
 mod attachment;
 mod bearing;
@@ -41,59 +40,58 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout_at};
 
-/// How long a grant waits for leases that are ending; their workers are being killed, which takes
-/// milliseconds.
+/// Time for which a grant waits for leases that are ending; their workers are being killed, which takes milliseconds.
 const FREEING_LIMIT: Duration = Duration::from_millis(250);
-/// Totals of ended leases that are kept for a manager that does not answer.
+/// Most totals of ended leases that are kept for a manager that does not answer.
 const OWED_MAX: usize = 16 * 1024;
-/// How long what has arrived at a socket may go unread.
+/// Time for which data that has arrived at a socket may still be unread.
 const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 
-/// What changes. Locked for moments only: nothing waits under the lock, and carrying out an action means
-/// to send, to signal, or to start a task.
+/// Mutable state. Locked for moments only: the holder of the lock never waits, and carrying out an action means
+/// sending, signalling, or starting a task.
 pub(crate) struct Tables {
-    /// The authority.
+    /// The book of leases, which decides.
     pub book: LeaseBook,
-    /// Totals that the manager has not acknowledged; empty for ever where there is no manager.
+    /// Totals that the manager has not acknowledged; always empty where there is no manager.
     pub outstanding: Outstanding,
-    /// The same leases, as far as tasks are concerned.
+    /// The leases of the book, with their tasks.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
-    /// The last order of an operator that was carried out.
+    /// Number of the last operator's order that was carried out.
     pub order: u64,
-    /// The agent ends as soon as the drain is over: nobody's order changes that.
+    /// The agent ends as soon as the drain has finished; no order changes that.
     pub leaving: bool,
     pub(crate) outboxes: HashMap<SessionId, Arc<Outbox>>,
     last_session: u64,
 }
 
-/// See the module.
+/// State of the agent.
 pub(crate) struct Node {
-    /// Fixed.
+    /// Settings that do not change.
     pub identity: Identity,
-    /// Libraries.
+    /// Cached function libraries.
     pub codes: CodeCache,
-    /// Warm workers: native ones, and interpreters.
+    /// Warm workers: native ones in pools, and spare interpreters.
     pub pools: Pools,
     pub spares: Arc<Spares>,
-    /// The memory that they wait in.
+    /// Lending of idle memory to waiting workers.
     pub borrowing: Borrowing,
-    /// How leases began.
+    /// Record of how leases began.
     pub starts: Starts,
-    /// Of shared cores.
+    /// Claim files of shared cores.
     pub claims: CoreClaims,
-    /// What leases have used, over crashes; none: in memory only.
+    /// Journal of usage, which survives crashes; `None`: usage is kept in memory only.
     pub journal: Option<Arc<UsageJournal>>,
     launcher: Launcher,
     keys: RwLock<TokenKeys>,
     start: Instant,
     tables: Mutex<Tables>,
-    /// Leases that hold cores.
+    /// Number of leases that hold cores.
     active: watch::Sender<usize>,
-    /// Those of them that share their cores.
+    /// Number of those that share their cores.
     shared: watch::Sender<usize>,
-    /// Ends of leases that are to be told once their usage is durable.
+    /// Number of ended leases whose end is to be told once their usage is durable.
     pub untold: watch::Sender<usize>,
-    /// When the next one expires.
+    /// Time at which the next lease expires.
     expiry: watch::Sender<Option<Duration>>,
     tick_hz: watch::Sender<Option<u64>>,
 }
@@ -138,47 +136,47 @@ impl Node {
         }
     }
 
-    /// The clock of the book and of tokens.
+    /// Time on the clock of the book and of tokens.
     pub fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The moment that `at` is, on the runtime's clock.
+    /// Converts a time of that clock to the runtime's clock.
     pub fn instant(&self, at: Duration) -> tokio::time::Instant {
         (self.start + at).into()
     }
 
-    /// To start workers with.
+    /// Launcher for workers.
     pub fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    /// To look at.
+    /// Locks the mutable state.
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many leases hold cores, now and later.
+    /// Number of leases that hold cores, now and later.
     pub fn active_leases(&self) -> watch::Receiver<usize> {
         self.active.subscribe()
     }
 
-    /// How many of them share their cores, now and later.
+    /// Number of leases that share their cores, now and later.
     pub fn shared_leases(&self) -> watch::Receiver<usize> {
         self.shared.subscribe()
     }
 
-    /// When the next lease expires, now and later.
+    /// Time at which the next lease expires, now and later.
     pub fn next_expiry(&self) -> watch::Receiver<Option<Duration>> {
         self.expiry.subscribe()
     }
 
-    /// The rate of the node's time-stamp counter was measured.
+    /// Sets the rate of the node's time-stamp counter, once it is measured.
     pub fn set_tick_hz(&self, tick_hz: u64) {
         self.tick_hz.send_replace(Some(tick_hz));
     }
 
-    /// The rate of the node's time-stamp counter, which is measured when the agent starts.
+    /// Rate of the node's time-stamp counter; waits until it is measured after the start of the agent.
     pub async fn tick_hz(&self) -> u64 {
         let mut tick_hz = self.tick_hz.subscribe();
         let _ = tick_hz.wait_for(Option::is_some).await;
@@ -186,7 +184,7 @@ impl Node {
         tick_hz.unwrap_or(1)
     }
 
-    /// Something happened.
+    /// Steps the book with an event, and carries out its actions.
     pub fn step(self: &Arc<Self>, event: Event) -> Result<(), Refusal> {
         let mut tables = self.tables();
         self.step_locked(&mut tables, event)
@@ -294,7 +292,7 @@ impl Node {
         }
     }
 
-    /// What its worker keeps, of a lease with a state.
+    /// State to save for a worker of this lease, if the lease has a state.
     fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<Keeping>> {
         let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
         Some(Arc::new(Keeping::new(
@@ -304,7 +302,7 @@ impl Node {
         )))
     }
 
-    /// A lease of this run is over: its total is owed to the manager.
+    /// Notes that the total of an ended lease of this run is owed to the manager.
     fn owe(&self, tables: &mut Tables, lease: LeaseId) {
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
         let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.identity.boot)) else {
@@ -317,18 +315,18 @@ impl Node {
         }
     }
 
-    /// A manager with another ledger knows nothing of what the last one acknowledged.
+    /// Owes all known totals again: a manager with another ledger lacks everything that the last one acknowledged.
     pub fn owe_again(&self) {
         let mut guard = self.tables();
         let tables = &mut *guard;
         for ended in tables.book.ended() {
-            // What does not fit is remembered by the book no longer either.
+            // A total that does not fit is not in the book any more either.
             let _ = tables.outstanding.owe(FinalTotal::of(ended, self.identity.boot));
         }
     }
 
-    /// As [`grant`](Self::grant), but waits for cores that are about to be free: who has just lost or
-    /// dropped a lease and asks for the next one would otherwise be refused for want of milliseconds.
+    /// Grants as [`grant`](Self::grant) does, but waits for cores that are about to be free. Otherwise a client that
+    /// has just lost or dropped a lease, and asks for the next one, would be refused for lack of milliseconds.
     pub async fn grant_soon(
         self: &Arc<Self>,
         request: AcquireRequest,
@@ -339,7 +337,7 @@ impl Node {
         self.identity.tenants.admit(&request.tenant, origin)?;
         let isolation = self.isolation_of(&request, origin).await?;
         if request.memory_bytes > 0 {
-            // Whether there is enough now is for the book to say.
+            // The book decides whether there is enough now.
             swap::make_room(self, request.memory_bytes.saturating_mul(request.workers.into())).await;
         }
         let mut active = self.active_leases();
@@ -368,7 +366,7 @@ impl Node {
             if !std::mem::take(&mut first) {
                 return Err(refusal);
             }
-            // The end of a session that its client closed just before it asked may not have been read yet.
+            // The end of a session that its client closed just before this request may not have been read yet.
             sleep(UNREAD_LIMIT).await;
         }
     }

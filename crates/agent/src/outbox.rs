@@ -1,8 +1,8 @@
-//! What a session still has to be told.
+//! Outbox of a session: messages that its client has not read yet.
 //!
-//! Telling never waits: a message goes out at once if the socket takes it, else into a short queue that
-//! the session's task empties. A client that does not read until the queue is full loses its session, and
-//! nobody else notices.
+//! Telling never waits: a message goes out at once if the socket accepts it, or else into a short queue that the
+//! session's task empties. A client that does not read until the queue is full loses its session; no other party
+//! notices.
 
 use crate::socket::AsyncSocket;
 use hotlease_wire::session::SessionReply;
@@ -14,9 +14,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Messages that wait for a client to read.
+/// Most messages that wait for a client to read.
 const WAITING_MAX: usize = 32;
-/// How long a session that is over waits for its client to read the last words.
+/// Time for which an ending session waits until its client has read the last messages.
 const LINGER: Duration = Duration::from_secs(2);
 
 type Message = (SessionReply, Vec<OwnedFd>);
@@ -24,9 +24,9 @@ type Message = (SessionReply, Vec<OwnedFd>);
 #[derive(Default)]
 struct Queue {
     waiting: VecDeque<Message>,
-    /// Nothing more will be said.
+    /// The last message is in the queue, or sent.
     closing: bool,
-    /// Nothing more can be said.
+    /// No message can be sent any more.
     broken: bool,
 }
 
@@ -50,12 +50,12 @@ impl Outbox {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells something, with descriptors.
+    /// Sends a message with descriptors, or queues it.
     pub fn tell(&self, reply: SessionReply, fds: Vec<OwnedFd>) {
         self.put(reply, fds, false);
     }
 
-    /// Tells the last thing; the session is over when it is out.
+    /// Sends the last message; the session ends when it is sent.
     pub fn close(&self, reply: SessionReply) {
         self.put(reply, Vec::new(), true);
     }
@@ -88,8 +88,8 @@ impl Outbox {
         self.socket.send(reply, &fds)
     }
 
-    /// Sends what waits, until the session is over: everything said, or the client not reading. Loses
-    /// nothing when dropped before.
+    /// Sends queued messages until the session ends: all messages are sent, or the client does not read. Loses no
+    /// message if it is dropped before.
     pub async fn run(&self) {
         loop {
             let closing = {
@@ -100,7 +100,7 @@ impl Outbox {
                 queue.closing
             };
             if closing {
-                // Over either way.
+                // The session ends in both cases.
                 let _ = timeout(LINGER, self.flush()).await;
                 return;
             }

@@ -1,5 +1,5 @@
-//! The warm pools: native workers that are started and belong to nobody, so that a lease need not wait for a process to start, nor for
-//! its sandbox. One that was used never comes back. Each kind of sandbox has a pool.
+//! Warm pools: native workers that are started and assigned to no lease, so that a lease need not wait for a process to
+//! start, nor for its sandbox. A used worker never returns to a pool. Each kind of sandbox has a pool.
 
 use crate::forecast::Forecast;
 use crate::worker::{BOOT_LIMIT, START_LIMIT, Worker};
@@ -11,62 +11,63 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-/// How long after a worker was taken the next one is started: starting at once would take the processor
-/// from the very lease that took it. Also the least time between two starts of a lasting failure.
+/// Delay between taking a worker and starting the next one: starting at once would use the processor that the lease
+/// needs. Also the least time between two starts of a lasting failure.
 const REFILL_AFTER: Duration = Duration::from_millis(5);
-/// A pooled worker that dies unused counts like this many failed starts: a pause of 80 ms.
+/// Number of failed starts that the death of an unused pooled worker counts as: a pause of 80 ms.
 const FAILURES_PER_DEATH: u32 = 4;
 /// Longest pause between starts that fail.
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 
-/// How long as many wait as leases were likely to come.
+/// Least time for which as many workers wait as leases were likely to need.
 const WAIT_LEAST: Duration = Duration::from_secs(600);
-/// Before so many leases have come nobody knows how many are likely to: where leases are expected, one waits for each core.
+/// Number of leases after which the forecast counts. Before, one worker waits for each core where leases are expected.
 const ARRIVALS_LEAST: usize = 8;
 
-/// The pools of a node.
+/// Pools of a node, one for each kind of sandbox.
 pub(crate) struct Pools([Arc<Pool>; Kind::ALL.len()]);
 
-/// How many wait in the pool of the kind of sandbox that leases get which name none. The others follow the leases that ask for them.
+/// Size of the pool for the node's default kind of sandbox. The other pools follow the leases that ask for their kinds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     pub kind: Kind,
-    /// The operator's word, none exceeds it; none: what leases say, and before those one for each of these cores.
+    /// Number that the operator has set, which also limits the other pools; `None`: leases decide, and before any, one
+    /// for each of these cores.
     pub fixed: Option<usize>,
     pub cores: usize,
 }
 
 impl Pools {
-    /// Empty ones; [`Pool::keep_filled`] fills each.
+    /// Makes empty pools; [`Pool::keep_filled`] fills each.
     pub fn new(launcher: &Launcher, wanted: Wanted) -> Self {
         Self(Kind::ALL.map(|kind| Arc::new(Pool::new(launcher.clone(), kind, wanted))))
     }
 
-    /// That of a kind.
+    /// Pool of a kind.
     pub fn of(&self, kind: Kind) -> &Arc<Pool> {
-        // There is one for each.
+        // Every kind has a pool.
         let at = Kind::ALL.iter().position(|other| *other == kind);
         &self.0[at.unwrap_or_default()]
     }
 
-    /// All of them.
+    /// All pools.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
         self.0.iter()
     }
 
-    /// Workers that are ready.
+    /// Number of workers that are ready.
     pub fn ready(&self) -> usize {
         self.iter().map(|pool| pool.ready()).sum()
     }
 }
 
-/// See the module.
+/// Pool for one kind of sandbox.
 pub(crate) struct Pool {
     launcher: Launcher,
     kind: Kind,
-    /// The operator's word on how many, or how many at most.
+    /// Number that the operator has set: of workers, or of workers at most.
     fixed: Option<usize>,
-    /// Leases are expected before any has come.
+    /// Whether leases of this kind are expected before any has come.
     is_usual: bool,
     begun: Instant,
     idle: Mutex<Idle>,
@@ -74,11 +75,11 @@ pub(crate) struct Pool {
 }
 
 struct Idle {
-    /// Ready or starting. At most `keep`.
+    /// Workers, ready or starting. At most `keep`.
     workers: VecDeque<Worker>,
-    /// Workers are started until there are so many.
+    /// Workers are started up to this number.
     fill: usize,
-    /// Those that are more are killed.
+    /// Workers beyond this number are killed.
     keep: usize,
     closed: bool,
     last_taken: Instant,
@@ -111,7 +112,7 @@ impl Pool {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker that is ready or, failing that, one that soon will be.
+    /// Takes a worker that is ready or, if there is none, one that soon will be.
     pub fn take(&self) -> Option<Worker> {
         let mut idle = self.idle();
         idle.last_taken = Instant::now();
@@ -123,20 +124,21 @@ impl Pool {
         worker
     }
 
-    /// A lease of so many native workers began.
+    /// Records that a lease of this many native workers began.
     pub fn lease_began(&self, workers: usize) {
         let now = self.begun.elapsed();
         self.idle().forecast.arrived(now, workers);
     }
 
-    /// It is over.
+    /// Records that a lease of this many native workers ended.
     pub fn lease_over(&self, workers: usize) {
         let now = self.begun.elapsed();
         self.idle().forecast.ended(now, workers);
     }
 
-    /// How many to start, and how many to leave, of `most`. The former are all that are likely to be asked for, those in use among them:
-    /// the pool is filled while leases run. A machine takes its time from them, and is started when they are over.
+    /// Numbers of workers to start and to keep, of `most`. The number to start includes workers in use: the pool is
+    /// filled while leases run. Virtual machines are an exception: starting them would slow the leases down, so they
+    /// are started when leases end.
     fn likely(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
@@ -154,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// Why there was none to take.
+    /// Reason why there was no worker to take, for the client.
     pub fn why_none(&self) -> String {
         let kind = self.kind;
         match self.idle().keep {
@@ -168,7 +170,7 @@ impl Pool {
         }
     }
 
-    /// Sandboxes, process ids and resident memory of the workers that are ready.
+    /// Sandboxes, pids and resident memory of the workers that are ready.
     pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let idle = self.idle();
         let ready = idle.workers.iter().filter(|worker| worker.is_ready());
@@ -177,7 +179,7 @@ impl Pool {
             .collect()
     }
 
-    /// Workers that are ready.
+    /// Number of workers that are ready.
     pub fn ready(&self) -> usize {
         self.idle()
             .workers
@@ -186,7 +188,7 @@ impl Pool {
             .count()
     }
 
-    /// Has no more than these wait from now on, and as many as leases are likely to need.
+    /// Keeps no more than `most` workers from now on, and as many as leases are likely to need.
     pub fn keep(&self, most: usize) {
         let (fill, keep) = match (self.fixed, self.is_usual) {
             _ if most == 0 => (0, 0),
@@ -229,7 +231,7 @@ impl Pool {
                 let before = idle.workers.len();
                 idle.workers.retain(|worker| !worker.is_closed());
                 if idle.workers.len() < before {
-                    // Nobody used it, and it died: the next may do the same.
+                    // A worker died unused: the next may do the same.
                     failures = failures.max(FAILURES_PER_DEATH);
                 }
                 (idle.workers.len() < idle.fill, idle.last_taken + REFILL_AFTER)
@@ -269,7 +271,7 @@ impl Pool {
         }
     }
 
-    /// Adds one, and waits until it is ready so that starts do not pile up.
+    /// Starts one worker, and waits until it is ready so that starts do not pile up.
     async fn start_one(&self, lives: &mut JoinSet<()>) -> Result<(), String> {
         let worker = Worker::start(&self.launcher, self.kind, None, &Arc::default()).await;
         let worker = worker.map_err(|error| error.why)?;
@@ -365,7 +367,7 @@ mod tests {
             assert!(pool.why_none().contains("they do once leases ask"));
             pool.lease_began(3);
             pool.keep(64);
-            // A machine would take its time from the lease.
+            // Starting a virtual machine would slow the lease down.
             let fill = if kind == Kind::MicroVm { 0 } else { 3 };
             assert_eq!(kept(pool), (fill, 3), "{kind}");
             pool.lease_over(3);

@@ -1,5 +1,5 @@
-//! Leases whose workers are Python interpreters: what of a request becomes a program, and the library that all of
-//! them have from the beginning.
+//! Leases whose workers are Python interpreters: the program that a request describes, and the library that all of
+//! these workers have from the beginning.
 
 use crate::code::Code;
 use hotlease_sandbox::{Held, Program};
@@ -10,12 +10,13 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
-/// How long an interpreter may take to be ready: it imports from disks that may be slow, or cold. A client waits 10 s for
-/// its workers, and should hear the reason.
+/// Time in which an interpreter must be ready: it imports from disks that may be slow, or cold. A client waits 10 s for
+/// its workers, and should receive the reason.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
 
-/// What an interpreter runs. Not `-m`: functions of the client's own `__main__` should find nothing of ours there. Nothing is
-/// imported from the folder where the client stands before its own path says so. `begun`: when its imports began; it takes that away.
+/// Code that an interpreter runs. Not by `-m`: functions of the client's own `__main__` must not find hotlease's names
+/// there. Nothing is imported from the client's current folder before the client's own path says so. `begun`: start
+/// time of the imports; the worker removes the name.
 const PROGRAM: &str = "\
 import sys
 begun = __import__('time').monotonic_ns()
@@ -29,13 +30,13 @@ except ModuleNotFoundError as error:
 main()
 ";
 
-/// The environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
+/// Environment variable that tells an interpreter that it waits for a lease, and has time for more imports.
 pub(crate) const SPARE: &str = "HOTLEASE_PYTHON_SPARE";
 
-/// The one that tells it that workers are to be forked from it.
+/// Environment variable that tells an interpreter that workers are to be forked from it.
 pub(crate) const ZYGOTE: &str = "HOTLEASE_PYTHON_ZYGOTE";
 
-/// What workers of this program import before they take orders, if anything.
+/// Modules that workers of this program import before they are ready for orders, if any.
 pub(crate) fn imports(program: &Program) -> Option<&OsStr> {
     let mut named = program.environment.iter().filter(|(name, _)| name == IMPORTS);
     named
@@ -44,18 +45,18 @@ pub(crate) fn imports(program: &Program) -> Option<&OsStr> {
         .filter(|names| !names.is_empty())
 }
 
-/// The same program with one more variable.
+/// The program, with one more environment variable.
 pub(crate) fn told(program: &Program, variable: &str) -> Program {
     let mut program = Program::clone(program);
     program.environment.push((variable.into(), "1".into()));
     program
 }
 
-/// Variables of the environment.
+/// Most environment variables of a request.
 const VARIABLES_MAX: usize = 1024;
 
-/// The program of such a lease's workers. It may be anything that the tenant can run: so may its libraries. `image`: where
-/// workers see the one that the request names.
+/// Program of the workers of a lease. It may be any program that the tenant can run, as libraries may be any code.
+/// `image`: path at which workers see the image that the request names.
 pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Program, Refusal> {
     let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
     let PythonRuntime {
@@ -106,7 +107,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
         .into_iter()
         .map(|(name, value)| (name.into(), value.into()))
         .collect();
-    // In the order of the message's map, which is another one each time, equal programs would differ, and few spares be taken.
+    // The message's map has a random order; unsorted, equal programs would differ, and few spares could be used.
     environment.sort();
     let expected = format!("python={python} hotlease={hotlease} cloudpickle={cloudpickle}");
     environment.push((EXPECTED.into(), expected.into()));
@@ -121,7 +122,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
     })
 }
 
-/// The path of an interpreter in an image, as a request has it.
+/// Path of an interpreter within an image, checked.
 pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Refusal> {
     let path = Path::new(interpreter);
     let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
@@ -133,7 +134,7 @@ pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Refusal> {
     }
 }
 
-/// The library that their workers need not load.
+/// The library that these workers need not load.
 pub(crate) fn library() -> std::io::Result<Code> {
     Code::of_program(
         hotlease_wire::python::library(),

@@ -1,8 +1,9 @@
-//! What functions of a lease may reach beyond their sandbox: what its client asked for, as far as the site grants it to this tenant.
+//! Access of a lease's functions beyond their sandbox: what its client asked for, as far as the site grants it to the
+//! tenant.
 //!
-//! Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any directory; everybody else for what
-//! an operator has granted. The paths are compared here; what is on disk is opened by the nursery, link by link (see
-//! [`hotlease_sandbox::Declared`]).
+//! Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any directory; other
+//! tenants may ask for what an operator has granted. Only paths are compared here; the nursery opens the directories,
+//! link by link (see [`hotlease_sandbox::Declared`]).
 
 use hotlease_sandbox::{Declared, Kind, Reach};
 use hotlease_wire::Refusal;
@@ -13,24 +14,24 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// What stands for the name of whoever asks.
+/// Placeholder for the name of the tenant that asks.
 pub(crate) const TENANT: &str = "{tenant}";
-/// What ends a grant, or a wish, to write.
+/// Suffix of a grant or request to write.
 const WRITABLE: &str = ":rw";
-/// The system's own folders, on which nothing else is shown.
+/// The system's own folders, on which nothing else is mounted.
 const SYSTEM: [&str; 8] = [
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc",
 ];
 
-/// A directory that an operator lets leases ask for, with all that is in it: `PATH`, or `PATH:rw` to write there. `{tenant}` in it is
-/// the name of the tenant that asks.
+/// A directory that an operator lets leases ask for, with everything in it: `PATH`, or `PATH:rw` to write there.
+/// `{tenant}` in it is the name of the tenant that asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryGrant {
     path: String,
     writable: bool,
 }
 
-/// A text that is no [`DirectoryGrant`].
+/// Error: a text that is no [`DirectoryGrant`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{text:?} grants no directory: write an absolute path without `..`, such as /scratch/{{tenant}}, and :rw behind it to let functions write"
@@ -67,7 +68,7 @@ impl fmt::Display for DirectoryGrant {
 }
 
 impl DirectoryGrant {
-    /// What it is for this tenant: up to what is named for it, and from there; none: nothing.
+    /// The grant for this tenant: the path up to the first part with the tenant's name, and the rest; `None`: no grant.
     fn of(&self, tenant: &str) -> Option<(PathBuf, PathBuf)> {
         let mut parts = [PathBuf::new(), PathBuf::new()];
         let mut is_named = false;
@@ -77,7 +78,7 @@ impl DirectoryGrant {
             parts[usize::from(is_named)].push(text.replace(TENANT, tenant));
         }
         let [trusted, own] = parts;
-        // A name such as `..` or `a/b` leads elsewhere.
+        // A name such as `..` or `a/b` would lead elsewhere.
         let same = own.components().count() + trusted.components().count()
             == Path::new(&self.path).components().count();
         (same && is_plain(&trusted.join(&own))).then_some((trusted, own))
@@ -91,20 +92,20 @@ fn is_plain(path: &Path) -> bool {
             .all(|part| matches!(part, Component::Normal(_) | Component::RootDir))
 }
 
-/// What a site lets leases reach.
+/// Access that a site grants to leases.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Grants {
-    /// Directories.
+    /// Directories that leases may ask for.
     pub directories: Vec<DirectoryGrant>,
-    /// The host's network.
+    /// Whether leases may ask for the host's network.
     pub network: bool,
-    /// The machine's name, as operators say it.
+    /// Name of the host, as its operator has set it.
     pub node: String,
 }
 
 impl Grants {
-    /// What workers of a lease that asks for this reach, in such a sandbox. `is_own`: its tenant could do as it likes without a lease.
-    /// Looks at disks, which may be slow.
+    /// Access of the workers of a lease that asks for `asked`, in a sandbox of this kind. `is_own`: its tenant has all
+    /// rights of the agent without a lease. Looks at disks, which may be slow.
     pub fn reach(
         &self,
         asked: &grpc::Reach,
@@ -121,7 +122,7 @@ impl Grants {
             for directory in &asked.directories {
                 self.check_of_process(directory)?;
             }
-            // It is the agent's own user, in the host's own file systems and network.
+            // Workers run as the agent's own user, with the host's own file systems and network.
             return Ok(Reach {
                 directories: Vec::new(),
                 network: true,
@@ -213,14 +214,15 @@ impl Grants {
             declared(path.to_owned(), PathBuf::new(), PathBuf::new(), true)
         } else {
             let mut granted: Vec<_> = self.granted(tenant).collect();
-            // The nearest one.
+            // The longest granted path that fits comes first.
             granted.sort_by_key(|(_, trusted, own)| {
                 std::cmp::Reverse(trusted.components().count() + own.components().count())
             });
             let fits = granted.into_iter().find_map(|(grant, trusted, own)| {
                 let beneath = path.strip_prefix(trusted.join(&own)).ok()?;
                 let may = grant.writable || !directory.writable;
-                // Where a tenant has a directory of its own, it is its owner in there; of what all read, nobody in particular.
+                // In a directory of its own, a tenant has the owner's rights; in a shared directory that all read, it
+                // has the rights of other users.
                 let as_owner = directory.writable || !own.as_os_str().is_empty();
                 may.then(|| declared(trusted, own, beneath.to_owned(), as_owner))
             });
@@ -232,7 +234,7 @@ impl Grants {
         }
     }
 
-    /// What this tenant may ask for.
+    /// Grants that apply to this tenant.
     fn granted(&self, tenant: &str) -> impl Iterator<Item = (&DirectoryGrant, PathBuf, PathBuf)> {
         let of = move |grant| {
             let (trusted, own) = DirectoryGrant::of(grant, tenant)?;
@@ -286,7 +288,7 @@ fn bad(directory: &grpc::Directory, why: &str) -> Refusal {
     }
 }
 
-/// Where it is on the host, and where in the sandbox.
+/// Path of a directory on the host, and in the sandbox.
 fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Refusal> {
     let grpc::Directory { path, inside, .. } = directory;
     if path.len().max(inside.len()) > PATH_BYTES_MAX || !is_plain(Path::new(path)) {
@@ -299,7 +301,8 @@ fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Refusal> {
     }
 }
 
-/// As clients are told. `asked`: of kind `process`, which has no list of its own.
+/// The access in the form that clients are told. `asked` has the directories also of kind `process`, for which `reach`
+/// lists none.
 pub(crate) fn told(reach: &Reach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),
@@ -353,7 +356,7 @@ mod tests {
         }
         std::os::unix::fs::symlink("bob", at("scratch/eve")).expect("linked");
         for user in ["ann", "bob"] {
-            // Root's would be refused to write.
+            // A writable directory of root would be refused.
             let given = std::os::unix::fs::chown(at(&format!("scratch/{user}")), Some(54_321), None);
             assert!(given.is_ok() || !nix::unistd::geteuid().is_root());
         }

@@ -1,10 +1,10 @@
-//! Which kind of sandbox a lease gets, and what of the host its program sees in it.
+//! Kind of sandbox for each lease, and the parts of the host that its program sees.
 //!
-//! An agent serves users of its own machine, of whom only its own and root get in, and tenants that its operator has named
-//! (see [`caller`](crate::caller)). Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any
-//! kind. For everybody else the site's kind is the weakest that there is: who names none gets it, who names a weaker one is
-//! refused. Neither do others say what of the host is shown to them: their interpreters and packages are where the site's policy
-//! shows something, or in the system's own folders.
+//! An agent serves users of its own host, of whom only its own user and root are admitted, and tenants that its
+//! operator has named (see [`caller`](crate::caller)). Code of the agent's own user gains nothing by leaving a sandbox,
+//! so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names none gets
+//! it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the host:
+//! their interpreters and packages must be in folders that the site's policy shows, or in the system's own folders.
 
 use crate::caller::Origin;
 use crate::error::AgentError;
@@ -17,23 +17,24 @@ use std::path::{Path, PathBuf};
 /// The system's folders, which every sandbox sees.
 const SYSTEM: [&str; 6] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"];
 
-/// The kinds of sandbox that a site has its leases run in.
+/// Kinds of sandbox that a site uses for its leases.
 #[derive(Debug, Clone)]
 pub(crate) struct Sandboxes {
-    /// For leases that name none, and the weakest for tenants other than the agent's own user.
+    /// Kind for leases that name none, and the weakest for tenants other than the agent's own user.
     pub default: Kind,
     /// The agent's own user.
     pub own_user: u32,
 }
 
 impl Sandboxes {
-    /// Whether this tenant could do as it likes without any lease.
+    /// Whether this tenant has all rights of the agent without any lease.
     pub fn is_own(&self, tenant: &str, origin: Origin) -> bool {
         let own = [0, self.own_user].map(|user| format!("uid:{user}"));
         origin == Origin::Local && own.iter().any(|own| own == tenant)
     }
 
-    /// The kind for a lease of `tenant` that asks for `asked` (empty: for the site's), whether or not this machine can make it.
+    /// Kind for a lease of `tenant` that asks for `asked` (empty: for the site's kind), whether or not this node can
+    /// make it.
     pub fn kind(
         &self,
         asked: &str,
@@ -70,7 +71,8 @@ impl Sandboxes {
         Ok(kind)
     }
 
-    /// What workers with this interpreter and import path are to see beyond the policy; a refusal names what may not be shown.
+    /// Mounts beyond the policy for workers with this interpreter and import path; a refusal names the path that may
+    /// not be shown.
     pub fn mounts(
         &self,
         interpreter: Option<&Path>,
@@ -103,8 +105,9 @@ impl Sandboxes {
     }
 }
 
-/// Refuses workers whom nobody would reach: a client on another host comes over the network. Nor is one given a network that only such
-/// a client has a use for: that of a virtual machine ends at its monitor.
+/// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
+/// network in a virtual machine to a client on this host, which does not need it: the network ends at the machine's
+/// monitor, and functions would not have it.
 pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), Refusal> {
     if kind == Kind::MicroVm && origin == Origin::Local && network {
         return Err(Refusal::NoSandbox {
@@ -124,7 +127,7 @@ pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), R
     })
 }
 
-/// Whether this machine can make such sandboxes. May make one to find out, which is not for a thread of the runtime.
+/// Checks whether this node can make such sandboxes. May make one to find out, on a thread that may block.
 pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Refusal> {
     let asked = tokio::task::spawn_blocking(move || launcher.lacking(kind)).await;
     let found = asked.unwrap_or_else(|error| Err(error.to_string()));
@@ -134,7 +137,8 @@ pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<Stri
     })
 }
 
-/// An agent whose leases would all be refused does not start; one that cannot enforce all of its policy says what.
+/// Checks the site's kind when the agent starts: without it all leases would be refused, so the agent does not start.
+/// Logs the parts of the policy that cannot be enforced.
 pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), AgentError> {
     if default == Kind::Process {
         return Ok(());
@@ -149,7 +153,7 @@ pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), Agen
     Ok(())
 }
 
-/// The folders that an interpreter is found in and imports from, none within another, as far as they are there.
+/// Folders in which an interpreter is found and from which it imports, as far as they exist; none lies within another.
 fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     let mut add = |folder: &Path| {
@@ -158,7 +162,7 @@ fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
             folders.insert(folder.to_owned());
         }
     };
-    // PREFIX/bin/python, and the same of what that is a link to: a virtual environment names the interpreter that it is of.
+    // PREFIX/bin/python, and the prefix of what that links to: a virtual environment links to its base interpreter.
     let mut interpreter = interpreter.map(Path::to_owned).unwrap_or_default();
     for _ in 0..LINKS_MAX {
         if let Some(prefix) = interpreter.parent().and_then(Path::parent) {
@@ -174,8 +178,9 @@ fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
     folders.iter().filter(|folder| !within(folder)).cloned().collect()
 }
 
-/// Where a sandbox sees an environment: at the place where it was made, which some packages have written into them; or, where that is
-/// the sandbox's own, in what it sees of the host (`others`) or around it, at the place where the host has it.
+/// Path at which a sandbox sees an environment: the path where it was made, because some packages contain that path. If
+/// the sandbox's own folders, or mounts of the host (`others`), occupy or surround that path, the environment's path on
+/// the host is used.
 pub(crate) fn place_of<'a>(image: &Image, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
     let (prefix, at) = (image.manifest().prefix(), image.at());
     match can_be_at(&prefix, others) {
@@ -190,17 +195,17 @@ fn can_be_at<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> 
         .iter()
         .chain(&["/etc"])
         .any(|folder| meets(Path::new(folder)));
-    // Within what is shown there has to be a folder for it: nothing can be made there.
+    // Within a mount of the host a folder for it must exist: none can be made there.
     let is_covered = |mount: &Mount| {
         mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir())
     };
     Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)
 }
 
-/// As the kernel: more links than these are a loop.
+/// Most links to follow, as in the kernel: more are a loop.
 const LINKS_MAX: usize = 40;
 
-/// Without `.` and `..`, by name only.
+/// Removes `.` and `..` from a path, without looking at the disk.
 fn normal(path: &Path) -> PathBuf {
     use std::path::Component;
     let mut normal = PathBuf::new();

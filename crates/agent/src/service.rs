@@ -1,4 +1,4 @@
-//! The agent's gRPC service: what managers ask.
+//! The agent's gRPC service: requests of managers, of other agents, and for direct leases.
 
 use crate::caller::Origin;
 use crate::direct::{self, Asker};
@@ -19,17 +19,18 @@ use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
 
-/// Root's tenant name, which may end any lease.
+/// Root's tenant name; it may end any lease.
 const ROOT: &str = "uid:0";
 
-/// See the module.
+/// The agent's gRPC service.
 #[derive(Clone)]
 pub(crate) struct Service {
-    /// What it serves.
+    /// State of the agent.
     pub node: Arc<Node>,
 }
 
-/// Who is let in by the socket is a manager; of other hosts, who has the certificate of one.
+/// Checks that a manager sends the request: on the socket every admitted peer counts as one; from other hosts it must
+/// show a manager's certificate.
 fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
     match request.extensions().get::<PeerInfo>() {
         None => Ok(Origin::Local),
@@ -40,7 +41,7 @@ fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
     }
 }
 
-/// The request that the manager carries out, by its W3C trace id: it is in the manager's log, too.
+/// Log span of the manager's request, by its W3C trace id, which is in the manager's log, too.
 fn span<T>(request: &Request<T>) -> Span {
     let header = request
         .metadata()
@@ -130,7 +131,7 @@ impl Service {
         let lease = {
             let tables = self.node.tables();
             let holder = &tables.book.active(id)?.tenant;
-            // An empty name is the manager's own wish.
+            // An empty tenant means the manager itself.
             let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
             if !permitted {
                 return Err(Refusal::WrongTenant);
@@ -139,7 +140,7 @@ impl Service {
         };
         self.node.step(Event::End { lease: id, reason })?;
         let (_, usage) = lease.ended().await;
-        // Who is told a total can rely on it.
+        // A reported total must be durable.
         self.node.make_usage_durable().await;
         Ok(ReleaseReply {
             usage: Some(listing::message(usage)),

@@ -1,7 +1,7 @@
-//! One client session: attach, then requests in turn, with events in between.
+//! A client's session: attach, then requests in turn, with events in between.
 //!
-//! The socket is read also while a request is being worked on, so that the end of a client is noticed at
-//! once, whatever it was waiting for.
+//! The socket is read also while a request is being handled, so that the end of a client is noticed at once, whatever
+//! it was waiting for.
 
 use crate::caller::Caller;
 use crate::incarnation::{ORDER_LIMIT, died};
@@ -24,18 +24,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, interval_at, timeout};
 
-/// Sessions at a time.
+/// Most sessions at a time.
 pub(crate) const SESSIONS_MAX: usize = 1024;
-/// A session that has not attached by then is closed.
+/// A session that has not attached within this time is closed.
 const ATTACH_LIMIT: Duration = Duration::from_secs(5);
-/// Requests that a client may send ahead of their answers.
+/// Most requests that a client may send ahead of their answers.
 const AHEAD_MAX: usize = 8;
-/// How often a worker that dies just now is tried again before a client is told.
+/// Number of attempts to connect to a worker that dies meanwhile, before the client is told.
 const CONNECT_ATTEMPTS: usize = 3;
 
 type Request = (SessionRequest, Vec<OwnedFd>);
 
-/// What a session over the limit is told.
+/// Refusal for a session over the limit.
 pub(crate) fn too_many() -> Refusal {
     Refusal::TooMany {
         what: "sessions with this agent".into(),
@@ -43,8 +43,8 @@ pub(crate) fn too_many() -> Refusal {
     }
 }
 
-/// Serves a client until it goes or its lease ends. While `receiving`, a message of the client is on its way
-/// that holds up its renewals.
+/// Serves a client until it leaves or its lease ends. While `receiving` is set, a long message of the client is
+/// arriving, which delays its renewals.
 pub(crate) async fn serve(node: Arc<Node>, socket: Socket, caller: Caller, receiving: Arc<AtomicBool>) {
     let socket = match AsyncSocket::new(socket) {
         Ok(socket) => Arc::new(socket),
@@ -82,7 +82,7 @@ impl Session {
         }
     }
 
-    /// Says why, and that is all.
+    /// Sends the refusal and ends the session.
     async fn close(&self, refusal: Refusal) {
         self.outbox.close(SessionReply::Refused(refusal));
         self.outbox.run().await;
@@ -103,7 +103,7 @@ impl Session {
         self.node.attach(&token, caller, &self.outbox)
     }
 
-    /// The session proper. The attachment is dropped on every way out, which may end the lease.
+    /// Serves the attached session. The attachment is dropped on every return, which may end the lease.
     async fn attached(&mut self, attachment: Attachment) {
         let lease = Arc::clone(&attachment.lease);
         match self.meanwhile(&attachment, lease.started()).await {
@@ -149,7 +149,7 @@ impl Session {
         ttl_ms(&self.node, attachment)
     }
 
-    /// The next request; `None` when the session is over.
+    /// Receives the next request; `None` when the session has ended.
     async fn next(&mut self) -> Option<Request> {
         if let Some(request) = self.ahead.pop_front() {
             return Some(request);
@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    /// The next request. A lease whose client is sending a large library is kept alive meanwhile.
+    /// Receives the next request. Keeps the lease alive while its client is sending a large library.
     async fn next_of(&mut self, attachment: &Attachment) -> Option<Request> {
         let (node, receiving) = (Arc::clone(&self.node), Arc::clone(&self.receiving));
         let (lease, period) = (attachment.lease.id, self.renewal_period(attachment));
@@ -171,7 +171,7 @@ impl Session {
             loop {
                 renewal.tick().await;
                 if receiving.load(Ordering::Relaxed) && attachment.is_holder() {
-                    // Refused if it ended; then that is told.
+                    // Refused if the lease has ended; then the session is told that.
                     let _ = node.step(Event::Renew { lease });
                 }
             }
@@ -183,8 +183,8 @@ impl Session {
         }
     }
 
-    /// Works, reads ahead, and keeps the lease alive: its client cannot renew while it waits for us.
-    /// `None` when the session is over.
+    /// Runs `work`, reads requests ahead, and keeps the lease alive, because its client cannot renew while it waits for
+    /// an answer. `None` when the session has ended.
     async fn meanwhile<T>(&mut self, attachment: &Attachment, work: impl Future<Output = T>) -> Option<T> {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
@@ -208,7 +208,7 @@ impl Session {
                     }
                     self.ahead.push_back(request);
                 }
-                // Refused if it ended; then that is told.
+                // Refused if the lease has ended; then the session is told that.
                 _ = renewal.tick(), if attachment.is_holder() => drop(self.node.step(Event::Renew { lease })),
             }
         }
@@ -241,7 +241,7 @@ fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Refusal> {
     Ok(lease.ttl.as_millis() as u64)
 }
 
-/// The answer to a request; nothing if it comes as an event.
+/// Handles a request; `None` if the answer comes as an event.
 async fn answer(
     node: &Arc<Node>,
     attachment: &Attachment,
@@ -250,7 +250,7 @@ async fn answer(
     let lease = &attachment.lease;
     let needed = match &request {
         SessionRequest::Attach { .. } | SessionRequest::Connect { .. } => Rights::INVOKE,
-        // Of a peer it only asks where the library is that the holder has loaded.
+        // A peer only asks for the index of a library that the holder has loaded.
         SessionRequest::Load { .. } => Rights::INVOKE,
         SessionRequest::Renew
         | SessionRequest::Release
@@ -335,7 +335,7 @@ async fn load(
             });
         }
     };
-    // As a task of its own: a client that goes away must not leave the library in some workers only.
+    // As a separate task: a client that leaves must not leave the library in some workers only.
     let loading = Arc::clone(&attachment.lease).load(Arc::clone(node), code);
     tokio::spawn(loading)
         .await
@@ -344,14 +344,14 @@ async fn load(
         })?
 }
 
-/// Introduces the client to a worker: its end of a new socket between them.
+/// Introduces the client to a worker; returns the client's end of a new socket between them.
 async fn connect(
     node: &Arc<Node>,
     attachment: &Attachment,
     index: WorkerIndex,
 ) -> Result<(Epoch, Socket), Refusal> {
     let mut death = None;
-    // Before a dead worker is started again for somebody who may not use it.
+    // Before a dead worker is started again for a client that may not use it.
     attachment.lent_of(&node.tables(), index)?;
     attachment.lease.is_restored().await?;
     for _ in 0..CONNECT_ATTEMPTS {
@@ -360,7 +360,7 @@ async fn connect(
             what: format!("a socket to the worker: {error}"),
         })?;
         let introduced = {
-            // Under the lock, so that what is taken back now is taken from this connection, too.
+            // Under the lock, so that a revocation at this moment also ends this connection.
             let tables = node.tables();
             let lent = attachment.lent_of(&tables, index)?;
             worker.send(&Order::Introduce { lent }, &[theirs.as_fd()])
@@ -378,7 +378,7 @@ async fn connect(
                     after_ms: ORDER_LIMIT.as_millis() as u64,
                 });
             }
-            // It died before the book could know. Once that is known, another takes its place.
+            // The worker died before the book knew. Once the book knows, another one replaces it.
             Err(OrderError::Died) => death = Some(incarnation.gone().await),
         }
     }

@@ -1,7 +1,7 @@
-//! Shared cores: the files of their claims, and whose turn it is.
+//! Shared cores: their claim files, and the turns of tenants.
 //!
-//! Workers claim a core by themselves (`fabric::claim`). Where several tenants want the same one, the agent looks at who
-//! had it, and holds back who had more (`lease::agent::Turns`).
+//! Workers claim a core themselves (`fabric::claim`). Where several tenants want the same core, the agent looks at
+//! which ones used it, and holds back those that used more (`lease::agent::Turns`).
 
 use crate::active_lease::ActiveLease;
 use crate::cause::KillReason;
@@ -21,16 +21,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::time::{MissedTickBehavior, interval};
 
-/// What is fixed about sharing for one run of an agent.
+/// Terms of sharing that are fixed for one run of an agent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SharingTerms {
-    /// Places for warm slots on one shared core; 0: none is shared.
+    /// Places for warm slots on one shared core; 0: no core is shared.
     pub places_per_core: u32,
-    /// No invocation on a shared core lasts longer.
+    /// Longest duration of an invocation on a shared core.
     pub call_limit: Duration,
 }
 
-/// Whose the cores shall be, and how slots wait.
+/// Sharing of cores and polling of slots that a request asks for.
 pub(crate) fn asked(request: &AcquireRequest) -> Result<(Sharing, Polling), Refusal> {
     let bad = |what: &str| Refusal::BadRequest { what: what.into() };
     let polling = match PollingAsked::try_from(request.polling) {
@@ -49,12 +49,12 @@ pub(crate) fn asked(request: &AcquireRequest) -> Result<(Sharing, Polling), Refu
     }
 }
 
-/// The files of claims, by core: at most one for each core offered, kept once made.
+/// Claim files by core: at most one for each core offered, kept once made.
 #[derive(Debug, Default)]
 pub(crate) struct CoreClaims(Mutex<BTreeMap<u32, Arc<ClaimFile>>>);
 
 impl CoreClaims {
-    /// That of a core.
+    /// Claim file of a core.
     pub fn of(&self, core: u32) -> io::Result<Arc<ClaimFile>> {
         let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = files.get(&core) {
@@ -73,15 +73,15 @@ struct Member {
     pid: u32,
 }
 
-/// What is kept about a core that several tenants share.
+/// State of a core that several tenants share.
 struct Contest {
     turns: Turns,
     /// A process that holds the claim and is none of the workers.
     stranger: Option<u32>,
 }
 
-/// Keeps the turns on cores that several tenants share, for ever. Costs nothing while no lease is shared, and a
-/// microsecond for each worker on such a core every [`TURN`] otherwise.
+/// Keeps the turns on cores that several tenants share, for ever. Costs nothing while no lease is shared, and otherwise
+/// a microsecond for each worker on such a core every [`TURN`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut shared = node.shared_leases();
     let mut contests: BTreeMap<u32, Contest> = BTreeMap::new();
@@ -90,9 +90,9 @@ pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut last = Instant::now();
     loop {
         if *shared.borrow() < 2 {
-            // One tenant at most is left, which nobody holds back any more.
+            // At most one tenant is left, so no worker is held back any more.
             look(&node, &mut contests, last.elapsed());
-            // Never fails: the sender lives in the node, which lives in this task.
+            // Cannot fail: the sender lives in the node, which this task keeps alive.
             let _ = shared.wait_for(|leases| *leases >= 2).await;
             last = Instant::now();
         }
@@ -108,7 +108,7 @@ fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
     for (core, members) in cores {
         let tenant = &members[0].lease.terms.tenant;
         if members.iter().all(|member| member.lease.terms.tenant == *tenant) {
-            // Nobody to be fair to.
+            // Only one tenant: no fairness is needed.
             contests.remove(&core);
             members
                 .iter()
@@ -125,7 +125,7 @@ fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
     }
 }
 
-/// The workers that serve on shared cores.
+/// Workers that serve on shared cores.
 fn members(node: &Node) -> BTreeMap<u32, Vec<Member>> {
     let leases: Vec<_> = node.tables().leases.values().cloned().collect();
     let mut cores: BTreeMap<u32, Vec<Member>> = BTreeMap::new();
@@ -165,11 +165,11 @@ impl Contest {
         }
     }
 
-    /// A process that a function has made can claim its core, too, and outlive it. Nobody else has the file, so such a
-    /// one, seen twice, is killed.
+    /// Kills a stranger that was seen twice: a process that a function has started can claim the worker's core, too,
+    /// and outlive the worker. No other process has the claim file.
     fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[Member], node: &Node) {
         let stranger = holder.filter(|holder| members.iter().all(|member| member.pid != *holder));
-        // A worker that is being killed is none of the members any more.
+        // A worker that is being killed is not among the members any more.
         let seen_twice = stranger.is_some() && stranger == self.stranger;
         self.stranger = stranger;
         if let Some(pid) = stranger
@@ -186,7 +186,7 @@ impl Contest {
     }
 }
 
-/// Processor time of a process, all its threads, by the kernel.
+/// Processor time of a process, with all its threads, as the kernel reports it.
 fn processor_time(pid: u32) -> Duration {
     let clock = clock_getcpuclockid(Pid::from_raw(pid as i32));
     let time = clock.and_then(clock_gettime);

@@ -1,4 +1,4 @@
-//! A message socket inside the runtime.
+//! A message socket for use in the async runtime.
 
 use hotlease_fabric::socket::{Socket, SocketError};
 use serde::Serialize;
@@ -13,13 +13,13 @@ pub(crate) struct AsyncSocket(AsyncFd<Socket>);
 impl AsyncSocket {
     pub fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns
-        // one for its whole life, and this crate has no unsafe code.
+        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one for its
+        // whole life, and this crate has no unsafe code.
         #[allow(deprecated)]
         AsyncFd::new(socket).map(Self)
     }
 
-    /// The next message; `None` when the peer has closed. Loses nothing when dropped before it is done.
+    /// Receives the next message; `None` when the peer has closed. Loses no message if it is dropped before it is done.
     pub async fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;

@@ -1,11 +1,11 @@
-//! Spare interpreters: when a lease of Python workers is over, some are started again and wait for the next leases of the same
-//! tenant for the very same program, because imports are most of the time that such a lease takes. How many, and when, is what
-//! the program's [`Forecast`] says.
+//! Spare interpreters. When a lease of Python workers has ended, some interpreters are started again and wait for the
+//! next leases of the same tenant for exactly the same program, because imports take most of the time of such a start.
+//! The program's [`Forecast`] decides how many wait, and when.
 //!
-//! A spare is started as any worker is, has run nothing but imports, and becomes the worker of one lease: nothing of one
-//! lease's tasks reaches another's. It says what it is with its program, in which the versions of everything are that the
-//! next client asks for. The memory that it borrows is the node's idle one: none is started where there is not enough, and all
-//! of them are killed when others wait for it.
+//! A spare is started as any worker is, has run nothing but imports, and becomes the worker of one lease: no data of
+//! one lease's tasks reaches another lease. Its program identifies it; the program includes the versions of everything
+//! that the next client asks for. Spares borrow the node's idle memory: none is started where there is not enough, and
+//! all are killed when others wait for memory.
 
 use crate::forecast::{Forecast, Stay};
 use crate::idle_memory::{IdleMemory, LOOK_EVERY};
@@ -20,30 +20,30 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long spares wait at least. Long enough for somebody who changes a program and runs it again.
+/// Least time for which spares wait: enough for a user who changes a program and runs it again.
 pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
-/// How long the keeper waits for one to be ready before it starts the next one beside it: imports may hang.
+/// Time for which the keeper waits until a spare is ready before it starts the next one beside it: imports may hang.
 const READY_LIMIT: Duration = Duration::from_secs(9);
-/// Those that it does not wait for any more. With so many it starts no further one.
+/// Most starts that the keeper has stopped waiting for. With this many under way it starts no further one.
 const BESIDE_MAX: usize = 4;
-/// Programs whose leases are foreseen; who ran longest ago is forgotten.
+/// Most programs with a forecast; the one whose lease began longest ago is forgotten.
 const PROGRAMS_MAX: usize = 256;
 
-/// See the module.
+/// The spare interpreters of a node.
 pub(crate) struct Spares {
     launcher: Launcher,
     memory: Arc<IdleMemory>,
-    /// At most, whatever is offered.
+    /// Most spares, whatever is offered.
     most: usize,
     wait_least: Duration,
     begun: Instant,
     table: Mutex<Table>,
     changed: Notify,
-    /// What they are forked from, where they can be.
+    /// Zygotes that spares are forked from, where possible.
     pub zygotes: Zygotes,
 }
 
-/// Whose interpreter, and which.
+/// Key of a spare: its tenant, kind of sandbox and program.
 #[derive(Clone)]
 struct Spare {
     tenant: String,
@@ -69,20 +69,21 @@ impl Spare {
     }
 }
 
-/// What is known of a program.
+/// Forecast and state of a program.
 struct Demand {
     of: Spare,
     forecast: Forecast,
-    /// One did not start, or died: none is started before a lease of it has gone well.
+    /// A spare of it did not start, or died: none is started before a lease of it has ended well.
     given_up: bool,
-    /// One is being made, or what it is forked from: it is not kept yet.
+    /// A spare of it, or its zygote, is being started and not in the table yet.
     is_starting: bool,
-    /// Memory of the last one.
+    /// Memory of its last spare, bytes.
     bytes: u64,
 }
 
 impl Demand {
-    /// Nobody of it waits for now: a memory of it keeps no image mounted, and without its image it cannot be started.
+    /// Releases its image while no spare of it should wait: an entry must keep no image mounted, and without its image
+    /// the program cannot be started.
     fn let_go(&mut self) {
         if !self.of.program.held.is_nothing() {
             self.given_up = true;
@@ -95,27 +96,27 @@ impl Demand {
 }
 
 struct Table {
-    /// Ready or starting, oldest first. At most `limit`.
+    /// Spares, ready or starting, oldest first. At most `limit`.
     kept: VecDeque<(Spare, Worker)>,
-    /// Who ran last is the last one.
+    /// Programs, the one whose lease began or ended last at the end.
     demands: VecDeque<Demand>,
     limit: usize,
-    /// Others need the memory: none is started.
+    /// Other processes need the memory: no spare is started.
     short: bool,
     closed: bool,
 }
 
-/// What is to be done next.
+/// Next actions of the keeper.
 struct Turn {
-    /// With the memory that it will take.
+    /// The spare to start, with the memory that it will need.
     start: Option<(Spare, u64)>,
     gone: Vec<Worker>,
-    /// When to look again, without an event.
+    /// Time of the next look, without an event.
     again: Option<Duration>,
 }
 
 impl Spares {
-    /// None yet, and never more than `most`.
+    /// Makes an empty set, which never has more than `most`.
     pub fn new(launcher: Launcher, memory: Arc<IdleMemory>, most: usize) -> Self {
         let zygotes = Zygotes::new(launcher.clone());
         Self {
@@ -140,7 +141,7 @@ impl Spares {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One that is ready or, failing that, one that soon will be.
+    /// Takes a spare that is ready or, if there is none, one that soon will be.
     pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<Worker> {
         let mut table = self.table();
         let fits =
@@ -153,7 +154,7 @@ impl Spares {
         table.kept.remove(at).map(|(_, worker)| worker)
     }
 
-    /// A lease with so many workers begins.
+    /// Records that a lease of this many workers began.
     pub fn lease_began(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, workers: usize) {
         let of = Spare::of(tenant, sandbox, program);
         let now = self.begun.elapsed();
@@ -165,7 +166,7 @@ impl Spares {
             is_starting: false,
             bytes: 0,
         });
-        // What the last lease kept mounted may be gone.
+        // The image that the last lease kept mounted may be gone.
         demand.of = of;
         demand.forecast.arrived(now, workers);
         if table.demands.len() == PROGRAMS_MAX {
@@ -176,7 +177,8 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// It is over; `well`: all of them came up. How many spares are to wait for the next one, and when.
+    /// Records that a lease ended; `well`: all its workers came up. Returns how many spares should wait for the next
+    /// lease, and when.
     pub fn lease_over(
         &self,
         tenant: &str,
@@ -199,12 +201,12 @@ impl Spares {
         Some((left, stay))
     }
 
-    /// How many it keeps at most.
+    /// Most spares that it keeps.
     pub fn limit(&self) -> usize {
         self.table().limit
     }
 
-    /// Sandboxes, process ids and resident memory.
+    /// Sandboxes, pids and resident memory of all spares.
     pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let table = self.table();
         let workers = table.kept.iter();
@@ -213,7 +215,7 @@ impl Spares {
             .collect()
     }
 
-    /// Keeps no more than this from now on.
+    /// Keeps no more than this many from now on.
     pub fn keep(&self, limit: usize) {
         let limit = limit.min(self.most);
         let mut table = self.table();
@@ -228,7 +230,8 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Gives all memory back that it borrows, and borrows none until told that there is enough again. How many were killed.
+    /// Kills all spares to give their memory back, and starts none until [`Spares::borrow_again`]. Returns how many
+    /// were killed.
     pub fn give_back(&self) -> usize {
         let mut table = self.table();
         table.short = true;
@@ -239,7 +242,7 @@ impl Spares {
         spares + self.zygotes.give_back()
     }
 
-    /// There is memory again.
+    /// Allows starts again, because there is enough memory.
     pub fn borrow_again(&self) {
         let was_short = std::mem::take(&mut self.table().short);
         if was_short {
@@ -248,7 +251,7 @@ impl Spares {
         }
     }
 
-    /// Kills them, and starts no more.
+    /// Kills all spares, and starts no more.
     pub fn close(&self) {
         let mut table = self.table();
         table.closed = true;
@@ -261,10 +264,10 @@ impl Spares {
         self.changed.notify_one();
     }
 
-    /// Starts what is to wait, one after the other, and kills what no longer is, until they are closed. Who takes long goes on beside the
-    /// next ones.
+    /// Starts missing spares, one after the other, and kills superfluous ones, until the set is closed. A start that
+    /// takes long goes on beside the next ones.
     pub async fn keep_them(self: Arc<Self>) {
-        // What is under way when this ends is given up.
+        // Starts that are under way when this ends are given up.
         let mut beside = JoinSet::new();
         loop {
             while beside.try_join_next().is_some() {}
@@ -282,7 +285,7 @@ impl Spares {
             match turn.start {
                 Some((kind, bytes)) if beside.len() < BESIDE_MAX && self.memory.has_room(bytes) => {
                     let mut start = Box::pin(Arc::clone(&self).start(kind));
-                    // So that starts do not pile up.
+                    // Waits, so that starts do not pile up.
                     if timeout(READY_LIMIT, &mut start).await.is_err() {
                         beside.spawn(start);
                     }
@@ -319,7 +322,7 @@ impl Spares {
         let worker = match started {
             Ok(worker) => worker,
             Err(error) => {
-                // Whoever asks for such a worker will hear why there is none.
+                // The next lease of this program reports the reason.
                 self.table().know(&kind, |demand| {
                     demand.given_up = true;
                     demand.is_starting = false;
@@ -365,7 +368,8 @@ impl Table {
         }
     }
 
-    /// What is to be started, and takes from what is kept what is too much, the oldest first: who ran last comes back soonest.
+    /// Returns what to start, and removes superfluous spares, oldest first. Programs whose leases ran last have
+    /// precedence, because they return soonest.
     #[must_use]
     fn turn(&mut self, now: Duration) -> Turn {
         let mut turn = Turn {
@@ -405,7 +409,7 @@ impl Table {
             own.append(&mut stays);
             stays = own;
         }
-        // Of programs that are forgotten.
+        // Spares of programs that are forgotten.
         turn.gone.extend(self.kept.drain(..).map(|(_, worker)| worker));
         self.kept = stays;
         turn

@@ -1,4 +1,4 @@
-//! How one lease began, step by step: what each of its workers took, and whether it had waited for the lease.
+//! Start of one lease, step by step: the durations for each of its workers, and whether they had waited for the lease.
 
 use crate::active_lease::ActiveLease;
 use crate::node::Node;
@@ -8,22 +8,22 @@ use hotlease_wire::session::{StartPhases, StartSteps};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Where a worker came from.
+/// Origin of a worker.
 pub(crate) enum Came {
-    /// It was ready, and waited; what is to be said of a zygote, if anything.
+    /// It was ready and waited; the text says why no zygote was used, if that matters.
     Warm(String),
-    /// It was being started for whoever comes next.
+    /// It was being started for the next lease.
     Unready,
-    /// It was started for the lease, for this reason.
+    /// It was started for this lease, for this reason.
     Cold(String),
-    /// It was forked from a zygote for the lease, for this reason.
+    /// It was forked from a zygote for this lease, for this reason.
     Forked(String),
 }
 
-/// Of a worker whose imports were there before it was.
+/// Text for a worker that was forked after the imports.
 const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
 
-/// How an incarnation came up.
+/// Start of an incarnation, with its durations.
 #[derive(Default)]
 pub(crate) struct Start {
     phases: Mutex<StartPhases>,
@@ -32,7 +32,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// Its worker serves, and came so; it was asked for at `begun`, and ready at `ready`.
+    /// Records that its worker serves; the worker was requested at `begun`, and ready at `ready`.
     pub fn up(&self, lease: &ActiveLease, worker: &Worker, came: &Came, (begun, ready): (Instant, Instant)) {
         let start_us = us(ready.duration_since(begun));
         let warm = matches!(came, Came::Warm(_));
@@ -68,27 +68,27 @@ impl Start {
         let _ = self.up.set(Instant::now());
     }
 
-    /// Whether it ever served.
+    /// Whether its worker has ever served.
     pub fn was_up(&self) -> bool {
         self.up.get().is_some()
     }
 
-    /// A client has a connection to it.
+    /// Records that a client has connected to it.
     pub fn connected(&self) {
         if let Some(up) = self.up.get() {
-            // The first one's time counts.
+            // The first connection's time counts.
             let _ = self.connect.set(up.elapsed());
         }
     }
 
-    /// Where its start's time went.
+    /// Durations of the steps of its start.
     pub fn phases(&self) -> StartPhases {
         self.phases.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 impl ActiveLease {
-    /// A worker that waits for such a lease, if there is one, and where the lease's worker comes from.
+    /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.
     pub fn waiting_worker(&self, node: &Node) -> (Option<Worker>, Came) {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let (taken, why) = match &self.terms.program {
@@ -127,8 +127,8 @@ impl ActiveLease {
         (taken, came)
     }
 
-    /// What was forked from its program's zygote did not come up, for this reason, and nor would the next one: it is all the same. Its
-    /// worker is started as ever.
+    /// Gives up the zygote of its program, because a fork did not come up, for this reason: the next fork would fail in
+    /// the same way. Its worker is then started without a zygote.
     pub fn give_up_zygote(&self, node: &Node, why: &str) -> Came {
         if let Some(program) = &self.terms.program {
             let why = format!("what is forked from its zygote does not come up: {why}");
@@ -138,11 +138,11 @@ impl ActiveLease {
         Came::Cold("the worker that was forked for it did not come up".into())
     }
 
-    /// A worker of its own, forked from a zygote where there is one.
+    /// Starts a worker for it, by a fork from a zygote where there is one.
     pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, NotStarted> {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let program = self.terms.program.as_ref();
-        // What a zygote and its workers see is what every lease of their program sees.
+        // A zygote and its workers have the same access as every lease of their program, so it must be none.
         if self.terms.reach.is_nothing()
             && let (Some(program), Came::Cold(why)) = (program, &mut *came)
         {
@@ -164,7 +164,7 @@ impl ActiveLease {
         Ok(worker)
     }
 
-    /// How it began, as far as it has.
+    /// Durations and origins of its start, as far as known.
     pub fn start(&self) -> LeaseStart {
         let mut start = LeaseStart {
             sandbox: self.terms.sandbox.to_string(),
@@ -203,7 +203,7 @@ impl ActiveLease {
             start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
         }
         start.grant_ns = start.grant_ns.map(|grant| grant + configure);
-        // What imports are for an interpreter, its library is for a native worker.
+        // For a native worker, loading the library takes the place of an interpreter's imports.
         start.imports_ns = start.imports_ns.or(self.loading.get().copied().map(ns));
         start
     }

@@ -1,5 +1,5 @@
-//! How leases began: why there was no interpreter for one that asked for it, and where the time of its start went, for those who
-//! ask later. Bounded: programs and ended leases that came long ago are forgotten.
+//! Record of how leases began, for later queries: why no interpreter waited for a lease, and the durations of its
+//! start. Bounded: programs and ended leases of long ago are forgotten.
 
 use crate::active_lease::ActiveLease;
 use crate::forecast::Stay;
@@ -11,16 +11,16 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Programs that are remembered.
+/// Most programs that are remembered.
 const PROGRAMS_MAX: usize = 256;
 
-/// See the module.
+/// Record of how leases began.
 #[derive(Default)]
 pub(crate) struct Starts(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    /// Who ran last is the last one.
+    /// Programs, the one whose lease ran last at the end.
     programs: VecDeque<Known>,
     ended: VecDeque<(LeaseId, LeaseStart)>,
 }
@@ -30,14 +30,14 @@ struct Known {
     tenant: String,
     sandbox: Kind,
     program: Arc<Program>,
-    /// When the last lease was over, how many spares were to wait for the next one, and when.
+    /// End of its last lease: the time, how many spares were to wait for the next lease, and when.
     left: Option<(Instant, usize, Stay)>,
-    /// Spares that were taken since.
+    /// Spares that were taken since then.
     taken: usize,
 }
 
 impl Table {
-    /// What is known of a program, from now on as the one that ran last.
+    /// Finds a program, and marks it as the one that ran last.
     fn known(&mut self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Option<&mut Known> {
         let is =
             |known: &Known| known.tenant == tenant && known.sandbox == sandbox && *known.program == **program;
@@ -53,14 +53,14 @@ impl Starts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A spare of this program was taken.
+    /// Records that a spare of this program was taken.
     pub fn taken(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) {
         if let Some(known) = self.table().known(tenant, sandbox, program) {
             known.taken += 1;
         }
     }
 
-    /// Why there was none. From now on the program is known. `limit`: spares that the node keeps.
+    /// Reason why there was no spare, for the client; remembers the program. `limit`: most spares that the node keeps.
     pub fn missed(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, limit: usize) -> String {
         let mut table = self.table();
         let Some(known) = table.known(tenant, sandbox, program) else {
@@ -70,7 +70,7 @@ impl Starts {
             table.programs.push_back(Known {
                 tenant: tenant.to_owned(),
                 sandbox,
-                // A memory of it keeps no image mounted.
+                // The entry must keep no image mounted.
                 program: Arc::new(Program {
                     held: Held::default(),
                     ..(**program).clone()
@@ -83,14 +83,14 @@ impl Starts {
         known.why(limit, Instant::now())
     }
 
-    /// A lease of this program is over, and so many spares are to wait for the next one.
+    /// Records that a lease of this program has ended, and that this many spares should wait for the next one.
     pub fn left(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, (spares, stay): (usize, Stay)) {
         if let Some(known) = self.table().known(tenant, sandbox, program) {
             (known.left, known.taken) = (Some((Instant::now(), spares, stay)), 0);
         }
     }
 
-    /// A lease is over: how it began is kept as long as its end is.
+    /// Keeps the record of an ended lease, for as long as the book keeps its end.
     pub fn keep(&self, lease: &ActiveLease) {
         let start = lease.start();
         let mut table = self.table();
@@ -100,7 +100,7 @@ impl Starts {
         table.ended.push_back((lease.id, start));
     }
 
-    /// How a lease began that is over.
+    /// Record of how an ended lease began.
     pub fn of_ended(&self, lease: LeaseId) -> Option<LeaseStart> {
         let table = self.table();
         let found = table.ended.iter().rev().find(|(id, _)| *id == lease);

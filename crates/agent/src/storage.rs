@@ -1,17 +1,17 @@
-//! Object storage that functions reach through the agent: with keys of their lease's own, never with the site's.
+//! Object storage that functions reach through the agent: with keys of their lease, never with the site's keys.
 //!
 //! ```text
 //! function ── signed with the lease's keys ──► agent: whose keys, which object, may it? ── signed with the site's ──► store
 //! ```
 //!
-//! A function in a network of its own finds the agent at a port of its loopback, whose listener the nursery has handed out; one on the
-//! host's network at a port of the host's loopback, where all leases come in and are told apart by their keys. What a request asks for
-//! is read and judged in [`hotlease_s3`]; here are files, sockets and leases.
+//! A function in a network of its own finds the agent at a port of its loopback, whose listener the nursery has handed
+//! out. A function on the host's network finds it at a port of the host's loopback, which all leases share; their keys
+//! tell them apart. [`hotlease_s3`] reads and judges requests; this module has files, sockets and leases.
 //!
-//! * `site` — the operator's file: stores, and who is granted what of them.
+//! * `site` — the operator's file: stores, and grants to tenants.
 //! * `keys` — the site's keys of a store.
-//! * `lease` — the keys and places of one lease, until it is over.
-//! * `door` — connections: how many, for how long.
+//! * `lease` — keys and prefixes of one lease, until it ends.
+//! * `door` — connections: limits on their number and time.
 //! * `passing` — one request, and its answer.
 
 mod door;
@@ -38,23 +38,23 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
-/// How long a store may take to accept a connection.
+/// Time in which a store must accept a connection.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
-/// See the module. Without a site's file it refuses whatever is asked for.
+/// Access to object storage. Without a site's file it refuses every request.
 pub(crate) struct Storage {
     open: Option<Arc<Open>>,
-    /// Of the host's loopback.
+    /// Acceptor on the host's loopback.
     door: Option<AbortHandle>,
 }
 
-/// What connections share.
+/// State that connections share.
 pub(super) struct Open {
     site: Site,
-    /// Where leases on the host's network come in.
+    /// Address for leases on the host's network.
     address: SocketAddr,
     client: reqwest::Client,
-    /// Leases that are not over, by the ids of their keys.
+    /// Leases that have not ended, by the ids of their keys.
     leases: Mutex<HashMap<String, Weak<LeaseStorage>>>,
 }
 
@@ -77,29 +77,29 @@ impl Open {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lease whose keys are called so, if it is not over.
+    /// The lease that owns these keys, if it has not ended.
     pub(super) fn lease(&self, id: &str) -> Option<Arc<LeaseStorage>> {
         self.leases().get(id)?.upgrade()
     }
 }
 
-/// Who asks for storage, in which sandbox.
+/// Party that asks for storage, and its sandbox.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asker<'a> {
     /// Its tenant.
     pub tenant: &'a str,
-    /// Whether that is the agent's own user.
+    /// Whether its tenant is the agent's own user.
     pub is_own: bool,
-    /// The kind of its sandbox.
+    /// Kind of its sandbox.
     pub kind: Kind,
-    /// Whether that shares the host's network.
+    /// Whether its sandbox shares the host's network.
     pub network: bool,
-    /// The machine's name, as operators say it.
+    /// Name of the host, as its operator has set it.
     pub node: &'a str,
 }
 
 impl Storage {
-    /// With what the file grants; none: nothing.
+    /// Opens access as the file grants it; `None`: no access.
     pub async fn open(file: Option<&Path>) -> Result<Self, AgentError> {
         let Some(file) = file else {
             return Ok(Self {
@@ -111,11 +111,11 @@ impl Storage {
             what: format!("--sandbox-storage {}: {why}", file.display()),
         };
         let site = Site::load(file).map_err(failed)?;
-        // Whoever was first in this process has chosen it for all.
+        // Fails if another part of this process has set the provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = match site.has_tls() {
             true => reqwest::Client::builder(),
-            // Which does without the system's certificates, where there may be none.
+            // Does without the system's certificates, which may be missing.
             false => reqwest::Client::builder().tls_certs_only([]),
         };
         let client = client
@@ -141,7 +141,7 @@ impl Storage {
         })
     }
 
-    /// What a lease gets that asks for these places; none: it asks for nothing.
+    /// Storage for a lease that asks for these prefixes; `None`: it asks for none.
     pub fn of_lease(&self, asked: &[String], asker: Asker<'_>) -> Result<Option<Arc<LeaseStorage>>, Refusal> {
         if asked.is_empty() {
             return Ok(None);
@@ -201,7 +201,7 @@ impl Storage {
         Ok(Some(LeaseStorage::new(open, (places, stores), inside)))
     }
 
-    /// Accepts at a listener of a sandbox's own network, for one lease, until that is over or `gone` resolves.
+    /// Accepts connections of one lease at a listener in a sandbox's network, until the lease ends or `gone` resolves.
     pub fn serve(
         &self,
         listener: OwnedFd,

@@ -1,5 +1,6 @@
-//! Swapping: what functions have left in an idle worker is written to a file system that several nodes see, and restored in the worker
-//! of the next lease that asks for it, here or elsewhere. The worker ends, so its memory is free at once.
+//! Swapping: the state that functions have left in an idle worker is saved to a file system that several nodes see, and
+//! restored in the worker of the next lease that asks for it, here or on another node. The worker ends, so its memory
+//! is free at once.
 //!
 //! ```text
 //!  lease with a state ── begins ──► hold (a lock) ─► restore: file ══ pipe ══► worker's restore function ─► serves
@@ -8,11 +9,11 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `folder` | files: who has a state, who takes it, how a whole one comes to be |
-//! | `listing` | which there are, and which are too old |
+//! | `folder` | files: who holds a state, and how a state is written completely |
+//! | `listing` | states that exist, and those that are too old |
 //! | `passing` | bytes to and from a worker |
 //! | `keeping` | the state of one worker, from its lease's beginning to its end |
-//! | `idle` | whose worker goes when |
+//! | `idle` | the choice of workers to swap out |
 
 mod folder;
 mod idle;
@@ -38,30 +39,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a worker may take to save its state at most: the end of its lease waits for it.
+/// Longest limit for saving a state: the end of its lease waits for it.
 const LIMIT_MAX: Duration = Duration::from_secs(60);
 
-/// Where states of workers are saved, and when.
+/// Storage for saved states of workers, and its limits.
 #[derive(Debug, Clone)]
 pub struct SwapOptions {
-    /// A directory on a file system that the nodes share which leases may move between. Each tenant gets a folder in it that the
-    /// agent's user alone may enter. No default.
+    /// A directory on a file system that is shared by the nodes that leases may move between. Each tenant gets a folder
+    /// in it that only the agent's user may enter. No default.
     pub directory: PathBuf,
-    /// How long a worker with a state may be idle before it is swapped out (default: as long as its lease lives; sooner where
-    /// memory is short, or the node is given back).
+    /// Time that a worker with a state may be idle before it is swapped out (default: as long as its lease lives;
+    /// sooner if memory is short, or the node is given back).
     pub after: Option<Duration>,
-    /// How long a worker may take to save its state (default: 2 s; 100 ms to 60 s).
+    /// Time in which a worker must save its state (default: 2 s; 100 ms to 60 s).
     pub limit: Duration,
-    /// Bytes of one state (default: 1 GiB).
+    /// Most bytes of one state (default: 1 GiB).
     pub state_bytes: u64,
-    /// Bytes of all states of one tenant (default: 16 GiB).
+    /// Most bytes of all states of one tenant (default: 16 GiB).
     pub tenant_bytes: u64,
-    /// How long a state is kept that nobody asks for (default: 7 days).
+    /// Time for which a state is kept that no lease asks for (default: 7 days).
     pub keep: Duration,
 }
 
 impl SwapOptions {
-    /// The defaults.
+    /// Options with their defaults.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -85,7 +86,8 @@ impl SwapOptions {
     }
 }
 
-/// A directory in which others may rename what is not theirs would let them give a tenant another one's state.
+/// Refuses a directory in which other users may rename files of the agent: they could give a tenant another tenant's
+/// state.
 fn check_directory(directory: &Path) -> Result<(), String> {
     let shown = directory.display();
     let there = fs::metadata(directory).map_err(|error| format!("the swap directory {shown}: {error}"))?;
@@ -100,7 +102,7 @@ fn check_directory(directory: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Which state a request asks for, if any.
+/// The state that a request asks for, if any.
 pub(crate) fn wanted(
     options: Option<&SwapOptions>,
     request: &AcquireRequest,
@@ -146,15 +148,15 @@ pub(crate) fn wanted(
     }))
 }
 
-/// How much longer than of others the end of a lease with a state may take.
+/// Additional time that the end of a lease with a state may take.
 pub(crate) fn ending_limit(options: Option<&SwapOptions>) -> Duration {
     options.map_or(Duration::ZERO, |options| options.limit + keeping::FILES_LIMIT)
 }
 
-/// Of a library that cannot be asked for its state.
+/// Refusal of a library that does not declare how its state is saved.
 const UNDECLARED: &str = "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing of it ran";
 
-/// Refuses a library that is not the one that a lease of native workers with this state was taken for. Before any of it runs.
+/// Refuses a library that does not fit the state of its lease of native workers, before any of its code runs.
 pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal> {
     let rejected = |why: &str| Err(Refusal::CodeRejected { why: why.into() });
     match &code.state {
@@ -166,8 +168,8 @@ pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal>
     }
 }
 
-/// What a state belongs to: code and packages that understand it. Not the folder where a client stands, nor the rest of its
-/// environment, which is another one in each terminal.
+/// Hash of the code and packages that understand a state. Excludes the client's current folder and the rest of its
+/// environment, which differ between terminals.
 fn program_of(python: &PythonRuntime) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);
@@ -182,9 +184,10 @@ fn program_of(python: &PythonRuntime) -> [u8; 32] {
     )
 }
 
-/// The same of a library: whoever declares this format, on this kind of processor, understands it.
+/// Hash of a library's state format: any library that declares this format, on this kind of processor, understands the
+/// state.
 fn program_of_library(format: &str) -> [u8; 32] {
-    // The first word is no image's hash, so that no Python program is the same.
+    // The first word is no image's hash, so no Python program has the same hash.
     hash(["function library", std::env::consts::ARCH, format].into_iter())
 }
 

@@ -1,7 +1,7 @@
-//! What slots have used: from the usage blocks, made plausible.
+//! Usage of slots: read from the usage blocks, and made plausible.
 //!
-//! A worker writes its block itself and can write nonsense. Allocated time is our own; what a slot says
-//! about polling and computing is believed up to that, and what is billed never shrinks.
+//! A worker writes its block itself and can write nonsense. The agent measures allocated time itself; the slot's
+//! figures for polling and computing are believed up to that, and billed totals never shrink.
 
 use hotlease_fabric::clock::monotonic_ns;
 use hotlease_fabric::usage::{UsageBlock, UsedByFunction};
@@ -13,7 +13,7 @@ pub(crate) fn slot_time(slots: usize, held: Duration) -> u64 {
     u64::try_from(held.as_nanos().saturating_mul(slots as u128)).unwrap_or(u64::MAX)
 }
 
-/// Of a worker that has no block yet.
+/// Usage of a worker that has no block yet.
 pub(crate) fn only_allocated(allocated_ns: u64) -> UsageTotals {
     UsageTotals {
         allocated_ns,
@@ -21,22 +21,22 @@ pub(crate) fn only_allocated(allocated_ns: u64) -> UsageTotals {
     }
 }
 
-/// Of a worker that may be running functions, which are counted when they return.
+/// Usage of a worker that may be running functions, which count when they return.
 pub(crate) fn of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, None)
 }
 
-/// Of a worker that is gone: the function that it died in counts until now.
+/// Usage of a worker that is gone: the function that it died in counts until now.
 pub(crate) fn of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, Some(monotonic_ns()))
 }
 
-/// What each function has used, as the worker says, of one that lives.
+/// Usage by function of a living worker, as the worker reports it.
 pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<UsedByFunction> {
     functions(block, None)
 }
 
-/// The same of one that is gone: the function that it died in counts until now.
+/// Usage by function of a worker that is gone: the function that it died in counts until now.
 pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<UsedByFunction> {
     functions(block, Some(monotonic_ns()))
 }
@@ -76,7 +76,7 @@ fn totals(block: &UsageBlock, allocated_ns: u64, died_ns: Option<u64>) -> UsageT
     totals
 }
 
-/// Adds what a worker used to what its lease has used; allocated time is the lease's own.
+/// Adds a worker's usage to that of its lease; allocated time is the lease's own.
 pub(crate) fn add(lease: &mut UsageTotals, worker: UsageTotals) {
     lease.hot_ns = lease.hot_ns.saturating_add(worker.hot_ns);
     lease.compute_ns = lease.compute_ns.saturating_add(worker.compute_ns);

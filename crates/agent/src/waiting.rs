@@ -1,4 +1,4 @@
-//! Who waits for leases on this node: as many workers as leases say that are likely to come, in memory that nobody needs.
+//! Waiting workers of this node: as many as leases are likely to need, in idle memory.
 
 use crate::active_lease::ActiveLease;
 use crate::agent::POOL_MAX;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Once somebody has waited for memory, this long nobody waits in it.
+/// After memory was short, no worker waits for at least this time.
 const SHORT_AT_LEAST: Duration = Duration::from_secs(10);
 
-/// How often the pool is made smaller for want of leases.
+/// Interval at which pools shrink if no leases come.
 const FORGET_EVERY: Duration = Duration::from_secs(60);
 
-/// Whether the node's memory is short; who waits, waits in what is idle of it.
+/// Record whether the node's memory is short; waiting workers use only idle memory.
 pub(crate) struct Borrowing {
     memory: Arc<IdleMemory>,
     short_at_least: Duration,
@@ -39,7 +39,7 @@ impl Borrowing {
     /// Calls `changed` whenever memory becomes short, and when there is enough again.
     pub async fn watch(&self, mut changed: impl FnMut(bool)) {
         loop {
-            // A new one each time: what an older one has to say is known.
+            // A new alarm each time: the report of an older one is already handled.
             let mut alarm = self.memory.alarm();
             Self::until_rung(&mut alarm, LOOK_EVERY, || self.memory.is_short()).await;
             let since = Instant::now();
@@ -53,7 +53,7 @@ impl Borrowing {
         }
     }
 
-    /// Until the alarm rings, or what is looked at now and then says the same.
+    /// Waits until the alarm rings, or a periodic look finds that memory is short.
     async fn until_rung(alarm: &mut Alarm, every: Duration, is_short: impl Fn() -> bool) {
         while !is_short() {
             tokio::select! {
@@ -65,7 +65,7 @@ impl Borrowing {
 }
 
 impl Node {
-    /// As many workers wait as leases are likely to come.
+    /// Sets how many workers wait: as many as leases are likely to need.
     pub(crate) fn keep_waiting(&self, tables: &Tables) {
         let most = match tables.book.availability() {
             Availability::Serving => tables.book.offered_cores() as usize,
@@ -77,7 +77,7 @@ impl Node {
         self.spares.keep(most);
     }
 
-    /// A lease of so many workers was granted.
+    /// Records that a lease of this many workers was granted.
     pub(crate) fn note_beginning(&self, lease: &ActiveLease, workers: usize) {
         let terms = &lease.terms;
         match &terms.program {
@@ -90,7 +90,8 @@ impl Node {
         }
     }
 
-    /// It is over. If its workers were interpreters, and all came up, the next lease finds some like them.
+    /// Records that a lease has ended. If its workers were interpreters and all came up, spares wait for the next
+    /// lease.
     pub(crate) fn leave_spares(&self, lease: &ActiveLease) {
         self.starts.keep(lease);
         let terms = &lease.terms;
@@ -111,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Gives the memory of who waits back as soon as others wait for it.
+    /// Gives the memory of waiting workers back as soon as other processes wait for it.
     pub(crate) async fn keep_borrowing(self: Arc<Self>) {
         let changed = |short| {
             let begin = Instant::now();
@@ -120,7 +121,7 @@ impl Node {
                 self.pools.iter().for_each(|pool| pool.keep(0));
                 let interpreters = self.spares.give_back();
                 let took = begin.elapsed();
-                // Once more in turn with whoever looked before it was short.
+                // Again under the lock: a step may have looked before memory was short.
                 self.keep_waiting(&self.tables());
                 tracing::info!(
                     native,
@@ -134,7 +135,7 @@ impl Node {
                 self.keep_waiting(&self.tables());
             }
         };
-        // Leases that do not come are no event.
+        // A lack of leases causes no event.
         let forget = async {
             loop {
                 sleep(FORGET_EVERY).await;

@@ -1,5 +1,5 @@
-//! What has to happen although nobody asks: expiry, the end of functions that ignore their deadline, and the log of
-//! invocations that failed.
+//! Periodic tasks: expiry of leases, the end of functions that ignore their deadline, and the log of failed
+//! invocations.
 
 use crate::cause::KillReason;
 use crate::failures;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-/// How long a function has to react to its cancel flag.
+/// Time that a function has to react to its cancel flag.
 const GRACE: Duration = Duration::from_millis(50);
-/// How often deadlines are looked at while there are leases. A worker's slots show what they run in
-/// memory and tell nobody, as telling would cost each invocation; so looking is all there is.
+/// Interval at which deadlines are checked while there are leases. A worker's slots show in memory what they run and
+/// report it to no process, because a report would cost each invocation time; so the memory must be polled.
 const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// Ends leases when they expire.
@@ -29,9 +29,9 @@ pub(crate) async fn expire_leases(node: Arc<Node>) {
             }
         };
         tokio::select! {
-            // Never refused: it only says that time passed.
+            // Cannot be refused: it only says that time has passed.
             () = due => drop(node.step(Event::Tick)),
-            // The sender lives in the node, which lives in this task.
+            // The sender lives in the node, which this task keeps alive.
             _ = expiry.changed() => {}
         }
     }
@@ -43,7 +43,7 @@ pub(crate) async fn enforce_deadlines(node: Arc<Node>) {
     let mut looks = interval(LOOK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Fails never, as above; costs nothing while no lease is active.
+        // Cannot fail, as above; costs nothing while no lease is active.
         let _ = active.wait_for(|leases| *leases > 0).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -66,7 +66,7 @@ fn overdue(incarnation: &Incarnation, now_ns: u64) -> Option<KillReason> {
         if !is_late(seen.deadline_ns) {
             return None;
         }
-        // The block is not read at one instant: seen twice alike, it is no mix of two invocations.
+        // The block is not read at one instant: if two reads are equal, they are no mix of two invocations.
         let again = incarnation.running_in(slot)?;
         (again == seen).then_some(KillReason::Deadline {
             function: seen.function,

@@ -1,7 +1,7 @@
-//! One worker process and the conversation with it.
+//! A worker process, with the orders to it and its answers.
 //!
-//! Orders are sent by whoever has one; a task reads the answers and hands each to the order that it
-//! belongs to, in turn. A worker that says anything else, or closes its control socket, is killed.
+//! Any task may send an order; one task reads the answers and hands each to the order that it belongs to, in turn. A
+//! worker that sends anything else, or closes its control socket, is killed.
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
@@ -17,35 +17,36 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::timeout;
 
-/// Orders that one worker has not answered yet.
+/// Most orders that one worker has not answered yet.
 const UNANSWERED_MAX: usize = 64;
-/// How long a started worker may take to be ready.
+/// Time in which a started worker must be ready.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(5);
-/// How much longer, if it has to boot a machine first: without the processor's help that takes a hundred times what it takes with it.
+/// Additional time if it has to boot a virtual machine first: without the processor's help that takes a hundred times
+/// as long.
 pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Processes started at a time: more would only make threads that wait for the kernel.
+/// Limits how many processes are started at a time: more would only make threads that wait for the kernel.
 static STARTS: Semaphore = Semaphore::const_new(8);
-/// How long a worker may go on after it closed its control socket.
+/// Time for which a worker may go on after it closed its control socket.
 const DYING_LIMIT: Duration = Duration::from_millis(100);
 
-/// How far a worker is.
+/// Stage of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Readiness {
     Starting,
     Ready,
-    /// It says itself why it will never be.
+    /// It reports itself why it will never be ready.
     Refused(String),
     /// Its control socket is closed; the process is gone or being killed.
     Closed,
 }
 
-/// Why there is no worker.
+/// Reason why a worker did not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NotStarted {
     pub why: String,
-    /// It lies in what was to be started, or in what the node has: the next one would fail alike. Else something was short or slow,
-    /// as far as anybody knows.
+    /// Whether the next start would fail in the same way, because the cause is the program or the node. Otherwise, as
+    /// far as known, a resource was short or slow.
     pub lasts: bool,
 }
 
@@ -89,12 +90,12 @@ impl From<&Exit> for NotStarted {
     }
 }
 
-/// Why an order was not carried out.
+/// Reason why an order was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OrderError {
-    /// The worker says why not; nothing changed.
+    /// The worker reports the reason; nothing changed.
     Failed(String),
-    /// The worker is gone or going.
+    /// The worker is gone or ending.
     Died,
     /// No answer in time. The worker is still there.
     Silent,
@@ -104,12 +105,12 @@ pub(crate) enum OrderError {
 pub(crate) struct Sent(Result<oneshot::Receiver<Answer>, OrderError>);
 
 impl Sent {
-    /// Whether it is on its way.
+    /// Whether the order was sent.
     pub fn is_sent(&self) -> bool {
         self.0.is_ok()
     }
 
-    /// Waits for its answer.
+    /// Waits for the answer.
     pub async fn done(self, limit: Duration) -> Result<(), OrderError> {
         match timeout(limit, self.0?).await {
             Ok(Ok(Answer::Done)) => Ok(()),
@@ -124,7 +125,7 @@ struct Control {
     socket: AsyncSocket,
     unanswered: Mutex<Unanswered>,
     readiness: watch::Sender<Readiness>,
-    /// When it became ready, and by its own word how long its imports had taken, and the boot of a machine of its own.
+    /// Time at which it became ready, and as it reports, the durations of its imports and of the boot of its machine.
     ready: OnceLock<(Instant, Duration, Duration)>,
 }
 
@@ -143,14 +144,15 @@ impl Control {
 pub(crate) struct Worker {
     process: Arc<Process>,
     control: Arc<Control>,
-    /// When its program was running.
+    /// Time at which its program ran.
     begun: Instant,
     is_forked: bool,
     listener: Option<OwnedFd>,
 }
 
 impl Worker {
-    /// Starts one, `program` or a native one; it becomes ready on its own. Off the runtime's threads, because starting blocks.
+    /// Starts a worker, `program` or a native one; it becomes ready on its own. Runs off the runtime's threads, because
+    /// starting blocks.
     pub async fn start(
         launcher: &Launcher,
         sandbox: Kind,
@@ -162,7 +164,8 @@ impl Worker {
         Self::begin(held_by(program), start).await
     }
 
-    /// Starts what workers can be forked from. It takes no orders, but is ready once it has imported what they need.
+    /// Starts a zygote, from which workers can be forked. It accepts no orders, but is ready once it has imported what
+    /// they need.
     pub async fn start_zygote(
         launcher: &Launcher,
         sandbox: Kind,
@@ -173,7 +176,7 @@ impl Worker {
         Self::begin(held_by(Some(program)), start).await
     }
 
-    /// Forks a worker of `program` from one of those.
+    /// Forks a worker of `program` from this zygote.
     pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, NotStarted> {
         let (launcher, zygote) = (launcher.clone(), Arc::clone(&self.process));
         let start = move |control| launcher.fork(&zygote, control);
@@ -182,12 +185,12 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Where its sandbox's way to object storage ends, once.
+    /// Returns, once, the listener of its sandbox's access to object storage.
     pub fn take_listener(&mut self) -> Option<OwnedFd> {
         self.listener.take()
     }
 
-    /// Resolves when it is gone. Not bound to its life.
+    /// Resolves when it is gone. Does not keep the worker alive.
     pub fn gone(&self) -> impl Future<Output = ()> + use<> {
         self.process.gone()
     }
@@ -246,7 +249,7 @@ impl Worker {
         })
     }
 
-    /// Waits until it takes orders; an error says why it never will.
+    /// Waits until the worker is ready for orders; the error says why it never will be.
     pub async fn ready(&self, limit: Duration) -> Result<(), NotStarted> {
         let mut readiness = self.control.readiness.subscribe();
         let settled = timeout(
@@ -265,24 +268,24 @@ impl Worker {
         }
     }
 
-    /// Whether it takes orders now.
+    /// Whether it is ready for orders now.
     pub fn is_ready(&self) -> bool {
         *self.control.readiness.borrow() == Readiness::Ready
     }
 
-    /// Whether it ever took orders.
+    /// Whether it was ever ready for orders.
     pub fn has_been_ready(&self) -> bool {
         self.control.ready.get().is_some()
     }
 
-    /// Where the time of its start went, once it is ready.
+    /// Durations of the steps of its start, once it is ready.
     pub fn steps(&self) -> StartSteps {
         let Some((ready, imports, boot)) = self.control.ready.get().copied() else {
             return StartSteps::default();
         };
         let phases = self.process.phases();
         let whole = ready.saturating_duration_since(self.begun);
-        // A machine boots after it was started. By its own word, which may be anything.
+        // A machine boots after it was started. The worker reported the time, so it may be anything.
         let boot = boot.min(whole);
         let running = whole - boot;
         let imports = imports.min(running);
@@ -296,7 +299,7 @@ impl Worker {
         }
     }
 
-    /// Whether it is gone or going.
+    /// Whether it is gone or ending.
     pub fn is_closed(&self) -> bool {
         matches!(
             *self.control.readiness.borrow(),
@@ -304,7 +307,8 @@ impl Worker {
         )
     }
 
-    /// Resolves when it is ready or closed, and then when it is closed. Not bound to its life.
+    /// Two futures: one resolves when it is ready or closed, the other when it is closed. They do not keep the worker
+    /// alive.
     pub fn milestones(&self) -> (impl Future<Output = ()> + use<>, impl Future<Output = ()> + use<>) {
         let mut starting = self.control.readiness.subscribe();
         let mut living = starting.clone();
@@ -323,7 +327,7 @@ impl Worker {
 
     /// Sends an order.
     pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Sent {
-        // Locked over the send, so that answers are expected in the order in which orders left.
+        // Locked during the send, so that answers are expected in the order in which orders were sent.
         let mut unanswered = self.control.unanswered();
         if !unanswered.open || unanswered.orders.len() >= UNANSWERED_MAX {
             return Sent(Err(OrderError::Died));
@@ -358,12 +362,12 @@ impl Worker {
         self.process.exited().await
     }
 
-    /// Its process id.
+    /// Its pid.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Its resident memory.
+    /// Its resident memory, bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.process.resident_bytes()
     }
@@ -407,7 +411,7 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
             break None;
         }
         match control.unanswered().orders.pop_front() {
-            // Nobody may be waiting any more.
+            // The receiver may be gone.
             Some(order) => drop(order.send(answer)),
             None => break Some("it answered an order that was not given".into()),
         }
@@ -435,7 +439,7 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
                 "worker broke the control protocol; killing it"
             );
         }
-        // Mostly the socket closed because the process is dying; its own end is worth knowing.
+        // Mostly the socket closed because the process is dying; waits a moment, so that its own end is recorded.
         None => drop(timeout(DYING_LIMIT, process.exited()).await),
     }
     process.kill();

@@ -1,8 +1,11 @@
-//! Zygotes: interpreters that have imported what a program names, and from which its workers are forked, each into a sandbox of its own.
+//! Zygotes: interpreters that have imported the modules that a program names, and from which its workers are forked,
+//! each into a sandbox of its own.
 //!
-//! There is one for a tenant's program, started when a lease of it is over, as spares are; a program with other imports, environment or
-//! site is another one. Workers in other kinds of sandbox than `namespace` and `microvm`, and programs that name no imports, have none. In a
-//! `microvm` it is a machine that was saved when it had done them, and what is forked goes on from there. What is forked serves one lease, and is not touched when its zygote goes. A zygote that cannot be is remembered with its reason, and workers start as ever.
+//! A tenant's program has one zygote, started when a lease of it has ended, as spares are; a program with other
+//! imports, another environment or path is another program. Kinds of sandbox other than `namespace` and `microvm`, and
+//! programs that name no imports, have none. In a `microvm` the zygote is a machine that was saved after the imports,
+//! and forks continue from there. A fork serves one lease, and does not end with its zygote. If a zygote cannot be
+//! made, the reason is remembered, and workers start without it.
 
 use crate::python::{self, ZYGOTE};
 use crate::worker::{BOOT_LIMIT, NotStarted, Worker};
@@ -12,24 +15,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// On a node, those that cannot be among them.
+/// Most entries on a node, programs that cannot have a zygote among them.
 const ZYGOTES_MAX: usize = 8;
-/// How long one is kept that nobody needs.
+/// Time for which an entry is kept that is not needed.
 const LIFE: Duration = Duration::from_secs(600);
-/// How long imports may take.
+/// Time in which imports must be done.
 const IMPORT_LIMIT: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// The zygotes of a node.
 pub(crate) struct Zygotes {
     launcher: Launcher,
-    /// Who was used last is the last one. At most `limit`.
+    /// The zygotes, the one used last at the end. At most `limit`.
     kept: Mutex<Kept>,
 }
 
 struct Kept {
     zygotes: VecDeque<Zygote>,
     limit: usize,
-    /// Others need the memory: there are none.
+    /// Other processes need the memory: there are no zygotes.
     short: bool,
 }
 
@@ -44,12 +47,12 @@ struct Zygote {
 #[derive(Clone)]
 enum State {
     Ready(Arc<Worker>),
-    /// Why there is none.
+    /// Reason why there is no zygote.
     Refused(String),
 }
 
 impl Zygotes {
-    /// None yet.
+    /// Makes an empty set.
     pub fn new(launcher: Launcher) -> Self {
         Self {
             launcher,
@@ -65,7 +68,8 @@ impl Zygotes {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker forked from the zygote that there is for this program; an error says why not, and is empty where none would be expected.
+    /// Forks a worker from the zygote of this program. The error says why not, and is empty where no zygote would be
+    /// expected.
     pub async fn fork(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
         if !may_have(sandbox, program) {
             return Err(String::new());
@@ -91,7 +95,7 @@ impl Zygotes {
         }
     }
 
-    /// The same, of one that is started if there is none.
+    /// Forks a worker from the zygote of this program, and starts a zygote first if there is none.
     pub async fn fork_of_any(
         &self,
         tenant: &str,
@@ -104,7 +108,7 @@ impl Zygotes {
         self.fork(tenant, sandbox, program).await
     }
 
-    /// Why there is none for this program, if that is known.
+    /// Reason why there is no zygote for this program, if that is known.
     pub fn why_none(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<String> {
         match self.find(tenant, sandbox, program)? {
             State::Ready(_) => None,
@@ -112,7 +116,7 @@ impl Zygotes {
         }
     }
 
-    /// Sandboxes, process ids and resident memory.
+    /// Sandboxes, pids and resident memory of all zygotes.
     pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
         let kept = self.kept();
         let workers = kept.zygotes.iter().filter_map(|zygote| match &zygote.state {
@@ -122,7 +126,7 @@ impl Zygotes {
         workers.collect()
     }
 
-    /// No more than this from now on, of those that can be at all.
+    /// Keeps no more than this many from now on, and never more than the node's limit.
     pub fn keep(&self, limit: usize) {
         let mut kept = self.kept();
         kept.limit = limit.min(ZYGOTES_MAX);
@@ -131,7 +135,7 @@ impl Zygotes {
         drop(surplus);
     }
 
-    /// Gives all of them up, and has none until told that there is memory again. How many there were.
+    /// Kills all zygotes, and starts none until [`Zygotes::borrow_again`]. Returns how many there were.
     pub fn give_back(&self) -> usize {
         let mut kept = self.kept();
         kept.short = true;
@@ -141,12 +145,12 @@ impl Zygotes {
         gone.iter().filter(are_ready).count()
     }
 
-    /// There is memory again.
+    /// Allows zygotes again, because there is enough memory.
     pub fn borrow_again(&self) {
         self.kept().short = false;
     }
 
-    /// Gives up what nobody has needed for long; when to come again.
+    /// Removes entries that were not needed for long; returns when to look again.
     pub fn look(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut kept = self.kept();
@@ -174,7 +178,7 @@ impl Zygotes {
         {
             zygote.state = State::Refused("it has died".into());
         }
-        // Who cannot be is forgotten after a while, whoever asks meanwhile: it is tried again then.
+        // The entry of a program without a zygote expires even if leases ask for it: a zygote is tried again then.
         if matches!(zygote.state, State::Ready(_)) {
             zygote.used = Instant::now();
         }
@@ -183,7 +187,7 @@ impl Zygotes {
         Some(state)
     }
 
-    /// There is none for this program, for this reason, until that is forgotten.
+    /// Records that this program has no zygote, and the reason, until the entry expires.
     pub fn refuse(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, why: String) {
         self.put(tenant, sandbox, program, State::Refused(why));
     }
@@ -229,7 +233,7 @@ impl Zygotes {
     }
 }
 
-/// How often the node's memory is looked at while there are any.
+/// Interval at which entries are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Zygote {
@@ -238,13 +242,13 @@ impl Zygote {
     }
 }
 
-/// Whether such a program's workers may be forked from a zygote.
+/// Whether workers of such a program may be forked from a zygote.
 fn may_have(sandbox: Kind, program: &Program) -> bool {
     matches!(sandbox, Kind::Namespace | Kind::MicroVm) && python::imports(program).is_some()
 }
 
 impl Kept {
-    /// What is too much, who was needed longest ago first.
+    /// Removes entries beyond the limit, the one that was needed longest ago first.
     #[must_use]
     fn trim(&mut self) -> Vec<Zygote> {
         let limit = if self.short { 0 } else { self.limit };
@@ -335,7 +339,7 @@ mod tests {
         let this = program("/bin/true", "numpy");
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert_eq!(zygotes.give_back(), 0, "what cannot be borrows nothing");
-        // Its imports were under way.
+        // Imports of a zygote were under way when memory became short.
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
         assert!(zygotes.kept().zygotes.is_empty());
         let why = zygotes.fork_of_any("ann", Kind::Namespace, &this).await;

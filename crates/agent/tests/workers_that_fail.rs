@@ -1,4 +1,4 @@
-//! What an agent does with programs that are no workers: everything but serving, without the real worker.
+//! Behaviour of an agent with programs that are no workers: everything except serving, without the real worker.
 
 use hotlease_agent::{AGENT_SOCKET, Agent, AgentConfig, AgentError, CoreChoice, SESSION_SOCKET};
 use hotlease_fabric::runtime_dir::RuntimeDir;
@@ -66,17 +66,17 @@ impl Scene {
         status.into_inner().agent.expect("itself").free_cores
     }
 
-    /// What the agent answers on a new session until it closes it.
+    /// Sends requests on a new session; returns the agent's answers until it closes the session.
     async fn answers(&self, requests: Vec<Vec<u8>>) -> Vec<SessionReply> {
         let path = self.directory.join(SESSION_SOCKET);
         let asked = tokio::task::spawn_blocking(move || {
-            // An agent that stops may be gone before we come: then there are no answers.
+            // An agent that stops may be gone already: then there are no answers.
             let Ok(socket) = Socket::connect(&path) else {
                 return Vec::new();
             };
             socket.set_receive_timeout(Some(LIMIT)).expect("set");
             for request in requests {
-                // The agent may have closed the session already, which is what is looked at below.
+                // The agent may have closed the session already; the answers below show that.
                 let _ = socket.send_bytes(&request, &[]);
             }
             let mut replies = Vec::new();
@@ -116,7 +116,7 @@ async fn a_worker_that_does_not_start_is_told_to_the_client_and_its_core_is_free
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
-    // It lives, and never says that it is ready.
+    // It lives, and never reports that it is ready.
     let mut scene = scene("/bin/cat").await;
     let grant = scene.grant().await.expect("a free core");
     assert_eq!(
@@ -136,7 +136,7 @@ async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
     assert_eq!(stranger.map_err(Refusal::from).err(), Some(Refusal::WrongTenant));
     let begun = Instant::now();
     let ended = scene.client.end_lease(end("")).await.expect("ended").into_inner();
-    // Less than what the worker has to become ready.
+    // Less than the time that the worker has to become ready.
     assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
     assert!(ended.usage.expect("known").allocated_ns > 0);
     assert_eq!(scene.free_cores().await, 1);

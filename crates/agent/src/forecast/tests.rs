@@ -1,4 +1,4 @@
-//! The policy in virtual time: who comes is known here, and not to it.
+//! Tests of the forecast in virtual time: the tests know who arrives when, the forecast does not.
 
 use super::*;
 
@@ -8,11 +8,11 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Numbers that look like chance, and are the same each time.
+/// Pseudo-random numbers, the same each time.
 struct Chance(u64);
 
 impl Chance {
-    /// Greater than 0, at most 1.
+    /// A number greater than 0, at most 1.
     fn next(&mut self) -> f64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -20,25 +20,25 @@ impl Chance {
         ((self.0 >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Times between arrivals that know nothing of each other.
+    /// Exponentially distributed times between arrivals.
     fn gap(&mut self, mean: Duration) -> Duration {
         mean.mul_f64(-self.next().ln())
     }
 }
 
-/// A node with this policy, and a maker of one worker at a time.
+/// A node with this forecast, and a maker of one worker at a time.
 struct World {
     forecast: Forecast,
     now: Duration,
     making: Duration,
-    /// Ready, the maker's next one, and ends of leases that are to come.
+    /// Workers that are ready, the time of the maker's next one, and the ends of running leases.
     ready: usize,
     next: Option<Duration>,
     ends: Vec<Duration>,
     warm: usize,
     cold: usize,
     most: usize,
-    /// Workers that waited, times how long.
+    /// Number of waiting workers, integrated over time, seconds.
     borrowed: f64,
     starts: usize,
 }
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// All that happens up to this time.
+    /// Runs everything that happens up to this time.
     fn until(&mut self, then: Duration) {
         loop {
             let stock = self.forecast.stock(self.now);
@@ -93,7 +93,7 @@ impl World {
         }
     }
 
-    /// A lease of one worker comes.
+    /// Adds a lease of one worker.
     fn lease(&mut self, at: Duration, lasting: Duration) {
         self.until(at);
         self.forecast.arrived(at, 1);
@@ -156,7 +156,7 @@ fn a_steady_rate_finds_19_of_20_warm_with_not_many_more_than_littles_law_says() 
         }
         let share = world.warm as f64 / (world.warm + world.cold) as f64;
         assert!(share > 0.9, "seed {seed}: {share} of leases were warm");
-        // The 95th of a hundred of such counts is 9; the last 32 of them are not all.
+        // The 95th percentile of such counts is 9; the last 32 counts are only a sample.
         assert!(world.most <= 16, "seed {seed}: {} waited", world.most);
     }
 }
@@ -238,7 +238,7 @@ fn leases_that_come_every_five_minutes_are_waited_for_only_when_they_are_due() {
     let mut chance = Chance(3);
     let mut at = ms(0);
     for number in 0..100 {
-        // Some seconds early or late.
+        // Some seconds late.
         at += minutes(5) + Duration::from_secs_f64(10.0 * chance.next());
         if number == 10 {
             world.forget_the_beginning();
@@ -287,7 +287,7 @@ fn what_is_remembered_is_bounded() {
     }
     assert!(forecast.quiet.len() <= ARRIVALS_MAX && forecast.away.len() <= ARRIVALS_MAX);
     assert!(forecast.in_making.len() <= ARRIVALS_MAX);
-    // More ends than beginnings, as nobody should tell it.
+    // More ends than beginnings, which should not happen.
     forecast.ended(ms(10_000), usize::MAX);
     assert_eq!(forecast.in_use, 0);
 }

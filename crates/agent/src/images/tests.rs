@@ -35,7 +35,7 @@ impl Scene {
         Arc::new(opened(&config).await)
     }
 
-    /// A small environment in the store, by its hash; none where nothing can be packed.
+    /// Packs a small environment into the store; returns its hash, or `None` where nothing can be packed.
     fn packed(&self, name: &str) -> Option<String> {
         let tree = self.path(name);
         fs::create_dir_all(tree.join("bin")).expect("made");
@@ -68,7 +68,7 @@ fn why(refused: Result<Arc<Image>, Refusal>) -> String {
     }
 }
 
-/// Mounts it, or says why that is skipped.
+/// Mounts an environment, or says why that is skipped.
 async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
     match images.get(hash, true).await {
         Ok(image) => Some(image),
@@ -114,7 +114,7 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
             "{missing:?}"
         );
     }
-    // A refusal is not kept: what was put right is there.
+    // A refusal is not kept: once the store is corrected, the next request sees that.
     fs::remove_file(scene.stored(&hash)).expect("removed");
     assert!(why(images.get(&hash, true).await).contains("hotlease env pack"));
 }
@@ -143,7 +143,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
         .await
         .expect("it is unmounted");
     assert!(!file.exists());
-    // Mounted again by whoever asks next, without being fetched.
+    // The next request mounts it again, without a fetch.
     fs::remove_file(scene.stored(&hash)).expect("removed");
     assert!(images.get(&hash, true).await.is_ok());
     tokio::time::timeout(LIMIT, images.all_unmounted())
@@ -151,7 +151,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
         .expect("nobody has it");
 }
 
-/// What is mounted there, by the kernel's word.
+/// File system that is mounted at a path, according to the kernel.
 fn kind_at(at: &Path) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
     let at = at.display().to_string();
@@ -207,7 +207,7 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     let mut hasty = Arc::into_inner(images).expect("nobody else has it");
     hasty.wait = Duration::from_millis(20);
     let images = Arc::new(hasty);
-    // Who fetches it holds this, here another process of the node.
+    // The process that fetches an image holds this lock; here it stands for another process of the node.
     let file = File::create(scene.path("cache/work").join(&hash)).expect("a file");
     let fetching = Flock::lock(file, FlockArg::LockExclusive).expect("nobody has it");
     for _ in 0..3 {
@@ -241,7 +241,7 @@ async fn there_is_a_bound_of_fetches_at_a_time() {
     }
     let more = images.get(&"ab".repeat(32), true).await.map(drop);
     assert!(matches!(more, Err(Refusal::TooMany { limit: 8, .. })), "{more:?}");
-    // Of a thread that has failed nothing is left.
+    // An entry whose thread has failed is removed.
     drop(_told);
     assert!(why(images.get(&"ab".repeat(32), true).await).contains("hotlease env pack"));
 }

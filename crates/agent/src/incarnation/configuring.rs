@@ -1,4 +1,5 @@
-//! A worker becomes a lease's: it is limited, told whose it is, and loads what the lease has loaded so far.
+//! Assignment of a worker to a lease: it is limited and configured, and loads the libraries that the lease has loaded
+//! so far.
 
 use super::not_up::{NotUp, not_up};
 use super::{Incarnation, ORDER_LIMIT, State};
@@ -31,7 +32,8 @@ impl Incarnation {
             Kind::MicroVm => limit + BOOT_LIMIT,
             _ => limit,
         };
-        // Beside each other: both are done before it loads a library of the lease, and an interpreter imports within its limits.
+        // Both at the same time: both end before it loads a library of the lease, and an interpreter imports within its
+        // limits.
         let limited = async {
             match lease.terms.sandbox {
                 Kind::Process => Ok(()),
@@ -42,8 +44,8 @@ impl Incarnation {
         let ready = configured?;
         limited.map_err(NotStarted::for_now)?;
 
-        // Under the lock of the codes, so that a library that is being loaded now is either in the list
-        // already, or finds this worker up.
+        // Under the lock of the libraries: a library that is being loaded now is either in the list already, or its
+        // loading finds this worker up.
         let codes = lease.codes.lock().await;
         let loads: Vec<Sent> = codes
             .iter()
@@ -59,7 +61,7 @@ impl Incarnation {
         let _ = self.pid.set(worker.pid());
         self.state.send_replace(State::Up(Arc::clone(worker)));
         drop(codes);
-        // Never refused: it only reports.
+        // Cannot be refused: it only reports.
         let _ = node.step(Event::WorkerUp {
             lease: lease.id,
             worker: self.index,
@@ -68,7 +70,7 @@ impl Incarnation {
         Ok(())
     }
 
-    /// Waits until it takes orders, and makes it the lease's: since when it did.
+    /// Waits until the worker is ready for orders and assigns it to the lease; returns when it became ready.
     async fn give_to(
         &self,
         node: &Arc<Node>,

@@ -1,14 +1,14 @@
-//! Why an incarnation did not come up, and whether the next one would not either.
+//! Reasons why an incarnation did not come up, and whether the next one would fail in the same way.
 
 use crate::incarnation::ORDER_LIMIT;
 use crate::worker::{NotStarted, OrderError};
 use hotlease_wire::Cause;
 
-/// See the module.
+/// Reason why an incarnation did not come up.
 pub(super) enum NotUp {
-    /// It was killed, or died: its end says why.
+    /// It was killed, or died: its end tells the cause.
     Ended,
-    /// There is a reason that its end does not tell.
+    /// A reason that its end does not tell.
     Because(NotStarted),
 }
 

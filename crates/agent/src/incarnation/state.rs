@@ -1,4 +1,4 @@
-//! When the state of an incarnation is found, restored, saved and given up, where its lease has one.
+//! Saved state of an incarnation, where its lease has one: when it is found, restored, saved and ended.
 
 use super::{Incarnation, State, died, not_started};
 use crate::active_lease::LoadedCode;
@@ -7,7 +7,7 @@ use crate::worker::{NotStarted, Worker};
 use hotlease_wire::{Cause, Refusal};
 
 impl Incarnation {
-    /// Before there is a worker.
+    /// Finds the state, before there is a worker.
     pub(super) async fn find_state(&self) -> Result<(), NotStarted> {
         match &self.keeping {
             Some(keeping) => keeping.begin().await,
@@ -15,7 +15,7 @@ impl Incarnation {
         }
     }
 
-    /// Before it serves anybody. Without any code there is nobody yet who understands it.
+    /// Restores the state before it serves any client. Without a library or program no code understands the state yet.
     pub(super) async fn restore_state(
         &self,
         worker: &Worker,
@@ -27,9 +27,9 @@ impl Incarnation {
         }
     }
 
-    /// Once it has loaded the lease's library. If that cannot restore it, the worker is of no use.
+    /// Restores the state once it has loaded the lease's library. If that fails, the worker is killed.
     pub async fn restore_loaded(&self) -> Result<(), Refusal> {
-        // What is gone meanwhile has its state with it again.
+        // An incarnation that is gone meanwhile has put its state back.
         let (State::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
             return Ok(());
         };
@@ -46,18 +46,18 @@ impl Incarnation {
         Err(died((not_started(why), output)))
     }
 
-    /// At the end of its lease, where nothing runs: before it is killed.
+    /// Saves the state at the end of its lease, before it is killed, if no function runs.
     pub(super) async fn save_state(&self, worker: &Worker) {
         let ended = matches!(*self.killed.borrow(), Some(KillReason::LeaseEnded(_)));
         if let Some(keeping) = self.keeping.as_ref().filter(|_| ended)
             && self.running().next().is_none()
         {
-            // What becomes of it is told there.
+            // Result ignored: `save` records it.
             let _ = keeping.save(worker).await;
         }
     }
 
-    /// It is gone, for this reason.
+    /// Ends the state's use, because the incarnation has ended for this reason.
     pub(super) async fn end_state(&self, cause: &Cause) {
         if let Some(keeping) = &self.keeping {
             let runs = self.running().next().is_some();

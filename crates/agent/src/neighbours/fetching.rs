@@ -1,4 +1,4 @@
-//! An environment comes from another agent.
+//! Fetching an environment from another agent.
 
 use hotlease_image::{Arrived, ImageId, Neighbours, Offer};
 use hotlease_net::grpc::refusal;
@@ -18,16 +18,16 @@ use tokio::time::timeout;
 use tonic::Status;
 use tonic::transport::Channel;
 
-/// Agents that are asked for one environment before the store is read.
+/// Most agents that are asked for one environment before the store is read.
 const ASKED_MAX: usize = 3;
-/// How long the manager may take to name one.
+/// Time in which the manager must name one.
 const NAME_LIMIT: Duration = Duration::from_secs(3);
-/// How long an agent may send nothing: more than it waits for more of it itself.
+/// Longest time without a piece from an agent: more than that agent itself waits for its next piece.
 const STALL_LIMIT: Duration = Duration::from_secs(15);
-/// Pieces that wait to be written.
+/// Most pieces that wait to be written.
 const PIECES_MAX: usize = 4;
 
-/// The other agents of the manager. Until that is known there are none.
+/// The other agents of the manager. There are none until the manager is known.
 #[derive(Clone)]
 pub(crate) struct Others {
     agent: AgentId,
@@ -44,20 +44,20 @@ impl fmt::Debug for Others {
     }
 }
 
-/// From the task that talks with the other agent.
+/// Message from the task that talks to the other agent.
 enum Came {
-    /// It is so long.
+    /// The transfer has begun; length of the image, bytes.
     Begun {
         bytes: u64,
     },
     Piece(Vec<u8>),
-    /// That was all.
+    /// The transfer is complete.
     End,
     Failed(String),
 }
 
 impl Others {
-    /// Of this agent. To be called on the runtime.
+    /// The other agents, for this one. Must be called on the runtime.
     pub fn new(agent: AgentId, identity: Arc<Identity>) -> Self {
         Self {
             agent,
@@ -67,13 +67,13 @@ impl Others {
         }
     }
 
-    /// Whom to ask where environments are. Once.
+    /// Sets the manager that names agents. To be called once.
     pub fn set_manager(&self, channel: Channel) {
         let set = self.manager.set(ManagerClient::new(channel));
         debug_assert!(set.is_ok(), "an agent has one manager");
     }
 
-    /// The agent that the manager names, and where it is.
+    /// Asks the manager for an agent, and its address.
     async fn find(&self, id: &ImageId, without: String) -> Option<(String, Address)> {
         let mut manager = self.manager.get()?.clone();
         let request = FindImageRequest {
@@ -94,7 +94,7 @@ impl Others {
         Some((found.agent, address))
     }
 
-    /// Reads it from there. Ends early when nobody listens.
+    /// Reads the image from an agent. Ends early if the receiver is gone.
     async fn read(
         &self,
         (id, behind): (&ImageId, u64),
@@ -135,7 +135,7 @@ impl Others {
         let others = self.clone();
         self.runtime.spawn(async move {
             if let Err(why) = others.read((&what.0, what.1), address, &sender).await {
-                // Nobody listens where another piece was wrong already.
+                // The receiver is gone if an earlier piece was wrong.
                 let _ = sender.send(Came::Failed(why)).await;
             }
         });
@@ -159,7 +159,7 @@ impl Others {
         let others = self.clone();
         self.runtime.spawn(async move {
             if let Some(found) = others.find(&id, without).await {
-                // Who asked waits for it.
+                // The asking thread waits for it.
                 let _ = sender.send(found).await;
             }
         });
@@ -192,12 +192,13 @@ impl Neighbours for Others {
 
     fn arrived(&self, id: &ImageId, arrived: &Arrived<'_>) {
         let Arrived { from, bytes, took } = arrived;
-        // The only place where an operator sees who has handed on what: all nodes' lines together are the tree.
+        // The only place where an operator sees which node passed an image on: the lines of all nodes together form the
+        // tree.
         tracing::info!(environment = %id, from = %from.display(), bytes, took_ms = took.as_millis() as u64, "environment fetched");
     }
 }
 
-/// What comes of it.
+/// Reader of the pieces that arrive.
 struct Content {
     came: mpsc::Receiver<Came>,
     piece: Vec<u8>,

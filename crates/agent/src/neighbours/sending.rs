@@ -1,4 +1,4 @@
-//! An environment goes to another agent.
+//! Sending an environment to another agent.
 
 use crate::images::Images;
 use hotlease_image::{ImageError, ImageId, Reader};
@@ -10,14 +10,15 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
-/// Environments that are sent at a time: twice what the manager's tree has one do, for the times when that changes.
+/// Most environments that are sent at a time: twice what the manager's tree asks of an agent, for times when the tree
+/// changes.
 const SENT_MAX: usize = 4;
-/// Of a piece: a few of HTTP/2's windows.
+/// Bytes of a piece: a few of HTTP/2's windows.
 const PIECE_BYTES: usize = 256 * 1024;
-/// Pieces that wait to be sent.
+/// Most pieces that wait to be sent.
 const PIECES_MAX: usize = 4;
 
-/// What goes to other agents.
+/// Limits how many environments are sent at a time.
 pub(crate) struct Sending(Arc<Semaphore>);
 
 impl Default for Sending {
@@ -26,7 +27,7 @@ impl Default for Sending {
     }
 }
 
-/// Pieces of an image: a message of gRPC each.
+/// Pieces of an image: a gRPC message each.
 pub(crate) type Pieces = ReceiverStream<Result<ImagePiece, Status>>;
 
 impl Sending {
@@ -53,7 +54,7 @@ impl Sending {
             .spawn(move || {
                 let sent = send(images.read(&id), (&id, behind), &sender);
                 if let Err(refusal) = sent {
-                    // Who asked may be gone.
+                    // The asking agent may be gone.
                     let _ = sender.blocking_send(Err(refusal.into()));
                 }
                 drop(place);
@@ -65,7 +66,7 @@ impl Sending {
     }
 }
 
-/// Until its end, or nobody listens.
+/// Sends pieces until the end of the image, or until the receiver is gone.
 fn send(
     found: Result<Option<Reader>, ImageError>,
     (id, behind): (&ImageId, u64),

@@ -1,4 +1,4 @@
-//! A session that is attached.
+//! Attachment of a session to its lease.
 
 use super::{Node, Tables};
 use crate::active_lease::ActiveLease;
@@ -13,20 +13,20 @@ use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A session's hold on its lease; given back when dropped.
+/// A session's hold on its lease; released when dropped.
 pub(crate) struct Attachment {
     pub(super) node: Arc<Node>,
     pub(super) session: SessionId,
-    /// The lease.
+    /// The lease that the session is attached to.
     pub lease: Arc<ActiveLease>,
-    /// What the bearer of the token may do.
+    /// Rights of the token's bearer.
     pub rights: Rights,
-    /// Which delegation of the holder's it is for; 0: it is the holder's own.
+    /// Delegation that the session is for; 0: the session is the holder's own.
     pub(super) delegation: u32,
 }
 
 impl Node {
-    /// Binds a session to the lease that its token names.
+    /// Attaches a session to the lease that its token names.
     pub fn attach(
         self: &Arc<Self>,
         token: &[u8],
@@ -84,18 +84,18 @@ impl Drop for Attachment {
             lease: self.lease.id,
         };
         tracing::debug!(lease = %self.lease.id, session = self.session.0, "session closed");
-        // Never refused: it only reports.
+        // Cannot be refused: it only reports.
         let _ = self.node.step_locked(&mut tables, closed);
     }
 }
 
 impl Attachment {
-    /// Whether its client holds the lease, rather than being lent slots of it.
+    /// Whether its client holds the lease, instead of having a delegation of slots.
     pub(crate) fn is_holder(&self) -> bool {
         self.delegation == 0
     }
 
-    /// The slots that its client may use; none: all.
+    /// Slots that its client may use; `None`: all.
     pub(crate) fn lent(&self, tables: &Tables) -> Result<Option<Vec<Place>>, Refusal> {
         if self.is_holder() {
             return Ok(None);
@@ -106,7 +106,7 @@ impl Attachment {
         Ok(Some(lent.places.iter().copied().collect()))
     }
 
-    /// The slots of a worker that its client may use; none: all. Refused if there are none.
+    /// Slots of a worker that its client may use; `None`: all. Refused if there are none.
     pub(crate) fn lent_of(&self, tables: &Tables, worker: WorkerIndex) -> Result<Option<Lent>, Refusal> {
         let Some(places) = self.lent(tables)? else {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Tokens: what the bearer of one may have, and the keys that they are made with.
+//! Tokens: making and opening them, the rights of their bearers, and their keys.
 
 use super::Node;
 use hotlease_lease::agent::Lease;
@@ -10,12 +10,12 @@ use std::time::Duration;
 use tokio::time::{Instant, interval_at};
 
 impl Node {
-    /// For a lease as it stands: to attach until it expires.
+    /// Token for a lease, valid to attach until the lease expires.
     pub(super) fn token(&self, lease: &Lease, rights: Rights) -> Vec<u8> {
         self.minted(lease, lease.expires, rights, 0)
     }
 
-    /// With the present key, to attach to a lease, or to one of its delegations, until then.
+    /// Makes a token with the present key, to attach to a lease, or to one of its delegations, until `until`.
     pub(super) fn minted(&self, lease: &Lease, until: Duration, rights: Rights, delegation: u32) -> Vec<u8> {
         let claims = Claims {
             version: CLAIMS_VERSION,
@@ -32,23 +32,23 @@ impl Node {
         keys.mint(&claims)
     }
 
-    /// The same, of a lease that was renewed.
+    /// Token for a lease that was renewed, valid to attach until it expires.
     pub fn renewed_token(&self, lease: LeaseId, rights: Rights) -> Result<Vec<u8>, Refusal> {
         Ok(self.token(self.tables().book.active(lease)?, rights))
     }
 
-    /// What stands in a token of ours.
+    /// Opens a token of this agent; returns its claims.
     pub(super) fn opened(&self, token: &[u8]) -> Result<Claims, Refusal> {
         let opened = {
             let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
             keys.open(token)
         };
         let claims = opened.map_err(|error| match error {
-            // Anybody may number a token so: it says nothing about one that is true.
+            // Any client can write such a number into a token; the answer says nothing about a genuine one.
             TokenError::Retired => Refusal::Unavailable {
                 what: error.to_string(),
             },
-            // Which of the checks failed is of use to a forger only.
+            // Only a forger would use the information which check failed.
             TokenError::Forged | TokenError::Malformed(_) => Refusal::BadToken,
         })?;
         if claims.agent != self.identity.agent || claims.boot != self.identity.boot {
@@ -57,8 +57,8 @@ impl Node {
         Ok(claims)
     }
 
-    /// Whom a token names that somebody without a certificate shows: only one with which a session could be attached
-    /// now.
+    /// Tenant and lease of a bearer token (peer without a certificate). Accepts only a token with which a session could
+    /// attach now.
     pub fn bearer_of(&self, token: &[u8]) -> Result<(String, LeaseId), Refusal> {
         let claims = self.opened(token)?;
         if claims.delegation != 0 {
@@ -92,7 +92,7 @@ impl Node {
         tracing::info!("the key of lease tokens was replaced");
     }
 
-    /// Does it as often as this.
+    /// Replaces the key of tokens at this interval.
     pub async fn keep_rotating(self: std::sync::Arc<Self>, every: Duration) {
         let mut turns = interval_at(Instant::now() + every, every);
         loop {

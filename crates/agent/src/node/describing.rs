@@ -1,4 +1,4 @@
-//! A lease as its client is told.
+//! Description of a lease for its client.
 
 use super::Node;
 use hotlease_lease::agent::{Lease, Sharing};
@@ -9,12 +9,12 @@ use hotlease_wire::ids::LeaseId;
 use hotlease_wire::token::Rights;
 
 impl Node {
-    /// Refused unless the lease is neither ending nor over.
+    /// Refuses unless the lease is active: neither ending nor ended.
     pub fn is_active(&self, lease: LeaseId) -> Result<(), Refusal> {
         self.tables().book.active(lease).map(|_| ())
     }
 
-    /// Where it serves other hosts; empty: nowhere.
+    /// Address at which the agent serves other hosts; empty: none.
     pub fn endpoint(&self) -> String {
         let endpoint = self.identity.endpoint.as_ref();
         endpoint.map(ToString::to_string).unwrap_or_default()

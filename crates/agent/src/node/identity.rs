@@ -1,4 +1,4 @@
-//! What a node is, and does not change.
+//! Fixed settings of a node.
 
 use crate::caller::Tenants;
 use crate::images::Images;
@@ -14,48 +14,48 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is fixed for one run of an agent.
+/// Settings that are fixed for one run of an agent.
 pub(crate) struct Identity {
-    /// The agent's name.
+    /// Identifier of the agent.
     pub agent: AgentId,
-    /// This run.
+    /// Identifier of this run.
     pub boot: BootId,
-    /// What the manager connects to: its gRPC socket, or its endpoint where the manager is elsewhere.
+    /// Address that the manager connects to: the gRPC socket, or the endpoint where the manager is on another host.
     pub address: String,
-    /// Where it serves other hosts.
+    /// Address at which it serves other hosts.
     pub endpoint: Option<Address>,
-    /// Whose code may run here.
+    /// Tenants whose code may run here.
     pub tenants: Tenants,
-    /// Of its session socket.
+    /// Path of its session socket.
     pub session_socket: PathBuf,
-    /// Name of the machine, as operators say it.
+    /// Name of the host, as its operator has set it.
     pub host: String,
     /// Cores that it may offer.
     pub usable: Vec<u32>,
-    /// Cores that it offers unless its manager says otherwise.
+    /// Cores that it offers unless its manager orders otherwise.
     pub cores: Vec<u32>,
-    /// Memory that it offers unless its manager says otherwise.
+    /// Memory that it offers unless its manager orders otherwise, bytes.
     pub memory_bytes: u64,
-    /// GPUs that it has, and offers unless its manager says otherwise.
+    /// GPUs that it has, and offers unless its manager orders otherwise.
     pub gpus: u32,
     /// Time to live of leases that ask for none.
     pub ttl: Duration,
-    /// How cores are shared.
+    /// Terms of sharing cores.
     pub sharing: SharingTerms,
-    /// Cores that one tenant may hold of those that clients ask for themselves; none: they may not.
+    /// Most cores that one tenant may hold by direct leases; `None`: direct leases are not allowed.
     pub direct: Option<u32>,
-    /// The same of GPUs.
+    /// Most GPUs that one tenant may hold by direct leases.
     pub direct_gpus: u32,
-    /// Which kinds of sandbox its leases get.
+    /// Kinds of sandbox for its leases.
     pub sandboxes: Sandboxes,
-    /// What of the host they may ask for.
+    /// Access to the host that leases may ask for.
     pub grants: Grants,
-    /// And of object storage.
+    /// Object storage that leases may ask for.
     pub storage: Storage,
-    /// Environments that they name.
+    /// Environments that leases name.
     pub images: Arc<Images>,
-    /// Those that go to other agents.
+    /// Limit on environments that are sent to other agents.
     pub sending: Sending,
-    /// Where states of workers are saved.
+    /// Storage for saved states of workers.
     pub swap: Option<Arc<SwapOptions>>,
 }

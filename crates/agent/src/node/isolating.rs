@@ -1,4 +1,4 @@
-//! What a lease's workers are isolated by, and what they see of the host.
+//! Isolation of a lease's workers: their sandboxes, and what they see of the host.
 
 use super::Node;
 use crate::caller::Origin;
@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What was decided of a lease before it is granted.
+/// Decisions about a lease that are made before it is granted.
 pub(super) struct Isolation {
-    /// The kind of sandbox, which this machine can make.
+    /// Kind of sandbox, which this node can make.
     pub sandbox: Kind,
-    /// What its workers reach beyond that, and as its client is told.
+    /// Access of its workers beyond their sandboxes, and the form that its client is told.
     pub reach: Arc<Reach>,
     pub reach_told: grpc::Reach,
-    /// Its keys and places in object storage.
+    /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
     origin: Origin,
     /// The environment that it names, mounted, and how long that took.
@@ -27,14 +27,14 @@ pub(super) struct Isolation {
 }
 
 impl Isolation {
-    /// How long the lease waited for its environment.
+    /// Time for which the lease waited for its environment.
     pub(super) fn waited(&self) -> Option<Duration> {
         self.image.as_ref().map(|(_, took)| *took)
     }
 }
 
 impl Node {
-    /// Waits for what the lease needs that is not there yet, but not for long.
+    /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
     pub(super) async fn isolation_of(
         &self,
         request: &AcquireRequest,
@@ -125,7 +125,7 @@ impl Node {
         Ok(image)
     }
 
-    /// What Python workers of a lease are, with what they need to see in such a sandbox.
+    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox.
     pub(super) fn program(
         &self,
         python: PythonRuntime,
@@ -144,7 +144,8 @@ impl Node {
             program.mounts = mounts(Some(&program.path), &path)?;
             return Ok(Arc::new(program));
         };
-        // What it needs of the host is one interpreter at most. Of the client's own folders it sees what it may.
+        // An image needs at most one interpreter of the host. Of the client's own folders, workers see those that they
+        // may.
         let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?;
         needed.extend(mounts(None, &path).unwrap_or_default());
         let place = match isolation.sandbox {

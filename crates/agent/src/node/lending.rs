@@ -1,4 +1,4 @@
-//! Slots that the holder of a lease lends to its peers: a token for them, what it opens, and its end.
+//! Delegation of slots by the holder of a lease to its peers: making the token, and ending the delegation.
 
 use super::{Node, Tables};
 use crate::incarnation::State as WorkerState;
@@ -12,11 +12,11 @@ use hotlease_wire::{EndReason, Refusal};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time for which slots are lent that are not lent for as long as the lease lasts.
+/// Longest time for which slots are lent, unless they are lent for as long as the lease lasts.
 const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 impl Node {
-    /// Lends slots of a lease: the delegation's number, and the token for peers.
+    /// Lends slots of a lease; returns the delegation's number, and the token for peers.
     pub(crate) fn lend(
         self: &Arc<Self>,
         lease: LeaseId,
@@ -46,7 +46,7 @@ impl Node {
         Ok((delegation, self.minted(lease, until, Rights::INVOKE, delegation)))
     }
 
-    /// Tells peers that what they were lent is over, and has the workers drop their connections.
+    /// Tells peers that their delegation has ended, and makes the workers drop their connections.
     pub(super) fn end_lending(
         &self,
         tables: &mut Tables,
@@ -58,7 +58,7 @@ impl Node {
         // First, so that peers know why when their connections close.
         for session in sessions {
             if let Some(outbox) = tables.outboxes.remove(session) {
-                // What they used is the holder's.
+                // Their usage belongs to the holder.
                 let usage = UsageTotals::default();
                 outbox.close(SessionReply::LeaseEnded { reason, usage });
             }
@@ -68,7 +68,7 @@ impl Node {
         };
         for incarnation in lease.incarnations() {
             if let WorkerState::Up(worker) = incarnation.state() {
-                // A worker that takes no orders cannot be left to somebody who may not use it any more.
+                // A worker that accepts no orders is killed: peers could otherwise go on using it.
                 if !worker.send(&Order::Dismiss { delegation }, &[]).is_sent() {
                     worker.kill();
                 }

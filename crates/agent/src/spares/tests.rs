@@ -1,4 +1,4 @@
-//! Spares are `/bin/sleep` here, and what is spoken of is whether they are started.
+//! Tests with `/bin/sleep` in place of interpreters: whether they are started and killed.
 
 use super::*;
 use std::path::Path;
@@ -27,19 +27,19 @@ async fn until(what: impl Fn() -> bool) {
         .expect("it never holds");
 }
 
-/// The machine's own does not matter here.
+/// Idle memory that never runs short, whatever this host has.
 fn enough() -> Arc<IdleMemory> {
     Arc::new(IdleMemory::told_by("", ""))
 }
 
 impl Spares {
-    /// Whether there is nothing to be started.
+    /// Whether there is nothing to start.
     fn is_idle(&self) -> bool {
         self.table().turn(self.begun.elapsed()).start.is_none()
     }
 }
 
-/// A lease that went well.
+/// Runs a lease that ends well.
 fn lease(spares: &Spares, program: &Arc<Program>, workers: usize) {
     spares.lease_began("ann", PROCESS, program, workers);
     spares.lease_over("ann", PROCESS, program, (workers, true));
@@ -149,7 +149,7 @@ async fn a_spare_that_dies_is_not_started_again_and_again() {
     let has_given_up = || spares.table().demands.iter().all(|demand| demand.given_up);
     until(|| has_given_up() && launcher.living() == 0).await;
     assert!(spares.is_idle() && spares.listing().is_empty());
-    // Only a lease that failed says so, too.
+    // Only a failed lease has the same effect.
     spares.lease_began("ann", PROCESS, &this, 1);
     spares.lease_over("ann", PROCESS, &this, (1, false));
     assert!(spares.is_idle());
@@ -173,7 +173,7 @@ fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn(
     assert_eq!(turn(), None);
     lease(&spares, &other, 1);
     assert_eq!(turn(), Some(other.arguments.clone()));
-    // It has taken its room.
+    // Its start takes up the room.
     lease(&spares, &this, 1);
     spares.keep(1);
     assert_eq!(turn(), None);

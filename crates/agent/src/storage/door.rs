@@ -1,4 +1,4 @@
-//! Connections of functions to the agent: whom they belong to, how many there are, and when they are cut.
+//! Connections of functions to the agent: the leases that they belong to, their limits, and their ends.
 
 use super::lease::LeaseStorage;
 use super::{Open, passing};
@@ -15,25 +15,25 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
 
-/// Bytes of a request's line and headers.
+/// Most bytes of a request's line and headers.
 const HEADERS_BYTES_MAX: usize = 32 << 10;
-/// Headers of a request.
+/// Most headers of a request.
 const HEADERS_MAX: usize = 64;
-/// How long a request's line and headers may take, and how long a connection may be idle between two.
+/// Time for a request's line and headers, and longest time that a connection may be idle between two requests.
 const HEADERS_WITHIN: Duration = Duration::from_secs(60);
-/// How long a connection at the host's loopback may take to show that it is a lease's.
+/// Time in which a connection at the host's loopback must prove that it belongs to a lease.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
-/// Connections at the host's loopback, of all leases and strangers.
+/// Most connections at the host's loopback, of all leases and strangers.
 const HOST_CONNECTIONS_MAX: usize = 1024;
-/// Connections of one worker, in a sandbox of its own.
+/// Most connections of one worker, in a sandbox of its own.
 const SANDBOX_CONNECTIONS_MAX: usize = 64;
-/// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
+/// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Whose a connection is: known from the beginning, or from its first request that is signed.
+/// Owner of a connection: known from the beginning, or from its first signed request.
 pub(super) struct Holder {
     known: watch::Sender<Option<Arc<LeaseStorage>>>,
-    /// Its place among its lease's, if it came by the host's loopback.
+    /// Its permit among the connections of its lease, if it came over the host's loopback.
     place: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -45,7 +45,7 @@ impl Holder {
         })
     }
 
-    /// The lease whose keys are called so, if this connection can be its.
+    /// The lease that owns these keys, if this connection can belong to it.
     pub fn candidate(&self, open: &Open, id: &str) -> Result<Arc<LeaseStorage>, Fault> {
         let unknown = || {
             Fault::new(
@@ -62,7 +62,7 @@ impl Holder {
         lease.filter(|lease| !lease.is_over()).ok_or_else(unknown)
     }
 
-    /// It has shown that it is.
+    /// Assigns the connection to a lease, after a request with a valid signature.
     pub fn settle(&self, lease: &Arc<LeaseStorage>) -> Result<(), Fault> {
         if self.known.borrow().is_some() {
             return Ok(());
@@ -80,7 +80,7 @@ impl Holder {
         Ok(())
     }
 
-    /// Resolves when its lease is over, or it has not shown one in time.
+    /// Resolves when its lease has ended, or when it has not proved a lease in time.
     async fn cut(&self) {
         let mut known = self.known.subscribe();
         let lease = match timeout(KNOWN_WITHIN, known.wait_for(Option::is_some)).await {
@@ -144,12 +144,12 @@ pub(super) async fn serve_sandbox(
     }
 }
 
-/// The next connection, once there is a place for it; until then it waits unread.
+/// Waits for a permit, then accepts the next connection; until then the connection waits unread.
 async fn accepted(
     listener: &TcpListener,
     places: &Arc<Semaphore>,
 ) -> (TcpStream, Option<OwnedSemaphorePermit>) {
-    // Never closed.
+    // The semaphore is never closed.
     let place = Arc::clone(places).acquire_owned().await.ok();
     loop {
         match listener.accept().await {
@@ -162,9 +162,9 @@ async fn accepted(
     }
 }
 
-/// A connection, from its first request until it is over or cut.
+/// Serves a connection, from its first request until it has ended or is cut.
 async fn carry(open: Arc<Open>, stream: TcpStream, holder: Arc<Holder>) {
-    // Answers are short, and asked for one after the other.
+    // Answers are short, and a client waits for each before its next request.
     let _ = stream.set_nodelay(true);
     let of = Arc::clone(&holder);
     let answer = service_fn(move |request| passing::answer(Arc::clone(&open), Arc::clone(&of), request));

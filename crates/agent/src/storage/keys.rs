@@ -1,4 +1,4 @@
-//! The site's keys of a store, in a file as AWS's tools have it.
+//! The site's keys of a store, in a file in the format of AWS's tools.
 //!
 //! ```text
 //! [default]
@@ -12,14 +12,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// Bytes of a file of secrets.
+/// Most bytes of a file of secrets.
 const BYTES_MAX: u64 = 64 << 10;
 
-/// Reads a file that nobody else may read.
+/// Reads a file that other users must not be able to read.
 pub(super) fn read_private(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
     let file = File::open(path).map_err(unreadable)?;
-    // Of the open file, which nobody can exchange for another one meanwhile.
+    // Checks the open file, which cannot be exchanged for another one meanwhile.
     if let Some(why) = exposed(&file.metadata().map_err(unreadable)?) {
         return Err(format!(
             "{} is not safe: {why}; `chmod 600` it, and replace the keys if others may have read them",
@@ -36,7 +36,7 @@ pub(super) fn read_private(path: &Path) -> Result<String, String> {
     }
 }
 
-/// The keys of a profile. Read for each request, so that what replaces them counts at once.
+/// The keys of a profile. Read for each request, so that replaced keys count at once.
 pub(super) fn keys(path: &Path, profile: &str) -> Result<Keys, String> {
     let text = read_private(path)?;
     let value = |name: &str| {

@@ -1,4 +1,4 @@
-//! The keys and places of one lease. They are worth something as long as it is in force.
+//! Keys and prefixes of one lease. They are valid as long as the lease is active.
 
 use super::Open;
 use super::site::Store;
@@ -11,16 +11,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 use tokio::sync::{Semaphore, watch};
 
-/// Connections of one lease at a time, at the host's loopback, where it is not alone.
+/// Most connections of one lease at a time, at the host's loopback, which it shares with others.
 const CONNECTIONS_MAX: usize = 256;
 
-/// See the module.
+/// Access of one lease to object storage.
 pub(crate) struct LeaseStorage {
-    /// Whom its registry forgets it at.
+    /// Registry that it is removed from at its end.
     open: Weak<Open>,
     pub(super) keys: Keys,
     pub(super) places: Vec<Place>,
-    /// The number of the store that each is of.
+    /// Number of the store for each place.
     pub(super) stores: Vec<usize>,
     pub(super) connections: Arc<Semaphore>,
     way: Way,
@@ -34,7 +34,7 @@ impl fmt::Debug for LeaseStorage {
 }
 
 impl LeaseStorage {
-    /// With new keys.
+    /// Makes new keys, and registers them.
     pub(super) fn new(
         open: &Arc<Open>,
         (places, stores): (Vec<Place>, Vec<usize>),
@@ -68,28 +68,29 @@ impl LeaseStorage {
         lease
     }
 
-    /// How its workers reach it.
+    /// Access of its workers: address and keys.
     pub fn way(&self) -> Way {
         self.way.clone()
     }
 
-    /// The places, as its client is told.
+    /// Its places, in the form that its client is told.
     pub fn told(&self) -> Vec<String> {
         self.places.iter().map(Place::to_string).collect()
     }
 
-    /// Its lease is over or being ended: connections are cut, and its keys open nothing any more.
+    /// Ends the access, because the lease has ended or is ending: connections are cut, and the keys open nothing any
+    /// more.
     pub fn end(&self) {
         self.over.send_replace(true);
         self.forget();
     }
 
-    /// Whether it has ended.
+    /// Whether the access has ended.
     pub(super) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
-    /// Waits until it has.
+    /// Waits until the access has ended.
     pub(super) async fn over(&self) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
@@ -103,14 +104,14 @@ impl LeaseStorage {
 }
 
 impl Drop for LeaseStorage {
-    // Of a lease that was not granted.
+    // Also removes the keys of a lease that was not granted.
     fn drop(&mut self) {
         self.forget();
     }
 }
 
-/// What all SDKs understand. In the environment and not at an address that hands keys out, because workers of such a lease are started for
-/// it and end with it, as its keys do.
+/// Environment variables that all SDKs understand. Keys are in the environment, and not at an address that hands them
+/// out, because the workers of such a lease are started for it and end with it, as its keys do.
 fn environment(keys: &Keys, address: SocketAddr, store: Option<&Store>) -> Vec<(OsString, OsString)> {
     let region = store.map_or("us-east-1", |store| &store.region);
     let endpoint = format!("http://{address}");
@@ -120,10 +121,10 @@ fn environment(keys: &Keys, address: SocketAddr, store: Option<&Store>) -> Vec<(
         ("AWS_ENDPOINT_URL_S3", &*endpoint),
         ("AWS_REGION", region),
         ("AWS_DEFAULT_REGION", region),
-        // Chunks that are signed one by one do not go through.
+        // Chunks with separate signatures are not supported.
         ("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required"),
         ("AWS_RESPONSE_CHECKSUM_VALIDATION", "when_required"),
-        // Nobody else is to be asked for keys.
+        // SDKs must not ask any other service for keys.
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ]
     .map(|(name, value)| (name.into(), value.into()))

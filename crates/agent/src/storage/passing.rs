@@ -1,4 +1,4 @@
-//! One request: who signed it, what it asks for, whether it may, and what the store answers.
+//! One request to object storage: its signature, its target, its permission, and the store's answer.
 
 use super::Open;
 use super::door::Holder;
@@ -17,13 +17,13 @@ use hyper::body::{Body as _, Bytes, Incoming};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// What is sent to functions: ours, or a store's.
+/// Body of an answer to a function: made here, or a store's.
 type Body = Either<Full<Bytes>, reqwest::Body>;
 
-/// Read at most of what a store says of a refusal.
+/// Most bytes read of a store's error message.
 const WORDS_MAX: usize = 16 << 10;
 
-/// Answers a request, with an error of S3's if it is not carried out.
+/// Answers a request; if it is not carried out, with an error in S3's format.
 pub(super) async fn answer(
     open: Arc<Open>,
     holder: Arc<Holder>,
@@ -41,7 +41,7 @@ fn refusal(fault: &Fault) -> Response<Body> {
     *answer.status_mut() = StatusCode::from_u16(fault.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/xml"));
-    // What is left of the request's body is not waited for.
+    // The rest of the request's body is not read.
     headers.insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }
@@ -92,7 +92,7 @@ async fn pass(open: &Open, holder: &Holder, request: Request<Incoming>) -> Resul
     told(answer.into(), method).await
 }
 
-/// The store that all of it is of.
+/// The store that all places of the request belong to.
 fn store_of<'a>(open: &'a Open, lease: &LeaseStorage, judged: &Judged) -> Result<&'a Store, Fault> {
     let number = |place: usize| lease.stores.get(place).copied();
     let store = number(judged.place);
@@ -107,7 +107,7 @@ fn store_of<'a>(open: &'a Open, lease: &LeaseStorage, judged: &Judged) -> Result
     store.ok_or_else(|| Fault::new(500, "InternalError", "the site's store is not known"))
 }
 
-/// What goes on of a body; none: there is none. It is read here only where it says what is to be done.
+/// The body to pass on; `None`: there is none. Only a list of objects to remove is read and checked here.
 async fn body_of(
     asked: &Asked,
     (lease, judged): (&LeaseStorage, &Judged),
@@ -143,7 +143,7 @@ async fn body_of(
         )
     })?;
     let bytes = read.to_bytes();
-    // Of other forms than a digest there is nothing to hold it against.
+    // Other forms than a digest give nothing to compare it with.
     let is_digest = payload.text().len() == 64;
     if is_digest && !payload.text().eq_ignore_ascii_case(&digest(&bytes)) {
         return Err(Fault::new(
@@ -159,7 +159,7 @@ async fn body_of(
 }
 
 fn unreachable(store: &Store, error: reqwest::Error) -> Fault {
-    // Its address is the site's own business.
+    // The store's address is internal to the site.
     let error = error.without_url();
     tracing::warn!(store = store.host, %error, "a store does not answer");
     Fault::new(
@@ -171,7 +171,7 @@ fn unreachable(store: &Store, error: reqwest::Error) -> Fault {
     )
 }
 
-/// What a function is told of a store's answer: all, but for what is said to the site.
+/// Passes a store's answer on to a function, without the parts that are meant for the site.
 async fn told(answer: Response<reqwest::Body>, method: &Method) -> Result<Response<Body>, Fault> {
     let (mut head, body) = answer.into_parts();
     let status = head.status;
@@ -188,7 +188,7 @@ async fn told(answer: Response<reqwest::Body>, method: &Method) -> Result<Respon
             if said.is_empty() { "" } else { ", " }
         )));
     }
-    // Those between it and the agent, and those that are no function's business.
+    // Headers of the connection between store and agent, and headers that functions must not see.
     for name in [
         CONNECTION,
         TRANSFER_ENCODING,
@@ -206,7 +206,7 @@ async fn told(answer: Response<reqwest::Body>, method: &Method) -> Result<Respon
     Ok(passed)
 }
 
-/// The code in an error of S3's. The rest may tell of the site's keys.
+/// Extracts the code from an error in S3's format. The rest may reveal the site's keys.
 async fn code_in(body: reqwest::Body) -> String {
     let Ok(read) = Limited::new(body, WORDS_MAX).collect().await else {
         return String::new();

@@ -1,4 +1,4 @@
-//! What an operator's file says: which stores there are, and who is granted what of them.
+//! The operator's file for object storage: stores, and grants to tenants.
 
 use super::keys;
 use crate::reach::TENANT;
@@ -10,7 +10,7 @@ use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Stores, and grants of one, that a file may have.
+/// Most stores in a file, and most grants of one store.
 const STORES_MAX: usize = 64;
 const GRANTS_MAX: usize = 1024;
 
@@ -36,7 +36,7 @@ struct WrittenStore {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WrittenGrant {
-    /// None: all whom the agent serves.
+    /// Tenants; `None`: all tenants that the agent serves.
     to: Option<Vec<String>>,
     reach: String,
 }
@@ -49,20 +49,20 @@ fn usual_profile() -> String {
     "default".into()
 }
 
-/// What it says.
+/// The stores of the file.
 #[derive(Debug)]
 pub(super) struct Site {
     stores: Vec<Store>,
 }
 
-/// A store, and what leases may ask of it.
+/// A store, and the grants for it.
 #[derive(Debug)]
 pub(super) struct Store {
-    /// Where it is: a scheme, a host and a port.
+    /// Address: a scheme, a host and a port.
     endpoint: Url,
-    /// As the header `host` has it.
+    /// Value of the header `host`.
     pub host: String,
-    /// What requests are signed for.
+    /// Region that requests are signed for.
     pub region: String,
     credentials: PathBuf,
     profile: String,
@@ -96,12 +96,12 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// What it is for this tenant; none: nothing, because such a name would lead elsewhere.
+    /// The place for this tenant; `None`: no place, because the tenant's name would lead elsewhere.
     fn of(&self, tenant: &str) -> Option<Place> {
         if self.text.contains(TENANT) && (tenant.is_empty() || tenant.contains('/')) {
             return None;
         }
-        // Said again, so that no name can say it.
+        // Access is appended again, so that a tenant's name cannot set it.
         let access = if self.writable { "rw" } else { "ro" };
         let text = format!("{}:{access}", self.text.replace(TENANT, tenant));
         text.parse().ok()
@@ -109,7 +109,7 @@ impl Pattern {
 }
 
 impl Site {
-    /// Reads it, and whether there are keys.
+    /// Reads the file, and checks that the keys can be read.
     pub fn load(file: &Path) -> Result<Self, String> {
         let site = Self::parse(&keys::read_private(file)?, file)?;
         for store in &site.stores {
@@ -130,7 +130,7 @@ impl Site {
         })
     }
 
-    /// Whether it needs certificates to know a store by.
+    /// Whether a store needs certificates for its identification.
     pub fn has_tls(&self) -> bool {
         self.stores.iter().any(|store| store.endpoint.scheme() == "https")
     }
@@ -140,13 +140,13 @@ impl Site {
         self.stores.get(number)
     }
 
-    /// The first store of which this tenant is granted all of this place.
+    /// The first store in which this tenant is granted the whole place.
     pub fn store_of(&self, tenant: &str, asked: &Place) -> Option<usize> {
         let contains = |store: &Store| store.granted(tenant).any(|place| place.contains(asked));
         self.stores.iter().position(contains)
     }
 
-    /// What this tenant may ask for, as texts, as far as a message holds it.
+    /// Places that this tenant may ask for, as texts, as many as fit in a message.
     pub fn granted(&self, tenant: &str) -> Vec<String> {
         let granted = self.stores.iter().flat_map(|store| store.granted(tenant));
         granted.take(STORAGE_MAX).map(|place| place.to_string()).collect()
@@ -217,20 +217,20 @@ impl Store {
             .filter_map(move |grant| grant.pattern.of(tenant))
     }
 
-    /// The site's keys of it, as they are now.
+    /// The site's present keys of this store.
     pub async fn keys(&self) -> Result<Keys, String> {
         let (file, profile) = (self.credentials.clone(), self.profile.clone());
-        // Of a disk that may be slow.
+        // The disk may be slow.
         let read = tokio::task::spawn_blocking(move || keys::keys(&file, &profile));
         read.await.map_err(|error| error.to_string())?
     }
 
-    /// Where a request goes; none: not there, by the rules of URLs.
+    /// URL of a request; `None`: URL rules would change the path or query.
     pub fn url(&self, path: &str, query: &str) -> Option<Url> {
         let mut url = self.endpoint.clone();
         url.set_path(path);
         url.set_query((!query.is_empty()).then_some(query));
-        // What is signed is what is sent.
+        // The URL must be exactly the one that is signed.
         (url.path() == path && url.query().unwrap_or_default() == query).then_some(url)
     }
 }
@@ -285,7 +285,7 @@ mod tests {
         ] {
             assert_eq!(store_of(tenant, place), store, "{tenant} asks for {place}");
         }
-        // A name cannot say what may be done.
+        // A tenant's name cannot set the access.
         let read_only = self::site(&GOOD.replace("{tenant}:rw", "{tenant}")).expect("good");
         let place: Place = "s3://people/ann:rw:rw".parse().expect("a place");
         assert_eq!(read_only.store_of("ann:rw", &place), None);

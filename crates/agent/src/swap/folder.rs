@@ -7,8 +7,8 @@
 //! NAME.taken-LEASE   being restored by this lease; removed when that is done, or renamed back
 //! ```
 //!
-//! The lock says that a state is in use, as far as the file system has locks that all nodes see. That one lease alone gets a state
-//! does not depend on it: of two that rename one file, one succeeds.
+//! The lock says that a state is in use, as far as the file system has locks that all nodes see. That only one lease
+//! gets a state does not depend on the lock: if two rename one file, one of them succeeds.
 
 use super::SwapOptions;
 use crate::worker::NotStarted;
@@ -24,32 +24,32 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Of a tenant's folder. Nobody's name begins so.
+/// Prefix of a tenant's folder. No tenant's name begins with it.
 pub(super) const FOLDER: &str = "of-";
 pub(super) const STATE: &str = "state";
 pub(super) const LOCK: &str = "lock";
 const PART: &str = "part";
 const TAKEN: &str = "taken-";
-/// How often somebody looks who waits for a lock.
+/// Interval of the attempts to get a lock.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes of a lock's file that are read.
+/// Most bytes that are read of a lock's file.
 const HOLDER_BYTES_MAX: u64 = 256;
 /// Bytes that are hashed at a time.
 const PIECE_BYTES: usize = 1 << 20;
-/// Files of one tenant's that are looked at.
+/// Most files of one tenant that are looked at.
 const FILES_MAX: usize = 64 * 1024;
 
-/// Which state a lease asks for.
+/// The state that a lease asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wanted {
     pub tenant: String,
     pub name: String,
-    /// What its program is, hashed.
+    /// Hash of its program.
     pub program: [u8; 32],
     pub lease: LeaseId,
 }
 
-/// The right to a state, as long as it lives.
+/// The right to a state, as long as this value lives.
 pub(crate) struct Hold {
     folder: PathBuf,
     wanted: Wanted,
@@ -60,7 +60,7 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> Strin
     move |error| format!("cannot {what} {}: {error}", path.display())
 }
 
-/// The folder of a tenant's, made if it is missing; refused unless it is ours alone.
+/// The folder of a tenant, made if it is missing; refused unless only the agent's user may enter it.
 fn folder_of(directory: &Path, tenant: &str) -> Result<PathBuf, String> {
     if tenant.contains(['/', '\0']) {
         return Err(format!(
@@ -83,14 +83,14 @@ fn folder_of(directory: &Path, tenant: &str) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Whether it is a folder of this user's that nobody else may enter.
+/// Whether this is a folder of this user that no other user may enter.
 pub(super) fn is_ours(folder: &Path) -> bool {
     let there = fs::symlink_metadata(folder);
     there.is_ok_and(|there| there.is_dir() && there.uid() == geteuid().as_raw() && there.mode() & 0o077 == 0)
 }
 
 impl Hold {
-    /// Waits for the state to be nobody else's. Blocks.
+    /// Waits until no other lease holds the state. Blocks.
     pub fn take(directory: &Path, wanted: Wanted, holder: &str, within: Duration) -> Result<Self, String> {
         let folder = folder_of(directory, &wanted.tenant)?;
         let path = folder.join(format!("{}.{LOCK}", wanted.name));
@@ -98,7 +98,7 @@ impl Hold {
         loop {
             let file = private().open(&path).map_err(failed("open", &path))?;
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                // The holder before removes it: who waited has another file's lock then.
+                // The previous holder removes the file, so a waiter may have locked a removed one.
                 Ok(lock) if is_still(&lock, &path) => {
                     lock.set_len(0).map_err(failed("write", &path))?;
                     lock.write_all_at(holder.as_bytes(), 0)
@@ -115,7 +115,7 @@ impl Hold {
             }
             if begun.elapsed() >= within {
                 let mut holder = String::new();
-                // Whoever writes it now has it.
+                // The process that writes it now holds the lock.
                 let _ = File::open(&path).map(|file| file.take(HOLDER_BYTES_MAX).read_to_string(&mut holder));
                 return Err(format!(
                     "the state `{}` is in use by {}; end that lease, wait, or use another name",
@@ -135,7 +135,7 @@ impl Hold {
         self.folder.join(format!("{}.{end}", self.wanted.name))
     }
 
-    /// What was saved, which is this lease's now; `None`: there is nothing. Blocks.
+    /// Takes the saved state for this lease; `None`: there is none. Blocks.
     pub fn take_state(&self) -> Result<Option<Taken>, NotStarted> {
         let saved = self.path(STATE);
         let taken = self.path(&format!("{TAKEN}{}", self.wanted.lease));
@@ -147,7 +147,7 @@ impl Hold {
                 .map_err(failed("take", &saved))
                 .map_err(NotStarted::for_now)?,
         }
-        // From here on it is put back unless it was restored.
+        // From here on the state is put back unless it was restored.
         let place = Place {
             saved,
             taken,
@@ -173,7 +173,7 @@ impl Hold {
         Ok(Some(Taken { place, file, head }))
     }
 
-    /// There is no saved state; unless somebody has left one half-way.
+    /// Returns that there is no saved state, unless an interrupted restore has left one.
     fn nothing(&self, saved: &Path) -> Result<Option<Taken>, String> {
         let begins = format!("{}.{TAKEN}", self.wanted.name);
         let left = files(&self.folder)?
@@ -190,7 +190,7 @@ impl Hold {
         }
     }
 
-    /// A file to write the state to. Blocks.
+    /// Makes a file to write the state to. Blocks.
     pub fn part(&self, options: &SwapOptions) -> Result<Part, String> {
         let (path, saved) = (self.path(PART), self.path(STATE));
         let others = files(&self.folder)?
@@ -200,7 +200,7 @@ impl Hold {
             .filter_map(|other| fs::symlink_metadata(other).ok())
             .map(|there| there.len())
             .sum();
-        // Of one that was killed here. Nobody else writes to a file of this name.
+        // Left by a worker or agent that was killed here. No other process writes to a file of this name.
         let _ = fs::remove_file(&path);
         let mut file = private()
             .create_new(true)
@@ -223,7 +223,7 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // While it is locked: who opens it before has a file that is not there any more, and sees that.
+        // Removed while it is locked: a process that has opened it before finds that the file is gone.
         let _ = fs::remove_file(self.path(LOCK));
     }
 }
@@ -232,11 +232,11 @@ impl Drop for Hold {
 pub(crate) struct Taken {
     place: Place,
     file: File,
-    /// What it says of itself.
+    /// Head of the file.
     pub head: StateHead,
 }
 
-/// Where it is meanwhile, and where it is found if it is not restored.
+/// Present path of a state that is being restored, and its path if it is not restored.
 struct Place {
     saved: PathBuf,
     taken: PathBuf,
@@ -244,21 +244,21 @@ struct Place {
 }
 
 impl Taken {
-    /// Where it is found if it is not restored.
+    /// Path of the state if it is not restored.
     pub fn path(&self) -> &Path {
         &self.place.saved
     }
 
-    /// To read the state from, from its beginning.
+    /// Opens the state for reading, from its beginning.
     pub fn file(&self) -> io::Result<File> {
         let mut file = self.file.try_clone()?;
         file.seek(SeekFrom::Start(HEAD_BYTES as u64))?;
         Ok(file)
     }
 
-    /// It was restored: it is in the worker now, and nowhere else. Blocks.
+    /// Removes the file, because the state was restored: it is in the worker now, and nowhere else. Blocks.
     pub fn restored(mut self) {
-        // Whatever becomes of the file.
+        // Counts as restored even if the file cannot be removed.
         self.place.is_restored = true;
         if let Err(error) = fs::remove_file(&self.place.taken) {
             tracing::error!(path = %self.place.taken.display(), %error, "a state that was restored cannot be removed");
@@ -284,13 +284,13 @@ pub(crate) struct Part {
     file: File,
     hasher: Box<blake3::Hasher>,
     size_bytes: u64,
-    /// Bytes that it may have.
+    /// Most bytes that it may have.
     limit: u64,
     is_whole: bool,
 }
 
 impl Part {
-    /// Refuses further bytes with which it would be too long, before they come.
+    /// Checks the length of further bytes before they come; refuses those that would make the state too long.
     pub fn expect(&self, further: u64) -> Result<(), String> {
         match self.size_bytes.saturating_add(further) {
             bytes if bytes <= self.limit => Ok(()),
@@ -301,7 +301,7 @@ impl Part {
         }
     }
 
-    /// Further bytes. Blocks.
+    /// Adds further bytes. Blocks.
     pub fn add(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.expect(bytes.len() as u64)?;
         self.size_bytes += bytes.len() as u64;
@@ -309,7 +309,7 @@ impl Part {
         self.file.write_all(bytes).map_err(failed("write", &self.path))
     }
 
-    /// It is complete: from now on it is found, and survives a crash. Its path and bytes. Blocks.
+    /// Completes the state: from now on it is found, and survives a crash. Returns its path and bytes. Blocks.
     pub fn finish(mut self, host: &str) -> Result<(PathBuf, u64), String> {
         let head = StateHead {
             tenant: self.wanted.tenant.clone(),
@@ -345,7 +345,7 @@ impl Drop for Part {
     }
 }
 
-/// Of files that are ours alone.
+/// Options for files that only this user may access.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).mode(0o600);
@@ -370,7 +370,7 @@ pub(super) fn name_of(path: &Path) -> &str {
     path.file_name().and_then(OsStr::to_str).unwrap_or_default()
 }
 
-/// Removes a lock's file that nobody holds.
+/// Removes the file of a lock that no process holds.
 pub(super) fn remove_lock(path: &Path) {
     if let Ok(file) = open(path)
         && let Ok(lock) = Flock::lock(file, FlockArg::LockExclusiveNonblock)
@@ -380,7 +380,7 @@ pub(super) fn remove_lock(path: &Path) {
     }
 }
 
-/// What is in a folder, as far as anybody looks.
+/// Files in a folder, up to a limit.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let listed = fs::read_dir(folder).map_err(failed("list", folder))?;
     Ok(listed
@@ -390,7 +390,7 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
         .collect())
 }
 
-/// A file's head, and whether it is as long as that says; its reader then stands behind it.
+/// Reads a file's head, and checks the file's length against it; then the reader is behind the head.
 pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES);
     let read = Read::take(&mut *file, HEAD_BYTES as u64).read_to_end(&mut bytes);
@@ -402,7 +402,7 @@ pub(super) fn read_head(file: &mut File) -> Result<StateHead, String> {
     Ok(head)
 }
 
-/// Whether the bytes are those that were saved.
+/// Checks that the bytes are those that were saved.
 fn check_bytes(file: &mut File, head: &StateHead) -> Result<(), String> {
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE_BYTES];

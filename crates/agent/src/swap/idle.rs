@@ -1,5 +1,5 @@
-//! Whose worker goes when: who is idle for as long as the operator says, and sooner where memory is short or the node is given back.
-//! Only leases with a state: what they have in memory comes back with the next one.
+//! Swapping out idle workers: after the time that the operator has set, and sooner if memory is short or the node is
+//! given back. Only leases with a state are affected: the next lease gets back what they have in memory.
 
 use super::passing::NotSaved;
 use crate::active_lease::ActiveLease;
@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-/// How often leases are looked at while there are any.
+/// Interval at which leases are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Who ran something a shorter time ago is not idle, whatever others need.
+/// A worker that ran a function less than this time ago is not idle, whatever others need.
 const IDLE_LEAST: Duration = Duration::from_secs(1);
-/// How often states are looked at that nobody asks for.
+/// Interval at which expired states are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);
-/// How long a request waits for memory that is being given up: less than managers wait for an agent.
+/// Time for which a request waits for memory that is being freed: less than managers wait for an agent.
 const ROOM_LIMIT: Duration = Duration::from_secs(2);
 
-/// The worker of a lease with a state that may go, and for how long it has run nothing.
+/// The worker of a lease with a state that may be swapped out, and for how long it has been idle.
 fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
     let worker = lease.incarnation(WorkerIndex(0)).ok()?;
     let keeping = worker.keeping.as_ref().filter(|keeping| keeping.may_go())?;
@@ -30,7 +30,7 @@ fn candidate(lease: &ActiveLease) -> Option<(Arc<Incarnation>, Duration)> {
     matches!(worker.state(), State::Up(_)).then_some((worker, idle))
 }
 
-/// Swaps out whoever is idle long enough, for as long as the agent runs, and removes states that are too old.
+/// Swaps out workers that are idle long enough, for as long as the agent runs, and removes states that are too old.
 pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
     let Some(options) = node.identity.swap.clone() else {
         return;
@@ -45,7 +45,7 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
             let options = Arc::clone(&options);
             tokio::task::spawn_blocking(move || super::listing::expire(&options.directory, options.keep));
         }
-        // Fails never: the sender lives in the node. So that states expire where no lease comes, too, not for ever.
+        // Cannot fail: the sender lives in the node. The limit makes states expire even on a node without leases.
         let _ = timeout(EXPIRE_EVERY, active.wait_for(|leases| *leases > 0)).await;
         looks.tick().await;
         let leases: Vec<_> = node.tables().leases.values().cloned().collect();
@@ -64,16 +64,17 @@ pub(crate) async fn swap_out_idle_ones(node: Arc<Node>) {
     }
 }
 
-/// Has a worker save its state, and ends its lease then; whether it did. One that cannot serves on; one that does not answer is killed.
+/// Has a worker save its state, and then ends its lease; returns whether the worker ends. A worker that cannot save its
+/// state goes on serving; one that does not answer is killed.
 async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -> bool {
     let (State::Up(process), Some(keeping)) = (worker.state(), &worker.keeping) else {
         return false;
     };
     match keeping.save(&process).await {
-        // Refused if it has ended meanwhile.
+        // Refused if the lease has ended meanwhile.
         Ok(()) => drop(node.step(Event::End {
             lease: lease.id,
-            // What the worker has not answered it has not begun, and clients rely on that.
+            // A request that the worker has not answered has not begun; clients rely on that.
             reason: EndReason::SwappedOut,
         })),
         Err(NotSaved::Refused(_)) => return false,
@@ -84,8 +85,8 @@ async fn swap_out(node: &Arc<Node>, lease: &ActiveLease, worker: &Incarnation) -
     true
 }
 
-/// Swaps out who is idle, the largest first, where so much memory may be leased then. Who asks is not waited for longer than that takes
-/// mostly, and asks again.
+/// Swaps out idle workers, the largest first, if that frees enough memory for a request. The request waits for about as
+/// long as that usually takes, and is then repeated by its client.
 pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
     let left = node.tables().book.memory_left();
     if left >= memory_bytes {
@@ -97,13 +98,13 @@ pub(crate) async fn make_room(node: &Arc<Node>, memory_bytes: u64) {
         .filter_map(|lease| candidate(&lease).map(|(worker, idle)| (lease, worker, idle)));
     let mut idle: Vec<_> = idle.filter(|(.., idle)| *idle >= IDLE_LEAST).collect();
     let theirs = idle.iter().map(|(lease, ..)| lease.terms.memory_bytes);
-    // Nobody goes for a lease that is refused all the same.
+    // Swaps out no worker for a request that would be refused all the same.
     if theirs.fold(left, u64::saturating_add) < memory_bytes {
         return;
     }
     idle.sort_by_key(|(lease, ..)| std::cmp::Reverse(lease.terms.memory_bytes));
     let going = Arc::clone(node);
-    // A task of its own: a state that is on its way is not given up with the request.
+    // As a separate task: saving a state goes on even if the request is given up.
     let made = tokio::spawn(async move {
         for (lease, worker, _) in idle {
             if going.tables().book.memory_left() >= memory_bytes {

@@ -1,4 +1,4 @@
-//! The state of one worker, from its lease's beginning to its end.
+//! The saved state of one worker, from its lease's beginning to its end.
 
 use super::SwapOptions;
 use super::folder::{Hold, Part, Taken, Wanted};
@@ -10,26 +10,26 @@ use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How much longer than somebody may take to save it a lease waits for a state that another one has.
+/// Additional time that a lease waits for a state that another lease holds, beyond the limit for saving it.
 const HANDING_OVER: Duration = Duration::from_millis(1500);
-/// How long the file system may take to find, lock and read a state, and to make one last.
+/// Time in which the file system must find, lock and read a state, or make one durable.
 pub(super) const FILES_LIMIT: Duration = Duration::from_secs(8);
 
-/// How far it is.
+/// Stage of a state.
 enum Progress {
-    /// Nothing is known yet.
+    /// Not looked for yet.
     Nothing,
-    /// It is this worker's; with what there was before, until that is restored.
+    /// Held by this lease; with the saved state, if any, until that is restored.
     Held(Hold, Option<Taken>),
-    /// It is in the worker only.
+    /// In the worker only.
     Living(Hold),
-    /// Written, and the worker serves nobody any more.
+    /// Written; the worker serves no client any more.
     Written(Hold, Part),
-    /// It is over.
+    /// Ended.
     Over,
 }
 
-/// See the module.
+/// The saved state of one worker.
 pub(crate) struct Keeping {
     options: Arc<SwapOptions>,
     wanted: Wanted,
@@ -40,12 +40,12 @@ pub(crate) struct Keeping {
 
 #[derive(Default)]
 struct Told {
-    /// For people: what became of it, in the order in which it happened.
+    /// Messages for people: the state's history.
     words: Vec<String>,
     restoring: Option<Duration>,
-    /// It could not be saved while its lease went on.
+    /// Saving has failed while its lease went on.
     is_refused: bool,
-    /// How many calls had ended when that was looked at, and since when there were no more.
+    /// Number of calls that had ended at the last look, and the time since when that has not changed.
     idle: Option<(u64, Instant)>,
 }
 
@@ -60,7 +60,8 @@ impl Keeping {
         }
     }
 
-    /// Before there is a worker: makes it this one's, and finds what was saved. An error says why there can be none.
+    /// Holds the state for this lease, and finds the saved one, before there is a worker. The error says why there can
+    /// be none.
     pub async fn begin(&self) -> Result<(), NotStarted> {
         let (directory, wanted) = (self.options.directory.clone(), self.wanted.clone());
         let holder = format!("lease {} on {}", wanted.lease, self.host);
@@ -76,7 +77,7 @@ impl Keeping {
         Ok(())
     }
 
-    /// Before the worker serves anybody: has it restore what was saved.
+    /// Has the worker restore the saved state, before it serves any client.
     pub async fn restore(&self, worker: &Worker) -> Result<(), NotStarted> {
         let mut progress = self.progress.lock().await;
         let (hold, taken) = match std::mem::replace(&mut *progress, Progress::Over) {
@@ -104,7 +105,7 @@ impl Keeping {
         };
         let name = &self.wanted.name;
         if let Err(why) = restored {
-            // Put back by its end, unless another worker can.
+            // Put back at its end, unless another worker restores it.
             *progress = Progress::Held(hold, Some(taken));
             self.say(format!("state `{name}`: not restored from {path}: {why}"));
             return Err(NotStarted {
@@ -121,7 +122,7 @@ impl Keeping {
             "state `{name}`: restored {} bytes of {} from {path}",
             head.size_bytes, head.host
         ));
-        // Only now: whoever fails before finds it again.
+        // Only now: if an earlier step fails, the state is found again.
         let removed = spawn_blocking(move || taken.restored());
         if let Err(why) = self.in_time(FILES_LIMIT, removed).await {
             tracing::error!(state = name, why, "a state that was restored is not removed yet");
@@ -129,8 +130,8 @@ impl Keeping {
         Ok(())
     }
 
-    /// Has the worker write it, if that can still be done; the worker serves nobody any more then, and is to be ended. Once written, it is
-    /// not written again.
+    /// Has the worker write its state, if that is still possible; then the worker serves no client any more, and must
+    /// be ended. A written state is not written again.
     pub async fn save(&self, worker: &Worker) -> Result<(), NotSaved> {
         let mut progress = self.progress.lock().await;
         let hold = match std::mem::replace(&mut *progress, Progress::Over) {
@@ -149,7 +150,7 @@ impl Keeping {
             let part = hold.part(&options);
             (hold, part)
         });
-        // Without the file system's answer there is no hold any more, nor a file to write to.
+        // Without the file system's answer there is neither a hold nor a file to write to.
         let opened = self.in_time(FILES_LIMIT, opening).await;
         let (hold, part) = opened.map_err(|why| self.lose(why))?;
         let saved = match part {
@@ -172,8 +173,8 @@ impl Keeping {
         Ok(())
     }
 
-    /// The worker is gone: what was written is made to last, and others may have it.
-    /// `why` it ended counts where nothing was written.
+    /// Ends the state's use after the worker is gone: a written state is made durable, and other leases may have it.
+    /// `why` the worker ended is reported if no state was written.
     pub async fn end(&self, why: String) {
         let progress = std::mem::replace(&mut *self.progress.lock().await, Progress::Over);
         let name = &self.wanted.name;
@@ -203,19 +204,20 @@ impl Keeping {
         }
     }
 
-    /// Off the runtime's threads: files are renamed and removed.
+    /// Renames and removes files off the runtime's threads.
     async fn release(&self, progress: Progress) {
         let released = spawn_blocking(move || drop(progress));
         let _ = self.in_time(FILES_LIMIT, released).await;
     }
 
-    /// Whether to ask the worker to save it while its lease goes on: not if it could not, or is being asked.
+    /// Whether to ask the worker to save its state while its lease goes on: not if that has failed, or is under way.
     pub fn may_go(&self) -> bool {
         let is_living = self.progress.try_lock();
         is_living.is_ok_and(|progress| matches!(*progress, Progress::Living(_))) && !self.told().is_refused
     }
 
-    /// For how long its worker has run nothing, as far as anybody looked. `calls`: that have ended.
+    /// Time for which its worker has run no function, as far as the looks show. `calls`: number of calls that have
+    /// ended.
     pub fn idle_for(&self, calls: u64, is_running: bool) -> Duration {
         let (now, mut told) = (Instant::now(), self.told());
         match told.idle {
@@ -227,12 +229,12 @@ impl Keeping {
         }
     }
 
-    /// What became of it, in words.
+    /// History of the state, for people.
     pub fn words(&self) -> String {
         self.told().words.join("; ")
     }
 
-    /// How long it took the worker to restore it.
+    /// Time that the worker took to restore it.
     pub fn restoring(&self) -> Option<Duration> {
         self.told().restoring
     }

@@ -1,4 +1,4 @@
-//! Which states there are in a swap directory, for its operator; and those that nobody has asked for in time.
+//! States in a swap directory, for its operator, and the removal of expired ones.
 
 use super::folder::{self, FOLDER, LOCK, STATE};
 use hotlease_wire::state::{StateHead, is_state_name};
@@ -8,32 +8,32 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Tenants that are looked at.
+/// Most tenants that are looked at.
 const TENANTS_MAX: usize = 64 * 1024;
-/// What was left half-way this long ago was left by somebody who is gone.
+/// Age at which an incomplete file counts as left by a process that is gone.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// A state that nobody has restored yet.
+/// A saved state that no lease has restored yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SavedState {
-    /// Its file.
+    /// Path of its file.
     pub path: PathBuf,
-    /// Whose it is.
+    /// Tenant that owns it.
     pub tenant: String,
-    /// What leases call it.
+    /// Name that leases use for it.
     pub name: String,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Since it was saved, or begun.
+    /// Time since it was saved.
     pub age: Duration,
-    /// What its head says; or why it is none.
+    /// Its head, or why that is invalid.
     pub head: Result<StateHead, String>,
 }
 
-/// All states in a swap directory, those of one tenant together.
+/// Lists all states in a swap directory, sorted by tenant.
 ///
 /// # Errors
-/// What the system says of the directory. Folders that are not this user's are left out.
+/// An error of the system for the directory. Folders that do not belong to this user are left out.
 pub fn saved(directory: &Path) -> io::Result<Vec<SavedState>> {
     let mut states = Vec::new();
     each_file(directory, |tenant, path, there| {
@@ -54,10 +54,10 @@ pub fn saved(directory: &Path) -> io::Result<Vec<SavedState>> {
     Ok(states)
 }
 
-/// Removes a state; whether it was there.
+/// Removes a state; returns whether it was there.
 ///
 /// # Errors
-/// What the system says, and `InvalidInput` for what is no name of a state or a tenant.
+/// An error of the system, or `InvalidInput` for an invalid name of a state or a tenant.
 pub fn remove(directory: &Path, tenant: &str, name: &str) -> io::Result<bool> {
     if !is_state_name(name) || tenant.contains(['/', '\0']) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -72,7 +72,7 @@ pub fn remove(directory: &Path, tenant: &str, name: &str) -> io::Result<bool> {
     }
 }
 
-/// Removes states older than `keep`, and what was left half-way by agents that are gone. Blocks.
+/// Removes states older than `keep`, and incomplete files of agents that are gone. Blocks.
 pub(super) fn expire(directory: &Path, keep: Duration) {
     let removed = each_file(directory, |tenant, path, there| {
         let name = folder::name_of(&path);
@@ -92,7 +92,7 @@ pub(super) fn expire(directory: &Path, keep: Duration) {
     }
 }
 
-/// Each file in folders of tenants that are this user's alone.
+/// Calls `what` with each file in folders of tenants that only this user may enter.
 fn each_file(directory: &Path, mut what: impl FnMut(&str, PathBuf, &fs::Metadata)) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.take(TENANTS_MAX).flatten() {
         let folder = entry.path();

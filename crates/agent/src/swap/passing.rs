@@ -1,5 +1,5 @@
-//! The bytes of a state on their way to and from a worker: through a pipe, so that a worker has nothing of the file, and neither side
-//! has them in memory twice. Nobody waits for the other longer than was agreed.
+//! Transfer of a state to and from a worker: through a pipe, so that a worker cannot access the file, and neither side
+//! holds the state in memory twice. Each side waits for the other no longer than agreed.
 
 use super::folder::Part;
 use crate::worker::{NotStarted, OrderError, Worker};
@@ -12,20 +12,20 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 
-/// Bytes that a pipe holds, where that is allowed: unless asked, it is 16 pages.
+/// Bytes that a pipe holds, where that is allowed; by default it is 16 pages.
 const PIPE_BYTES: i32 = 1 << 20;
 /// Bytes that are moved at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Why there is nothing.
+/// Reason why a state was not saved.
 pub(crate) enum NotSaved {
-    /// The worker says why not, and serves on.
+    /// The worker reports the reason, and goes on serving.
     Refused(String),
-    /// The worker serves no more, or nobody knows.
+    /// The worker serves no more, or its condition is unknown.
     Lost(String),
 }
 
-/// Has a worker that runs nothing write its state; it serves nobody any more then.
+/// Has a worker that runs no function write its state; afterwards it serves no client.
 pub(super) async fn save(worker: &Worker, part: Part, limit: Duration) -> Result<Part, NotSaved> {
     let begun = Instant::now();
     let pipe = pipe().and_then(|(reader, writer)| Ok((without_waiting(reader)?, writer)));
@@ -41,7 +41,7 @@ pub(super) async fn save(worker: &Worker, part: Part, limit: Duration) -> Result
         (Ok(()), Ok(part)) => Ok(part),
         (Ok(()), Err(Stopped::Here(why))) => Err(NotSaved::Lost(why)),
         (Ok(()), Err(Stopped::There)) => Err(NotSaved::Lost("its worker gave less than it said".into())),
-        // That its pipe was closed is all that the worker knows of this.
+        // The worker knows of this only that its pipe was closed.
         (Err(OrderError::Failed(_)), Err(Stopped::Here(why))) | (Err(OrderError::Failed(why)), _) => {
             Err(NotSaved::Refused(why))
         }
@@ -53,7 +53,7 @@ pub(super) async fn save(worker: &Worker, part: Part, limit: Duration) -> Result
     }
 }
 
-/// Has a worker that serves nobody yet restore this state; without one, has it say whether it could save one.
+/// Has a worker that serves no client yet restore this state; without a state, asks it whether it could save one.
 pub(super) async fn restore(
     worker: &Worker,
     state: Option<(File, u64)>,
@@ -75,7 +75,8 @@ pub(super) async fn restore(
             drop(reader);
             let giving = spawn_blocking(move || give(file, writer, until));
             let answer = sent.done(limit).await;
-            // Where the worker has all, that it was given all is no news; else its own word counts.
+            // If the worker reports success, its report counts. If it reports a failure, an error on this side explains
+            // it better.
             let given = giving.await.unwrap_or_else(|error| Err(error.to_string()));
             match (answer, given) {
                 (Err(OrderError::Failed(_)), Err(why)) if !why.is_empty() => Err(OrderError::Failed(why)),
@@ -87,7 +88,7 @@ pub(super) async fn restore(
         Ok(()) => Ok(()),
         Err(OrderError::Failed(why)) => Err(NotStarted::for_good(why)),
         Err(OrderError::Died) => {
-            // Who only closed its end serves nobody either.
+            // A worker that has only closed its end cannot serve either.
             worker.kill();
             Err(NotStarted::from(&*worker.exited().await))
         }
@@ -98,15 +99,15 @@ pub(super) async fn restore(
     }
 }
 
-/// Why a state was not received.
+/// Reason why a state was not received.
 enum Stopped {
     /// The worker closed its end.
     There,
-    /// Ours.
+    /// An error on this side.
     Here(String),
 }
 
-/// All pieces that come, each once its length is known. Blocks.
+/// Receives all pieces, each after its length. Blocks.
 fn receive(mut pipe: PipeReader, mut part: Part, until: Instant) -> Result<Part, Stopped> {
     let mut room = vec![0; PIECE_BYTES];
     loop {
@@ -129,11 +130,11 @@ fn receive(mut pipe: PipeReader, mut part: Part, until: Instant) -> Result<Part,
     }
 }
 
-/// At least a byte, in time: also of a worker that never lets us wait.
+/// Reads at least one byte in time, even if the worker sends without pause.
 fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<usize, Stopped> {
     loop {
         if Instant::now() >= until {
-            // Whoever waits for the answer says so.
+            // The caller that waits for the answer reports the timeout.
             return Err(Stopped::There);
         }
         match pipe.read(place) {
@@ -148,7 +149,7 @@ fn read_some(pipe: &mut PipeReader, place: &mut [u8], until: Instant) -> Result<
     }
 }
 
-/// All of a file. Blocks. An empty error: the worker has closed its end, and says why.
+/// Writes a whole file. Blocks. An empty error: the worker has closed its end, and reports the reason.
 fn give(mut file: File, mut pipe: PipeWriter, until: Instant) -> Result<(), String> {
     let mut piece = vec![0; PIECE_BYTES];
     loop {
@@ -170,7 +171,7 @@ fn give(mut file: File, mut pipe: PipeWriter, until: Instant) -> Result<(), Stri
     }
 }
 
-/// Waits until something can be done, or the time is over.
+/// Waits until the descriptor is ready, or the time is over.
 fn is_ready(fd: BorrowedFd<'_>, what: PollFlags, until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -183,11 +184,11 @@ fn is_ready(fd: BorrowedFd<'_>, what: PollFlags, until: Instant) -> bool {
     }
 }
 
-/// Our end, which never waits longer than it should, and a pipe as large as it may be.
+/// Makes this end non-blocking, and the pipe as large as allowed.
 fn without_waiting<P: AsFd>(end: P) -> io::Result<P> {
     let flags = OFlag::from_bits_retain(fcntl(&end, FcntlArg::F_GETFL)?);
     fcntl(&end, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    // Smaller is slower, and all the same.
+    // A smaller pipe is slower, but works.
     let _ = fcntl(&end, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
     Ok(end)
 }
@@ -199,7 +200,8 @@ mod tests {
     use super::*;
     use hotlease_wire::ids::LeaseId;
 
-    /// What becomes of what this writes as a worker, in this time: the bytes that are saved, or why not; empty if the worker has to say it.
+    /// Receives what `write` sends as a worker, within this time; returns the saved bytes, or the error; empty if the
+    /// worker must report it.
     fn received_of(
         state_bytes: u64,
         within: Duration,
@@ -234,11 +236,11 @@ mod tests {
         Ok(saved)
     }
 
-    /// The same of these bytes.
+    /// Receives these bytes from a worker.
     fn received(sent: &[&[u8]]) -> Result<Vec<u8>, String> {
         let sent = sent.concat();
         received_of(16, Duration::from_secs(30), move |mut writer| {
-            // Where too much is announced, nobody reads the rest.
+            // Over the limit: the reader stops.
             let _ = writer.write_all(&sent);
         })
     }
@@ -250,7 +252,7 @@ mod tests {
         let begun = Instant::now();
         let received = received_of(8 << 20, Duration::from_millis(100), move |mut writer| {
             while writer.write_all(&pieces).is_ok() {}
-            // Waited for below.
+            // The test waits for this below.
             let _ = sender.send(());
         });
         assert_eq!(received, Err(String::new()));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
-/// As locks say it.
+/// Text in the lock's file.
 const HOLDER: &str = "lease 1 on node1";
 
 fn scene() -> (tempfile::TempDir, SwapOptions) {
@@ -56,7 +56,7 @@ fn refused(options: &SwapOptions, wanted: Wanted) -> String {
     refused_for(options, wanted, true)
 }
 
-/// `ever`: the next attempt would find the same.
+/// `ever`: whether the next attempt would fail in the same way.
 fn refused_for(options: &SwapOptions, wanted: Wanted, ever: bool) -> String {
     let hold = hold(options, wanted).expect("nobody has it");
     match hold.take_state() {
