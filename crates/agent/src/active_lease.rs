@@ -68,7 +68,7 @@ impl Terms {
 
 /// A library that the lease has loaded.
 pub(crate) struct LoadedCode {
-    /// Kept as long as the lease lives, whatever the cache drops.
+    /// Kept as long as the lease lives, even if the cache drops it.
     pub code: Arc<Code>,
     /// Index of its first function.
     pub base: u16,

@@ -1,8 +1,8 @@
 //! Identity of the party that opens a session, and the tenant that the session counts for.
 //!
 //! In a sandbox of kind `process`, a tenant's code runs with all rights of the agent's own user. So an agent serves
-//! only tenants that its operator has named, and users of its own host, of whom only the agent's own user and root are
-//! admitted. [`crate::sandboxes`] decides which sandbox they get.
+//! only tenants that its operator has named, and users of its own host; of the latter, only the agent's own user and
+//! root are admitted. [`crate::sandboxes`] decides which sandbox they get.
 
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::LeaseId;

@@ -23,7 +23,7 @@ const ARRIVALS_MAX: usize = 32;
 const QUIET_LEAST: usize = 4;
 /// After a longer quiet time, the moment of the next lease counts as unknown.
 const QUIET_MAX: Duration = Duration::from_secs(4 * 3600);
-/// Longest time that workers wait at a stretch, whatever the quiet times say.
+/// Longest time that workers wait at a stretch, even if the quiet times are longer.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 /// Percentage of the counts that the forecast covers.
 const ENOUGH_PERCENT: usize = 95;

@@ -3,7 +3,7 @@
 //! ```text
 //! lease --get--> table --none yet--> thread: fetch, check, mount --> Image --held by--> Program --> workers, spares
 //!                  |                                                   |
-//!                  '---- there, or coming: the same for all            '--last one gone--> thread: unmount
+//!                  '---- mounted, or under way: shared by all          '--last one gone--> thread: unmount
 //! ```
 //!
 //! Fetching takes as long as the file system needs. A lease does not wait longer than its manager waits: then it is

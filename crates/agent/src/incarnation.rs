@@ -2,7 +2,7 @@
 //!
 //! A lease's place for a worker outlives its processes: each process is an incarnation with an epoch of its own. A task
 //! assigns or starts the process, configures it, loads everything that the lease has loaded so far, and waits for its
-//! end. It reports exactly one end to the book, whatever happens.
+//! end. It reports exactly one end to the book, in every case.
 
 mod configuring;
 mod not_up;

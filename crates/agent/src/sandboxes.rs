@@ -1,10 +1,11 @@
 //! Kind of sandbox for each lease, and the parts of the host that its program sees.
 //!
-//! An agent serves users of its own host, of whom only its own user and root are admitted, and tenants that its
-//! operator has named (see [`caller`](crate::caller)). Code of the agent's own user gains nothing by leaving a sandbox,
-//! so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names none gets
-//! it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the host:
-//! their interpreters and packages must be in folders that the site's policy shows, or in the system's own folders.
+//! An agent serves users of its own host and tenants that its operator has named; of the former, only the agent's own
+//! user and root are admitted (see [`caller`](crate::caller)). Code of the agent's own user gains nothing by leaving a
+//! sandbox, so that user may ask for any kind. For other tenants the site's kind is the weakest: a lease that names
+//! none gets it, and a lease that names a weaker one is refused. Other tenants also cannot choose what they see of the
+//! host: their interpreters and packages must be in folders that the site's policy shows, or in the system's own
+//! folders.
 
 use crate::caller::Origin;
 use crate::error::AgentError;

@@ -1,7 +1,7 @@
 //! A client's session: attach, then requests in turn, with events in between.
 //!
-//! The socket is read also while a request is being handled, so that the end of a client is noticed at once, whatever
-//! it was waiting for.
+//! The socket is read also while a request is being handled, so that the end of a client is noticed at once, during any
+//! wait.
 
 use crate::caller::Caller;
 use crate::incarnation::{ORDER_LIMIT, died};

@@ -26,14 +26,14 @@ pub(crate) const WAIT_LEAST: Duration = Duration::from_secs(60);
 const READY_LIMIT: Duration = Duration::from_secs(9);
 /// Most starts that the keeper has stopped waiting for. With this many under way it starts no further one.
 const BESIDE_MAX: usize = 4;
-/// Most programs with a forecast; the one whose lease began longest ago is forgotten.
+/// Most programs with a forecast; the one whose lease began or ended longest ago is forgotten.
 const PROGRAMS_MAX: usize = 256;
 
 /// The spare interpreters of a node.
 pub(crate) struct Spares {
     launcher: Launcher,
     memory: Arc<IdleMemory>,
-    /// Most spares, whatever is offered.
+    /// Most spares, even if more cores are offered.
     most: usize,
     wait_least: Duration,
     begun: Instant,

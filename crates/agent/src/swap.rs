@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  lease with a state ── begins ──► hold (a lock) ─► restore: file ══ pipe ══► worker's restore function ─► serves
-//!                     ── ends, or is ended because it is idle ──► save: worker's save function ══ pipe ══► part ─► killed ─► renamed
+//!                     ── ends, also by idling ──► save: worker's save function ══ pipe ══► part ─► killed ─► renamed
 //! ```
 //!
 //! | file | job |

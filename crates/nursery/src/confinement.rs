@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// Upper bound of capability numbers. The kernel refuses numbers that it does not know.
 const CAPABILITIES: u32 = 64;
 
-/// Ensures that no program run from now on gains a capability, whatever its file says.
+/// Ensures that no program run from now on gains a capability, even one that its file has.
 pub fn forbid_capabilities() -> io::Result<()> {
     for number in 0..CAPABILITIES {
         match remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {

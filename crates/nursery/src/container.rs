@@ -9,7 +9,7 @@
 //! ```text
 //! agent ──► nursery ──► pid 1 of a sandbox ──► crun, ch-run, ... ──► the worker
 //!                       namespaces, limits,     root, binds,
-//!                       a folder in memory      what else it can
+//!                       a folder in memory      its own restrictions
 //! ```
 
 pub mod bundle;

@@ -47,7 +47,7 @@ impl Declared {
         parts.into_iter().flat_map(|part| part.components()).collect()
     }
 
-    /// Why such a mount is impossible, whatever the host has.
+    /// Why such a mount is impossible on any host.
     pub fn fault(&self) -> Option<String> {
         let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
         if !is_plain(&self.own) || !is_plain(&self.beneath) {

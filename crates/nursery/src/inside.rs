@@ -318,7 +318,7 @@ pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     drop(null);
     let socket = socket.into_raw_fd();
     if socket != SOCKET {
-        // SAFETY: whatever had this number belongs to the nursery's state, which no code in this process uses or drops.
+        // SAFETY: a descriptor with this number belonged to the nursery's state, which no code here uses or drops.
         let moved = unsafe { libc::dup3(socket, SOCKET, libc::O_CLOEXEC) };
         nix::errno::Errno::result(moved)?;
     }

@@ -8,7 +8,7 @@
 //!   Order     │                  mounts, pivots, WAITS         system calls limited,
 //!             │                  (prepared)                    then exec
 //!             │                  reaps; its end ends all
-//!             └ tells each end into a pipe of its sandbox's own
+//!             └ reports the end of each sandbox in a separate pipe
 //! ```
 //!
 //! * [`order`] has the messages between agent and nursery; [`policy`] what a site lets sandboxes see and use.

@@ -205,7 +205,7 @@ impl Nursery {
             view,
             filters: [filter(false)?, filter(true)?],
             filter_with_storage: filter::of(system_calls::table_with_storage())?,
-            // Zygotes have no network, whatever the site grants.
+            // Zygotes have no network, even where the site grants it.
             filter_of_zygotes: match policy.kvm {
                 true => filter::of(system_calls::table_of_zygote_of_machines())?,
                 false => filter::of(system_calls::table_of_zygote())?,
@@ -298,7 +298,7 @@ impl Nursery {
             if event[0] {
                 // Last messages count. They are limited in number, because the process that sent them is dead.
                 while self.hear(index) {}
-                // Perhaps only the helper has ended, and its last message has installed pid 1.
+                // Perhaps only the helper has ended, and a message of pid 1 has just installed its pidfd.
                 if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
                     ended.push(index);
                 }

@@ -33,7 +33,7 @@ impl Mount {
         }
     }
 
-    /// Why such a mount is impossible, whatever the host has.
+    /// Why such a mount is impossible on any host.
     pub fn fault(&self) -> Option<String> {
         use std::path::Component::{Normal, RootDir};
         let plain = |path: &Path| {
@@ -53,7 +53,7 @@ impl Mount {
     }
 }
 
-/// The unprivileged users of the host that sandboxes of a root agent run as, one for each.
+/// Unprivileged users of the host, one for each sandbox of a root agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Users {
     /// The first user, and the first group; not 0.
@@ -83,7 +83,7 @@ pub struct Policy {
     pub tmp_bytes: u64,
     /// Size of each sandbox's `/dev/shm`, bytes of memory (default: 64 MiB).
     pub shm_bytes: u64,
-    /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: no limit but its lease's (default: 0).
+    /// Memory of each sandbox, `/tmp` and `/dev/shm` included, bytes; 0: only that of its lease (default: 0).
     pub memory_bytes: u64,
     /// Most processes and threads of each sandbox (default: 512).
     pub processes: u32,

@@ -3,7 +3,7 @@
 //! ```text
 //! nursery's own mounts             a sandbox's own
 //! /        tmpfs                    /        tmpfs, read-only once everything is in its place
-//! /host    the host's root          /usr ... copies of what stands in /pieces, read-only
+//! /host    the host's root          /usr ... copies of the trees in /pieces, read-only
 //! /pieces  tmpfs                    /etc     a few harmless files
 //!    /0 ..  trees of the host       /dev     null, zero, full, random, urandom; shm of its own
 //! /new     where the new root goes  /proc    of its own processes
@@ -42,7 +42,7 @@ const STEP: &str = "/tmp";
 /// The system's programs and libraries: folders, or links where they are merged into `/usr`.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
-/// Folders that every sandbox has for itself, whatever an image has there.
+/// Folders that every sandbox has for itself, even if an image has them.
 pub const OWN: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 
 /// Entries of `/etc` that programs need and that hold no secrets.
@@ -64,7 +64,7 @@ const ETC: [&str; 12] = [
 /// Devices that have no state and reach nothing outside.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
-/// Number of the sandbox's user: the same in every sandbox, whatever user it is on the host.
+/// Number of the sandbox's user: the same in every sandbox, although it is another user on the host.
 pub const USER: u32 = 1000;
 const PASSWD: &str = "root:x:0:0::/:/usr/sbin/nologin\nuser:x:1000:1000::/tmp:/bin/sh\n\
                       nobody:x:65534:65534::/:/usr/sbin/nologin\n";
@@ -318,7 +318,7 @@ impl Template {
         Ok(())
     }
 
-    /// Adds the hypervisor's device, which the sandbox's user may open, whoever may open it on the host.
+    /// Adds the hypervisor's device, which the sandbox's user may open, even if that user may not on the host.
     fn add_kvm(&mut self, host: &Host) -> io::Result<()> {
         let Some(dev) = self.pieces.iter().find(|piece| piece.devices) else {
             return Ok(());

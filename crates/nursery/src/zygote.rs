@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! nursery ──clone3──► pid 1 of the zygote's sandbox ──fork──► zygote: has imported what its workers need, and WAITS
-//!    │                  reaps, tells ends                        │ fork
+//!    │                  reaps, reports ends                      │ fork
 //!    │                                                           ├─► between: joins the namespaces ──fork──► worker
 //!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's own sandbox, which WAITS             in there
 //! ```

@@ -1,4 +1,4 @@
-//! The kinds of sandbox.
+//! Kinds of sandbox.
 
 use std::fmt;
 use std::str::FromStr;

@@ -79,7 +79,7 @@ pub struct Program {
     pub path: PathBuf,
     /// Arguments of the program.
     pub arguments: Vec<OsString>,
-    /// Environment beyond what every worker inherits.
+    /// Environment variables beyond those that every worker inherits.
     pub environment: Vec<(OsString, OsString)>,
     /// Working directory; `/` is used if this is no folder in the sandbox.
     pub directory: PathBuf,
@@ -255,7 +255,7 @@ impl Launcher {
         self.lacking(kind).map(drop)
     }
 
-    /// Whether sandboxes of this kind are made for code of users who do not trust each other, or whom the node does not
+    /// Whether sandboxes of this kind are made for code of users who do not trust each other, or that the node does not
     /// trust.
     pub fn confines(&self, kind: Kind) -> bool {
         match kind {

@@ -128,7 +128,7 @@ impl Machine {
     pub(crate) fn policy(&self, site: &Policy) -> Policy {
         Policy {
             kvm: !self.emulated,
-            // The machine's own memory is the limit, whatever its lease says.
+            // The machine's own memory is the limit, not that of its lease.
             memory_bytes: self.memory_bytes.saturating_add(OWN_BYTES),
             files: site.files.saturating_add(OPEN_FILES),
             // A machine's memory is a file in the sandbox. The machine itself enforces the limit on its files.

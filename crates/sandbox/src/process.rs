@@ -289,7 +289,7 @@ impl Process {
         }
     }
 
-    /// The last of what it has printed so far.
+    /// The last of its output so far.
     pub fn output(&self) -> String {
         self.shared.tail().text()
     }

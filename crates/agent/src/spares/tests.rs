@@ -27,7 +27,7 @@ async fn until(what: impl Fn() -> bool) {
         .expect("it never holds");
 }
 
-/// Idle memory that never runs short, whatever this host has.
+/// Idle memory that never runs short, on any host.
 fn enough() -> Arc<IdleMemory> {
     Arc::new(IdleMemory::told_by("", ""))
 }

@@ -1,9 +1,9 @@
-//! The files of saved states, in a directory that several nodes see: `DIRECTORY/of-TENANT/NAME.state`.
+//! Files of saved states, in a directory that several nodes see: `DIRECTORY/of-TENANT/NAME.state`.
 //!
 //! ```text
 //! NAME.lock          held (flock) by the agent whose lease has the state now
-//! NAME.part          being written by the holder of the lock; renamed when it is whole and synced
-//! NAME.state         whole
+//! NAME.part          being written by the holder of the lock; renamed when it is complete and synced
+//! NAME.state         complete
 //! NAME.taken-LEASE   being restored by this lease; removed when that is done, or renamed back
 //! ```
 //!

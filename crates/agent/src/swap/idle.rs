@@ -15,7 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 /// Interval at which leases are looked at while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// A worker that ran a function less than this time ago is not idle, whatever others need.
+/// A worker that ran a function less than this time ago is not idle, even if others need memory.
 const IDLE_LEAST: Duration = Duration::from_secs(1);
 /// Interval at which expired states are looked for.
 const EXPIRE_EVERY: Duration = Duration::from_secs(3600);

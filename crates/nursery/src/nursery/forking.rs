@@ -405,7 +405,7 @@ impl Nursery {
         let Role::Nested(forked) = &mut sandbox.role else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        // Whatever comes of the order, no other process is forked into these namespaces.
+        // Even if the order fails, no other process is forked into these namespaces.
         let namespaces = std::mem::take(&mut forked.namespaces);
         forked.go = Some(go);
         let of = forked.of;

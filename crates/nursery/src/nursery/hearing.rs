@@ -14,7 +14,7 @@ impl Nursery {
         let sandbox = &mut self.sandboxes[index];
         let (word, fds) = match receive::<Word>(&sandbox.made.socket) {
             Ok(Some(word)) => word,
-            // Pid 1 is ending and sends nothing more; the sandbox is reaped when its pidfd reports the end.
+            // No message: nothing has arrived, or pid 1 is ending, and is reaped when its pidfd reports the end.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(None) | Err(_) => {
                 sandbox.made.kill();

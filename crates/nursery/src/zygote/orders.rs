@@ -70,7 +70,7 @@ impl Orders {
             let namespaces = fds.split_off(2);
             let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
             hooks.before();
-            // SAFETY: the program has one thread, or its other threads have said that they stand a fork.
+            // SAFETY: the program has one thread, or its other threads have declared that they survive a fork.
             match unsafe { libc::fork() } {
                 -1 => {
                     let error = io::Error::last_os_error();
