@@ -1,7 +1,7 @@
 //! Object storage that functions reach through the agent: with keys of their lease, never with the site's keys.
 //!
 //! ```text
-//! function ── signed with the lease's keys ──► agent: checks keys, object, permission ── signed with the site's ──► store
+//! function ── signed with the lease's keys ──► agent: checks keys, object, permission ── the site's keys ──► store
 //! ```
 //!
 //! A function in a network of its own finds the agent at a port of its loopback, whose listener the nursery has handed

@@ -4,7 +4,7 @@
 //! nursery ──clone3──► pid 1 of the zygote's sandbox ──fork──► zygote: has imported what its workers need, and WAITS
 //!    │                  reaps, reports ends                      │ fork
 //!    │                                                           ├─► between: joins the namespaces ──fork──► worker
-//!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's own sandbox, which WAITS             in there
+//!    └─ nest: in the zygote's namespaces, clone3 ─► pid 1 of the worker's sandbox, which WAITS                in there
 //! ```
 //!
 //! A process that joins a namespace gets rights in it. So a worker's user namespace is a child of the zygote's, and
