@@ -1,4 +1,4 @@
-//! `hotlease bench bandwidth`: large data, in place and copied.
+//! `hotlease bench bandwidth`: throughput of large data, in place and copied.
 
 use super::fabric;
 use super::host::Host;
@@ -11,9 +11,9 @@ use anyhow::ensure;
 use clap::Args;
 use hotlease_client::Buffer;
 
-/// A function that reads every byte of a registered buffer in place, and an echo whose input and output
-/// are ordinary memory, which the library must copy; both beside a plain memcpy of as many bytes. Over a
-/// fabric: a registered buffer to the function and from it, beside raw RMA writes and a copy through TCP.
+/// Measure bytes per second: a function that reads every byte of a registered buffer in place, and an echo whose
+/// input and output are ordinary memory, which the library must copy; both next to a plain memcpy of as many bytes.
+/// Over a fabric: from a registered buffer to the function and back, next to raw RMA writes and a copy through TCP.
 #[derive(Debug, Args)]
 pub(super) struct BandwidthArgs {
     #[command(flatten)]
@@ -21,7 +21,7 @@ pub(super) struct BandwidthArgs {
     /// Sizes, bytes [default: 64 KiB, 1 MiB, 16 MiB, 100 MiB; over fabrics 1, 16 and 256 MiB]
     #[arg(long, value_delimiter = ',', value_parser = size)]
     sizes: Vec<usize>,
-    /// Bytes moved in each series at least
+    /// Least number of bytes to move in each series
     #[arg(long, default_value_t = 2 << 30)]
     bytes: u64,
 }
@@ -36,10 +36,10 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Runs in a row of one kind.
+/// Bytes moved in one block, if one size does not exceed this.
 const BLOCK_BYTES: usize = 64 << 20;
 
-/// Times of moving as many bytes.
+/// Times of moving one size.
 struct Moved {
     size: usize,
     samples: Samples,
@@ -134,7 +134,7 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
 
 fn copy_block(clock: &Clock, count: usize, source: &[u8], target: &mut [u8]) -> anyhow::Result<Block> {
     clock.block(1, count, || {
-        // Through a black box, so that no copy is left out.
+        // `black_box` keeps the compiler from removing the copy.
         std::hint::black_box(&mut *target).copy_from_slice(std::hint::black_box(source));
         Ok(())
     })

@@ -1,7 +1,8 @@
-//! `hotlease bench comm`: what each algorithm of each collective takes between processes of this machine, over TCP.
+//! `hotlease bench comm`: duration of each algorithm of each collective between processes of this machine, over
+//! TCP.
 //!
-//! All ways to do a collective are measured in turns, sample by sample, because the machine's mood changes; a sample begins behind a
-//! barrier and ends when the last rank has finished.
+//! All ways to do a collective are measured in turn, sample by sample, because the machine's speed changes over
+//! time. A sample begins after a barrier and ends when the last rank has finished.
 
 use super::record::round;
 use crate::exit::CommandError;
@@ -22,13 +23,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is measured.
+/// What to measure.
 #[derive(Debug, Clone, Args)]
 struct Plan {
-    /// What broadcasts, reductions and scans are of, or all blocks that one rank sends or gets together
+    /// Bytes of a broadcast, a reduction or a scan, or of all blocks together that one rank sends or receives
     #[arg(long, value_delimiter = ',', default_value = "8,1K,8K,64K,512K,4M", value_parser = quantity::parse_bytes)]
     size: Vec<usize>,
-    /// Which operations
+    /// Operations to measure
     #[arg(
         long = "op",
         value_name = "OPERATION",
@@ -36,29 +37,30 @@ struct Plan {
         default_value = "barrier,broadcast,gather,scatter,allgather,reduce,allreduce,reduce_scatter,scan,exscan,alltoall"
     )]
     operations: Vec<Operation>,
-    /// How often each is measured; what is shown is the median
+    /// Samples of each; the median is shown
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     samples: u32,
 }
 
-/// Measure what each algorithm of each collective takes between processes of this machine, over TCP
+/// Measure the duration of each algorithm of each collective between processes of this machine, over TCP
 ///
-/// Starts the processes, measures all algorithms in turns, and shows medians. `--tune FILE` writes a table of algorithms in which
-/// the fastest is followed where this was measured, and the built-in rules elsewhere; `hotlease comm explain --table FILE` shows what that
-/// means. With `--json`, an object a row: operation, ranks, size, algorithm, segment_bytes, median_ns, factor (of the fastest).
+/// Starts the processes, measures all algorithms in turn, and shows medians. `--tune FILE` writes a table of
+/// algorithms: the fastest one for everything that was measured, and the built-in rules for the rest. `hotlease
+/// comm explain --table FILE` shows the effect of the table. With `--json`, prints one object per row: operation,
+/// ranks, size, algorithm, segment_bytes, median_ns, factor (relative to the fastest).
 #[derive(Debug, Args)]
 pub(super) struct CommArgs {
-    /// How many processes, one after the other
+    /// Numbers of processes, measured one after the other
     #[arg(long, value_delimiter = ',', default_value = "2,4,8", value_parser = clap::value_parser!(u32).range(2..=128))]
     ranks: Vec<u32>,
     #[command(flatten)]
     plan: Plan,
-    /// Write the table of the fastest algorithms there
+    /// File to write the table of the fastest algorithms to
     #[arg(long, value_name = "FILE")]
     tune: Option<PathBuf>,
 }
 
-/// A member of `bench comm`. Its secret is in the environment.
+/// Arguments of a member of `bench comm`. Its secret is in the environment.
 #[derive(Debug, Args)]
 pub(super) struct MemberArgs {
     #[arg(long)]
@@ -70,7 +72,7 @@ pub(super) struct MemberArgs {
 }
 
 const NAME: &str = "bench";
-/// Of all numbers here, which are F64.
+/// Size of an element: all numbers here are F64.
 const ELEMENT: usize = 8;
 
 #[derive(Serialize)]
@@ -98,7 +100,7 @@ pub(super) fn carry_out(args: &CommArgs, output: &mut Output) -> anyhow::Result<
     output.flush()
 }
 
-/// The others take part as processes, and this one as rank 0.
+/// Runs the other ranks as processes, and takes part as rank 0.
 fn among(ranks: u32, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
     let secret: String = (0..4)
         .map(|_| format!("{:016x}", rand::random::<u64>()))
@@ -146,26 +148,26 @@ impl Plan {
     }
 }
 
-/// Processes that do not outlive this one.
+/// Processes that end with this one.
 struct Members(Vec<Child>);
 
 impl Drop for Members {
     fn drop(&mut self) {
         for member in &mut self.0 {
-            // One that has ended already is not there to be killed.
+            // Fails if the process has ended already.
             let _ = member.kill();
             let _ = member.wait();
         }
     }
 }
 
-/// What the other processes do.
+/// Takes part as one of the other ranks.
 pub(super) fn take_part(args: &MemberArgs) -> anyhow::Result<()> {
     let options = Options::new(NAME, args.ranks, &args.rendezvous, Secret::from_environment()?);
     measure(Communicator::join(&options)?, &args.plan).map(drop)
 }
 
-/// All members do this together, and all know the result.
+/// Measures all operations. All members call it together, and all get the result.
 fn measure(all: Communicator, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
     let mut measured = Vec::new();
     for &operation in &plan.operations {
@@ -195,7 +197,7 @@ fn one(all: &Communicator, operation: Operation, size: usize, samples: u32) -> a
     let sum = Operator::Sum.of(Datatype::F64)?;
     let mut clock = Clock::new(rank, ranks)?;
     let mut times = vec![Vec::new(); recipes.len()];
-    // The first turn warms caches and connections.
+    // The first turn warms caches and connections, and is not counted.
     for turn in 0..=samples {
         for (schedule, times) in schedules.iter().zip(&mut times) {
             let reduction = operation.reduces().then(|| sum.clone());
@@ -222,7 +224,7 @@ fn one(all: &Communicator, operation: Operation, size: usize, samples: u32) -> a
     Ok(recipes.into_iter().zip(times).map(of).collect())
 }
 
-/// Times what all ranks do, from a barrier on until the last one has finished.
+/// Times an operation of all ranks, from a barrier until the last one has finished.
 struct Clock {
     barrier: Arc<Schedule>,
     longest: Arc<Schedule>,

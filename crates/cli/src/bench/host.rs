@@ -1,4 +1,4 @@
-//! The platform that is measured: the one that runs, or a private one.
+//! The measured platform: a running one, or a private one.
 
 use crate::platform::Platform;
 use anyhow::{Context, bail, ensure};
@@ -15,26 +15,26 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a private platform may take to stop before it is killed.
+/// Longest time for a private platform to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
 const FUNCTIONS: &str = "hotlease-bench-functions";
 const FABRIC_FUNCTIONS: &str = "hotlease-bench-fabric-functions";
 
-/// A platform.
+/// A platform to measure.
 pub(super) struct Host {
     dir: RuntimeDir,
-    /// Stopped with this.
+    /// The private platform; it stops when this is dropped.
     own: Option<Own>,
 }
 
 struct Own {
     child: Child,
-    /// Where its sockets are; removed after it.
+    /// Parent of its runtime directory; removed after it has stopped.
     _parent: TempDir,
 }
 
 impl Host {
-    /// The platform that runs, else a private one.
+    /// The running platform, else a private one.
     pub(super) fn find_or_start() -> anyhow::Result<Self> {
         let dir = RuntimeDir::resolve()?;
         match Platform::connect(&dir) {
@@ -43,7 +43,8 @@ impl Host {
         }
     }
 
-    /// A private one, with this many workers in its warm pool (`None`: as `up` thinks best), and further arguments.
+    /// Starts a private platform with this many workers in its warm pool (`None`: the default of `up`), and further
+    /// arguments.
     pub(super) fn private(pool: Option<usize>, further: &[OsString]) -> anyhow::Result<Self> {
         let parent = TempDir::with_prefix("hotlease-bench-").context("cannot make a directory")?;
         let path = parent.path().join("run");
@@ -65,7 +66,7 @@ impl Host {
             child,
             _parent: parent,
         };
-        // It prints one line when it serves, and none if it does not (it has then said why).
+        // It prints one line when it serves. If it fails, it prints none, and has written the reason to stderr.
         let mut ready = String::new();
         if let Some(stdout) = stdout {
             BufReader::new(stdout)
@@ -79,17 +80,17 @@ impl Host {
         })
     }
 
-    /// Where its sockets are.
+    /// Runtime directory, which holds its sockets.
     pub(super) fn runtime_dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// Whether nobody else uses it.
+    /// Whether no other client uses it.
     pub(super) fn is_private(&self) -> bool {
         self.own.is_some()
     }
 
-    /// The process of its manager; that of `up` is also its agent.
+    /// Process of its manager; with `up`, this process is the agent, too.
     pub(super) fn pid(&self) -> anyhow::Result<u32> {
         Ok(Platform::connect(&self.dir)?.info()?.pid)
     }
@@ -112,17 +113,17 @@ impl Drop for Own {
     }
 }
 
-/// The functions that are invoked.
+/// Library of the functions that the benchmarks invoke.
 pub(crate) fn functions() -> anyhow::Result<Code> {
     library(FUNCTIONS)
 }
 
-/// The same, and the peers of the baselines of fabrics.
+/// Library of these functions and of the peers of the fabric baselines.
 pub(super) fn fabric_functions() -> anyhow::Result<Code> {
     library(FABRIC_FUNCTIONS)
 }
 
-/// The library that a package builds, from beside this program or where `make install` puts it.
+/// Library that a package builds, from next to this program or where `make install` puts it.
 fn library(package: &str) -> anyhow::Result<Code> {
     let exe = env::current_exe().context("cannot find this program")?;
     let exe = exe.canonicalize().unwrap_or(exe);

@@ -1,4 +1,4 @@
-//! `hotlease bench latency`: one invocation at a time.
+//! `hotlease bench latency`: duration of one invocation at a time.
 
 use super::fabric;
 use super::host::Host;
@@ -12,9 +12,10 @@ use clap::{Args, ValueEnum};
 use hotlease_bench_baseline::Kind;
 use hotlease_client::{Buffer, Function, LeaseOptions};
 
-/// Hot: beside a raw round trip between the same two cores that moves the same bytes. Up to 32 bytes
-/// that is a cache line each way; above, a contiguous payload that is copied in and out. Over a fabric:
-/// beside a ping-pong written directly on libfabric, hot by size, and warm beside its blocking variant.
+/// Measure round trips, one at a time. Hot: next to a raw round trip between the same two cores that moves the same
+/// bytes. Up to 32 bytes the raw round trip is a cache line each way; above, a contiguous payload that is copied in
+/// and out. Over a fabric: next to a ping-pong written directly on libfabric, hot by size, and warm next to its
+/// blocking variant.
 #[derive(Debug, Args)]
 pub(super) struct LatencyArgs {
     #[command(flatten)]
@@ -44,7 +45,7 @@ enum Mode {
     InPlace,
     /// The slot sleeps: round trips by idle gap
     Warm,
-    /// The slot polls as long as that pays, as by default: round trips by idle gap
+    /// The slot polls as long as polling pays, which is the default: round trips by idle gap
     Adaptive,
 }
 
@@ -161,7 +162,7 @@ fn targets(size: usize, pair: &Pair) -> Vec<Target> {
     ]
 }
 
-/// 128 bytes must not be a step: not slower than the next larger size.
+/// Checks that 128 bytes take no longer than the slower one of 64 and 256 bytes.
 fn neighbours(size: usize, sizes: &[usize], pairs: &[Pair]) -> Option<Target> {
     let median = |size| {
         let index = sizes.iter().position(|other| *other == size)?;
@@ -185,7 +186,7 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
     let touch = stage.invoker.function("touch")?;
     let largest = IN_PLACE[IN_PLACE.len() - 1];
     let mut buffer = stage.invoker.buffer::<u8>(largest)?;
-    // All pages are there: the time of a page fault is not an invocation's.
+    // Writes all pages first: a page fault is not part of an invocation.
     buffer.fill(7);
     let mut pairs = IN_PLACE
         .iter()

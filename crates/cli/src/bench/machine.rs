@@ -1,10 +1,10 @@
-//! What a figure was measured on.
+//! The computer that a figure was measured on.
 
 use super::pin::Cores;
 use serde::Serialize;
 use std::fs;
 
-/// The machine, as far as it matters to a reader of figures.
+/// The computer, as far as it matters to a reader of figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Machine {
     cpu: String,
@@ -14,9 +14,9 @@ pub(super) struct Machine {
     memory_bytes: u64,
     kernel: String,
     hotlease: &'static str,
-    /// Where the client's thread is pinned, if it is.
+    /// Core that the client's thread is pinned to, if any.
     client_core: Option<usize>,
-    /// Where the slot is pinned.
+    /// Core that the slot is pinned to.
     slot_core: Option<usize>,
 }
 
@@ -30,7 +30,7 @@ impl Machine {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             cpu: cpu.to_owned(),
-            // Not what this thread may use: it is pinned.
+            // Counts all processors, because the affinity of this thread is one core.
             cores: cpuinfo
                 .lines()
                 .filter(|line| line.starts_with("processor"))
@@ -46,7 +46,7 @@ impl Machine {
     }
 }
 
-/// The first `name : value` of a file in /proc.
+/// Value of the first `name : value` line of a file in /proc.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let mut named = lines.filter(|(key, _)| key.trim() == name);

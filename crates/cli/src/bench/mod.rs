@@ -1,28 +1,28 @@
-//! `hotlease bench`: how fast the platform is on this machine, beside what could be expected.
+//! `hotlease bench`: how fast the platform is on this machine, next to baselines of the same run.
 //!
-//! The cores of shared machines move: the same two are now near and now far. Every figure is therefore
-//! taken beside a baseline in blocks of some hundred samples that alternate within milliseconds, on the
-//! same two cores and in the same kind of memory: the baseline's peer runs inside the leased slot itself
-//! (see the crate `hotlease-bench-baseline`). What counts is the ratio, and the difference of each pair
-//! of blocks; absolute figures say more about the machine's mood.
+//! On shared machines the virtual cores move: two cores are near each other at one time and far at another. Every
+//! figure is therefore measured next to a baseline. Blocks of some hundred samples of both alternate within
+//! milliseconds, on the same two cores and in the same kind of memory: the peer of the baseline runs inside the
+//! leased slot itself (see the crate `hotlease-bench-baseline`). The result is the ratio, and the difference of
+//! each pair of blocks; absolute figures depend mostly on the current state of the machine.
 //!
-//! One file a benchmark:
+//! One file per benchmark:
 //!
-//! * [`latency`] — hot round trips by size, in place, and [`warm`] ones by idle gap.
+//! * [`latency`] — hot round trips by size and in place; [`warm`] — warm round trips by idle gap.
 //! * [`throughput`] — invocations per second, pipelined.
 //! * [`bandwidth`] — bytes per second read in place, and copied.
-//! * [`cold`] — from asking for a lease to the first result, in every kind of sandbox.
-//! * [`comm`] — what each algorithm of each collective takes, and a table of the fastest.
-//! * [`control`] — grants per second, and what many agents and leases cost a manager.
-//! * [`oversubscription`] — what shared cores cost and give.
+//! * [`cold`] — from the request of a lease to the first result, in every kind of sandbox.
+//! * [`comm`] — duration of each algorithm of each collective, and a table of the fastest.
+//! * [`control`] — grants per second, and the cost of many agents and leases for a manager.
+//! * [`oversubscription`] — cost and throughput of shared cores.
 //! * [`peers`] — the same echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
 //! * [`model`] — LogP parameters of a channel, and how well they predict.
-//! * [`scaling`] — round trips on several workers at once.
+//! * [`scaling`] — round trips on several workers at the same time.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
-//! and what they share: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
-//! [`pin`], [`samples`], [`record`] (what is printed).
+//! Shared by the benchmarks: [`stage`] (a lease and its baseline), [`host`] (the platform, running or private),
+//! [`pin`], [`samples`], [`record`] (the printed results).
 
 mod bandwidth;
 mod cold;
@@ -50,10 +50,10 @@ pub(crate) use host::functions;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 
-/// Measure how fast the platform is on this machine, beside baselines in the same run
+/// Measure how fast the platform is on this machine, next to baselines in the same run
 ///
-/// Uses the running platform, or starts one for itself and stops it again. The client's thread is pinned
-/// to another core than the slot, where there is one.
+/// Uses the running platform, or starts a private one and stops it afterwards. The client's thread is pinned to
+/// another core than the slot, if there is one.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -68,29 +68,30 @@ enum Bench {
     Throughput(throughput::ThroughputArgs),
     /// Bytes per second, in place and copied
     Bandwidth(bandwidth::BandwidthArgs),
-    /// What calls cost by LogP, and how well that predicts round trips and plans
+    /// Cost of calls by LogP, and how well LogP predicts round trips and plans
     Model(model::ModelArgs),
-    /// From asking for a lease to the first result, in every kind of sandbox, beside other ways to start the same
+    /// From the request of a lease to the first result, in every kind of sandbox, next to other ways to start the
+    /// same program
     Cold(cold::ColdArgs),
-    /// Grants per second, and what many agents and leases cost a manager
+    /// Grants per second, and the cost of many agents and leases for a manager
     Control(control::ControlArgs),
-    /// More warm slots than cores: the claim, the refusal, the throughput
+    /// More warm slots than cores: claims, refusals, throughput
     Oversubscription(oversubscription::OversubscriptionArgs),
-    /// The same echo through a Unix socket, TCP, gRPC and HTTP
+    /// An echo through a Unix socket, TCP, gRPC and HTTP
     Peers(peers::PeersArgs),
-    /// Round trips on several workers at once, beside one alone
+    /// Round trips on several workers at the same time, next to those of a single worker
     Scaling(scaling::ScalingArgs),
-    /// Many invocations: what do memory and descriptors do?
+    /// Memory and descriptors before and after many invocations
     Soak(soak::SoakArgs),
-    /// What each algorithm of each collective takes between processes, and a table of the fastest
+    /// Duration of each algorithm of each collective between processes, and a table of the fastest
     Comm(comm::CommArgs),
-    /// The other end of `peers`
+    /// The server process of `peers`
     #[command(hide = true)]
     PeerServer(peers::ServerArgs),
-    /// Members of `comm`
+    /// A member process of `comm`
     #[command(hide = true)]
     CommMember(comm::MemberArgs),
-    /// Agents of `control`
+    /// A process of simulated agents of `control`
     #[command(hide = true)]
     SimulatedAgents(control::MembersArgs),
 }

@@ -1,4 +1,4 @@
-//! `hotlease bench model`: what invocations over a channel cost, and how well that is predicted.
+//! `hotlease bench model`: cost of invocations over a channel, and accuracy of its prediction.
 
 use super::fabric::{TransportArgs, lease};
 use super::host::Host;
@@ -12,8 +12,8 @@ use clap::Args;
 use hotlease_client::{Function, Invoker, Model, Plan, Work};
 use std::time::{Duration, Instant};
 
-/// Latency, overheads, gap, and cost of each byte; then round trips, and tasks shared between client and
-/// slot as planned, beside what the model has predicted for them.
+/// Measure latency, overheads, gap, and cost of each byte. Then measure round trips, and tasks that a plan divides
+/// between client and slot, next to the prediction of the model.
 #[derive(Debug, Args)]
 pub(super) struct ModelArgs {
     #[command(flatten)]
@@ -23,14 +23,14 @@ pub(super) struct ModelArgs {
     tasks: u32,
 }
 
-/// What is predicted.
+/// Payload sizes, in bytes, for which round trips are predicted.
 const PAYLOADS: [usize; 3] = [64, 1 << 10, 6 << 10];
 const TIMES: [Duration; 3] = [
     Duration::from_micros(10),
     Duration::from_micros(100),
     Duration::from_millis(1),
 ];
-/// Largest payload from which the model is learned; it travels in the ring.
+/// Largest payload from which the model is learned; it still fits in the ring.
 const LARGEST: usize = 8000;
 const RUNS: usize = 201;
 const PLANS: usize = 11;
@@ -114,7 +114,7 @@ fn show(output: &mut Output, title: &str, records: &[Record]) -> anyhow::Result<
     output.line("")
 }
 
-/// The function spins for `time` and returns so many bytes.
+/// Input of the function that spins for `time` and returns `output` bytes.
 fn request(time: Duration, input: usize, output: usize) -> Vec<u8> {
     let mut request = Vec::with_capacity(input.max(16));
     request.extend((time.as_nanos() as u64).to_le_bytes());
@@ -171,7 +171,7 @@ fn round_trips(
     Ok(record)
 }
 
-/// Carries a plan out, some times.
+/// Carries out a plan several times.
 fn shared(
     invoker: &Invoker,
     work: &Function,
@@ -210,8 +210,8 @@ fn shared(
     Ok(record)
 }
 
-/// How long all took, and how long the client waited after its own tasks. What the slot has no room for at
-/// first is sent between the client's own tasks.
+/// Carries out a plan; returns the time until all tasks were done, and the client's wait after its own tasks. Tasks
+/// for which the slot has no credit at first are sent between the client's own tasks.
 fn carry_out_plan(
     work: &Function,
     plan: &Plan,

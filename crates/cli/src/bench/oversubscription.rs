@@ -1,7 +1,8 @@
-//! `hotlease bench oversubscription`: what it costs to share cores, and what it gives.
+//! `hotlease bench oversubscription`: cost and throughput of shared cores.
 //!
-//! Three questions, each beside its baseline in the same run: what the claim of a shared core adds to a warm call; how soon a
-//! slot says that its core is taken; and what eight warm slots on two cores do, beside two with a core each.
+//! Answers three questions, each next to its baseline in the same run: how much the claim of a shared core adds to
+//! a warm call; how soon a slot answers that its core is taken; and how eight warm slots on two cores perform, next
+//! to two slots with a core each.
 
 use super::host::{Host, functions};
 use super::machine::Machine;
@@ -16,22 +17,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Needs two free cores, and four warm slots on each shared one, as by default.
+/// Measure shared cores. Needs two free cores, and four warm slots on each shared core, which is the default
 #[derive(Debug, Args)]
 pub(super) struct OversubscriptionArgs {
     /// Calls of each kind
     #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     samples: u32,
-    /// Blocks of half a second of full load on either kind of lease
+    /// Blocks of half a second of full load on each kind of lease
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
 }
 
 const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// Read by each call under full load: some 50 us.
+/// Bytes that each call reads under full load: some 50 us.
 const LOAD_BYTES: usize = 512 << 10;
-/// Read by the call that keeps a core: some 10 ms.
+/// Bytes that the call reads which keeps a core: some 10 ms.
 const LONG_BYTES: usize = 64 << 20;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 
@@ -58,7 +59,7 @@ fn lease(host: &Host, workers: u16, sharing: Sharing) -> anyhow::Result<Invoker>
     Ok(Invoker::allocate(&functions()?, options)?)
 }
 
-/// A warm call on a core of its own, beside one that claims its core, and one that is refused.
+/// A warm call on an exclusive core, next to a call that claims its core, and to a call that is refused.
 fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<Record>> {
     let clock = Clock::calibrate();
     let own = lease(host, 1, Sharing::Exclusive)?;
@@ -69,7 +70,7 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
     let mut sink = INPUT;
     let (own_core, shared_core) = (core_of(&own, 0)?, core_of(&shared, 0)?);
     for _ in 0..samples.div_ceil(BLOCK) {
-        // On another core than the slot in either case: what a wake-up costs depends on it.
+        // The client's core differs from the slot's in both cases, because the cost of a wake-up depends on it.
         let pinned = Pinned::away_from(own_core);
         let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
         drop(pinned);
@@ -107,7 +108,7 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
     Ok(vec![claim, record("refusal", &refused)])
 }
 
-/// The core that a slot runs on.
+/// Core that a slot runs on.
 fn core_of(invoker: &Invoker, slot: usize) -> anyhow::Result<usize> {
     let place = invoker.function("whereabouts")?.on_slot(slot)?.call(b"")?;
     let core = place.as_chunks::<8>().0.get(1).context("no whereabouts")?;
@@ -124,7 +125,7 @@ fn shared_options(host: &Host) -> LeaseOptions {
     }
 }
 
-/// Calls of a slot whose core another one keeps; those that find it free in between do not count.
+/// Times calls of a slot whose core another slot keeps. Calls that find the core free in between do not count.
 fn refused(
     clock: &Clock,
     (plain, own_core): (&hotlease_client::Function, usize),
@@ -186,7 +187,7 @@ fn refused(
     Ok(pair)
 }
 
-/// Calls per second of eight slots that share two cores, beside two slots with a core each. The leases alternate.
+/// Calls per second of eight slots that share two cores, next to two slots with a core each. The leases alternate.
 fn throughput(host: &Host, rounds: u32, machine: &Machine) -> anyhow::Result<Record> {
     let mut rates = [0.0; 2];
     for _ in 0..rounds {
@@ -212,7 +213,7 @@ fn throughput(host: &Host, rounds: u32, machine: &Machine) -> anyhow::Result<Rec
     Ok(record)
 }
 
-/// A thread for each slot calls without a pause; calls per second.
+/// Calls per second while a thread for each slot calls without a pause.
 fn load(invoker: &Invoker) -> anyhow::Result<f64> {
     let input = invoker.buffer::<u8>(LOAD_BYTES)?;
     let (calls, begun) = (AtomicU64::new(0), Instant::now());

@@ -1,7 +1,7 @@
-//! `hotlease bench peers`: the same echo through what is in use today.
+//! `hotlease bench peers`: an echo through the usual means of communication.
 //!
-//! The server of each peer is another process of this program, pinned to the slot's core; the slot has
-//! gone to sleep by the time that the server is asked, so that each has the core for itself in its turn.
+//! The server of each peer is another process of this program, pinned to the slot's core. The slot is asleep when
+//! the server is called, so each has the core to itself in turn.
 
 use super::fabric;
 use super::host::Host;
@@ -24,7 +24,8 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Each beside hot invocations in the same run; the ratio says how many of those one such call is worth.
+/// Measure an echo through other means, each next to hot invocations in the same run. The ratio is the number of
+/// hot invocations that take as long as one such call
 #[derive(Debug, Args)]
 pub(super) struct PeersArgs {
     #[command(flatten)]
@@ -32,7 +33,7 @@ pub(super) struct PeersArgs {
     /// Payload sizes, bytes, at most 4096
     #[arg(long, value_delimiter = ',', default_values_t = [8], value_parser = size)]
     sizes: Vec<usize>,
-    /// Samples of each
+    /// Samples of each size and peer
     #[arg(long, default_value_t = 5_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
 }
@@ -42,7 +43,7 @@ pub(super) struct PeersArgs {
 pub(super) struct ServerArgs {
     #[arg(long)]
     kind: Kind,
-    /// For the Unix socket
+    /// Directory for the Unix socket
     #[arg(long)]
     directory: PathBuf,
     #[arg(long)]
@@ -50,7 +51,7 @@ pub(super) struct ServerArgs {
 }
 
 const BLOCK: usize = 100;
-/// The slot polls for this long after an invocation; afterwards its core is the server's.
+/// Time that the slot polls after an invocation; afterwards the server has the core.
 const HOT_BUDGET: Duration = Duration::from_millis(1);
 const UNTIL_ASLEEP: Duration = Duration::from_millis(3);
 
@@ -61,7 +62,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The hidden command that a server's process runs.
+/// Runs the server of a peer (a hidden command).
 pub(super) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
     if let Some(core) = args.core {
         pin(core).with_context(|| format!("cannot run on core {core}"))?;
@@ -69,7 +70,7 @@ pub(super) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
     hotlease_bench_peers::serve(args.kind, &args.directory, stdout()).context("the peer's server failed")
 }
 
-/// A peer's server and the connection to it.
+/// Server of a peer and the connection to it.
 struct Peer {
     kind: Kind,
     client: Client,
@@ -81,7 +82,7 @@ struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It ends by itself when its client hangs up, unless something is wrong with it.
+        // It ends by itself when its client closes the connection, unless it hangs.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -181,7 +182,7 @@ fn show(output: &mut Output, transport: &str, records: &[Record]) -> anyhow::Res
     })
 }
 
-/// Hot invocations beside the raw cache line or copy.
+/// Hot invocations next to the raw cache line or copy.
 fn raw_pair(stage: &mut Stage, size: usize, samples: usize) -> anyhow::Result<Pair> {
     let input = pattern(size);
     let raw = match size {
@@ -199,7 +200,7 @@ fn raw_pair(stage: &mut Stage, size: usize, samples: usize) -> anyhow::Result<Pa
     Ok(pair)
 }
 
-/// What the peers stand beside.
+/// The hot invocations that peers are compared with.
 struct Ground<'a> {
     transport: &'a str,
     clock: &'a Clock,

@@ -1,23 +1,23 @@
-//! Which core the client's thread runs on: never the slot's, where there is another.
+//! Placement of the client's thread: on another core than the slot, if there is one.
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Where both ends run; `None`: not known, or not pinned.
+/// Cores of both ends; `None`: unknown, or not pinned.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cores {
     pub(super) client: Option<usize>,
     pub(super) slot: Option<usize>,
 }
 
-/// The calling thread's affinity, restored on drop.
+/// Former affinity of the calling thread, restored on drop.
 pub(super) struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    /// Pins the calling thread to a core that it may use and that is not `slot`. `None`, and nothing
-    /// changed, if there is no such core.
+    /// Pins the calling thread to a core that it may use and that is not `slot`. Returns `None`, and changes
+    /// nothing, if there is no such core.
     pub(super) fn away_from(slot: usize) -> Option<(Self, usize)> {
         let before = sched_getaffinity(Pid::from_raw(0)).ok()?;
         let core = (0..CpuSet::count()).find(|core| *core != slot && before.is_set(*core) == Ok(true))?;
@@ -28,12 +28,12 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The set was this thread's own a moment ago.
+        // Cannot fail in practice: the thread had this set before.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.before);
     }
 }
 
-/// The cores that the calling thread may use, in order.
+/// Cores that the calling thread may use, in order.
 pub(super) fn allowed() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else {
         return Vec::new();

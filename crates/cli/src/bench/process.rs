@@ -1,4 +1,4 @@
-//! What a process holds, from /proc.
+//! Memory and descriptors of a process, from /proc.
 
 use anyhow::Context;
 use std::fs;

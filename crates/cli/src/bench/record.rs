@@ -1,4 +1,4 @@
-//! What a benchmark prints: one JSON object a line, or a table with the targets below it.
+//! Printed results of a benchmark: one JSON object per line, or a table with the targets below it.
 
 use super::machine::Machine;
 use super::samples::{Pair, Samples};
@@ -7,7 +7,7 @@ use crate::quantity;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// One line of JSON.
+/// Result of one measurement, a line of JSON.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Record {
     pub(super) bench: &'static str,
@@ -17,7 +17,7 @@ pub(super) struct Record {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) baseline: Option<Baseline>,
     pub(super) measured: Figures,
-    /// Measured over baseline: of the medians, or of the rates.
+    /// Measured figure divided by the baseline's: of the medians, or of the rates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ratio_p50: Option<f64>,
     /// Median of the differences of neighbouring blocks.
@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) machine: Machine,
 }
 
-/// What it is compared with.
+/// What the measured figures are compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Baseline {
     pub(super) name: String,
@@ -44,16 +44,16 @@ pub(super) struct Baseline {
 pub(super) enum Figures {
     /// Nanoseconds.
     Times { p50: u64, p99: u64 },
-    /// Things per second.
+    /// Units per second.
     Rate { per_second: f64 },
-    /// A plain number before and after something.
+    /// A number before and after the measurement.
     Change { before: u64, after: u64 },
 }
 
-/// What was promised, and what came of it.
+/// A promised limit, and the measured value.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Target {
-    /// In words.
+    /// Description of the value.
     pub(super) what: String,
     pub(super) limit: f64,
     pub(super) value: f64,
@@ -92,7 +92,7 @@ impl Figures {
         }
     }
 
-    /// The median, where there is one.
+    /// Median, if the figures are times.
     pub(super) fn median(self) -> Option<u64> {
         match self {
             Self::Times { p50, .. } => Some(p50),
@@ -128,7 +128,7 @@ impl Figures {
 }
 
 impl Record {
-    /// Of two series whose blocks alternated.
+    /// Record of two series whose blocks alternated.
     pub(super) fn of_pair(
         bench: &'static str,
         params: Map<String, Value>,
@@ -141,12 +141,12 @@ impl Record {
         record.samples = pair.measured.len();
         record.compare(baseline, figures);
         record.difference_p50 = Some(round(pair.difference()));
-        // Of neighbouring blocks: the machine's mood may have changed between them and the next ones.
+        // Of neighbouring blocks: the machine's speed may have changed by the next blocks.
         record.ratio_p50 = Some(round(pair.ratio()));
         record
     }
 
-    /// Without a baseline.
+    /// Record without a baseline.
     pub(super) fn new(
         bench: &'static str,
         params: Map<String, Value>,
@@ -169,7 +169,7 @@ impl Record {
         }
     }
 
-    /// With this baseline.
+    /// Sets the baseline.
     pub(super) fn compare(&mut self, name: impl Into<String>, figures: Figures) {
         self.ratio_p50 = (figures.main() > 0.0).then(|| round(self.measured.main() / figures.main()));
         self.baseline = Some(Baseline {
@@ -179,7 +179,7 @@ impl Record {
     }
 }
 
-/// Three digits behind the point are more than any figure here is good for.
+/// Rounds to three digits after the point, which exceeds the accuracy of all figures here.
 pub(super) fn round(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -194,7 +194,7 @@ fn rate(per_second: f64, unit: &str) -> String {
     format!("{:.2} {prefix}{unit}/s", per_second / scale)
 }
 
-/// Prints records: JSON lines, or a table of `what` each is, and the targets.
+/// Prints records: JSON lines, or a table in which `what` names each record, and the targets.
 pub(super) fn print(
     output: &mut Output,
     title: &str,
@@ -247,7 +247,7 @@ pub(super) fn print(
     output.line("")
 }
 
-/// What was promised, and what came of it, as lines of text.
+/// Prints promised limits and measured values as lines of text.
 pub(super) fn print_targets(output: &mut Output, records: &[Record]) -> anyhow::Result<()> {
     for target in records.iter().flat_map(|record| &record.targets) {
         let verdict = if target.met { "met   " } else { "MISSED" };

@@ -5,12 +5,12 @@ use hdrhistogram::Histogram;
 use hotlease_fabric::clock::{TickClock, measure_tick_hz, ticks};
 use std::time::Duration;
 
-/// Nanoseconds of a cheap clock.
+/// A cheap clock that counts nanoseconds.
 #[derive(Clone, Copy)]
 pub(super) struct Clock(TickClock);
 
 impl Clock {
-    /// Calibrated within 50 ms.
+    /// Calibrates the clock, which takes 50 ms.
     pub(super) fn calibrate() -> Self {
         Self(TickClock::new(measure_tick_hz(Duration::from_millis(50))))
     }
@@ -39,8 +39,8 @@ impl Clock {
 pub(super) struct Block(pub(super) Vec<u64>);
 
 impl Block {
-    /// Mean of the middle half: a median that is finer than the steps of the machine's clock, which can
-    /// be ten nanoseconds.
+    /// Mean of the middle half: a median with a finer resolution than the machine's clock, whose steps can be ten
+    /// nanoseconds.
     fn middle(&self) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
@@ -50,7 +50,7 @@ impl Block {
     }
 }
 
-/// Ten minutes.
+/// Longest duration that is recorded: ten minutes.
 const LONGEST_NS: u64 = 600_000_000_000;
 
 /// All samples of one series.
@@ -64,7 +64,7 @@ impl Samples {
     }
 
     pub(super) fn add(&mut self, ns: u64) {
-        // What is longer is counted as the longest.
+        // Counts a longer duration as the longest one.
         self.0.saturating_record(ns);
     }
 
@@ -72,7 +72,7 @@ impl Samples {
         self.0.len()
     }
 
-    /// Nanoseconds below which this fraction of the samples is.
+    /// Duration in nanoseconds that this fraction of the samples does not exceed.
     pub(super) fn quantile(&self, fraction: f64) -> u64 {
         self.0.value_at_quantile(fraction)
     }
@@ -82,9 +82,9 @@ impl Samples {
 pub(super) struct Pair {
     pub(super) baseline: Samples,
     pub(super) measured: Samples,
-    /// Middle of each measured block minus that of the baseline's block beside it, nanoseconds.
+    /// Middle of each measured block minus the middle of the neighbouring baseline block, nanoseconds.
     differences: Vec<f64>,
-    /// The same as quotients.
+    /// Quotients of the same pairs of blocks.
     ratios: Vec<f64>,
 }
 
@@ -98,7 +98,7 @@ impl Pair {
         })
     }
 
-    /// Two blocks that were measured side by side.
+    /// Adds two blocks that were measured one after the other.
     pub(super) fn add(&mut self, baseline: &Block, measured: &Block) {
         baseline.0.iter().for_each(|ns| self.baseline.add(*ns));
         measured.0.iter().for_each(|ns| self.measured.add(*ns));
@@ -120,7 +120,7 @@ impl Pair {
     }
 }
 
-/// The middle one of some values; 0 of none.
+/// Median of some values; 0 if there are none.
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn differences_are_taken_block_by_block() {
         let mut pair = Pair::new().unwrap();
-        // The machine gets slower from block to block; what was added stays the same.
+        // The machine gets slower from block to block; the difference stays the same.
         for base in [200, 400, 600] {
             pair.add(&Block(vec![base; 5]), &Block(vec![base + 20; 5]));
         }

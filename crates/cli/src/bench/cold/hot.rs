@@ -1,5 +1,5 @@
-//! Calls inside each kind of sandbox beside calls of a worker without one: they go through the same memory, and should take the
-//! same time.
+//! Calls inside each kind of sandbox next to calls of a worker without one: both use the same memory and should
+//! take the same time.
 
 use super::super::host::functions;
 use super::super::machine::Machine;
@@ -12,12 +12,12 @@ use hotlease_client::{Invoker, LeaseOptions};
 use hotlease_sandbox::Kind;
 use serde_json::json;
 
-/// Calls of a block, and before it.
+/// Calls of a block, and unmeasured calls before it.
 const CALLS: usize = 2000;
 const WARM_UP: usize = 500;
-/// What is promised above calls outside, nanoseconds.
+/// Promised maximum above calls outside, nanoseconds.
 const LIMIT_NS: f64 = 20.0;
-/// What rFaaS's paper reports for Docker.
+/// Figure of rFaaS's paper for Docker.
 const DOCKER_NS: f64 = 50.0;
 
 pub(super) fn rows(leases: &Leases, kinds: &[Kind], rounds: u32) -> anyhow::Result<Vec<Record>> {
@@ -51,7 +51,7 @@ pub(super) fn rows(leases: &Leases, kinds: &[Kind], rounds: u32) -> anyhow::Resu
     Ok(records)
 }
 
-/// Calls of a lease of their own: the agent gives it the same core each time.
+/// Calls on a new lease: the agent gives it the same core each time.
 fn block(leases: &Leases, kind: Kind, clock: &Clock) -> anyhow::Result<(Block, Cores)> {
     let options = leases.options(leases.bare(), kind);
     let options = LeaseOptions {

@@ -1,4 +1,4 @@
-//! Starting a program by a lease.
+//! Start of a program by a lease.
 
 use super::super::host::Host;
 use super::node;
@@ -18,15 +18,15 @@ use std::collections::BTreeMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Leases after which one at last should find what the one before has left behind, with pauses that double: 5 s in all.
+/// Leases to try until one finds a prepared worker from the previous lease, with pauses that double: 5 s in all.
 const TRIES: u32 = 8;
-/// Programs of which two leases are had at once, until the second one's worker is forked for it.
+/// Programs to try with two leases at the same time until the worker of the second lease is a fork.
 const FORK_TRIES: u32 = 3;
 const PAUSE: Duration = Duration::from_millis(20);
-/// How an agent says that a worker came from one.
+/// The agent's text for a worker that came from a zygote.
 const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
 
-/// The steps of a start, in their order.
+/// Steps of a start, in order.
 pub(super) const STEPS: [&str; 8] = [
     "grant",
     "image",
@@ -38,39 +38,39 @@ pub(super) const STEPS: [&str; 8] = [
     "first_call",
 ];
 
-/// What waits for the lease.
+/// What is ready when the lease is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     /// Nothing.
     First,
     /// A worker.
     Warm,
-    /// One that was forked from a zygote, with its imports done.
+    /// A worker that was forked from a zygote, with its imports done.
     Zygote,
-    /// Such a zygote, and of its workers none: another lease has taken the one that waited.
+    /// Only a zygote with its imports done: another lease has taken the worker that waited.
     Fork,
 }
 
-/// After this long everything has settled, or nothing will; and where machines boot.
+/// Longest wait for the platforms to settle; a longer one where machines boot.
 const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Two platforms: one that keeps no workers, and one that does.
+/// Two platforms: one that keeps no spare workers, and one that does.
 pub(super) struct Leases {
     bare: Host,
     keeping: Host,
-    /// So that no two programs are the same.
+    /// Makes each program different from all others.
     number: Cell<u64>,
     is_emulated: bool,
 }
 
-/// No worker had waited.
+/// No worker was waiting; holds the agent's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct NotWarm(String);
 
 impl Leases {
-    /// With such machines.
+    /// Starts both platforms; their virtual machines are made from `machine`.
     pub(super) fn new(machine: &Machine) -> anyhow::Result<Self> {
         let machines = machine_arguments(machine);
         Ok(Self {
@@ -81,7 +81,7 @@ impl Leases {
         })
     }
 
-    /// How rows call such sandboxes.
+    /// Name of a sandbox kind in rows.
     pub(super) fn name(&self, kind: Kind) -> &'static str {
         match kind {
             Kind::MicroVm if self.is_emulated => "microvm, emulated",
@@ -89,7 +89,7 @@ impl Leases {
         }
     }
 
-    /// Until neither platform does anything that would disturb what comes.
+    /// Waits until both platforms are at rest, so that they do not disturb the next measurement.
     pub(super) fn settle(&self) -> anyhow::Result<()> {
         self.settle_within(SETTLE_WITHIN)
     }
@@ -99,7 +99,7 @@ impl Leases {
         Ok(())
     }
 
-    /// Whether the platforms make such sandboxes; the inner error says why not.
+    /// Whether the platforms make this kind of sandbox; the inner error says why not.
     pub(super) fn available(&self, kind: Kind) -> anyhow::Result<Result<(), String>> {
         match Invoker::allocate(&super::super::host::functions()?, self.options(&self.bare, kind)) {
             Ok(invoker) => {
@@ -111,7 +111,7 @@ impl Leases {
         }
     }
 
-    /// Options of a lease in such a sandbox.
+    /// Options of a lease in this kind of sandbox.
     pub(super) fn options(&self, host: &Host, kind: Kind) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(host.runtime_dir().to_owned()),
@@ -122,7 +122,7 @@ impl Leases {
         }
     }
 
-    /// The platform that keeps nothing.
+    /// Platform that keeps no spare workers.
     pub(super) fn bare(&self) -> &Host {
         &self.bare
     }
@@ -146,7 +146,8 @@ impl Leases {
             let mut sample = self.once(&self.keeping, kind, program, python.clone())?;
             let expected = if start == Start::Zygote { FROM_ZYGOTE } else { "" };
             if sample.why == expected {
-                // Why there was one is no reason why there was none.
+                // The text says why the worker was a zygote's; `Sample::why` holds only reasons for a missing
+                // worker.
                 sample.why.clear();
                 return Ok(sample);
             }
@@ -156,7 +157,7 @@ impl Leases {
         bail!(NotWarm(why))
     }
 
-    /// Until what the lease before left behind is ready, or at least may be.
+    /// Waits until what the previous lease left behind is probably ready.
     fn prepared(&self, kind: Kind, attempt: u32) -> anyhow::Result<()> {
         self.settle_within(match kind {
             Kind::MicroVm => BOOTED_WITHIN,
@@ -166,7 +167,8 @@ impl Leases {
         Ok(())
     }
 
-    /// The second of two leases at once, of a program that has never had two. On a busy machine something else may have come between.
+    /// Starts the second of two leases at the same time, of a program that never had two. Tries again because other
+    /// work on a busy machine may come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
         for _ in 0..FORK_TRIES {
@@ -178,7 +180,7 @@ impl Leases {
         bail!(NotWarm(why))
     }
 
-    /// The inner error says what the second one was, if not forked.
+    /// One try; the inner error says how the second worker started instead.
     fn fork_once(&self, kind: Kind, program: &Program) -> anyhow::Result<Result<Sample, NotWarm>> {
         let python = program.interpreter().context("a native function has no zygote")?;
         let python = with_imports(self.another(python), program);
@@ -219,7 +221,7 @@ impl Leases {
         Ok(Invoker::allocate(&program.code, options)?)
     }
 
-    /// Lease, first call, release.
+    /// Requests a lease, makes the first call, releases the lease.
     fn once(
         &self,
         host: &Host,
@@ -243,7 +245,7 @@ impl Leases {
         })
     }
 
-    /// The same interpreter, for which no spare can have been kept.
+    /// The given interpreter with a new environment, for which no spare worker can exist.
     fn another(&self, python: Python) -> Python {
         let number = self.number.get();
         self.number.set(number + 1);
@@ -256,13 +258,13 @@ impl Leases {
     }
 }
 
-/// The same interpreter, whose workers do a program's imports before they serve.
+/// The given interpreter, whose workers do a program's imports before they serve.
 fn with_imports(mut python: Python, program: &Program) -> Python {
     python.environment.insert(IMPORTS.into(), program.imports.clone());
     python
 }
 
-/// The process of a lease's only worker.
+/// Process of a lease's only worker.
 fn worker(host: &Host, lease: &str) -> anyhow::Result<u32> {
     let mut platform = Platform::connect(&RuntimeDir::at(host.runtime_dir())?)?;
     let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
@@ -271,7 +273,7 @@ fn worker(host: &Host, lease: &str) -> anyhow::Result<u32> {
     Ok(found.context("the lease's worker is not listed")?.pid)
 }
 
-/// What each step took, none of which is a part of another.
+/// Duration of each step; the steps do not overlap.
 fn steps(phases: &ColdPhases, first_call: Duration) -> Vec<(&'static str, Duration)> {
     let start = &phases.start;
     let us = Duration::from_micros;

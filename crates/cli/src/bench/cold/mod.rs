@@ -1,12 +1,13 @@
-//! `hotlease bench cold`: from asking for a lease to the first result, in every kind of sandbox, beside what others take to start
-//! the same.
+//! `hotlease bench cold`: time from the request of a lease to the first result, in every kind of sandbox, next to
+//! other ways to start the same program.
 //!
-//! * [`program`] — what is started: a function in C, Python, Python with packages.
-//! * [`leases`] — starting it by a lease: with nothing prepared, or with a worker that waits.
-//! * [`outsiders`] — starting it as a plain process, in bubblewrap, in container runtimes, and in a plain Linux of QEMU's.
-//! * [`series`] — samples of one of these, and the record of them.
-//! * [`hot`] — calls inside each kind of sandbox beside calls outside.
-//! * [`node`] — what the node does besides: its caches, its settling.
+//! * [`program`] — the started programs: a function in C, Python, Python with packages.
+//! * [`leases`] — start by a lease, with nothing prepared or with a waiting worker.
+//! * [`outsiders`] — start as a plain process, in bubblewrap, in container runtimes, and in a plain Linux under
+//!   QEMU.
+//! * [`series`] — samples of one combination of program and start, and their record.
+//! * [`hot`] — calls inside each kind of sandbox next to calls outside.
+//! * [`node`] — state of the node: its caches, whether its processes are at rest.
 
 mod hot;
 mod leases;
@@ -31,46 +32,48 @@ use program::Program;
 use series::{Sample, Series, Skipped};
 use std::path::PathBuf;
 
-/// Every start is followed by one of a plain process with the same program, which is its baseline, and runs until the first byte
-/// of a result is there. Starts platforms of its own: one that keeps nothing prepared, and one that does. What this machine
-/// cannot do is left out, and said. Virtual machines that are emulated (`--sandbox-emulated`) take a hundred times as long: name fewer
-/// rounds, and `--kinds microvm`.
+/// Measure starts until the first byte of a result. Each start is followed by the start of a plain process with the
+/// same program, which is the baseline. Starts private platforms: one that prepares nothing, and one that keeps
+/// workers ready. Whatever this machine cannot do is left out and listed. Emulated virtual machines
+/// (`--sandbox-emulated`) take a hundred times as long: use fewer rounds, and `--kinds microvm`.
 ///
-/// With `--json`, an object for each row. details has p25, p75, phases_us (of the start that took the median), why (no worker
-/// had waited), private_bytes (of a worker after its first call) and papers (how many times less than they report).
+/// With `--json`, prints one object per row. details has p25, p75, phases_us (of the start with the median time),
+/// why (why no worker was waiting), private_bytes (of a worker after its first call) and papers (how many times
+/// less than the figures that they report).
 #[derive(Debug, Args)]
 pub(super) struct ColdArgs {
     /// Starts of each kind
     #[arg(long, alias = "samples", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
-    /// Starts of each kind with the caches of the node dropped, everybody's and not only ours; needs root [0: none]
+    /// Starts of each kind with the caches of the node dropped, for all processes and not only ours; needs root [0:
+    /// none]
     #[arg(long, default_value_t = 5, value_name = "ROUNDS")]
     dropped: u32,
-    /// The interpreter of the Python rows, with this package; with numpy, scipy and pandas, where it has them
+    /// Interpreter of the Python rows; it must have the hotlease package, and may have numpy, scipy and pandas
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: PathBuf,
-    /// What is started
+    /// Programs to start
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::C, What::Python, What::Packages])]
     programs: Vec<What>,
-    /// In which kinds of sandbox, of those that this machine makes
+    /// Kinds of sandbox to start them in; kinds that this machine cannot make are left out
     #[arg(long, value_delimiter = ',', value_name = "KIND", default_values_t = Kind::ALL)]
     kinds: Vec<Kind>,
     #[command(flatten)]
     machine: MachineArgs,
 }
 
-/// What is started.
+/// Kinds of programs to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum What {
     /// A function in C
     C,
     /// Bare Python
     Python,
-    /// Python, and importing those of numpy, scipy and pandas that it has
+    /// Python that imports those of numpy, scipy and pandas that are installed
     Packages,
 }
 
-/// What starts a program.
+/// One way to start a program.
 #[derive(Clone, Copy)]
 enum By {
     Outsider(usize),
@@ -135,7 +138,7 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
     show(output, &records, &skipped)
 }
 
-/// Starts a program in each way, as often, in turn.
+/// Starts a program in each way, in turn, the same number of times each.
 fn measure(
     rounds: u32,
     program: &Program,
@@ -166,7 +169,7 @@ fn measure(
             leases.settle()?;
             before()?;
             let baseline = outsiders.plain(program)?;
-            // A plain process leaves nothing behind that would have to settle.
+            // A plain process leaves nothing behind that has to settle.
             before()?;
             let sample = match way {
                 By::Outsider(number) => outsiders.start(*number, program).map(Sample::of_time),

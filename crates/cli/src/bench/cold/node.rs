@@ -1,4 +1,4 @@
-//! What the node does besides: its caches, its settling, the memory of its processes.
+//! State of the node: its caches, whether its processes are at rest, their private memory.
 
 use anyhow::Context;
 use std::collections::HashMap;
@@ -7,10 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const DROP: &str = "/proc/sys/vm/drop_caches";
-/// The kernel counts a process's time in steps of 10 ms: who has used none for so long is at rest.
+/// Time without processor use after which a process counts as at rest. The kernel counts in steps of 10 ms.
 const AT_REST: Duration = Duration::from_millis(30);
 
-/// Whether the caches can be dropped; an error says why not.
+/// Whether the caches can be dropped; the error says why not.
 pub(super) fn may_drop_caches(rounds: u32) -> Result<(), String> {
     if rounds == 0 {
         return Err("by --dropped 0".into());
@@ -21,15 +21,15 @@ pub(super) fn may_drop_caches(rounds: u32) -> Result<(), String> {
         .map_err(|error| format!("{DROP}: {error}; it needs root"))
 }
 
-/// Drops what the kernel keeps of files, everybody's.
+/// Drops the kernel's caches of files, for all processes.
 pub(super) fn drop_caches() -> anyhow::Result<()> {
-    // What is not written yet stays.
+    // Data that is not written yet would stay in the cache.
     nix::unistd::sync();
     fs::write(DROP, "3").with_context(|| format!("cannot write to {DROP}"))
 }
 
-/// Waits until nothing that these processes have started uses a processor: what is prepared for the next one is ready. No longer than `limit`: whoever works
-/// for longer is no start that has to end.
+/// Waits until no descendant of these processes uses a processor, that is, until everything for the next lease is
+/// prepared. Waits at most `limit`: work that takes longer is not part of a start.
 pub(super) fn settled(roots: &[u32], limit: Duration) {
     let begin = Instant::now();
     let mut before = used(roots);
@@ -43,7 +43,7 @@ pub(super) fn settled(roots: &[u32], limit: Duration) {
     }
 }
 
-/// The processor time that each process used which these have started, they themselves left out.
+/// Processor time of each descendant of these processes, without the processes themselves.
 fn used(roots: &[u32]) -> HashMap<u32, u64> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return HashMap::new();
@@ -56,7 +56,7 @@ fn used(roots: &[u32]) -> HashMap<u32, u64> {
         })
         .collect();
     let descends = |mut pid: u32| {
-        // No deeper than there are processes, however they move meanwhile.
+        // Bounded by the number of processes, even if parents change during the scan.
         for _ in 0..all.len() {
             match all.get(&pid) {
                 Some((parent, _)) if roots.contains(parent) => return true,
@@ -70,7 +70,7 @@ fn used(roots: &[u32]) -> HashMap<u32, u64> {
     theirs.map(|(pid, (_, time))| (*pid, *time)).collect()
 }
 
-/// Of `/proc/PID/stat`.
+/// Parent and processor time in the text of `/proc/PID/stat`.
 fn parent_and_time(stat: &str) -> Option<(u32, u64)> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
@@ -78,7 +78,7 @@ fn parent_and_time(stat: &str) -> Option<(u32, u64)> {
     Some((fields.get(1)?.parse().ok()?, time))
 }
 
-/// Memory that a process shares with no other; none: it cannot be known.
+/// Memory that a process shares with no other; `None` if unknown.
 pub(super) fn private_bytes(pid: u32) -> Option<u64> {
     let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?;
     private(&rollup)

@@ -1,7 +1,8 @@
-//! Starting a program without us: as a plain process, in bubblewrap, in container runtimes that are installed, and in a machine.
+//! Start of a program without hotlease: as a plain process, in bubblewrap, in installed container runtimes, and in
+//! a virtual machine.
 //!
-//! All of them show the program the system's folders and those that it needs, read-only, and give it no network. What they take is
-//! the time until the first byte that the program prints.
+//! All of them show the program the system's folders and the folders that it needs, read-only, and give it no
+//! network. The measured time ends at the first byte that the program prints.
 
 use super::plain_linux::PlainLinux;
 use super::program::{Program, last_word};
@@ -23,13 +24,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Folders that programs expect, empty where nothing is shown in them.
+/// Folders that programs expect; empty unless a host folder is shown in them.
 const EMPTY: [&str; 10] = [
     "proc", "sys", "dev", "tmp", "home", "etc", "root", "var", "run", "mnt",
 ];
 /// Links into `/usr` on most systems, folders on others.
 const SYSTEM: [&str; 5] = ["bin", "sbin", "lib", "lib32", "lib64"];
-/// Where the kernel's second hierarchy of control groups is, beside the first.
+/// Mount point of the second hierarchy of control groups (v2), next to the first (v1).
 const UNIFIED: &str = "/sys/fs/cgroup/unified";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ enum Tool {
     Crun,
     Charliecloud,
     Podman,
-    /// A plain Linux booted by it.
+    /// A plain Linux booted in QEMU.
     Qemu,
 }
 
@@ -51,7 +52,8 @@ impl Tool {
         Self::Qemu,
     ];
 
-    /// An interpreter's many files are not put into an archive to boot from.
+    /// Whether it can start the program. QEMU boots from an archive, which would be too large with an interpreter's
+    /// many files.
     fn starts(self, program: &Program) -> bool {
         self != Self::Qemu || program.interpreter().is_none()
     }
@@ -76,21 +78,21 @@ impl Tool {
     }
 }
 
-/// See the module.
+/// Other ways to start the programs.
 pub(super) struct Outsiders {
     tools: Vec<Tool>,
-    /// A root with the folders into which the host's are bound.
+    /// Root directory with the folders into which the host's are bound.
     root: TempDir,
-    /// Of the host, shown at the same place.
+    /// Folders of the host, shown at the same path.
     shown: BTreeSet<PathBuf>,
-    /// So that no two containers have the same name.
+    /// Gives each container another name.
     number: Cell<u64>,
     linux: Option<PlainLinux>,
 }
 
 impl Outsiders {
-    /// Those that can start all these programs; and why others cannot.
-    /// A Linux is booted only beside `machines` like these.
+    /// Finds the tools that can start all these programs, and says why the others cannot. A Linux is booted only if
+    /// `machines` are given, with their kernel.
     pub(super) fn find(
         programs: &[Program],
         machines: Option<&Machine>,
@@ -156,14 +158,14 @@ impl Outsiders {
         self.tools[number].name()
     }
 
-    /// As a plain process: by posix_spawn, as the standard library does it.
+    /// Starts a plain process: by posix_spawn, as the standard library does it.
     pub(super) fn plain(&self, program: &Program) -> anyhow::Result<Duration> {
         let mut command = Command::new(&program.command[0]);
         command.args(&program.command[1..]);
         first_byte(command, program)
     }
 
-    /// Whether it starts such a program.
+    /// Whether the tool starts this program.
     pub(super) fn starts(&self, number: usize, program: &Program) -> bool {
         self.tools[number].starts(program)
     }
@@ -186,7 +188,7 @@ impl Outsiders {
                 let root = self.root.path().as_os_str();
                 command.args([OsString::from("--ro-bind"), root.to_owned(), "/".into()]);
                 command.args(["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]);
-                // Behind those, which would hide what is shown below them.
+                // After the mounts above, which would hide folders shown below them.
                 for folder in &self.shown {
                     command.arg("--ro-bind").arg(folder).arg(folder);
                 }
@@ -219,7 +221,7 @@ impl Outsiders {
                 }
                 command.arg("--rootfs").arg(self.root.path());
             }
-            // Without a kernel it was not found.
+            // Unreachable: QEMU is only found with a kernel.
             Tool::Qemu => {}
             Tool::Crun => {
                 let bundle = self.root.path().with_extension("bundle");
@@ -263,12 +265,12 @@ impl Outsiders {
 
 impl Drop for Outsiders {
     fn drop(&mut self) {
-        // Made beside the root, if at all.
+        // The bundle, if made, is next to the root.
         let _ = fs::remove_dir_all(self.root.path().with_extension("bundle"));
     }
 }
 
-/// `FOLDER:FOLDER`.
+/// `FOLDER:FOLDER` followed by `how`.
 fn bound(folder: &Path, how: &str) -> OsString {
     let mut both = folder.as_os_str().to_owned();
     both.push(":");
@@ -277,12 +279,12 @@ fn bound(folder: &Path, how: &str) -> OsString {
     both
 }
 
-/// Until a program has printed its first byte.
+/// Time until a program has printed its first byte.
 fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duration> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
         .envs(&program.environment)
-        // Charliecloud wants to know, and not everybody who starts programs says so.
+        // Charliecloud needs it, and not every environment has it.
         .env("USER", std::env::var("USER").unwrap_or_else(|_| "root".into()))
         .current_dir("/")
         .stdin(Stdio::null())
@@ -308,13 +310,14 @@ fn first_byte(mut command: Command, program: &Program) -> anyhow::Result<Duratio
     Ok(took)
 }
 
-/// Container runtimes refuse nodes that have both hierarchies of control groups: where there are both, these see one of them only.
+/// Runs with one hierarchy of control groups: container runtimes refuse nodes that have both, so the second one is
+/// unmounted for them.
 fn in_one_hierarchy<T: Send>(run: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
     if !Path::new(UNIFIED).is_dir() || !nix::unistd::geteuid().is_root() {
         return run();
     }
     let apart = || {
-        // Of this thread alone, and of what it starts.
+        // Affects this thread alone and the processes that it starts.
         unshare(CloneFlags::CLONE_NEWNS).context("cannot make a mount namespace")?;
         let private = MsFlags::MS_PRIVATE | MsFlags::MS_REC;
         mount(None::<&str>, "/", None::<&str>, private, None::<&str>)

@@ -1,4 +1,5 @@
-//! A plain Linux that is booted for one program: the distribution's kernel, its own type of machine, and nothing else.
+//! A plain Linux that is booted for one program: the distribution's kernel, QEMU's ordinary machine type, and
+//! nothing else.
 
 use anyhow::{Context, ensure};
 use hotlease_sandbox::Machine;
@@ -9,17 +10,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::NamedTempFile;
 
-/// See the module.
+/// A plain Linux for one program.
 pub(super) struct PlainLinux {
     qemu: PathBuf,
     kernel: PathBuf,
     emulated: bool,
-    /// The program and what it is linked with.
+    /// Archive of the program and the libraries that it is linked with.
     files: NamedTempFile,
 }
 
 impl PlainLinux {
-    /// With the kernel of these machines; for one program, which is linked with what lies in the system's folders.
+    /// Takes the kernel of these machines, and one program, which is linked with libraries in the system's folders.
     pub(super) fn new(machine: &Machine, program: &Path) -> anyhow::Result<Self> {
         let parts = machine.parts().map_err(anyhow::Error::msg)?;
         Ok(Self {
@@ -30,7 +31,7 @@ impl PlainLinux {
         })
     }
 
-    /// What boots it. The program's output is this command's; the machine ends with the program.
+    /// Command that boots it. The program's output is this command's; the machine ends with the program.
     pub(super) fn command(&self, arguments: &[String]) -> Command {
         let mut command = Command::new(&self.qemu);
         let (acceleration, processor) = match self.emulated {
@@ -45,7 +46,7 @@ impl PlainLinux {
             .arg("-initrd")
             .arg(self.files.path())
             .arg("-append");
-        // Its first program ends, which is the end of a kernel.
+        // The program is process 1: when it ends, the kernel panics, and the machine ends.
         let line = "console=ttyS0 quiet loglevel=0 panic=-1 rdinit=/program -- ";
         command.arg(format!("{line}{}", arguments.join(" ")));
         command
@@ -83,7 +84,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Its loader and its libraries, as the loader finds them.
+/// Loader and libraries of a program, as `ldd` lists them.
 fn linked_with(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let told = Command::new("ldd").arg(program).output();
     let told = told.context("ldd cannot be run")?;
@@ -114,7 +115,7 @@ mod tests {
             rest = entry.finish().unwrap();
         }
         assert!(names.iter().any(|name| name == "program"), "{names:?}");
-        // A folder comes before what is in it.
+        // A folder comes before its contents.
         for (at, name) in names.iter().enumerate() {
             if let Some((folder, _)) = name.rsplit_once('/') {
                 assert!(names[..at].iter().any(|before| before == folder), "{names:?}");

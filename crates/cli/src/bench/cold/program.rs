@@ -1,4 +1,4 @@
-//! What is started.
+//! Programs that the benchmark starts.
 
 use super::super::host::functions;
 use super::What;
@@ -13,22 +13,22 @@ use std::process::{Command, Output};
 
 /// Packages of the rows with packages.
 const PACKAGES: [&str; 3] = ["numpy", "scipy", "pandas"];
-/// The system's folders; what a program needs beyond them is named.
+/// Folders of the system; others that a program needs are listed in `folders`.
 const SYSTEM: [&str; 5] = ["/usr", "/bin", "/sbin", "/lib", "/lib64"];
 
-/// See the module.
+/// A program to start, as a process and as a function.
 pub(super) struct Program {
-    /// How rows call it.
+    /// Name in rows.
     pub name: String,
-    /// As a program of its own, which prints when it has a result.
+    /// Command line of the program, which prints when it has a result.
     pub command: Vec<String>,
-    /// Environment that it needs.
+    /// Environment that the program needs.
     pub environment: BTreeMap<String, String>,
-    /// Folders that it needs beside the system's.
+    /// Folders that the program needs besides the system's.
     pub folders: Vec<PathBuf>,
-    /// What it imports, separated by spaces.
+    /// Names of packages that the program imports, separated by spaces.
     pub imports: String,
-    /// As a function.
+    /// Code of the function.
     pub code: Code,
     call: Call,
 }
@@ -38,7 +38,7 @@ enum Call {
     Python(Box<(Python, Vec<u8>)>),
 }
 
-/// What an interpreter says of itself.
+/// An interpreter's description of itself.
 #[derive(Deserialize)]
 struct Told {
     executable: PathBuf,
@@ -65,7 +65,7 @@ print(json.dumps({
 ";
 
 impl Program {
-    /// A function in C, bare Python, and Python with those packages that there are; and what there is not.
+    /// A function in C, bare Python, and Python with the packages that exist; and a list of the missing ones.
     pub(super) fn all(python: &Path, wanted: &[What]) -> anyhow::Result<(Vec<Self>, Vec<Skipped>)> {
         let mut all = Vec::new();
         let native = || -> anyhow::Result<Self> {
@@ -152,7 +152,7 @@ impl Program {
         }
     }
 
-    /// The interpreter of its workers.
+    /// Interpreter of the workers, if it is a Python program.
     pub(super) fn interpreter(&self) -> Option<Python> {
         match &self.call {
             Call::Native => None,
@@ -160,7 +160,7 @@ impl Program {
         }
     }
 
-    /// Its function.
+    /// Function of the program on a lease.
     pub(super) fn function(&self, invoker: &Invoker) -> anyhow::Result<Function> {
         Ok(invoker.function(match &self.call {
             Call::Native => "echo",
@@ -190,7 +190,7 @@ impl Program {
     }
 }
 
-/// The last line of a program's errors.
+/// Last line of a program's standard error.
 pub(super) fn last_word(done: &Output) -> String {
     let errors = String::from_utf8_lossy(&done.stderr);
     let last = errors.trim().lines().last();
@@ -209,9 +209,9 @@ fn ask(python: &Path) -> anyhow::Result<Told> {
     serde_json::from_slice(&done.stdout).with_context(|| format!("{} says something else", python.display()))
 }
 
-/// A task without arguments, as bindings/python/FORMAT.md has it, that evaluates this.
+/// A task without arguments, as bindings/python/FORMAT.md defines it, that evaluates `expression`.
 fn request(expression: &str) -> Vec<u8> {
-    // functools.partial(eval, expression), as a pickle of protocol 0.
+    // The pickle, protocol 0, of functools.partial(eval, expression).
     let function = format!("cfunctools\npartial\n(cbuiltins\neval\nV{expression}\ntR.").into_bytes();
     let mut request = vec![0; 4];
     request.extend((function.len() as u32).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Samples of one way to start one program, and the record of them.
+//! Samples of one way to start one program, and their record.
 
 use super::super::machine::Machine;
 use super::super::record::{Record, Target, params};
@@ -10,11 +10,11 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
-/// What rFaaS's paper reports for a bare process and for Docker, milliseconds.
+/// Figures of rFaaS's paper for a bare process and for Docker, milliseconds.
 const RFAAS_PROCESS_MS: f64 = 25.0;
 const RFAAS_DOCKER_MS: f64 = 2700.0;
 
-/// What this project promises itself for starts: program, sandbox, start, milliseconds.
+/// Promised maximum of starts: program, sandbox, start, milliseconds.
 const LIMITS: [(&str, Kind, Start, f64); 8] = [
     ("C", Kind::Process, Start::Warm, 2.0),
     ("C", Kind::Process, Start::First, 10.0),
@@ -25,22 +25,22 @@ const LIMITS: [(&str, Kind, Start, f64); 8] = [
     ("C", Kind::MicroVm, Start::First, 300.0),
     ("Python with", Kind::MicroVm, Start::Fork, 50.0),
 ];
-/// And for such a worker with packages.
+/// Promised maximum of the private memory of a worker that was forked from a zygote, with packages.
 const PRIVATE_BYTES_MAX: f64 = 5e6;
 
 /// One start.
 pub(super) struct Sample {
     pub total: Duration,
-    /// None a part of another.
+    /// Steps with their durations; they do not overlap.
     pub phases: Vec<(&'static str, Duration)>,
-    /// No worker had waited.
+    /// Why no worker was waiting.
     pub why: String,
-    /// Of the worker after its first call.
+    /// Private memory of the worker after its first call.
     pub private_bytes: Option<u64>,
 }
 
 impl Sample {
-    /// Of something of which only the time is known.
+    /// Sample of which only the time is known.
     pub(super) fn of_time(total: Duration) -> Self {
         Self {
             total,
@@ -51,7 +51,7 @@ impl Sample {
     }
 }
 
-/// What was left out.
+/// A row that was left out, and why.
 #[derive(Serialize)]
 pub(super) struct Skipped {
     bench: &'static str,
@@ -86,7 +86,7 @@ impl Skipped {
     }
 }
 
-/// See the module.
+/// Samples of one way to start one program.
 pub(super) struct Series {
     params: Map<String, Value>,
     start: Option<Start>,
@@ -120,7 +120,7 @@ impl Series {
         })
     }
 
-    /// Whether there is nothing more to be had of it.
+    /// Whether the series has failed, so that no more samples are measured.
     pub(super) fn is_over(&self) -> bool {
         self.failed.is_some()
     }
@@ -131,7 +131,7 @@ impl Series {
         self.samples.push(sample);
     }
 
-    /// A start that could not be measured; of a series without any other it is the end.
+    /// Records that a start could not be measured; ends the series if it has no sample yet.
     pub(super) fn fail(&mut self, error: anyhow::Error) {
         let why = format!("{error:#}");
         if self.samples.is_empty() {
@@ -141,7 +141,7 @@ impl Series {
         }
     }
 
-    /// The record; or why there is none.
+    /// The record, or the reason why there is none.
     pub(super) fn record(mut self, machine: &Machine) -> Result<Record, Skipped> {
         if let Some(why) = self.failed {
             return Err(Skipped {
@@ -165,7 +165,7 @@ impl Series {
                 .iter()
                 .map(|(name, took)| ((*name).to_owned(), json!(took.as_secs_f64() * 1e6)))
                 .collect();
-            // Of one start, so that they add up.
+            // Of one start, so that the steps add up to the total.
             record.details.insert("phases_us".into(), json!(phases));
             record
                 .details
@@ -191,7 +191,7 @@ impl Series {
     }
 }
 
-/// What is promised of such a start.
+/// Promised limits of this start.
 fn targets(record: &Record, (kept, dropped): (Option<Start>, bool), median_ms: f64) -> Vec<Target> {
     let text = |name: &str| record.params.get(name).and_then(Value::as_str).unwrap_or("");
     let (program, who) = (text("program"), text("in"));

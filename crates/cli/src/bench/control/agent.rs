@@ -17,18 +17,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tonic::{Request, Response, Status};
 
-/// Totals that wait for the manager; more than its leases in a second.
+/// Most final totals that wait for the manager's acknowledgement; more than an agent's leases of a second.
 const OUTSTANDING_MAX: usize = 4096;
 const MEMORY_BYTES: u64 = 1 << 40;
 
-/// See the module.
+/// A simulated agent.
 #[derive(Clone)]
 pub(super) struct Agent(Arc<Inner>);
 
 struct Inner {
     id: AgentId,
     boot: BootId,
-    /// Where managers reach it.
+    /// Address where managers reach it.
     address: String,
     cores: Vec<u32>,
     began: Instant,
@@ -60,7 +60,7 @@ impl Agent {
         self.0.began.elapsed()
     }
 
-    /// When that is.
+    /// The instant of a time of this agent's clock.
     pub(super) fn instant(&self, at: Duration) -> Instant {
         self.0.began + at
     }
@@ -203,7 +203,7 @@ impl Agent {
         self.step(&mut tables, Event::Grant(wanted))?;
         let lease = tables.book.active(id)?;
         let (epoch, cores) = (lease.epoch, lease.cores());
-        // Somebody holds it from now on: there are no sessions here.
+        // Attaches a session that never closes, as there are no real sessions here.
         let attach = Event::Attach {
             session: SessionId(0),
             lease: id,

@@ -1,4 +1,5 @@
-//! All simulated agents, in processes of their own: one process may have fewer descriptors than 10,000 of them take.
+//! All simulated agents, in processes of their own: the limit of descriptors of one process is below the need of
+//! 10,000 agents.
 
 use super::members::Members;
 use super::site::{AGENTS_PER_IDENTITY, Site};
@@ -11,38 +12,38 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// Three descriptors each, and 20,000 are what a hard limit often is.
+/// Each agent takes three descriptors, and a usual hard limit is 20,000.
 const AGENTS_PER_PROCESS: u32 = 5 * AGENTS_PER_IDENTITY;
-/// Cores beyond those of the leases that are held: of the ones that come and go.
+/// Cores of an agent beyond those of the held leases, for leases that come and go.
 const SPARE_CORES: u32 = 16;
 
 /// Arguments of one process of simulated agents.
 #[derive(Debug, Args)]
 pub(in crate::bench) struct MembersArgs {
-    /// Where their manager is
+    /// Address of their manager
     #[arg(long)]
     pub(super) manager: Address,
-    /// Who they are, for a thousand each
+    /// Identity folders, one per thousand agents
     #[arg(long = "identity")]
     pub(super) identities: Vec<PathBuf>,
-    /// How many
+    /// Number of agents
     #[arg(long)]
     pub(super) agents: u32,
-    /// Of each
+    /// Cores of each agent
     #[arg(long)]
     pub(super) cores: u32,
 }
 
-/// What a process answers, a line of JSON for each line that it is sent, and one when all are registered.
+/// Answer of a process: a line of JSON for each input line, and one when all agents are registered.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Seen {
-    /// Reports that the manager took so far.
+    /// Reports that the manager has accepted so far.
     heard: u64,
     /// Leases that its agents hold.
     leases: usize,
 }
 
-/// The hidden command that is one process of simulated agents. It ends with its input.
+/// Runs one process of simulated agents (a hidden command). It ends when its input ends.
 pub(in crate::bench) fn members(args: &MembersArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -64,11 +65,11 @@ pub(in crate::bench) fn members(args: &MembersArgs) -> anyhow::Result<()> {
     }
 }
 
-/// See the module.
+/// Processes of all simulated agents.
 pub(super) struct Fleet(Vec<Process>);
 
 impl Fleet {
-    /// Returns when every agent is registered.
+    /// Starts the agents; returns when every one is registered.
     pub(super) fn start(site: &Site, agents: u32, leases: u32) -> anyhow::Result<Self> {
         let cores = leases.div_ceil(agents) + SPARE_CORES;
         let firsts = (0..agents).step_by(AGENTS_PER_PROCESS as usize);
@@ -89,12 +90,12 @@ impl Fleet {
         Ok(all)
     }
 
-    /// Reports that the manager took so far.
+    /// Reports that the manager has accepted so far.
     pub(super) fn heard(&mut self) -> anyhow::Result<u64> {
         Ok(self.seen()?.heard)
     }
 
-    /// Leases that all hold.
+    /// Leases that all agents hold.
     pub(super) fn leases(&mut self) -> anyhow::Result<usize> {
         Ok(self.seen()?.leases)
     }

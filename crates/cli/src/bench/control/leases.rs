@@ -1,4 +1,4 @@
-//! Clients that lease, and the time it takes.
+//! Clients that lease cores, and the time that it takes.
 
 use super::site::Site;
 use crate::bench::samples::{Block, Pair};
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-/// Grants in one block beside as many empty requests.
+/// Grants in one block, and empty requests in the block next to it.
 const BLOCK: usize = 10;
-/// Nobody renews the leases: they last until the end of the benchmark.
+/// Time to live of the leases. No client renews them, so they last until the end of the benchmark.
 const TTL_MS: u64 = 3_600_000;
 
-/// See the module.
+/// Clients of the benchmark.
 pub(super) struct Leasing {
     clients: Vec<ManagerClient<Channel>>,
 }
 
 impl Leasing {
-    /// Each client has a connection of its own.
+    /// Makes the clients, each with a connection of its own.
     pub(super) fn new(site: &Site, clients: u32) -> anyhow::Result<Self> {
         Ok(Self {
             clients: (0..clients).map(|_| site.client()).collect(),
         })
     }
 
-    /// Grants one at a time, and empty requests.
+    /// Times single grants, and empty requests as the baseline.
     pub(super) async fn timed(&self, count: usize) -> anyhow::Result<Pair> {
         let mut client = self.clients.first().context("there is no client")?.clone();
         let mut pair = Pair::new()?;
-        // Connects, and has the manager connect to agents.
+        // Connects, and makes the manager connect to agents.
         for _ in 0..BLOCK {
             let grant = acquire(&mut client).await?;
             release(&mut client, grant).await?;
@@ -57,7 +57,7 @@ impl Leasing {
         Ok(pair)
     }
 
-    /// All clients lease and release for so long: how many leases, and how many each second.
+    /// All clients lease and release for this time; returns the number of leases, and leases per second.
     pub(super) async fn cycles(&self, time: Duration) -> anyhow::Result<(u64, f64)> {
         let begun = Instant::now();
         let mut clients = JoinSet::new();
@@ -79,7 +79,7 @@ impl Leasing {
         Ok((cycles, cycles as f64 / begun.elapsed().as_secs_f64()))
     }
 
-    /// All clients lease until so many leases are held.
+    /// All clients lease until this number of leases is held.
     pub(super) async fn hold(&self, leases: u32) -> anyhow::Result<()> {
         let left = Arc::new(AtomicU32::new(leases));
         let mut clients = JoinSet::new();

@@ -1,4 +1,4 @@
-//! The simulated agents of one process: each with a port of its own, and a connection of its own to the manager.
+//! Simulated agents of one process: each with a port of its own, and a connection of its own to the manager.
 
 use super::agent::Agent;
 use super::fleet::MembersArgs;
@@ -21,12 +21,12 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Server};
 
-/// Agents that connect at a time: a manager shakes hands with 64 of one address.
+/// Most agents that connect at the same time; a manager handshakes with at most 64 peers of one address.
 const CONNECTING_MAX: usize = 32;
-/// How long all may take to register, each.
+/// Longest wait for the next agent to register.
 const REGISTER_WITHIN: Duration = Duration::from_secs(60);
 
-/// See the module.
+/// Simulated agents of one process.
 pub(super) struct Members {
     agents: Vec<Agent>,
     tasks: JoinSet<()>,
@@ -34,9 +34,9 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Returns when every agent is registered.
+    /// Starts the agents; returns when every one is registered.
     pub(super) async fn start(args: &MembersArgs) -> anyhow::Result<Self> {
-        // Each agent: a listener, a connection in and one out.
+        // Each agent has a listener, an incoming connection and an outgoing one.
         raise_descriptors(u64::from(args.agents) * 3)?;
         let identities = args.identities.iter().map(|folder| Identity::load(folder));
         let identities: Vec<_> = identities
@@ -78,12 +78,12 @@ impl Members {
         Ok(members)
     }
 
-    /// Reports that the manager took so far.
+    /// Reports that the manager has accepted so far.
     pub(super) fn heard(&self) -> u64 {
         self.heard.load(Ordering::Relaxed)
     }
 
-    /// Leases that all hold.
+    /// Leases that all agents hold.
     pub(super) fn leases(&self) -> usize {
         self.agents.iter().map(Agent::leases).sum()
     }
@@ -104,7 +104,7 @@ async fn serve(listener: Listener, agent: Agent) {
     }
 }
 
-/// Belonging to the manager, as `hotlease agent` does it.
+/// Membership of one agent at the manager, as `hotlease agent` keeps it.
 struct Member {
     agent: Agent,
     manager: ManagerClient<Channel>,
@@ -119,7 +119,7 @@ impl Member {
         while let Some(due) = machine.due() {
             sleep_until(Instant::from_std(self.agent.instant(due))).await;
             let mut event = Some(MembershipEvent::Tick);
-            // One question is under way at a time, and its answer is the next event.
+            // One request is under way at a time, and its response is the next event.
             while let Some(happened) = event.take() {
                 for action in machine.step(happened, self.agent.now()) {
                     if let Some(answer) = self.carry_out(action).await {

@@ -1,5 +1,5 @@
-//! `hotlease bench control`: the control plane alone. A manager in a process of its own, with its ledger on
-//! disk, and simulated agents over real TLS connections: the state machines of an agent without workers.
+//! `hotlease bench control`: the control plane alone. A manager in a process of its own, with its ledger on disk,
+//! and simulated agents over real TLS connections: the state machines of an agent, without workers.
 
 mod agent;
 mod fleet;
@@ -20,32 +20,32 @@ use site::{Load, Site};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Grants per second, and what many agents and leases cost a manager
+/// Grants per second, and the cost of many agents and leases for a manager
 ///
-/// Starts a manager with its ledger on disk, and simulated agents that register, report every half second and
-/// grant over TLS, each over connections of its own. Measured: a grant, beside an empty request to the same
-/// manager; grants and releases per second; memory per agent and per lease; the manager's processor time while
-/// nothing is asked. 10,000 agents need 16,000 descriptors a process: run as root, or raise the limit (`ulimit -n`).
+/// Starts a manager with its ledger on disk, and simulated agents that register, report every half second and grant
+/// over TLS, each over its own connections. Measures a grant, next to an empty request to the same manager; grants
+/// and releases per second; memory per agent and per lease; and the manager's processor time while there are no
+/// requests. 10,000 agents need 16,000 descriptors per process: run as root, or raise the limit (`ulimit -n`).
 #[derive(Debug, Args)]
 pub(super) struct ControlArgs {
     /// Simulated agents
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=16_000))]
     agents: u32,
-    /// Leases of one core that are held while the manager is at rest
+    /// Leases of one core to hold while the manager is at rest
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     leases: u32,
-    /// Clients that ask at a time, for grants per second
+    /// Clients that send requests at the same time, for grants per second
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: u32,
-    /// How long grants are counted, and then how long the manager is watched at rest
+    /// Seconds of counting grants, and then of watching the manager at rest
     #[arg(long, value_name = "S", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Where the ledger is, in a new folder [default: the directory for temporary files]
+    /// Directory in which a new folder for the ledger is made [default: the directory for temporary files]
     #[arg(long, value_name = "DIR")]
     disk: Option<PathBuf>,
 }
 
-/// Single grants that are timed.
+/// Number of single grants that are timed.
 const TIMED: usize = 500;
 const GRANT_MS_MAX: f64 = 1.0;
 const GRANTS_PER_SECOND_MIN: f64 = 1000.0;
@@ -123,7 +123,7 @@ async fn at_rest(
     seconds: Duration,
     (empty, registered): (Load, Load),
 ) -> anyhow::Result<Vec<Record>> {
-    // Two reports of every agent have been taken.
+    // Every agent reports twice in this time.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let (before, heard) = (site.load()?, fleet.heard()?);
     tokio::time::sleep(seconds).await;

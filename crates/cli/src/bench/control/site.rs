@@ -1,4 +1,4 @@
-//! A site of its own: an authority, identities, and a manager in a process of its own.
+//! A private site: an authority, identities, and a manager in a process of its own.
 
 use crate::bench::process::Held;
 use anyhow::{Context, bail, ensure};
@@ -19,35 +19,35 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tonic::transport::Channel;
 
-/// Agents that share a certificate: a manager takes 1024 connections of one peer.
+/// Agents that share a certificate; a manager accepts at most 1024 connections of one peer.
 pub(super) const AGENTS_PER_IDENTITY: u32 = 1000;
-/// Descriptors of each process beside those of agents.
+/// Descriptors of the process besides those of agents.
 const DESCRIPTORS: u64 = 1024;
 /// Longest listing of agents.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 const HOST: &str = "127.0.0.1";
 
-/// See the module. The manager is killed with this: nothing of it is needed any more.
+/// A private site. Dropping it kills the manager, whose state is no longer needed.
 pub(super) struct Site {
     manager: Child,
     address: Address,
-    /// Folders of their identities.
+    /// Folders of the agents' identities.
     agents: Vec<PathBuf>,
     client: Arc<Identity>,
     _dir: TempDir,
 }
 
-/// What the manager uses.
+/// Memory and processor time of the manager.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     pub(super) rss_bytes: u64,
-    /// Since its start.
+    /// Processor time since the manager's start.
     pub(super) cpu: Duration,
 }
 
 impl Site {
     pub(super) fn start(disk: Option<&Path>, agents: u32) -> anyhow::Result<Self> {
-        // The manager has an end of each agent's connection, and raises its own limit as far as it may.
+        // The manager holds one end of each agent's connection, and raises its own limit as far as it may.
         raise_descriptors(u64::from(agents) + DESCRIPTORS)?;
         let dir = match disk {
             Some(disk) => TempDir::with_prefix_in("hotlease-bench-", disk),
@@ -102,18 +102,18 @@ impl Site {
         })
     }
 
-    /// Where the manager is.
+    /// Address of the manager.
     pub(super) fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The identities of so many agents, one for each thousand.
+    /// Identities of agents `first` to `first + agents`, one per thousand.
     pub(super) fn agents(&self, first: u32, agents: u32) -> &[PathBuf] {
         let at = |number: u32| number.div_ceil(AGENTS_PER_IDENTITY) as usize;
         &self.agents[at(first)..at(first + agents)]
     }
 
-    /// A client's connection.
+    /// A new client connection to the manager.
     pub(super) fn client(&self) -> ManagerClient<Channel> {
         let channel = grpc::channel(self.address.clone(), Arc::clone(&self.client), Role::Manager);
         ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
@@ -130,7 +130,7 @@ impl Site {
         })
     }
 
-    /// Agents that the manager hears well.
+    /// Number of agents that the manager counts as serving, that is, does not suspect.
     pub(super) async fn serving(&self) -> anyhow::Result<u32> {
         let list = self.client().list_agents(ListRequest::default()).await?;
         let agents = list.into_inner().agents;
@@ -147,14 +147,17 @@ impl Drop for Site {
     }
 }
 
-/// User and system time of `/proc/PID/stat`, clock ticks.
+/// User and system time in the text of `/proc/PID/stat`, clock ticks.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split(' ').skip(11);
     Some(fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?)
 }
 
-/// For this process and those that it starts.
+/// Raises the limit of descriptors of this process and its children, if needed.
+///
+/// # Errors
+/// If the system does not allow that many descriptors.
 ///
 /// # Errors
 /// If the system does not allow so many.

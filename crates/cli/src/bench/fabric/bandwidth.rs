@@ -13,21 +13,21 @@ use hotlease_client::Buffer;
 
 const MIB: usize = 1 << 20;
 const SIZES: [usize; 3] = [MIB, 16 * MIB, 256 * MIB];
-/// Datagrams in software: megabytes take a second.
+/// Sizes for datagrams in software (`udp;ofi_rxd`), where megabytes take a second.
 const SIZES_SLOW: [usize; 1] = [MIB];
 const BLOCK_BYTES: usize = 16 * MIB;
-/// Of raw writes, in flight together.
+/// Size of one raw write; the writes of a transfer are in flight together.
 const CHUNK: usize = MIB;
 const PERCENT_95: f64 = 0.95;
 
-/// What a buffer's bytes do in an invocation.
+/// Direction of the buffer's bytes in an invocation.
 #[derive(Debug, Clone, Copy)]
 enum Direction {
     In,
     Out,
 }
 
-/// Sizes: as by default if there are none.
+/// Measures these sizes, or the default sizes if there are none.
 pub(in crate::bench) fn measure(
     host: &Host,
     transport: &str,
@@ -83,7 +83,7 @@ fn by_size(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
         let outward = stage.clock.block(1, count, || {
             produce.invoke_buffer(&[0; 8][..], buffer.slice_mut(..)).map(drop)
         })?;
-        // The function leaves what it finds, and the next round must find the pattern.
+        // `produce` leaves its own first byte in the buffer, and the next round must find the pattern.
         buffer[0] = source[0];
         let copies = tcp.block(&stage.clock, &source, count)?;
         for (way, measured) in [inward, outward].iter().enumerate() {
@@ -123,7 +123,7 @@ fn record(stage: &Stage, size: usize, direction: Direction, baseline: &str, pair
     let mut record = Record::new("bandwidth", params, "B", rate(&pair.measured), &stage.machine);
     record.samples = pair.measured.len();
     record.compare(baseline, rate(&pair.baseline));
-    // Of neighbouring blocks, and of rates, where the pair has times.
+    // Quotient of neighbouring blocks, inverted, because the pair holds times and the record holds rates.
     record.ratio_p50 = (pair.ratio() > 0.0).then(|| round(1.0 / pair.ratio()));
     record
 }

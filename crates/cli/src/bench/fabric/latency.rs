@@ -12,7 +12,7 @@ use hotlease_client::{Completion, LeaseOptions, Polling};
 use std::time::Duration;
 
 const BLOCK: usize = 200;
-/// Warm blocks are short: a gap before each call makes them long.
+/// Warm blocks are short, because each call waits for its gap first.
 const BLOCK_WARM: usize = 25;
 const GAPS: [Duration; 3] = [
     Duration::ZERO,
@@ -20,10 +20,10 @@ const GAPS: [Duration; 3] = [
     Duration::from_millis(1),
 ];
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
-/// Promised above the raw ping-pong: 5 %, or this much where that is more.
+/// Promised maximum above the raw ping-pong: 5 % of it, or this time if that is more.
 const DIFFERENCE_NS: f64 = 300.0;
 
-/// Slot and client poll.
+/// Round trips while slot and client poll.
 pub(in crate::bench) fn hot(
     host: &Host,
     transport: &str,
@@ -65,7 +65,7 @@ pub(in crate::bench) fn hot(
     })
 }
 
-/// Slot and client sleep.
+/// Round trips while slot and client sleep.
 pub(in crate::bench) fn warm(
     host: &Host,
     transport: &str,
@@ -78,7 +78,7 @@ pub(in crate::bench) fn warm(
         ..LeaseOptions::default()
     };
     let stage = Stage::set(host, transport, options)?;
-    // Where a queue has nothing to sleep on, the raw ends can only poll.
+    // If the provider's queue has no descriptor to sleep on, the raw ends can only poll.
     let sleeps = stage.provider.quirks().wait_fd;
     let mut raw = stage.raw(sleeps, 4096)?;
     let echo = stage.invoker.function("echo")?;

@@ -1,8 +1,8 @@
-//! Benchmarks over libfabric, each beside the least that two ends of libfabric can do over the same
-//! provider. The raw peer runs in the leased slot, as a function: same process, same core.
+//! Benchmarks over libfabric, each next to the least time of two libfabric endpoints over the same provider. The
+//! raw peer runs in the leased slot, as a function: same process, same core.
 //!
-//! * [`latency`] — hot by size, and warm beside the variant that blocks.
-//! * [`bandwidth`] — buffers to the function and from it, beside RMA writes and a copy through TCP.
+//! * [`latency`] — hot by size, and warm next to the variant that blocks.
+//! * [`bandwidth`] — buffers to the function and from it, next to RMA writes and a copy through TCP.
 //! * [`stage`] — a lease over a fabric, with its baseline.
 
 pub(super) mod bandwidth;
@@ -20,7 +20,7 @@ use hotlease_client::{Invoker, LeaseOptions};
 /// Payload sizes of hot invocations.
 pub(super) const SIZES: [usize; 4] = [1, 64, 1 << 10, 4 << 10];
 
-/// What is measured.
+/// Transports to measure.
 #[derive(Debug, Clone, Args)]
 pub(super) struct TransportArgs {
     /// `shm`, `ofi` (the best provider here), or providers of libfabric, like `tcp;ofi_rxm`
@@ -47,7 +47,7 @@ impl TransportArgs {
     }
 }
 
-/// A lease over any transport, with this library's functions.
+/// A lease over any transport, with the functions of the fabric benchmarks.
 pub(super) fn lease(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Invoker> {
     let options = LeaseOptions {
         transport: Some(transport.to_owned()),
@@ -56,7 +56,7 @@ pub(super) fn lease(host: &Host, transport: &str, options: LeaseOptions) -> anyh
     Ok(Invoker::allocate(&fabric_functions()?, options)?)
 }
 
-/// An empty variable is none.
+/// Whether it means shared memory; an empty environment variable counts as unset.
 fn is_shm(name: &str) -> bool {
     name.is_empty() || name == "shm"
 }

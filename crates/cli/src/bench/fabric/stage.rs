@@ -14,11 +14,11 @@ use hotlease_fabric::ofi::{Libfabric, Provider};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// Runs at the start of a block that are not counted.
+/// Unmeasured runs at the start of a block.
 pub(super) const WARM_UP: usize = 20;
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// See the module.
+/// A lease over a fabric, with its baseline in the slot.
 pub(in crate::bench) struct Stage {
     pub(in crate::bench) invoker: Invoker,
     pub(in crate::bench) clock: Clock,
@@ -32,12 +32,12 @@ pub(in crate::bench) struct Stage {
 pub(super) struct Raw {
     client: Client,
     serve: Function,
-    /// What the peer is told once.
+    /// Description of this end, sent to the peer with the first request only.
     introduction: Vec<u8>,
 }
 
 impl Stage {
-    /// Leases, and pins the calling thread away from the slot.
+    /// Leases a slot, and pins the calling thread to another core.
     pub(in crate::bench) fn set(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Self> {
         let provider = find(transport)?;
         let options = LeaseOptions {
@@ -56,7 +56,7 @@ impl Stage {
         })
     }
 
-    /// Both ends of a baseline, with so much memory for RMA.
+    /// Both ends of a baseline, with this much memory for RMA.
     pub(super) fn raw(&self, sleeps: bool, memory_bytes: usize) -> anyhow::Result<Raw> {
         let opening = Opening {
             library: self.provider.library().path().to_owned(),
@@ -79,7 +79,7 @@ impl Stage {
         })
     }
 
-    /// A block of invocations that echo.
+    /// A block of invocations of the echo function.
     pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
         let block = self
@@ -89,7 +89,7 @@ impl Stage {
         Ok(block)
     }
 
-    /// As records name the library.
+    /// Name of the library in records.
     pub(super) fn library(&self) -> String {
         let (major, minor) = self.provider.library().version();
         format!("libfabric {major}.{minor}")
@@ -97,7 +97,7 @@ impl Stage {
 }
 
 impl Raw {
-    /// Runs something against the peer, while the slot is of no other use.
+    /// Runs `run` against the peer; the slot serves only the peer meanwhile.
     pub(super) fn with<R>(
         &mut self,
         run: impl FnOnce(&mut Client) -> anyhow::Result<R>,

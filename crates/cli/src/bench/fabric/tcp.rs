@@ -1,4 +1,4 @@
-//! A copy through one TCP connection to the slot: what everybody has.
+//! Copies through one TCP connection to the slot: the usual way to move bytes between hosts.
 
 use super::super::samples::Clock;
 use super::stage::Stage;
@@ -24,10 +24,10 @@ impl Tcp {
         Ok(Self { sink })
     }
 
-    /// Times `count` copies of `source` to the slot, each until the slot says that all is there.
+    /// Times `count` copies of `source` to the slot, each until the slot confirms the last byte.
     pub(super) fn block(&self, clock: &Clock, source: &[u8], count: usize) -> anyhow::Result<Block> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        // Anybody on this machine may connect; only the slot knows the token.
+        // Any process on this machine may connect; only the slot knows the token.
         let token: [u8; TOKEN_BYTES] = rand::random();
         let input = [&token[..], listener.local_addr()?.to_string().as_bytes()].concat();
         let sink = self.sink.submit(&input)?;
@@ -46,7 +46,7 @@ impl Tcp {
     }
 }
 
-/// The one connection that knows the token.
+/// Accepts the connection that sends the token, and closes all others.
 fn accept(listener: &TcpListener, token: &[u8; TOKEN_BYTES]) -> anyhow::Result<TcpStream> {
     listener.set_nonblocking(true)?;
     let begin = Instant::now();
