@@ -1,4 +1,4 @@
-//! One file a command: its arguments, and `carry_out`.
+//! Commands, one per file: arguments, and `carry_out`.
 
 pub(crate) mod admin;
 pub(crate) mod agent;

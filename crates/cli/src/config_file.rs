@@ -1,9 +1,9 @@
-//! `--config FILE`: what a daemon's command line says, in a file.
+//! `--config FILE`: options of a daemon in a file.
 //!
-//! Each key is the name of an option of the command, as `--help` lists it: `listen = "0.0.0.0:7070"` is
-//! `--listen 0.0.0.0:7070`, `in-memory = true` is `--in-memory`, and a list gives an option several times. What the
-//! command line says counts more; options that may be given more than once add up. There is no second set of names,
-//! defaults or checks.
+//! Each key is the name of an option of the command, as `--help` lists it: `listen = "0.0.0.0:7070"` is `--listen
+//! 0.0.0.0:7070`, `in-memory = true` is `--in-memory`, and a list gives an option several times. Options on the
+//! command line override those of the file; options that may be given more than once add up. There is no second set
+//! of names, defaults or checks.
 
 use anyhow::{Context, bail, ensure};
 use clap::{Arg, ArgAction, Args, Command};
@@ -13,23 +13,23 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// The option that names the file.
+/// Option that names the file.
 const OPTION: &str = "--config";
 /// Longest file, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// The option itself, for the commands that have it; [`expand`] has read it before anything is parsed.
+/// The option itself, for the commands that have it; [`expand`] reads it before the command line is parsed.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArgs {
-    /// Options from a TOML file, by their names here; what the command line says counts more
+    /// Options from a TOML file, named as here; the command line overrides them
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// The command line `args` with the options of the file that it names, if it does. `command` is the whole
-/// program's.
+/// The command line `args`, with the options of the file that it names, if any. `command` is that of the whole
+/// program.
 pub(crate) fn expand(command: &Command, args: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
-    // The first word that is no option: its name decides whose options the file may have.
+    // The first word that is no option names the subcommand, whose options the file may have.
     let names = args.iter().enumerate().skip(1);
     let Some((at, name)) = names
         .clone()
@@ -84,7 +84,7 @@ fn read(file: &Path) -> anyhow::Result<Table> {
     Ok(text.parse::<Table>()?)
 }
 
-/// The file's options as arguments, without those that `given` overrides.
+/// Options of the file as arguments, without those that `given` overrides.
 fn options(command: &Command, table: Table, given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let mut options = Vec::new();
     for (key, value) in table {
@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    /// The example that comes with the program names every option once, and nothing else.
+    /// The example that comes with the program names each option once, and nothing else.
     #[test]
     fn the_examples_name_every_option() {
         let program = crate::Cli::command();
@@ -221,7 +221,7 @@ mod tests {
                 .filter(|long| !["config", "help", "json", "openapi"].contains(long))
                 .collect();
             options.sort_unstable();
-            // A key stands at the beginning of a line, perhaps behind `#`.
+            // A key stands at the beginning of a line, perhaps after `#`.
             let uncommented: Vec<String> = example
                 .lines()
                 .map(|line| line.strip_prefix('#').unwrap_or(line))

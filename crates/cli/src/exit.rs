@@ -1,4 +1,4 @@
-//! Exit statuses, and the one place where errors are shown.
+//! Exit statuses, and the only place where errors are printed.
 
 use hotlease_agent::AgentError;
 use hotlease_client::Error as ClientError;
@@ -12,7 +12,7 @@ use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-/// Shown at the end of `hotlease --help`.
+/// Text at the end of `hotlease --help`.
 pub(crate) const TABLE: &str = "\
 Exit status:
   0  success
@@ -48,60 +48,60 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const NOT_RUNNING: u8 = 3;
 const NO_CAPACITY: u8 = 4;
-/// [`CommandError::RunsAlready`], and the daemons' own errors that say the same.
+/// Status of [`CommandError::RunsAlready`], and of the daemons' errors with the same meaning.
 pub(crate) const RUNS_ALREADY: u8 = 5;
 const OUTCOME_UNKNOWN: u8 = 6;
 
 /// Errors of the commands themselves that have an exit status of their own.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
-    /// Arguments that clap cannot judge.
+    /// Arguments that clap cannot check.
     #[error("{0}; see `hotlease help`")]
     Usage(String),
-    /// Nobody serves the manager's socket.
+    /// No process serves the manager's socket.
     #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
     NotRunning {
-        /// Where it would be.
+        /// Path of the socket.
         socket: String,
     },
-    /// Somebody holds the lock.
+    /// Another process holds the lock.
     #[error("hotlease runs already in {dir}{}; stop it with `hotlease down`", of_pid(.pid))]
     RunsAlready {
-        /// The runtime directory.
+        /// Runtime directory.
         dir: String,
-        /// Who, where that is written down.
+        /// Pid of the holder, if it wrote one.
         pid: Option<u32>,
     },
     /// A member of `hotlease comm run` failed.
     #[error("rank {rank} {how}{others}")]
     Member {
-        /// Which.
+        /// Rank of the member.
         rank: u32,
-        /// In words.
+        /// Its end, in words.
         how: String,
-        /// What became of the others.
+        /// What happened to the other members, in words.
         others: &'static str,
-        /// What to exit with.
+        /// Exit status to use.
         status: u8,
     },
     /// The command of `hotlease env run` failed.
     #[error("{program} {how}")]
     Program {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// In words.
+        /// Its end, in words.
         how: String,
-        /// What to exit with.
+        /// Exit status to use.
         status: u8,
     },
-    /// The detached process told why it cannot serve.
+    /// The background process reported why it cannot serve.
     #[error("the platform did not start: {why}; its log is {log}")]
     NotStarted {
-        /// What it exits with.
+        /// Its exit status.
         status: u8,
         /// Its error.
         why: String,
-        /// Where the rest is.
+        /// Path of its log.
         log: String,
     },
 }
@@ -110,10 +110,10 @@ fn of_pid(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
 }
 
-/// Shows an error, and says what to exit with.
+/// Prints an error; returns the exit status.
 pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     if is_closed_pipe(error) {
-        // Whoever read the output has seen enough (`hotlease ps | head -1`).
+        // The reader of the output is gone (`hotlease ps | head -1`), which is no error.
         return ExitCode::SUCCESS;
     }
     let status = status(error);
@@ -132,7 +132,7 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
     } else {
         format!("hotlease: {text}")
     };
-    // Without stderr there is nobody to tell.
+    // Without stderr, the error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
     ExitCode::from(status)
 }
@@ -146,7 +146,7 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
         && find::<ClientError>(error).is_none()
 }
 
-/// What to exit with.
+/// Exit status for an error.
 pub(crate) fn status(error: &anyhow::Error) -> u8 {
     if let Some(error) = find::<CommandError>(error) {
         return match error {
@@ -211,7 +211,7 @@ fn of_refusal(refusal: &Refusal) -> u8 {
     }
 }
 
-/// What is shown of an error: the chain of causes, without those that the message before has quoted already.
+/// Text of an error: the chain of causes, without causes that an earlier message already quotes.
 pub(crate) fn text(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {

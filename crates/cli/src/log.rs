@@ -1,9 +1,10 @@
-//! What is logged: to stderr, chosen by `HOTLEASE_LOG`, for people or (`HOTLEASE_LOG_FORMAT=json`) for programs.
+//! Log to stderr: filtered by `HOTLEASE_LOG`, as text for people or (`HOTLEASE_LOG_FORMAT=json`) as JSON for
+//! programs.
 
 use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
 
-/// Starts logging from `level` on, unless `HOTLEASE_LOG` says otherwise.
+/// Starts logging from `level` on, unless `HOTLEASE_LOG` sets another filter.
 pub(crate) fn start(level: &str) {
     let wished = std::env::var("HOTLEASE_LOG").ok().filter(|wish| !wish.is_empty());
     let parsed = wished.as_deref().map(EnvFilter::try_new);

@@ -1,7 +1,7 @@
 //! L4: the one `hotlease` binary. Each command is a file of [`commands`]; `--help` is its manual.
 //!
-//! Results go to stdout, as text for people or with `--json` as one JSON object a line for programs.
-//! Errors go to stderr and say what to do next. What the exit status means stands in [`exit`].
+//! Results go to stdout, as text for people or with `--json` as one JSON object per line for programs. Errors go to
+//! stderr and say what to do next. [`exit`] explains the exit status.
 
 #![forbid(unsafe_code)]
 
@@ -31,14 +31,14 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(name = "hotlease", version, after_help = exit::TABLE, max_term_width = 100)]
 struct Cli {
-    /// Print JSON: one object a line for lists, one object otherwise; errors too, on stderr
+    /// Print JSON: one object per line for lists, one object otherwise; also errors, on stderr
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
     command: Command,
 }
 
-/// Each is documented on its arguments: that is its `--help`.
+/// Commands. Each is documented on its arguments, which makes its `--help`.
 #[derive(Debug, Subcommand)]
 enum Command {
     Up(up::UpArgs),
@@ -65,7 +65,7 @@ enum Command {
 }
 
 impl Command {
-    /// Daemons tell what they do; commands only what went wrong.
+    /// Default log level: daemons log their work, commands only problems.
     fn log_level(&self) -> &'static str {
         match self {
             Self::Up(_) | Self::Manager(_) | Self::Agent(_) | Self::Comm(_) => "info",

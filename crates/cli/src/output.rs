@@ -1,25 +1,25 @@
-//! What commands print: tables and sentences for people, JSON for programs, bytes as they are.
+//! Output of commands: tables and sentences for people, JSON for programs, bytes as they are.
 
 use anyhow::Context;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 use std::io::{self, BufWriter, Stdout, Write};
 
-/// Standard output in the form that was asked for.
+/// Standard output in the requested form.
 pub(crate) struct Output {
     json: bool,
     out: BufWriter<Stdout>,
 }
 
-/// A column: its heading, and whether it holds numbers.
+/// A column: its heading and alignment.
 pub(crate) struct Column(pub(crate) &'static str, pub(crate) Align);
 
-/// How a column stands.
+/// Alignment of a column.
 #[derive(Clone, Copy)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
@@ -31,12 +31,12 @@ impl Output {
         }
     }
 
-    /// Whether a program reads this.
+    /// Whether the output is for a program.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// An answer: an object for programs, or a sentence.
+    /// Prints an answer: an object for programs, or a sentence.
     pub(crate) fn answer(
         &mut self,
         object: &impl Serialize,
@@ -49,7 +49,7 @@ impl Output {
         }
     }
 
-    /// A list: an object a row for programs, or a table. `empty` stands in for a table without rows.
+    /// Prints a list: an object per row for programs, or a table. Prints `empty` instead of a table without rows.
     pub(crate) fn list<R: Serialize>(
         &mut self,
         rows: &[R],
@@ -85,29 +85,29 @@ impl Output {
         Ok(())
     }
 
-    /// One JSON object on a line of its own.
+    /// Prints one JSON object on a line of its own.
     pub(crate) fn object(&mut self, object: &impl Serialize) -> anyhow::Result<()> {
         let json = serde_json::to_string(object).context("cannot encode the answer")?;
         self.line(&json)
     }
 
-    /// A line of text.
+    /// Prints a line of text.
     pub(crate) fn line(&mut self, text: &str) -> anyhow::Result<()> {
         writeln!(self.out, "{text}").context("cannot write to stdout")
     }
 
-    /// Bytes, as they are.
+    /// Prints bytes as they are.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
         self.out.write_all(bytes).context("cannot write to stdout")
     }
 
-    /// Until here everything has been seen, or the error says why not.
+    /// Writes everything that was printed so far.
     pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
         self.out.flush().context("cannot write to stdout")
     }
 }
 
-/// Text from elsewhere, without what could move the cursor or colour the terminal.
+/// Text from other parties, without control characters, which could move the cursor or colour the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     text.chars().map(shown).collect()

@@ -1,4 +1,4 @@
-//! The running platform, as commands reach it: by its runtime directory, or on another host.
+//! Connection of commands to the running platform: through its runtime directory, or on another host.
 
 use crate::exit::CommandError;
 use clap::Args;
@@ -17,41 +17,41 @@ use tokio::runtime::Runtime;
 use tonic::transport::Endpoint;
 use tonic::{Response, Status};
 
-/// How long any answer may take. The manager's own limits for asking agents are below this.
+/// Longest wait for any response. The manager's own limits for requests to agents are below this.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// Longest listing.
+/// Longest listing, bytes.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
 
-/// Which manager a command talks to: the same arguments for all of them.
+/// The manager that a command talks to, and the proof of identity; shared by all commands.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SiteArgs {
-    /// The manager of a site, https://HOST:PORT, or several with commas between [default: this machine's]
+    /// The manager of a site, https://HOST:PORT, or several with commas between [default: this host's]
     #[arg(long, value_name = "URL", env = "HOTLEASE_MANAGER")]
     pub(crate) manager: Option<String>,
-    /// Who asks it: a folder of `hotlease identity issue` [env: HOTLEASE_IDENTITY=] [default: hotlease/identity in
-    /// the configuration directory]
+    /// Identity to show: a folder of `hotlease identity issue` [env: HOTLEASE_IDENTITY=] [default:
+    /// hotlease/identity in the configuration directory]
     #[arg(long, value_name = "DIR", group = "proof")]
     pub(crate) identity: Option<PathBuf>,
-    /// Come with a key instead, in a file that nobody else can read [env: HOTLEASE_KEY_FILE=]
+    /// Use a key instead, in a file that only you can read [env: HOTLEASE_KEY_FILE=]
     #[arg(long, value_name = "FILE", group = "proof")]
     key_file: Option<PathBuf>,
-    /// Come with a token (JWT) instead; its file is read again for each session [env: HOTLEASE_TOKEN_FILE=]
+    /// Use a token (JWT) instead; its file is read again for each session [env: HOTLEASE_TOKEN_FILE=]
     #[arg(long, value_name = "FILE", group = "proof")]
     token_file: Option<PathBuf>,
-    /// Come as this user of the MUNGE cluster instead [env: HOTLEASE_MUNGE=1]
+    /// Identify as this user of the MUNGE cluster instead [env: HOTLEASE_MUNGE=1]
     #[arg(long, group = "proof")]
     munge: bool,
-    /// The socket of munged, where it is not the usual one [env: HOTLEASE_MUNGE_SOCKET=]
+    /// Socket of munged, if it is not the usual one [env: HOTLEASE_MUNGE_SOCKET=]
     #[arg(long, value_name = "PATH", requires = "munge")]
     munge_socket: Option<PathBuf>,
-    /// The site's ca.pem, for those three [env: HOTLEASE_CA_FILE=] [default: hotlease/ca.pem in the configuration
-    /// directory]
+    /// The site's ca.pem, for keys, tokens and MUNGE [env: HOTLEASE_CA_FILE=] [default: hotlease/ca.pem in the
+    /// configuration directory]
     #[arg(long, value_name = "FILE")]
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 impl SiteArgs {
-    /// The site that is meant, if it is not this machine's platform.
+    /// Site that the arguments or the environment name, if it is not this host's platform.
     pub(crate) fn site(&self) -> anyhow::Result<Option<Site>> {
         let credential = self.credential();
         Ok(Site::find(Wanted {
@@ -63,7 +63,7 @@ impl SiteArgs {
         })?)
     }
 
-    /// What it comes with instead of a certificate, if the arguments say so.
+    /// Credential to use instead of a certificate, if the arguments name one.
     pub(crate) fn credential(&self) -> Option<Credential> {
         let munge = self.munge.then(|| Credential::Munge {
             socket: self.munge_socket.clone(),
@@ -74,14 +74,14 @@ impl SiteArgs {
     }
 }
 
-/// A connection to the manager, for commands that ask one thing after the other.
+/// A connection to the manager, for commands that send one request after the other.
 pub(crate) struct Platform {
     runtime: Runtime,
     client: ManagerClient<SiteChannel>,
 }
 
 impl Platform {
-    /// Connects; [`CommandError::NotRunning`] if nobody is there.
+    /// Connects; fails with [`CommandError::NotRunning`] if no manager serves.
     pub(crate) fn connect(dir: &RuntimeDir) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -90,7 +90,8 @@ impl Platform {
         Ok(Self { runtime, client })
     }
 
-    /// Connects to what the arguments name; fails as [`connect`](Self::connect), or with the first question.
+    /// Connects to the manager that the arguments name. Fails as [`connect`](Self::connect), or at the first
+    /// request.
     pub(crate) fn of(args: &SiteArgs) -> anyhow::Result<Self> {
         match args.site()? {
             Some(site) => Self::of_site(&site),
@@ -98,7 +99,7 @@ impl Platform {
         }
     }
 
-    /// Of a manager on another host.
+    /// Prepares a connection to a manager on another host.
     pub(crate) fn of_site(site: &Site) -> anyhow::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -110,7 +111,7 @@ impl Platform {
         Ok(Self { runtime, client })
     }
 
-    /// One question.
+    /// Sends one request and waits for the response.
     pub(crate) fn ask<T>(
         &mut self,
         question: impl AsyncFnOnce(&mut ManagerClient<SiteChannel>) -> Result<Response<T>, Status>,
@@ -138,7 +139,7 @@ impl Platform {
 
 async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<SiteChannel>> {
     let shown = socket.display().to_string();
-    // Connecting once by hand tells a platform that is down from one that is in trouble.
+    // A plain connection first: it distinguishes a platform that is not running from one with a fault.
     if let Err(error) = UnixStream::connect(socket).await {
         return Err(match error.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => {

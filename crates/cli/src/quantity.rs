@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A time, in nanoseconds.
+/// Text of a time in nanoseconds.
 pub(crate) fn nanoseconds(ns: u64) -> String {
     scaled(
         ns as f64,
@@ -17,7 +17,7 @@ pub(crate) fn nanoseconds(ns: u64) -> String {
     )
 }
 
-/// A size, in bytes.
+/// Text of a size in bytes.
 pub(crate) fn bytes(bytes: u64) -> String {
     const KI: f64 = 1024.0;
     scaled(
@@ -42,7 +42,7 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     format!("{scaled:.digits$} {unit}")
 }
 
-/// Core numbers, runs joined: `0-3,6`.
+/// Text of core numbers, with consecutive ones joined: `0-3,6`.
 pub(crate) fn cores(cores: &[u32]) -> String {
     let mut sorted = cores.to_vec();
     sorted.sort_unstable();
@@ -62,7 +62,7 @@ pub(crate) fn cores(cores: &[u32]) -> String {
     shown.collect::<Vec<_>>().join(",")
 }
 
-/// A time from the command line: `100ms`, `1s`, `250us`, `2min`, `12h`, `30d`; a bare number is milliseconds.
+/// Reads a time from the command line: `100ms`, `1s`, `250us`, `2min`, `12h`, `30d`; a bare number is milliseconds.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text)?;
     match number.checked_mul(unit_ns(unit)?) {
@@ -72,7 +72,7 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// As [`parse_time`], but none at all is fine: `0`.
+/// Reads a time like [`parse_time`], and also accepts `0`.
 pub(crate) fn parse_notice(text: &str) -> Result<Duration, String> {
     match split(text)? {
         (0, unit) => unit_ns(unit).map(|_| Duration::ZERO),
@@ -96,7 +96,7 @@ fn unit_ns(unit: &str) -> Result<u64, String> {
     })
 }
 
-/// A size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
+/// Reads a size from the command line: `4096`, `64K`, `10M`, `2GiB`; units are powers of 1024.
 pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     let (number, unit) = split(text)?;
     let bytes = match unit.to_ascii_lowercase().as_str() {
@@ -112,7 +112,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "it is more than can be counted".to_owned())
 }
 
-/// Number and unit.
+/// Divides a text into number and unit.
 fn split(text: &str) -> Result<(u64, &str), String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -122,7 +122,7 @@ fn split(text: &str) -> Result<(u64, &str), String> {
     Ok((number, unit.trim()))
 }
 
-/// How many are free of how many, for a column of a table; nothing where there is none.
+/// Text `free/all` for a column of a table; `-` if there are none at all.
 pub(crate) fn free_of(free: u32, all: u32) -> String {
     match all {
         0 => "-".into(),

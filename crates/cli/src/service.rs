@@ -1,9 +1,9 @@
-//! What systemd is told of this process (`Type=notify`): a unit is up when what it is for can be used, so that the next
-//! command of an operator finds it.
+//! Notification of systemd (`Type=notify`): a unit counts as started when its service can be used, so that an
+//! operator's next command finds it.
 
 use sd_notify::NotifyState;
 
-/// It can be used. Nobody is told where nobody asked.
+/// Tells systemd that the service can be used; does nothing outside of such a unit.
 pub(crate) fn ready() {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::warn!(%error, "systemd cannot be told that this is ready");

@@ -1,4 +1,4 @@
-//! Where the daemons of this program keep what must survive them.
+//! Directories in which the daemons of this program keep durable state.
 
 use crate::commands::agent::absolute;
 use clap::Args;
@@ -13,41 +13,40 @@ use std::sync::Arc;
 
 /// Folder of the manager's ledger in the state directory.
 const MANAGER: &str = "manager";
-/// Folder of the agent's journal and name.
+/// Folder of the agent's journal and name in the state directory.
 const AGENT: &str = "agent";
-/// Folder in the runtime directory, where that is where state goes.
+/// Folder of state in the runtime directory, if state is kept there.
 const BESIDE_SOCKETS: &str = "state";
 
-/// Where state goes: the same arguments for all daemons, and for what works on their state.
+/// Arguments of the state directory, shared by all daemons and by commands that work on their state.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct StateArgs {
-    /// Where the ledger and the usage journal are kept, on a disk of this machine [default: in
-    /// HOTLEASE_RUNTIME_DIR where that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
+    /// Directory of the ledger and the usage journal, on a disk of this host [default: in HOTLEASE_RUNTIME_DIR if
+    /// that is set, else hotlease in XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR", env = "HOTLEASE_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// The same for daemons, which can do without.
+/// Arguments of the state directory of daemons, which can also run without one.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct DaemonStateArgs {
     #[command(flatten)]
     pub(crate) state: StateArgs,
-    /// Keep nothing, whatever the state directory: what was used is forgotten when the process ends
+    /// Keep nothing, whatever the state directory: usage is forgotten when the process ends
     #[arg(long)]
     in_memory: bool,
 }
 
-/// What a manager is told of its ledger.
+/// Arguments of a manager's ledger.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LedgerArgs {
     #[command(flatten)]
     pub(crate) kept: DaemonStateArgs,
-    /// A file with the prices of what is used; see docs/billing.md [default: a unit for each hour of computing
-    /// or polling]
+    /// File with the prices of usage; see docs/billing.md [default: one unit for each hour of computing or polling]
     #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
     tariff: Option<PathBuf>,
-    /// Who may come whom `hotlease admin tenant` has not named: `open` for users of this machine and holders of
-    /// certificates, `listed` for nobody but operators of this machine
+    /// Policy for tenants that `hotlease admin tenant` has not added: `open` serves users of this host and holders
+    /// of certificates, `listed` serves only operators of this host
     #[arg(long, value_name = "POLICY", env = "HOTLEASE_TENANTS", default_value = "open")]
     tenants: TenantPolicy,
 }
@@ -58,14 +57,14 @@ fn variable(name: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
-/// The first existing folder on the way to a path: the file system that it will be on.
+/// The path itself or its nearest existing ancestor, which tells the file system.
 fn existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }
 
 impl StateArgs {
-    /// The state directory. Where nothing was said and home directories are on the network, it is beside the
-    /// sockets: what is there survives every crash of a process, and perhaps no reboot.
+    /// The state directory. If none was named and home directories are on a network file system, it is next to the
+    /// sockets: files there survive the crash of a process, but perhaps not a reboot.
     fn root(&self, dir: &RuntimeDir) -> PathBuf {
         if let Some(wished) = &self.state_dir {
             return absolute(wished);
@@ -91,12 +90,13 @@ impl StateArgs {
         }
     }
 
-    /// Where the manager's ledger is.
+    /// Directory of the manager's ledger.
     pub(crate) fn of_manager(&self, dir: &RuntimeDir) -> PathBuf {
         self.root(dir).join(MANAGER)
     }
 
-    /// Where the manager's ledger is, for who does not need its sockets: they are gone while the manager is.
+    /// Directory of the manager's ledger, for commands that do not need its sockets, which are gone while the
+    /// manager is stopped.
     ///
     /// # Errors
     /// If no state directory was named, and no runtime directory can be used either.
@@ -107,14 +107,14 @@ impl StateArgs {
         }
     }
 
-    /// Where the agent's journal is.
+    /// Directory of the agent's journal.
     pub(crate) fn of_agent(&self, dir: &RuntimeDir) -> PathBuf {
         self.root(dir).join(AGENT)
     }
 }
 
 impl DaemonStateArgs {
-    /// The manager's durable state, opened.
+    /// Opens the manager's durable state.
     fn store(&self, dir: &RuntimeDir) -> anyhow::Result<Arc<dyn Store>> {
         if self.in_memory {
             return Ok(Arc::new(MemoryStore::default()));
@@ -125,12 +125,12 @@ impl DaemonStateArgs {
         Ok(Arc::new(store))
     }
 
-    /// Where the agent keeps its journal, if it does.
+    /// Directory of the agent's journal, unless it keeps none.
     pub(crate) fn agent_directory(&self, dir: &RuntimeDir) -> Option<PathBuf> {
         (!self.in_memory).then(|| self.state.of_agent(dir))
     }
 
-    /// As arguments for another process of this program, with another environment and in another directory.
+    /// Arguments for another process of this program, with another environment and in another directory.
     pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
         match self.in_memory {
             true => vec!["--in-memory".into()],
@@ -140,12 +140,12 @@ impl DaemonStateArgs {
 }
 
 impl LedgerArgs {
-    /// A manager's configuration with its durable state, opened, and its prices.
+    /// Configuration of a manager: opens its durable state and reads its prices.
     pub(crate) fn manager(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
         self.manager_on(dir, self.kept.store(dir)?)
     }
 
-    /// The same with this durable state.
+    /// Configuration of a manager with this durable state; reads its prices.
     pub(crate) fn manager_on(
         &self,
         dir: &RuntimeDir,
@@ -160,7 +160,7 @@ impl LedgerArgs {
         Ok(config)
     }
 
-    /// As arguments for another process of this program, as [`DaemonStateArgs::to_args`].
+    /// Arguments for another process of this program, like [`DaemonStateArgs::to_args`].
     pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
         let mut args = self.kept.to_args(dir);
         if let Some(tariff) = &self.tariff {

@@ -1,4 +1,4 @@
-//! A node with cores: the agent's daemon around its state machines, and its disk.
+//! A node with cores: an agent's daemon around its state machines, and its disk.
 
 mod membership;
 mod orders;
@@ -19,21 +19,21 @@ use rand::RngExt;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Totals that a run of an agent keeps until they are acknowledged.
+/// Most totals that a run of an agent keeps until they are acknowledged.
 const OWED_MAX: usize = 4096;
-/// How long after a killed agent another one is started: longer than its workers take to notice.
+/// Time from the crash of an agent to its restart; longer than its workers take to notice the crash.
 const RESTART_MIN: Duration = Duration::from_millis(30);
 const RESTART_MAX: Duration = Duration::from_secs(4);
 
-/// The process has died in the middle of a step.
+/// Error: the process has died in the middle of a step.
 pub struct Died;
 
-/// The agent's id.
+/// Id of the agent with this number.
 pub fn id(number: usize) -> AgentId {
     AgentId([number as u8 + 1; 8])
 }
 
-/// See the module.
+/// A node with cores: an agent's daemon, its workers and its disk.
 pub struct AgentNode {
     number: usize,
     pub process: Option<Process>,
@@ -54,12 +54,12 @@ pub struct Process {
     last_session: u64,
     /// Clients that wait for a worker to be up.
     connecting: Vec<(Session, LeaseId, WorkerIndex)>,
-    /// Managers that wait for a lease to be over: node, run, question.
+    /// Managers that wait for a lease to be over: node, run, call.
     ending: Vec<(LeaseId, Node, u32, u64)>,
     wake: Option<Duration>,
-    /// When the node is to be empty.
+    /// Time on the daemon's clock when the node must be empty.
     drained: Option<Duration>,
-    /// The last order carried out.
+    /// Number of the last order that was carried out.
     order: u64,
 }
 
@@ -78,7 +78,7 @@ impl AgentNode {
         Node::Agent(self.number)
     }
 
-    /// The daemon begins.
+    /// Starts the daemon.
     pub fn start(&mut self, site: &mut Site) -> Result<(), Died> {
         if self.process.is_some() {
             return Ok(());
@@ -115,7 +115,8 @@ impl AgentNode {
         self.pass_time(site)
     }
 
-    /// The daemon is killed; its workers notice, its connections are reset, its disk keeps what it kept.
+    /// Kills the daemon: its workers notice, its connections are reset, its disk keeps what was synced and perhaps
+    /// more.
     pub fn crash(&mut self, site: &mut Site) {
         let Some(process) = self.process.take() else {
             return;
@@ -140,7 +141,7 @@ impl AgentNode {
             let kept: f64 = site.random.random();
             self.journal.tear(kept);
         }
-        // A supervisor starts it again at once, or an operator later.
+        // A supervisor restarts it at once, or an operator does so later.
         let most = if site.random.random_bool(0.5) {
             RESTART_MIN
         } else {
@@ -165,7 +166,7 @@ impl AgentNode {
             }
             Happening::WorkerReaped { process } => {
                 if let Some(used) = self.workers.reap(process, site) {
-                    // The daemon learns of it in its turn, which may be later.
+                    // The daemon handles it as an event of its own, which may be later.
                     site.after(Duration::ZERO, self.node(), Happening::WorkerGone(used));
                 }
                 return Ok(());
@@ -221,7 +222,7 @@ impl AgentNode {
         self.pass_time(site)
     }
 
-    /// Lets time pass in all machines, and sets the timer for what is due next.
+    /// Lets time pass in all state machines, and sets the timer for the next due time.
     fn pass_time(&mut self, site: &mut Site) -> Result<(), Died> {
         if self.process.is_none() {
             return Ok(());
@@ -244,7 +245,7 @@ impl AgentNode {
         Ok(())
     }
 
-    /// The promises that this node can break.
+    /// Checks the promises that this node can break.
     fn check(&self, site: &mut Site) {
         let Some(process) = &self.process else { return };
         let now = process.clock.shows(site.now);
@@ -273,7 +274,7 @@ impl AgentNode {
         self.workers.check_outlived(site);
     }
 
-    /// A step of the book, and what it wants done. The process may die between any two actions.
+    /// Makes a step of the book and carries out its actions. The process may die between any two of them.
     fn step(&mut self, event: Event, site: &mut Site) -> Result<Option<Refusal>, Died> {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
@@ -357,7 +358,7 @@ impl AgentNode {
                     respond(site, node, (to, run, call), Response::Released(usage));
                 }
             }
-            // Nobody lends anything here.
+            // The simulated agent lends nothing.
             Action::DelegationEnded { .. } | Action::Drained => {}
         }
     }
@@ -365,7 +366,7 @@ impl AgentNode {
     fn arrives(&mut self, from: Node, message: Message, site: &mut Site) -> Result<(), Died> {
         let node = self.node();
         if self.process.is_none() {
-            // The machine's kernel answers for a daemon that is not there.
+            // The node's kernel answers for a daemon that does not run.
             if let Message::Ask { session, ask } = message
                 && !matches!(ask, Ask::Close)
             {

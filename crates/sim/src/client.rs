@@ -19,21 +19,21 @@ use std::time::Duration;
 
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 const GRANT_LIMIT: Duration = Duration::from_secs(3);
-/// How long a lease is kept without work.
+/// Time that a lease is kept without work.
 const IDLE_MAX: Duration = Duration::from_millis(700);
-/// Invocations on their way to one slot.
+/// Most invocations in flight to one slot.
 const DEPTH: usize = 4;
-/// What two clocks may differ by during a lease.
+/// Largest difference of two clocks during a lease.
 const SLACK: Duration = Duration::from_millis(250);
-/// Unresolved invocations at which the application waits.
+/// Number of unresolved invocations at which the application waits.
 const TASKS_MAX: usize = 20;
-/// Further runs of an idempotent function.
+/// Retries of an idempotent function.
 const RETRIES: u32 = 3;
 const RESTART_MAX: Duration = Duration::from_secs(3);
-/// The process of a client may die at any of its steps, but need not as often as a daemon's.
+/// Rate of crashes relative to a daemon's. A client may die at any of its steps, too, but need not do so as often.
 const CRASHES: f64 = 0.2;
 
-/// Why an invocation failed.
+/// Failure of an invocation.
 #[derive(Debug, Clone, Copy)]
 struct Failed {
     ran: Ran,
@@ -56,7 +56,7 @@ struct Task {
     takes: Duration,
 }
 
-/// See the module.
+/// A client's node: an application with its client library.
 pub struct ClientNode {
     number: usize,
     pub process: Option<Process>,
@@ -68,9 +68,9 @@ pub struct Process {
     run: u32,
     clock: Clock,
     acquisition: Option<Acquisition>,
-    /// The question that the acquisition waits for.
+    /// Call of the request that the acquisition waits for.
     asked: Option<u64>,
-    /// It asked for all or nothing.
+    /// Whether the request was for all cores or none.
     whole: bool,
     last_call: u64,
     hold: Hold,
@@ -78,7 +78,7 @@ pub struct Process {
     tasks: BTreeMap<usize, Task>,
     queue: VecDeque<usize>,
     idle_since: Duration,
-    /// No slot had a core: nothing is sent before.
+    /// Time until which nothing is sent, because no slot had a core.
     paused_until: Option<Duration>,
     wake: Option<Duration>,
 }
@@ -120,7 +120,7 @@ impl ClientNode {
         });
     }
 
-    /// The application is killed, and its kernel closes its connections.
+    /// Kills the application; its kernel closes its connections.
     fn crash(&mut self, site: &mut Site) {
         let node = self.node();
         let Some(mut process) = self.process.take() else {
@@ -144,7 +144,7 @@ impl ClientNode {
         match what {
             Happening::Starts => return self.start(site),
             Happening::Submits => {
-                // The application's next wish does not depend on this one's fate.
+                // The next submission does not depend on the result of this one.
                 if site.now < site.scenario.last_work() {
                     let pause = site.up_to(site.scenario.clients[number].pause * 2);
                     let next = (site.now + pause).min(site.scenario.last_work());
@@ -238,7 +238,7 @@ impl Process {
         }
     }
 
-    /// Sends what waits, on the lease that there is, or sets out to get one.
+    /// Sends waiting tasks on the present lease, or begins to acquire one.
     fn work(&mut self, node: Node, site: &mut Site) {
         if self.queue.is_empty() {
             return;
@@ -273,7 +273,7 @@ impl Process {
         match message {
             Message::Response { call, run, response } if run == self.run => match response {
                 Response::Granted(parts) if self.asked == Some(call) => {
-                    // It works with the first, and has no use for the others.
+                    // Uses the first part, and releases the others.
                     let mut parts = parts.into_iter();
                     if let Some(first) = parts.next() {
                         self.attach(node, first, site);
@@ -285,7 +285,7 @@ impl Process {
                 Response::Refused(refusal) if self.asked == Some(call) => {
                     self.acquire(node, AcquisitionEvent::Refused(refusal), site);
                 }
-                // A release through the manager is over, or there is nothing more to hope for.
+                // The release through the manager is done, or there is nothing left to wait for.
                 Response::Released(_) | Response::Refused(_) => {
                     if matches!(self.hold, Hold::Releasing { call: Some(asked), .. } if asked == call) {
                         self.close(node, site);
@@ -381,7 +381,7 @@ impl Process {
                 self.dispatch(node, site);
             }
             (Tell::NotConnected { worker }, Hold::Held(mut held)) => {
-                // Tried again after a moment, by the timer.
+                // The timer tries again after a moment.
                 held.slots[usize::from(worker.0)].state = SlotState::Closed {
                     again: now + CONNECT_LIMIT / 100,
                 };
@@ -396,7 +396,7 @@ impl Process {
         }
     }
 
-    /// A step of the renewal, and what it wants done.
+    /// Makes a step of the renewal and carries out its action.
     fn renew(&mut self, node: Node, event: RenewalEvent, site: &mut Site) {
         let now = self.now(site);
         let Hold::Held(held) = &mut self.hold else { return };
@@ -414,7 +414,7 @@ impl Process {
         }
     }
 
-    /// Lets time pass everywhere, and sets the timer for what is due next.
+    /// Lets time pass everywhere, and sets the timer for the next due time.
     fn pass_time(&mut self, node: Node, site: &mut Site) {
         let now = self.now(site);
         if self.paused_until.is_some_and(|until| until <= now) {
@@ -477,7 +477,7 @@ impl Process {
         }
     }
 
-    /// Closes the connection, if there is one.
+    /// Closes the session, if there is one.
     fn close(&mut self, node: Node, site: &mut Site) {
         let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
         if let (Some(session), Some(agent)) = (hold.session(), hold.agent()) {

@@ -1,4 +1,4 @@
-//! The manager's durable state: what survives its crashes.
+//! Durable state of the manager, which survives its crashes.
 
 use crate::truth::sum;
 use hotlease_lease::ledger::FunctionTotals;
@@ -7,7 +7,7 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a row of the ledger is about.
+/// Key of a ledger row.
 pub type Key = (AgentId, BootId, LeaseId);
 
 #[derive(Debug)]
@@ -23,14 +23,14 @@ struct Row {
     functions: FunctionTotals,
 }
 
-/// See the module.
+/// Durable state of the manager.
 #[derive(Debug, Default)]
 pub struct Durable {
     agents: BTreeMap<AgentId, BootId>,
     leases: BTreeMap<LeaseId, Lease>,
     rows: BTreeMap<Key, Row>,
     wishes: BTreeMap<AgentId, NodeWish>,
-    /// The highest number that was ever wanted of each.
+    /// Highest number of any order for each agent.
     wanted: BTreeMap<AgentId, u64>,
 }
 
@@ -48,7 +48,7 @@ impl Durable {
         self.wishes.clone()
     }
 
-    /// Whether this order of an operator was written down.
+    /// Whether this order of an operator was recorded.
     pub fn has_noted(&self, agent: AgentId, number: u64) -> bool {
         self.wanted.get(&agent).is_some_and(|noted| *noted >= number)
     }
@@ -61,7 +61,7 @@ impl Durable {
         self.rows.get(&key).map(|row| row.usage).unwrap_or_default()
     }
 
-    /// What is billed for functions, by lease.
+    /// Billed usage of functions, by lease.
     pub fn functions(&self) -> impl Iterator<Item = (LeaseId, UsageTotals, &FunctionTotals)> {
         let rows = self.rows.iter();
         rows.map(|((_, _, lease), row)| (*lease, row.usage, &row.functions))
@@ -72,7 +72,7 @@ impl Durable {
         rows.fold(UsageTotals::default(), |bill, row| sum(bill, row.usage))
     }
 
-    /// Makes writes; returns the leases that are over by them.
+    /// Applies writes; returns the leases that they end.
     pub fn apply(&mut self, writes: &[Write]) -> Vec<LeaseId> {
         let over = |lease: &(&LeaseId, &Lease)| lease.1.is_over;
         let before: BTreeSet<LeaseId> = self.leases.iter().filter(over).map(|(id, _)| *id).collect();

@@ -1,4 +1,4 @@
-//! What a client has of a lease.
+//! A client's hold on a lease.
 
 use crate::message::{Grant, Session};
 use hotlease_lease::client::Renewal;
@@ -10,10 +10,10 @@ pub const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 pub const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 pub const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How far it is.
+/// State of the hold.
 pub enum Hold {
     Nothing,
-    /// It has a token.
+    /// The client has a token.
     Attaching {
         grant: Grant,
         session: Session,
@@ -21,7 +21,7 @@ pub enum Hold {
         until: Duration,
     },
     Held(Box<Held>),
-    /// It gives the lease back, through the manager if there is a call.
+    /// The client releases the lease; through the manager if there is a call.
     Releasing {
         agent: usize,
         session: Session,
@@ -71,7 +71,7 @@ impl Hold {
         }
     }
 
-    /// When something is to be done at the latest.
+    /// Latest time of the next action.
     pub fn due(&self, now: Duration) -> Option<Duration> {
         match self {
             Self::Nothing => None,
@@ -98,7 +98,7 @@ impl Held {
             })
     }
 
-    /// A worker is dead: what it leaves unanswered. Another one is asked for at once.
+    /// Closes the slot of a dead worker; returns its unanswered tasks. Its replacement is requested at once.
     pub fn died(&mut self, worker: WorkerIndex, epoch: Epoch, now: Duration) -> VecDeque<(usize, u32)> {
         let slot = &mut self.slots[usize::from(worker.0)];
         match slot.state {
@@ -110,7 +110,7 @@ impl Held {
         }
     }
 
-    /// Whether this attempt was still waited for; it is no more.
+    /// Removes this attempt from the unanswered ones; returns whether it was among them.
     pub fn answered(&mut self, task: usize, attempt: u32) -> bool {
         self.slots.iter_mut().any(|slot| {
             let place = slot.in_flight.iter().position(|waits| *waits == (task, attempt));
@@ -118,7 +118,7 @@ impl Held {
         })
     }
 
-    /// Workers to be asked for (again) now.
+    /// Workers to request (again) now.
     pub fn reconnect(&mut self, now: Duration) -> Vec<WorkerIndex> {
         let mut again = Vec::new();
         for slot in &mut self.slots {

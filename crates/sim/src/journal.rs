@@ -1,15 +1,15 @@
-//! An agent's disk: totals in the order in which they were written, the last of which a crash may lose.
+//! Journal on an agent's disk: totals in the order of writing. A crash may lose the last ones.
 
 use crate::site::Site;
 use hotlease_lease::agent::FinalTotal;
 use hotlease_wire::ids::{BootId, LeaseId};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// Journal on an agent's disk.
 #[derive(Debug, Default)]
 pub struct Journal {
     records: Vec<FinalTotal>,
-    /// As many records are on the disk for good.
+    /// Number of records that are synced to the disk.
     synced: usize,
 }
 
@@ -25,7 +25,7 @@ impl Journal {
         }
     }
 
-    /// A total need not be kept any more. Whether that is on the disk does not matter.
+    /// Drops a total that is no longer needed. It does not matter whether that is synced.
     pub fn acknowledged(&mut self, boot: BootId, lease: LeaseId) {
         let before = self.records.len();
         let is_it = |total: &FinalTotal| total.boot == boot && total.lease == lease;
@@ -38,7 +38,7 @@ impl Journal {
         debug_assert!(before >= self.records.len());
     }
 
-    /// The machine stops at once: of what was not synced, a part is there.
+    /// Keeps a part of the records that were not synced, as after a sudden stop of the node.
     pub fn tear(&mut self, kept: f64) {
         let loose = self.records.len() - self.synced;
         self.records
@@ -46,13 +46,13 @@ impl Journal {
         self.synced = self.records.len();
     }
 
-    /// The disk is replaced.
+    /// Loses all records, as when the disk is replaced.
     pub fn lose(&mut self, site: &mut Site, agent: usize) {
         *self = Self::default();
         site.truth.journalled.retain(|(of, ..), _| *of != agent);
     }
 
-    /// The last total of each lease.
+    /// Last total of each lease.
     pub fn recover(&self) -> Vec<FinalTotal> {
         let mut totals = BTreeMap::new();
         for total in &self.records {

@@ -1,13 +1,15 @@
-//! dev only: a whole site in one process, with virtual time and seeded faults.
+//! Dev only: a whole site in one process, with virtual time and seeded faults.
 //!
-//! The daemons' and the client library's state machines ([`hotlease_lease`]) run here as they run in the daemons,
-//! over a ledger and a journal of the simulator's own, which can lose what real ones may lose, between a network that loses, delays, doubles and reorders, disks that tear and
-//! fill up, clocks that drift, and processes that stop and die between any two actions. Everything is drawn
+//! The daemons' and the client library's state machines ([`hotlease_lease`]) run here as they run in the daemons.
+//! The simulator has a ledger and a journal of its own, which can lose data that real ones may lose. Around them
+//! are a network that loses, delays, duplicates and reorders messages, disks that tear and fill up, clocks that
+//! drift, and processes that stop and die between any two actions. All choices are drawn from one seed: the same
+//! seed gives the same run, to the last event.
 //! from one seed: the same seed is the same run, to the last event.
-//!
-//! After each step the promises are held against what really happened ([`truth`]): no slot serves two epochs,
-//! no lease outlives its expiry, every future resolves and says truly whether its function ran, nobody is
-//! billed for more than was used, and what was acknowledged is durable. When the faults are over, everything
+//! After each step, the promises are checked against what really happened ([`truth`]): no slot serves two epochs,
+//! no lease outlives its expiry, every future resolves and says truly whether its function ran, no tenant is billed
+//! for more than was used, and acknowledged data is durable. When the faults are over, everything comes to rest
+//! within a bound.
 //! comes to rest within a bound.
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! Runs seeds; for one that breaks a promise, says which and how to see it again.
+//! Runs seeds; for a seed that breaks a promise, prints the promise and the command to repeat the run.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)] // a program for a terminal
@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often progress is shown.
+/// Time between reports of progress.
 const PROGRESS: Duration = Duration::from_secs(10);
-/// Failing seeds that are shown.
+/// Most failing seeds that are shown.
 const SHOWN_MAX: usize = 10;
 
 /// Simulates manager, agents and clients under faults, in virtual time.
@@ -24,13 +24,13 @@ struct Options {
     /// Run this seed.
     #[arg(long, conflicts_with = "seeds")]
     seed: Option<u64>,
-    /// Print what happens.
+    /// Print the events.
     #[arg(long)]
     trace: bool,
     /// Run this many seeds.
     #[arg(long, default_value_t = 2000)]
     seeds: u64,
-    /// The first of them.
+    /// First of these seeds.
     #[arg(long, default_value_t = 0)]
     from: u64,
 }
@@ -48,7 +48,7 @@ fn one(seed: u64, tracing: bool) -> ExitCode {
     let plan = format!("{scenario:#?}");
     let run = World::new(scenario, tracing).run();
     if tracing {
-        // Whoever pipes it into a pager may stop reading.
+        // A reader such as a pager may stop reading.
         let mut out = std::io::stdout().lock();
         let told = std::iter::once(&plan)
             .chain(&run.trace)

@@ -1,4 +1,4 @@
-//! `hotlease bench soak`: many invocations of every kind; what do memory and descriptors do?
+//! `hotlease bench soak`: memory and descriptors before and after many invocations of every kind.
 
 use super::host::Host;
 use super::process::Held;
@@ -9,11 +9,11 @@ use anyhow::ensure;
 use clap::Args;
 use hotlease_client::Function;
 
-/// Synchronous, pipelined and submitted invocations in turn, and every now and then a new registered
-/// buffer. Everything is done once before the first look.
+/// Run synchronous, pipelined and submitted invocations in turn, and a new registered buffer in each round. Memory
+/// and descriptors are first read after two rounds
 #[derive(Debug, Args)]
 pub(super) struct SoakArgs {
-    /// In all
+    /// Number of invocations in all
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     invocations: u64,
 }
@@ -22,7 +22,7 @@ const INPUT: [u8; 8] = [3; 8];
 const ROUND: usize = 3000;
 const IN_FLIGHT: usize = 32;
 const BUFFER_BYTES: usize = 64 << 10;
-/// Memory that a process may be larger by at the end: allocators and kernels round.
+/// Memory that a process may have gained at the end: allocators and kernels round.
 const GROWTH_BYTES_MAX: f64 = 1e6;
 
 pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
             .collect::<anyhow::Result<Vec<_>>>()
     };
     let mut done = 0;
-    // Twice: the first fills pools and caches that then stay as they are.
+    // Two rounds: the first one fills pools and caches, which then keep their size.
     for _ in 0..2 {
         done += round(&stage, &echo, &touch)?;
     }
@@ -63,7 +63,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
                 &stage.machine,
             );
             record.samples = done;
-            // A platform that others use, too, has changes that are theirs.
+            // If others use the platform too, its changes may be theirs.
             if *name != "platform" || host.is_private() {
                 let what = format!("{name}: {unit} more at the end");
                 record
@@ -87,7 +87,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
     output.flush()
 }
 
-/// Some thousand invocations of every kind; returns how many.
+/// Runs some thousand invocations of every kind; returns their number.
 fn round(stage: &Stage, echo: &Function, touch: &Function) -> anyhow::Result<u64> {
     let mut output = [0; 8];
     for _ in 0..ROUND {

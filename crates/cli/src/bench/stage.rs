@@ -9,19 +9,18 @@ use hotlease_bench_baseline::{Client, Kind, memory_bytes, prepare};
 use hotlease_client::{Buffer, Completion, Function, Invoker, LeaseOptions, Polling};
 use std::time::{Duration, Instant};
 
-/// Longer than any pause within a benchmark: a slot that should be hot stays so.
+/// Longer than any pause within a benchmark, so that a hot slot stays hot.
 const HOT_BUDGET: Duration = Duration::from_secs(10);
-/// Runs at the start of a block that are not counted: caches and branch predictors still hold the other
-/// series.
+/// Unmeasured runs at the start of a block: caches and branch predictors still hold the other series.
 const WARM_UP: usize = 50;
 
-/// See the module.
+/// A lease to measure on, with its baseline.
 pub(super) struct Stage {
     pub(super) invoker: Invoker,
     pub(super) clock: Clock,
     pub(super) machine: Machine,
     pub(super) cores: Cores,
-    /// Of the worker.
+    /// Process of the worker.
     pub(super) worker_pid: u32,
     raw: Function,
     memory: Buffer<u64>,
@@ -39,11 +38,12 @@ pub(super) fn hot() -> LeaseOptions {
 }
 
 impl Stage {
-    /// Leases, and pins the calling thread away from the first slot. Baselines may have payloads of up to
-    /// `payload_bytes`.
+    /// Leases a slot, and pins the calling thread to another core than the first slot's. Payloads of baselines may
+    /// have up to `payload_bytes`.
     pub(super) fn set(host: &Host, options: LeaseOptions, payload_bytes: usize) -> anyhow::Result<Self> {
         let options = LeaseOptions {
-            // The baseline's peer reads the client's memory, whatever the environment says.
+            // The baseline's peer reads the client's memory, so an environment variable must not choose another
+            // transport.
             transport: Some("shm".into()),
             ..on(host, options)
         };
@@ -61,7 +61,7 @@ impl Stage {
         })
     }
 
-    /// Runs something against the raw peer in slot 0, which is of no other use meanwhile.
+    /// Runs `run` against the raw peer in slot 0; the slot serves only the peer meanwhile.
     pub(super) fn with_raw<R>(
         &mut self,
         kind: Kind,
@@ -89,7 +89,7 @@ impl Stage {
         })
     }
 
-    /// A block of invocations that echo.
+    /// A block of invocations of the echo function.
     pub(super) fn echo_block(&self, echo: &Function, input: &[u8], count: usize) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
         let block = self
@@ -100,18 +100,18 @@ impl Stage {
     }
 }
 
-/// Options of a lease on this platform that is measured.
+/// Options of a lease on the measured platform.
 pub(super) fn on(host: &Host, options: LeaseOptions) -> LeaseOptions {
     LeaseOptions {
         runtime_dir: Some(host.runtime_dir().to_owned()),
         label: "hotlease bench".into(),
-        // A lost worker must not be papered over.
+        // A replaced worker would hide that one was lost.
         renew_lease: false,
         ..options
     }
 }
 
-/// Pins the calling thread away from the first slot. Also tells the worker's process.
+/// Pins the calling thread to another core than the first slot's. Also returns the worker's process and both cores.
 pub(super) fn apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option<Pinned>)> {
     let (pid, slot) = place(invoker)?;
     let (pinned, client) = slot.and_then(Pinned::away_from).unzip();
@@ -121,7 +121,7 @@ pub(super) fn apart(invoker: &Invoker) -> anyhow::Result<(u32, Cores, Option<Pin
     Ok((pid, Cores { client, slot }, pinned))
 }
 
-/// The process of the first slot's worker, and the slot's core.
+/// Process of the first slot's worker, and the slot's core.
 pub(super) fn place(invoker: &Invoker) -> anyhow::Result<(u32, Option<usize>)> {
     let place = invoker.function("whereabouts")?.on_slot(0)?.call(&[])?;
     let [pid, core] = place.as_chunks::<8>().0 else {
@@ -131,7 +131,7 @@ pub(super) fn place(invoker: &Invoker) -> anyhow::Result<(u32, Option<usize>)> {
     Ok((pid, usize::try_from(i64::from_le_bytes(*core)).ok()))
 }
 
-/// Computes, or rather pretends to, for so long: the core stays awake.
+/// Spins for this time, so that the core stays awake.
 pub(super) fn busy(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -139,12 +139,12 @@ pub(super) fn busy(time: Duration) {
     }
 }
 
-/// Bytes that are not all the same.
+/// Bytes that are not all equal.
 pub(super) fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + 1) as u8).collect()
 }
 
-/// How many blocks of `block` make `samples`, at least one.
+/// Number of blocks of `block` samples that hold at least `samples`; at least one.
 pub(super) fn blocks(samples: usize, block: usize) -> usize {
     samples.div_ceil(block).max(1)
 }

@@ -10,7 +10,7 @@ use hotlease_bench_baseline::Kind;
 use hotlease_client::{LeaseOptions, Pipeline};
 use std::time::Instant;
 
-/// No-op invocations of 8 bytes, beside raw round trips of a cache line, one at a time.
+/// Measure no-op invocations of 8 bytes, next to raw round trips of a cache line, one at a time
 #[derive(Debug, Args)]
 pub(super) struct ThroughputArgs {
     /// Invocations in flight on a slot
@@ -22,13 +22,13 @@ pub(super) struct ThroughputArgs {
 }
 
 const INPUT: [u8; 8] = [7; 8];
-/// Shorter than the time after which a busy machine gives a core to somebody else.
+/// Takes less time than a busy machine lets pass until it gives the core to another process.
 const BLOCK: usize = 2_000;
 const RAW_BLOCK: usize = 2_000;
 const TARGET_IN_FLIGHT: u32 = 64;
 const TARGET_PER_SECOND: f64 = 5e6;
 
-/// Things done per second, block by block.
+/// Operations per second, block by block.
 #[derive(Default)]
 struct Rate {
     count: usize,
@@ -45,7 +45,7 @@ impl Rate {
         Ok(())
     }
 
-    /// The median: a block in which something else had the core says nothing.
+    /// The median, which ignores blocks in which another process had the core.
     fn figures(&self) -> Figures {
         Figures::Rate {
             per_second: median(&self.per_second),
@@ -60,7 +60,7 @@ pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Output) -> anyhow::R
     for in_flight in &args.in_flight {
         records.push(measure(&host, 1, *in_flight, samples)?);
     }
-    // All slots that leave the client a core of its own.
+    // As many slots as leave the client a core of its own.
     let slots = std::thread::available_parallelism().map_or(1, usize::from) - 1;
     if slots > 1 {
         records.push(measure(&host, slots, TARGET_IN_FLIGHT, samples)?);
@@ -123,7 +123,7 @@ fn measure(host: &Host, slots: usize, in_flight: u32, samples: usize) -> anyhow:
     Ok(record)
 }
 
-/// `count` invocations over all pipelines, `in_flight` in each, until all have resolved.
+/// Runs `count` invocations over all pipelines, `in_flight` in each, until all have resolved.
 fn run(pipelines: &mut [Pipeline], in_flight: usize, count: usize) -> anyhow::Result<()> {
     let mut output = [0; 8];
     let mut left = count;

@@ -1,7 +1,7 @@
-//! Warm invocations: the slot sleeps when the request comes, and must be woken.
+//! Warm invocations: the slot sleeps when the request arrives, and must be woken.
 //!
-//! Beside a bare futex round trip with a sleeping peer, by how long nothing was asked for: a virtual core
-//! that has been idle for long must itself be woken by the host, which no user of it can help.
+//! Measured next to a bare futex round trip with a sleeping peer, by idle time before the request: a virtual core
+//! that has been idle for long must itself be woken by the host, which its user cannot avoid.
 
 use super::host::Host;
 use super::record::{Record, Target, params, print};
@@ -14,12 +14,12 @@ use hotlease_client::{Completion, LeaseOptions, Polling};
 use std::thread;
 use std::time::Duration;
 
-/// How the slot waits.
+/// Polling of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Polled {
-    /// It sleeps at once.
+    /// The slot sleeps at once.
     Never,
-    /// As by default.
+    /// The slot polls adaptively, which is the default.
     Adaptively,
 }
 
@@ -31,7 +31,7 @@ const GAPS: [Duration; 5] = [
     Duration::from_millis(1),
     Duration::from_millis(10),
 ];
-/// Below this a baseline's peer that is not waited for has not gone to sleep yet.
+/// With shorter gaps, the peer of a spinning client's baseline is not asleep yet.
 const ASLEEP_AFTER: Duration = Duration::from_micros(20);
 const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -124,7 +124,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
     let tail = |samples: &super::samples::Samples| {
         samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64
     };
-    // Promised only where the machine itself keeps it.
+    // Promised only if the baseline itself keeps the limit on this machine.
     if tail(&pair.baseline) <= 3.0 {
         targets.push(Target::at_most(
             what("p99 as a multiple of the median"),
@@ -135,7 +135,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
     targets
 }
 
-/// A block of single runs, each after the client did nothing (or something else) for a while.
+/// A block of single runs, each after an idle time in which the client sleeps or spins.
 pub(super) fn after_gaps<E>(
     clock: &Clock,
     gap: Duration,

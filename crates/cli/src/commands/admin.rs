@@ -1,4 +1,4 @@
-//! `hotlease admin`
+//! `hotlease admin`: nodes, tenants, keys, and the ledger's file.
 
 mod key;
 mod node;
@@ -12,7 +12,7 @@ use hotlease_store::{BackupSummary, LEDGER_FILE, backup, restore};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Nodes, tenants, keys, and the ledger's file: for operators
+/// Manage nodes, tenants, keys, and the ledger's file (for operators)
 #[derive(Debug, Args)]
 pub(crate) struct AdminArgs {
     #[command(subcommand)]
@@ -31,8 +31,8 @@ enum AdminCommand {
 
 /// Copy the ledger into a new file, also while the manager runs
 ///
-/// The copy is of one moment, and durable when the command returns; it is checked before that. With
-/// `--json`: file, bytes, rows, schema.
+/// The copy shows one moment. It is checked and durable when the command returns. With `--json`: file, bytes, rows,
+/// schema.
 #[derive(Debug, Args)]
 struct BackupArgs {
     /// The file to make; refused if it exists
@@ -41,11 +41,11 @@ struct BackupArgs {
     state: StateArgs,
 }
 
-/// Put a copy in the ledger's place; the manager must not run
+/// Replace the ledger by a copy; the manager must not run
 ///
-/// The ledger that was there is kept in a folder beside it. Leases that were granted after the copy was made
-/// are reported by their agents, listed by `hotlease bill verify`, and not billed. With `--json`: file,
-/// bytes, rows, schema, replaced (where the present ledger went, or null).
+/// The replaced ledger is kept in a folder next to it. Leases that were granted after the copy was made are
+/// reported by their agents and listed by `hotlease bill verify`, but not billed. With `--json`: file, bytes, rows,
+/// schema, replaced (path of the replaced ledger, or null).
 #[derive(Debug, Args)]
 struct RestoreArgs {
     /// A file of `hotlease admin backup`

@@ -1,4 +1,4 @@
-//! `hotlease agent`
+//! `hotlease agent`: an agent in a process of its own.
 
 mod environments;
 mod machines;
@@ -30,12 +30,12 @@ pub(crate) use machines::{MachineArgs, machine_arguments};
 
 /// Run only an agent, in the foreground
 ///
-/// SIGTERM drains: no new leases, and those that are there may go on until they are over, at most for
-/// --drain-within; then it stops. SIGUSR1 removes: all leases end at once, their last usage is recorded, and it
-/// stops with status 0. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with the
-/// manager of the same runtime directory as soon as that runs, or with one on another host. Functions
-/// run as the agent's own user, so it serves only the tenants that it is told. With `--json`, an object when
-/// it serves: pid, runtime_dir and endpoint (or null).
+/// SIGTERM drains: the agent grants no new leases, present leases may go on until they end, for at most
+/// --drain-within, and then the agent stops. SIGUSR1 removes: all leases end at once, their last usage is recorded,
+/// and the agent stops with status 0. SIGINT, SIGHUP or a second SIGTERM stop it without waiting. It registers with
+/// the manager of its runtime directory as soon as that manager runs, or with a manager on another host. Functions
+/// run as the agent's own user, so it serves only tenants that it is told to serve. With `--json`, prints an object
+/// when it serves: pid, runtime_dir and endpoint (or null).
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
     #[command(flatten)]
@@ -46,25 +46,25 @@ pub(crate) struct AgentArgs {
     network: NetworkArgs,
     #[command(flatten)]
     state: DaemonStateArgs,
-    /// How long leases may go on after SIGTERM. Batch systems send SIGKILL 30 s after it: 20 s leave time
-    /// to end workers, sync the journal and report the last usage, even on a slow disk
+    /// How long leases may go on after SIGTERM. Batch systems send SIGKILL 30 s after it: 20 s leave time to end
+    /// workers, sync the journal and report the last usage, even on a slow disk
     #[arg(long, value_name = "TIME", default_value = "20s", value_parser = quantity::parse_notice)]
     drain_within: Duration,
-    /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` does it at once
+    /// How often the key of lease tokens is replaced, such as 24h; `hotlease admin key rotate` replaces it at once
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = quantity::parse_notice)]
     token_key_rotation: Duration,
 }
 
-/// How an agent serves other hosts.
+/// Arguments for serving other hosts.
 #[derive(Debug, Clone, Args)]
 struct NetworkArgs {
     /// Serve other hosts at this address, such as 0.0.0.0:7071 or [::]:7071
     #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
     listen: Option<SocketAddr>,
-    /// Who it is: a folder of `hotlease identity issue --role agent`
+    /// Identity of the agent: a folder of `hotlease identity issue --role agent`
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
-    /// Register with the manager at https://HOST:PORT instead of this machine's; of several, with the one that serves
+    /// Register with the manager at https://HOST:PORT instead of this host's; of several, with the one that serves
     #[arg(
         long = "manager",
         value_name = "URL",
@@ -72,11 +72,11 @@ struct NetworkArgs {
         requires = "listen"
     )]
     managers: Vec<Address>,
-    /// What other hosts connect to [default: the address it listens on; where that is all, the first host
+    /// Address that other hosts connect to [default: the address of --listen; if that is a wildcard, the first host
     /// of its identity]
     #[arg(long, value_name = "URL", requires = "listen")]
     advertise: Option<Address>,
-    /// Tenant whose functions may run here; may be given more than once [default: its identity's]
+    /// Tenant whose functions may run here; may be given more than once [default: the tenant of its identity]
     #[arg(long = "tenant", value_name = "NAME", requires = "listen")]
     tenants: Vec<String>,
     /// Let clients without a certificate open sessions with the token of a lease that their manager got for them
@@ -100,36 +100,37 @@ impl NetworkArgs {
     }
 }
 
-/// Python interpreters that wait on a user's own platform, at most: some 15 MB each.
+/// Most Python interpreters that wait on a user's own platform; each takes some 15 MB.
 const OWN_SPARES: usize = 16;
 
-/// What an agent offers: the same arguments for `agent` and `up`.
+/// Arguments of an agent's offer, shared by `agent` and `up`.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Offer {
-    /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list like `0,2-5` (`3,` is a list of one)
+    /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list
+    /// like `0,2-5` (`3,` is a list of one)
     #[arg(long, default_value_t)]
     cores: CoreChoice,
-    /// Native workers kept started and unassigned, so that a lease begins at once: so many in sandboxes of the kind that leases get which
-    /// name none, and at most so many in each other [default: as many as leases are likely to need; of the former at first one for each
-    /// core]
+    /// Native workers to keep started and unassigned, so that a lease begins at once: N in sandboxes of the default
+    /// kind, and at most N in each other kind [default: as many as leases are likely to need; at first one per core
+    /// in sandboxes of the default kind]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
-    /// Python interpreters that wait for a program's next lease, at most; they run code of tenants that nobody is billed for [default: 16
-    /// with `hotlease up`, else 0]
+    /// Most Python interpreters that wait for a program's next lease; they run tenants' code that is not billed
+    /// [default: 16 with `hotlease up`, else 0]
     #[arg(long, value_name = "N")]
     spares: Option<usize>,
     /// GPUs to lease out: counted devices, numbered from 0
     #[arg(long, value_name = "N", default_value_t = 0,
           value_parser = clap::value_parser!(u32).range(..=i64::from(GPUS_PER_AGENT_MAX)))]
     gpus: u32,
-    /// Grant leases also to clients that ask the agent itself, at most so many cores to one tenant [default: only
+    /// Also grant leases to clients that ask the agent directly, at most CORES cores to one tenant [default: only
     /// through the manager, which knows quotas]
     #[arg(long, value_name = "CORES")]
     direct: Option<u32>,
-    /// GPUs that one tenant may hold of leases that it asked the agent itself for
+    /// Most GPUs that one tenant may hold in leases that it requested from the agent directly
     #[arg(long, value_name = "N", default_value_t = 0, requires = "direct")]
     direct_gpus: u32,
-    /// The program that workers run [default: found beside this one]
+    /// Program of the workers [default: found next to this one]
     #[arg(long, value_name = "PATH")]
     worker: Option<PathBuf>,
     #[command(flatten)]
@@ -147,33 +148,34 @@ pub(crate) struct Offer {
     shared_call_limit: Duration,
 }
 
-/// What isolates functions.
+/// Arguments of the isolation of functions.
 #[derive(Debug, Clone, Args)]
 struct SandboxArgs {
-    /// What isolates functions of leases that name nothing else: `process`, `namespace`, `container` or `microvm`. Only the agent's own user
-    /// may ask for less
+    /// Kind of sandbox for leases that name none: `process`, `namespace`, `container` or `microvm`. Only the
+    /// agent's own user may request a weaker one
     #[arg(long, value_name = "KIND", default_value_t = Kind::Process)]
     sandbox: Kind,
-    /// File or folder that sandboxes see, read-only, beside the system's own; may be given more than once
+    /// File or folder that sandboxes see, read-only, besides the system's own; may be given more than once
     #[arg(long = "sandbox-show", value_name = "PATH")]
     shown: Vec<PathBuf>,
-    /// Directory that leases may ask for to read, with `:rw` behind it also to write; `{tenant}` in it is the name of who asks; may be
-    /// given more than once
+    /// Directory that leases may request for reading, or with `:rw` at its end also for writing; `{tenant}` in it
+    /// stands for the name of the requesting tenant; may be given more than once
     #[arg(long = "sandbox-grant", value_name = "PATH")]
     granted: Vec<DirectoryGrant>,
-    /// File that says which object storage leases may ask for, and where the site's keys of it are; for the agent's user alone to read
+    /// File with the object storage that leases may request, and the places of the site's keys for it; must be
+    /// readable by the agent's user only
     #[arg(long = "sandbox-storage", value_name = "FILE")]
     storage: Option<PathBuf>,
-    /// Let leases ask for the host's network; without it sandboxes have none, and serve clients of this machine only
+    /// Let leases request the host's network; without it sandboxes have none, and serve only clients on this host
     #[arg(long)]
     sandbox_network: bool,
-    /// Memory of each sandbox, its /tmp included, such as 2G [default: what its lease says]
+    /// Memory of each sandbox, its /tmp included, such as 2G [default: as its lease requests]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     sandbox_memory: Option<usize>,
-    /// Processes and threads of each sandbox
+    /// Most processes and threads of each sandbox
     #[arg(long, value_name = "N", default_value_t = 512)]
     sandbox_processes: u32,
-    /// Sandboxes that are prepared ahead, so that a lease begins at once
+    /// Sandboxes to prepare ahead, so that a lease begins at once
     #[arg(long, value_name = "N", default_value_t = 2)]
     sandbox_prepared: u32,
     #[command(flatten)]
@@ -182,14 +184,14 @@ struct SandboxArgs {
     machine: MachineArgs,
 }
 
-/// What containers are made by, and of.
+/// Container runtime and image.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct ContainerArgs {
-    /// What makes containers: the name or path of crun, ch-run, apptainer, singularity or podman-hpc
+    /// Program that makes containers: the name or path of crun, ch-run, apptainer, singularity or podman-hpc
     #[arg(long = "sandbox-container", value_name = "RUNTIME", default_value = "crun")]
     runtime: OsString,
-    /// What is in containers: a folder, a file of the runtime's kind, or for podman-hpc a name [default: the host's system
-    /// folders, which crun and ch-run can do with]
+    /// Contents of containers: a folder, a file of the runtime's format, or a name for podman-hpc [default: the
+    /// host's system folders, which only crun and ch-run support]
     #[arg(long = "sandbox-image", value_name = "PATH")]
     image: Option<PathBuf>,
 }
@@ -218,7 +220,7 @@ impl SandboxArgs {
         config.sandbox_machine = self.machine.machine();
     }
 
-    /// As [`Offer::to_args`].
+    /// Adds arguments for another process of this program, like [`Offer::to_args`].
     fn add_args(&self, args: &mut Vec<OsString>) {
         let mut add = |name: &str, value: OsString| args.extend([name.into(), value]);
         add("--sandbox", self.sandbox.to_string().into());
@@ -238,13 +240,13 @@ impl SandboxArgs {
         add("--sandbox-prepared", self.sandbox_prepared.to_string().into());
         let runtime = Path::new(&self.container.runtime);
         let runtime = match runtime.components().count() {
-            // A name, which is looked for.
+            // A name, which is looked up in PATH.
             1 => runtime.to_owned(),
             _ => absolute(runtime),
         };
         add("--sandbox-container", runtime.into());
         if let Some(image) = &self.container.image {
-            // Or a name.
+            // If there is no such file, it is an image's name.
             let image = if image.exists() {
                 absolute(image)
             } else {
@@ -260,7 +262,7 @@ impl SandboxArgs {
 }
 
 impl Offer {
-    /// As the agent is told.
+    /// Configuration of the agent.
     pub(crate) fn config(self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         let mut config = AgentConfig::new(dir.path());
         config.environments = self.environments.config()?;
@@ -278,14 +280,15 @@ impl Offer {
         Ok(config)
     }
 
-    /// The same, where users run the platform for themselves: with what they have packed for themselves, too.
+    /// Configuration of an agent on a user's own platform; it also offers the environments that the user has
+    /// packed.
     pub(crate) fn config_of_own(mut self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         self.environments.add_own();
         self.spares.get_or_insert(OWN_SPARES);
         self.config(dir)
     }
 
-    /// As arguments for another process of this program, which may start in another directory.
+    /// Arguments for another process of this program, which may start in another directory.
     pub(crate) fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = vec!["--cores".into(), self.cores.to_string().into()];
         if let Some(pool) = self.pool {
@@ -313,7 +316,7 @@ impl Offer {
     }
 }
 
-/// The same file, seen from anywhere. Where the current directory is gone, the path stays as it is.
+/// Absolute path of a file. If the current directory is gone, the path stays as it is.
 pub(crate) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
@@ -369,11 +372,11 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
     })
 }
 
-/// An agent whose manager is away is up all the same: it will register.
+/// After this time an agent counts as ready even if its manager is away; it registers later.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// Tells once the manager knows the agent, so that an operator's next command finds it; without a manager, a while later.
-/// Does not return.
+/// Tells systemd that the agent is ready, as soon as the manager knows it, so that an operator's next command finds
+/// it; without a manager, after a while. Does not return.
 async fn tell_ready(agent: &Agent) -> Infallible {
     let _ = tokio::time::timeout(READY_WITHIN, agent.registered()).await;
     service::ready();

@@ -1,4 +1,4 @@
-//! `hotlease agents`
+//! `hotlease agents`: a list of agents.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -10,10 +10,10 @@ use serde::Serialize;
 
 /// List agents
 ///
-/// With `--json`, an object for each agent: id, boot, address, session_socket, cores, free_cores,
-/// memory_bytes, state (serving, draining, drained, standby,
-/// stopping, suspected, gone), last_heartbeat_ms (its age), pool, endpoint
-/// (for clients of other hosts, or empty), gpus, free_gpus, places_per_core (warm slots on a shared core; 0: none is shared), free_places.
+/// With `--json`, prints an object for each agent: id, boot, address, session_socket, cores, free_cores,
+/// memory_bytes, state (serving, draining, drained, standby, stopping, suspected, gone), last_heartbeat_ms (its
+/// age), pool, endpoint (for clients on other hosts, or empty), gpus, free_gpus, places_per_core (warm slots on a
+/// shared core; 0: no core is shared), free_places.
 #[derive(Debug, Args)]
 pub(crate) struct AgentsArgs {
     #[command(flatten)]

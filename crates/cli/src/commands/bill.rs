@@ -1,4 +1,4 @@
-//! `hotlease bill`
+//! `hotlease bill`: usage and cost.
 
 mod moment;
 mod verify;
@@ -11,39 +11,40 @@ use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
 use moment::Moment;
 use serde::Serialize;
 
-/// Show what was used and what it costs
+/// Show usage and its cost
 ///
 /// The cost is `Ca*ta + Cc*tc + Ch*th`: the time that slots were allocated, computed and polled, and the memory
-/// that was held, at the manager's prices (`hotlease manager --tariff FILE`). Times are cut to whole hours.
-/// With `--json`, an object a row: tenant, job, lease, agent, boot, label, leases, usage {allocated_ns, hot_ns,
-/// compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost, memory_cost, cost (text,
-/// nine decimals), currency, function, library.
+/// that was held, at the manager's prices (`hotlease manager --tariff FILE`). Times are cut to whole hours. With
+/// `--json`, prints one object per row: tenant, job, lease, agent, boot, label, leases, usage {allocated_ns,
+/// hot_ns, compute_ns, invocations}, memory_mib_ms, allocated_cost, computing_cost, hot_cost, memory_cost, cost
+/// (text, nine decimals), currency, function, library.
 ///
-/// By function only computing is told apart: slots are allocated, and poll, for a lease, whichever function is called
-/// next. That, and computing of calls that were refused or cut off by a crash of the node, stands in the row without
-/// a function, so that the rows together are what the tenants pay. The 64 functions of a lease that were called first
-/// have rows of their own, all others one row "(others)".
+/// Rows by function divide only the computing time: slots are allocated, and poll, for a lease, whichever function
+/// is called next. Allocated and polled time, and computing of calls that were refused or cut off by a crash of the
+/// node, are in a row without a function, so that all rows together add up to the tenants' cost. The 64 functions
+/// of a lease that were called first have rows of their own; all others share one row "(others)".
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BillArgs {
     #[command(subcommand)]
     command: Option<BillCommand>,
-    /// A row for each tenant, job of a tenant, lease, or function of a tenant (with a row for what no function used)
+    /// One row for each tenant, job of a tenant, lease, or function of a tenant (with a row for usage of no
+    /// function)
     #[arg(long, value_enum, default_value_t)]
     by: By,
-    /// Only this tenant's, such as uid:1000
+    /// Show usage of this tenant only, such as uid:1000
     #[arg(long)]
     tenant: Option<String>,
-    /// Only this job's
+    /// Show usage of this job only
     #[arg(long)]
     job: Option<String>,
-    /// Used from then on: 2026-11-30, 2026-11-30T08:00:00Z, or a time ago like 24h or 7d
+    /// Show usage from this time on: 2026-11-30, 2026-11-30T08:00:00Z, or a time ago like 24h or 7d
     #[arg(long, value_name = "TIME")]
     since: Option<Moment>,
-    /// Used until then
+    /// Show usage until this time
     #[arg(long, value_name = "TIME")]
     until: Option<Moment>,
-    /// Print comma-separated values with a heading
+    /// Print comma-separated values with a header line
     #[arg(long)]
     csv: bool,
     #[command(flatten)]
@@ -116,7 +117,7 @@ impl Row {
     }
 }
 
-/// For spreadsheets, which take what begins so for a formula: a label is its holder's own word.
+/// Marks a text that a spreadsheet would read as a formula; the lease's holder may choose any label.
 fn harmless(mut text: String) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');

@@ -1,4 +1,4 @@
-//! `hotlease comm`
+//! `hotlease comm`: message passing.
 
 mod explain;
 mod given;
@@ -33,21 +33,22 @@ enum Command {
     Run(run::RunArgs),
 }
 
-/// Run a rendezvous, in the foreground: where members of communicators find each other
+/// Run a rendezvous in the foreground, where members of communicators find each other
 ///
-/// Serves until SIGINT or SIGTERM, any number of communicators of members that have the same secret: that of
-/// HOTLEASE_COMM_SECRET, or of the file that HOTLEASE_COMM_SECRET_FILE names, at least 16 bytes. Members that are connected
-/// do not need it any more, but those that cannot reach each other, whose messages it relays. The next port is used, too, to
-/// tell what NATs members are behind. With `--json`, an object when it serves: pid, listen.
+/// Serves until SIGINT or SIGTERM. Serves any number of communicators; all members of one must have the same
+/// secret, of at least 16 bytes: from HOTLEASE_COMM_SECRET, or from the file that HOTLEASE_COMM_SECRET_FILE names.
+/// Connected members no longer need the rendezvous, unless they cannot reach each other: then it relays their
+/// messages. It also uses the next port, to detect the NATs of members. With `--json`, prints an object when it
+/// serves: pid, listen.
 #[derive(Debug, Args)]
 struct RendezvousArgs {
-    /// The address at which members come, such as 0.0.0.0:7072 or [::]:7072; port 0: any free one
+    /// Address for members, such as 0.0.0.0:7072 or [::]:7072; port 0: any free port
     #[arg(long, value_name = "ADDR:PORT")]
     listen: SocketAddr,
-    /// Take the secret from this file; may be given more than once, for members of several secrets
+    /// Read the secret from this file; may be given more than once, for members with different secrets
     #[arg(long = "secret-file", value_name = "FILE")]
     secret_files: Vec<PathBuf>,
-    /// Relay so many pairs of members that cannot reach each other, at a time; 0: none (default: 1024)
+    /// Most pairs of members to relay at the same time, if they cannot reach each other; 0: none (default: 1024)
     #[arg(long, value_name = "PAIRS")]
     relays: Option<u32>,
 }
@@ -91,7 +92,7 @@ fn rendezvous(args: &RendezvousArgs, output: &mut Output) -> anyhow::Result<()> 
         output.flush()?;
         service::ready();
         signals.impatience().await;
-        // Members that wait are told.
+        // Waiting members are told that the rendezvous ends.
         drop(server);
         Ok(())
     })

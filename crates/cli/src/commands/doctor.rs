@@ -1,4 +1,4 @@
-//! `hotlease doctor`
+//! `hotlease doctor`: checks of this computer and of the platform.
 
 mod fabric;
 mod kernel;
@@ -12,29 +12,29 @@ use crate::platform::SiteArgs;
 use clap::Args;
 use serde::Serialize;
 
-/// Check what this machine and the platform need
+/// Check whether this computer and the platform have all they need
 ///
-/// With a manager on another host, whether it can be reached, and who we are to it. With `--peer`, which
-/// transport would be chosen towards its agents and why, tried through short leases.
+/// With a manager on another host, also checks whether it can be reached, and which identity it sees. With
+/// `--peer`, shows which transport would be chosen towards its agents and why, and tries it through short leases.
 ///
-/// Exit status 1 if a check fails. With `--json`, an object for each check: check, verdict (ok, note,
-/// warn, fail), finding, advice (what to do, or null).
+/// Exits with 1 if a check fails. With `--json`, prints an object for each check: check, verdict (ok, note, warn,
+/// fail), finding, advice (what to do, or null).
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     site: SiteArgs,
-    /// Try every transport towards the agents of the manager, or of this one
+    /// Try every transport towards the agents of the manager at this URL, or of the configured one
     #[arg(long, value_name = "URL", num_args = 0..=1, default_missing_value = "")]
     peer: Option<String>,
 }
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
     /// As it should be.
     Ok,
-    /// Neither good nor bad: something that there is, or is not.
+    /// Neither good nor bad: a thing that is present, or absent.
     Note,
     /// It works, but not as well as it could.
     Warn,
@@ -42,7 +42,7 @@ enum Verdict {
     Fail,
 }
 
-/// What a check found.
+/// Result of a check with its explanation.
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
@@ -90,7 +90,7 @@ pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Re
         args.site.manager = Some(url.clone());
     }
     let mut failed = 0;
-    // One after the other and shown at once: a check that hangs shows which one it is.
+    // The checks run one after the other, and each is shown at once, so that a hanging check can be identified.
     let checks = machine::CHECKS
         .iter()
         .chain(kernel::CHECKS)

@@ -1,4 +1,4 @@
-//! `hotlease down`
+//! `hotlease down`: the end of the platform.
 
 use crate::commands::up::lock::{Holder, UP_LOCK};
 use crate::exit::CommandError;
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 /// Stop the platform that `up` (or `manager`) started
 ///
-/// Leases end, workers are stopped, sockets removed. With `--json`: stopped (true), how
-/// (asked, signal, waited) and agent_runs (true if a separate `hotlease agent` goes on).
+/// Leases end, workers are stopped, sockets are removed. With `--json`: stopped (true), how (asked, signal, waited)
+/// and agent_runs (true if a separate `hotlease agent` goes on).
 #[derive(Debug, Args)]
 pub(crate) struct DownArgs {
-    /// How long to wait until it is gone, in seconds
+    /// Longest wait for the end, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 15)]
     wait: u64,
 }
@@ -35,7 +35,8 @@ struct Stopped {
 
 pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<()> {
     let dir = RuntimeDir::resolve()?;
-    // `up` holds its lock until everything is gone; a manager that runs alone has only its own.
+    // `up` holds its lock until all its parts are gone; a manager in a process of its own holds only the manager's
+    // lock.
     let up_runs = !Holder::of(&dir, UP_LOCK).is_gone_within(Duration::ZERO)?;
     let holder = Holder::of(&dir, if up_runs { UP_LOCK } else { MANAGER_LOCK });
     let how = match ask(&dir) {
@@ -51,7 +52,7 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<(
             kill.unwrap_or_default()
         );
     }
-    // Only an agent with a process of its own can be left; workers and leases go with it.
+    // Only an agent with a process of its own can be left; its workers and leases end with it.
     let agent_runs = !Holder::of(&dir, AGENT_LOCK).is_gone_within(Duration::ZERO)?;
     output.answer(&Stopped { stopped: true, how, agent_runs }, || match agent_runs {
         false => "hotlease is down".to_owned(),
@@ -59,14 +60,14 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<(
     })
 }
 
-/// The ordinary way.
+/// Asks the manager to stop, which is the ordinary way.
 fn ask(dir: &RuntimeDir) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
     platform.ask(async |client| client.shutdown(ShutdownRequest {}).await)?;
     Ok(())
 }
 
-/// The manager did not take the request: where an `up` holds the lock nevertheless, it gets a signal.
+/// Sends SIGTERM to `up`, if it holds its lock although the manager did not accept the request.
 fn signal(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str> {
     let holder = Holder::of(dir, UP_LOCK);
     if holder.is_gone_within(Duration::ZERO)? {
@@ -76,7 +77,7 @@ fn signal(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str
         };
     }
     let Some(pid) = holder.pid() else {
-        return Ok("waited"); // it is stopping already: the pid file goes just before the lock
+        return Ok("waited"); // It is stopping already: the pid file is removed just before the lock.
     };
     let target = i32::try_from(pid).context("the pid file holds no pid")?;
     kill(Pid::from_raw(target), Signal::SIGTERM)

@@ -1,4 +1,4 @@
-//! `hotlease env`
+//! `hotlease env`: environments packed in single files.
 
 mod listing;
 mod pack;
@@ -13,7 +13,7 @@ use hotlease_image::{Cache, CacheOptions, Store, Way};
 use nix::unistd::geteuid;
 use std::path::{Path, PathBuf};
 
-/// Python environments as single files: packed once, fetched, kept and mounted by each node
+/// Manage Python environments as single files: packed once; fetched, cached and mounted by each node
 #[derive(Debug, Args)]
 pub(crate) struct EnvArgs {
     #[command(subcommand)]
@@ -29,10 +29,10 @@ enum EnvCommand {
     Run(run::RunArgs),
 }
 
-/// Where images come from.
+/// Stores that images are read from.
 #[derive(Debug, Args)]
 struct StoreArgs {
-    /// A folder of images, on a file system that all nodes see; more than once: asked in this order
+    /// Folder of images, on a file system that all nodes see; several folders are searched in this order
     #[arg(
         long = "store",
         value_name = "DIR",
@@ -42,14 +42,14 @@ struct StoreArgs {
     stores: Vec<PathBuf>,
 }
 
-/// What keeps them on this node.
+/// Cache of images on this node.
 #[derive(Debug, Args)]
 struct CacheArgs {
-    /// Where this node keeps images, on a disk of its own [default: /var/cache/hotlease/environments for root, else
+    /// Cache of images on a disk of this node [default: /var/cache/hotlease/environments for root, else
     /// hotlease/environments in XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR", env = "HOTLEASE_ENV_CACHE")]
     cache: Option<PathBuf>,
-    /// How much it keeps; what was not used for longest goes first
+    /// Largest size of the cache; the least recently used images are removed first
     #[arg(long, value_name = "BYTES", env = "HOTLEASE_ENV_CACHE_BYTES", default_value = "32G", value_parser = quantity::parse_bytes)]
     cache_bytes: usize,
     /// How images are mounted
@@ -61,7 +61,7 @@ struct CacheArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum WayArg {
-    /// By the kernel where that is allowed (root), else through FUSE
+    /// By the kernel if that is allowed (root), else through FUSE
     Any,
     /// By the kernel
     Kernel,
@@ -79,7 +79,7 @@ impl WayArg {
     }
 }
 
-/// A folder of the user's.
+/// Folder of environments of the user, below a base directory of the XDG specification.
 fn of_user(variable: &str, in_home: &str) -> anyhow::Result<PathBuf> {
     let from = |name: &str| {
         std::env::var_os(name)
@@ -91,12 +91,12 @@ fn of_user(variable: &str, in_home: &str) -> anyhow::Result<PathBuf> {
     Ok(base.join("hotlease/environments"))
 }
 
-/// Where a user's images are packed to, unless something else is said.
+/// Default store, into which a user's images are packed.
 pub(crate) fn own_store() -> anyhow::Result<PathBuf> {
     of_user("XDG_DATA_HOME", ".local/share")
 }
 
-/// Where a node keeps images: the folder that was named, else the default.
+/// Cache folder of this node: the given one, else the default.
 pub(crate) fn cache_folder(named: Option<&Path>) -> anyhow::Result<PathBuf> {
     match named {
         Some(path) => Ok(absolute(path)),
@@ -106,7 +106,7 @@ pub(crate) fn cache_folder(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 }
 
 impl StoreArgs {
-    /// Those that were named, else the user's own.
+    /// The given store folders, else the user's own.
     fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
         let named: Vec<_> = self
             .stores

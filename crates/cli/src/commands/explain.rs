@@ -1,4 +1,4 @@
-//! `hotlease explain`
+//! `hotlease explain`: the start of a lease, step by step.
 
 use crate::exit::CommandError;
 use crate::output::{Align, Column, Output, printable};
@@ -8,22 +8,24 @@ use clap::Args;
 use hotlease_wire::grpc::{Directory, LeaseInfo, LeaseStart, ListRequest};
 use serde::Serialize;
 
-/// Where the time of a lease's start went, and why no worker had waited for it
+/// Show how the time of a lease's start was spent, and why no worker was waiting for it
 ///
-/// Of several workers each step is that of the slowest. With `--json`, one object: lease, agent, tenant, label, state, sandbox,
-/// reaches (what its functions may reach beyond that, in words), warm and cold (workers that had waited, and that had to be started), why (empty where none had to), and phases: an object
-/// with, for each step that there was, its nanoseconds: grant, image, sandbox, boot, interpreter, imports, restore, connect, first_call;
-/// and kept: what became of its state, empty where it has none.
+/// With several workers, each step shows the slowest one. With `--json`, prints one object: lease, agent, tenant,
+/// label, state, sandbox, reaches (resources outside the sandbox that its functions may use, in words), warm and
+/// cold (workers that were waiting, and workers that had to be started), why (the reason for cold workers, or
+/// empty), phases (an object with the nanoseconds of each step that took place: grant, image, sandbox, boot,
+/// interpreter, imports, restore, connect, first_call), and kept (what happened to its state; empty if it has
+/// none).
 #[derive(Debug, Args)]
 pub(crate) struct ExplainArgs {
-    /// The lease: its id, or the beginning of it if no other has the same [default: the last one]
+    /// The lease: its id, or the beginning of it if no other has the same [default: the last lease]
     #[arg(value_name = "LEASE")]
     lease: Option<String>,
     #[command(flatten)]
     site: SiteArgs,
 }
 
-/// The steps, in their order, and what each is.
+/// Steps in order, each with its explanation.
 const STEPS: [(&str, &str); 9] = [
     ("grant", "asking the agent, and giving its workers to the lease"),
     ("image", "its environment: fetched, mounted"),
@@ -135,7 +137,7 @@ impl Explained {
     }
 }
 
-/// In words, what functions of a lease may reach.
+/// Resources that functions of a lease may use outside their sandbox, in words.
 fn reaches(start: &LeaseStart) -> Vec<String> {
     let reach = start.reach.clone().unwrap_or_default();
     let storage = reach.storage.into_iter();
@@ -189,11 +191,11 @@ fn steps(start: &LeaseStart) -> Vec<Step> {
     known.filter_map(step).collect()
 }
 
-/// The one lease that begins so, or the last one, and how it began.
+/// The only lease whose id begins with this text, or the last lease, with the record of its start.
 fn the_one_meant(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
     let Some(beginning) = beginning else {
         let known = leases.into_iter().filter(|lease| lease.start.is_some());
-        // Each worker that is started has a higher epoch than those before.
+        // Each new worker has a higher epoch than all earlier ones.
         let last = known.max_by_key(|lease| lease.epoch);
         let Some((lease, start)) = last.and_then(with_start) else {
             anyhow::bail!(

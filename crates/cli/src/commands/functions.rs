@@ -1,4 +1,4 @@
-//! `hotlease functions`
+//! `hotlease functions`: functions of a library, or cached libraries.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 
 /// List the functions of a library, or the libraries that the platform has cached
 ///
-/// With `--json` and a library, an object for each function: index, name, interface (plain, context),
-/// idempotent. Without one, an object for each cached library: hash, size_bytes, functions, agent.
+/// With `--json` and a library, prints an object for each function: index, name, interface (plain, context),
+/// idempotent. With `--json` and no library, prints an object for each cached library: hash, size_bytes, functions,
+/// agent.
 #[derive(Debug, Args)]
 pub(crate) struct FunctionsArgs {
-    /// A shared library; without one, the libraries that the platform has cached are listed
+    /// A shared library [default: list the libraries that the platform has cached]
     #[arg(value_name = "LIB.so")]
     library: Option<PathBuf>,
     #[command(flatten)]
@@ -112,7 +113,7 @@ fn cached(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-/// As many names as a line takes.
+/// The first names, and the number of the remaining ones.
 fn shortened(names: &[String]) -> String {
     const SHOWN: usize = 6;
     let mut text = names.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(" ");

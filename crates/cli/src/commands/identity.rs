@@ -1,4 +1,4 @@
-//! `hotlease identity`
+//! `hotlease identity`: a site's authority and the identities that it issues.
 
 use crate::output::Output;
 use clap::{Args, Subcommand};
@@ -10,10 +10,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Make a site's authority, issue identities, show one
 ///
-/// Manager, agents and clients on different hosts know each other by certificates of one authority, which
-/// the site's operator keeps: `init` makes it, `issue` makes folders to hand out (a daemon reads its
-/// folder again when it is replaced). With `--json`, `show` prints an object: dir, role, name, tenant (or
-/// null), hosts, not_before and not_after (seconds since 1970), valid; `init` and `issue` one with dir.
+/// Manager, agents and clients on different hosts know each other by certificates of one authority, which the
+/// site's operator keeps: `init` makes it, `issue` makes folders to hand out. A daemon reads its folder again when
+/// it is replaced. With `--json`, `show` prints an object: dir, role, name, tenant (or null), hosts, not_before and
+/// not_after (seconds since 1970), valid; `init` and `issue` print an object with dir.
 #[derive(Debug, Args)]
 pub(crate) struct IdentityArgs {
     #[command(subcommand)]
@@ -22,17 +22,18 @@ pub(crate) struct IdentityArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make an authority: once for a site; who has its folder can be anybody
+    /// Make an authority, once for a site; a person with its folder can issue any identity
     Init {
-        /// A new folder, which only the operator can read
+        /// A new folder, readable by the operator only
         #[arg(long, value_name = "DIR")]
         dir: PathBuf,
     },
     /// Issue an identity: a folder with ca.pem, cert.pem and key.pem
     Issue(IssueArgs),
-    /// Show who an identity is, and until when
+    /// Show an identity and its validity
     Show {
-        /// Its folder [default: $HOTLEASE_IDENTITY, or hotlease/identity in the configuration directory]
+        /// Folder of the identity [default: $HOTLEASE_IDENTITY, or hotlease/identity in the configuration
+        /// directory]
         #[arg(long, value_name = "DIR")]
         identity: Option<PathBuf>,
     },
@@ -40,22 +41,22 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct IssueArgs {
-    /// The authority's folder
+    /// Folder of the authority
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// What its holder may be: manager, agent or client
+    /// Role of its holder: manager, agent or client
     #[arg(long)]
     role: Role,
-    /// Who pays for what a client leases; for an agent: whom it serves unless told otherwise
+    /// Tenant that pays for a client's leases; for an agent: the tenant that it serves by default
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     /// Name or address under which other hosts reach a manager or agent; may be given more than once
     #[arg(long = "host", value_name = "NAME_OR_IP")]
     hosts: Vec<String>,
-    /// How long it is valid
+    /// Days that it is valid
     #[arg(long, value_name = "N", default_value_t = IDENTITY_DAYS_DEFAULT)]
     days: u32,
-    /// A new folder for it
+    /// A new folder for the identity
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -114,7 +115,7 @@ pub(crate) fn now() -> i64 {
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
-/// Between these moments, as seen from now.
+/// Text about a validity between these times, as of now.
 pub(crate) fn validity(not_before: i64, not_after: i64) -> String {
     const HOUR: i64 = 3600;
     let span = |seconds: i64| match seconds / HOUR {

@@ -1,4 +1,4 @@
-//! `hotlease leases`
+//! `hotlease leases`: a list of leases, and the release of one.
 
 use crate::exit::CommandError;
 use crate::output::Align::{Left, Right};
@@ -11,15 +11,15 @@ use serde::Serialize;
 
 /// List leases, or end one
 ///
-/// With `--json`, an object for each lease: id, agent, tenant, label, state (active, ended), epoch,
-/// expires_in_ms, cores, gpus, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With
-/// `--release`, one object: released (the lease) and usage.
+/// With `--json`, prints an object for each lease: id, agent, tenant, label, state (active, ended), epoch,
+/// expires_in_ms, cores, gpus, usage {allocated_ns, hot_ns, compute_ns, invocations}, end_reason. With `--release`,
+/// prints one object: released (the lease) and usage.
 #[derive(Debug, Args)]
 pub(crate) struct LeasesArgs {
-    /// List leases that ended, too, as long as they are remembered
+    /// Also list ended leases, as long as they are remembered
     #[arg(long, short)]
     all: bool,
-    /// Only leases of this tenant, such as uid:1000
+    /// List leases of this tenant only, such as uid:1000
     #[arg(long)]
     tenant: Option<String>,
     /// End this lease: its id, or the beginning of it if no other lease has the same
@@ -29,7 +29,7 @@ pub(crate) struct LeasesArgs {
     site: SiteArgs,
 }
 
-/// What was used; all zero where nothing was reported.
+/// Usage; all zero if none was reported.
 #[derive(Serialize)]
 pub(crate) struct UsageRow {
     pub(crate) allocated_ns: u64,
@@ -51,7 +51,7 @@ impl From<Option<Usage>> for UsageRow {
 }
 
 impl UsageRow {
-    /// As part of a sentence.
+    /// Usage as a part of a sentence.
     pub(crate) fn sentence(&self) -> String {
         format!(
             "{} invocations; allocated {}, polling {}, computing {}",
@@ -166,7 +166,7 @@ fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> any
     })
 }
 
-/// The id of the one active lease that begins so.
+/// Id of the only active lease whose id begins with this text.
 fn the_one_meant(beginning: &str, leases: Vec<LeaseInfo>) -> anyhow::Result<String> {
     let active = leases.into_iter().filter(|lease| lease.state == "active");
     let mut meant: Vec<String> = active

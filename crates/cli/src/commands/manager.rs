@@ -1,4 +1,4 @@
-//! `hotlease manager`
+//! `hotlease manager`: a manager in a process of its own.
 
 use crate::commands::up::signals::Signals;
 use crate::config_file::ConfigArgs;
@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Run only the manager, in the foreground
 ///
-/// With `--database` it waits until it leads, and serves then; a leader that another one replaced ends. Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and
-/// register again with the next manager. With `--listen`, agents and clients of other hosts come in whom a
-/// certificate of the same authority names. With `--json`, an object when it serves: pid, socket,
-/// listen and rest (or null).
+/// With `--database`, waits until it leads, and then serves; it ends when another manager replaces it as leader.
+/// Serves until SIGINT, SIGTERM or `hotlease down`. Running leases survive it: agents keep them, and register with
+/// the next manager. With `--listen`, also serves agents and clients on other hosts that have a certificate of the
+/// same authority. With `--json`, prints an object when it serves: pid, socket, listen and rest (or null).
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("elsewhere").args(["listen", "rest"]).multiple(true)))]
 #[command(group(ArgGroup::new("strangers").args(["without_certificate", "rest"]).multiple(true)))]
@@ -32,28 +32,28 @@ pub(crate) struct ManagerArgs {
     /// Serve other hosts at this address, such as 0.0.0.0:7070 or [::]:7070
     #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
     listen: Option<SocketAddr>,
-    /// Serve the REST interface at this address, over TLS: whoever has no certificate of the site brings a key or a
-    /// token; see docs/rest.md [default: only on rest.sock]
+    /// Serve the REST interface at this address, over TLS; clients without a certificate of the site need a key or
+    /// a token; see docs/rest.md [default: only on rest.sock]
     #[arg(long, value_name = "ADDR:PORT", requires = "identity")]
     rest: Option<SocketAddr>,
-    /// Who it is: a folder of `hotlease identity issue --role manager`
+    /// Identity of the manager: a folder of `hotlease identity issue --role manager`
     #[arg(long, value_name = "DIR", requires = "elsewhere")]
     identity: Option<PathBuf>,
-    /// Serve clients without a certificate at --listen, too, as --rest does: who bring a key of `hotlease admin key
-    /// add`, or what the options below name
+    /// Also serve clients without a certificate at --listen, as --rest does: they need a key of `hotlease admin key
+    /// add`, or a credential that the options below allow
     #[arg(long, requires = "listen")]
     without_certificate: bool,
-    /// Take tokens (JWT) of the issuers in this file; see docs/identity.md
+    /// Accept tokens (JWT) of the issuers in this file; see docs/identity.md
     #[arg(long, value_name = "FILE", requires = "strangers")]
     issuers: Option<PathBuf>,
-    /// Take MUNGE credentials of this host's cluster
+    /// Accept MUNGE credentials of this host's cluster
     #[arg(long, requires = "strangers")]
     munge: bool,
-    /// The socket of munged, where it is not the usual one
+    /// Socket of munged, if it is not the usual one
     #[arg(long, value_name = "PATH", requires = "munge")]
     munge_socket: Option<PathBuf>,
-    /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease"; of several managers
-    /// on one database, one leads and the others wait
+    /// Keep the ledger in a PostgreSQL database, such as "host=/run/postgresql dbname=hotlease"; of several
+    /// managers on one database, one leads and the others wait
     #[arg(long, value_name = "PARAMETERS", conflicts_with_all = ["state_dir", "in_memory"])]
     database: Option<String>,
     /// Print the OpenAPI document of the REST interface, and start nothing
@@ -64,7 +64,7 @@ pub(crate) struct ManagerArgs {
 }
 
 impl ManagerArgs {
-    /// Where it serves other hosts: agents and clients, and the REST interface.
+    /// Networks for agents and clients on other hosts, and for the REST interface.
     fn networks(&self) -> anyhow::Result<(Option<Network>, Option<Network>)> {
         let Some(identity) = &self.identity else {
             return Ok((None, None));
@@ -91,7 +91,7 @@ impl ManagerArgs {
     }
 }
 
-/// Connections of the REST interface from other hosts: of all, and of each peer.
+/// Most connections of the REST interface from other hosts: of all peers, and of each peer.
 const REST_CONNECTIONS_MAX: usize = 1024;
 const REST_CONNECTIONS_PER_PEER_MAX: usize = 128;
 
@@ -103,7 +103,8 @@ struct Serving {
     rest: Option<SocketAddr>,
 }
 
-/// Threads that serve: 10,000 agents keep one busy with their reports alone, and more than a few wait for the same lock.
+/// Number of serving threads. Reports of 10,000 agents keep one busy, and more than a few would wait for the same
+/// lock.
 fn threads() -> usize {
     std::thread::available_parallelism()
         .map_or(2, usize::from)
@@ -114,11 +115,11 @@ fn threads() -> usize {
 async fn lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Option<Arc<dyn Store>>> {
     let told = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&told);
-    // The database's client blocks.
+    // The database's client blocks its thread.
     let mut waiting = tokio::task::spawn_blocking(move || {
         let candidate = Candidate::new(&parameters, PostgresOptions::default())?;
         tracing::info!("waits to lead the database");
-        // Waiting is what this one is there for.
+        // A waiting candidate counts as ready, because waiting is its task.
         service::ready();
         let is_told = || heard.load(Ordering::Relaxed);
         let store = candidate.wait(is_told)?.filter(|_| !is_told());
@@ -146,7 +147,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         let _within = runtime.enter();
         Signals::listen()?
     };
-    // Before anything is listened to: whoever connects finds the manager that leads.
+    // Before any listener is opened, so that clients only find a manager that leads.
     let mut config = match &args.database {
         Some(parameters) => match runtime.block_on(lead(parameters.clone(), &mut signals))? {
             Some(store) => args.ledger.manager_on(&dir, store)?,

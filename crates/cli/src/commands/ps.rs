@@ -1,4 +1,4 @@
-//! `hotlease ps`
+//! `hotlease ps`: a list of workers.
 
 use crate::commands::leases::UsageRow;
 use crate::output::Align::{Left, Right};
@@ -11,14 +11,15 @@ use serde::Serialize;
 
 /// List workers
 ///
-/// Those that wait for leases borrow idle memory, as much as the last line says; no lease is charged for it.
+/// Workers that wait for leases borrow idle memory; the last line shows how much. No lease is charged for it.
 ///
-/// With `--json`, an object for each worker: agent, lease (empty: it waits for one), index, pid, epoch,
-/// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage {allocated_ns, hot_ns, compute_ns,
-/// invocations}, shared (whether its slots take turns on one core), refused (invocations that found no core).
+/// With `--json`, prints an object for each worker: agent, lease (empty: it waits for one), index, pid, epoch,
+/// cores, state (pooled, spare, zygote, starting, serving, dead), sandbox (its kind), rss_bytes, usage
+/// {allocated_ns, hot_ns, compute_ns, invocations}, shared (whether its slots take turns on one core), refused
+/// (invocations that found no core).
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {
-    /// Only workers that serve a lease, not those waiting in the warm pool
+    /// List only workers that serve a lease, not those that wait for one
     #[arg(long)]
     leased: bool,
     #[command(flatten)]
@@ -108,7 +109,7 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
     }
 }
 
-/// What those have of the memory who wait for leases.
+/// Sentence about the memory of workers that wait for leases.
 fn borrowed(rows: &[Row]) -> Option<String> {
     let waiting = rows.iter().filter(|row| row.lease.is_empty());
     let (count, bytes) = waiting.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.rss_bytes));

@@ -1,4 +1,4 @@
-//! `hotlease run`
+//! `hotlease run`: calls of one function.
 
 use crate::commands::leases::UsageRow;
 use crate::output::Output;
@@ -23,16 +23,16 @@ use std::time::{Duration, Instant};
 
 /// Call one function of a shared library on a leased worker
 ///
-/// The library is read here, and its code runs only in the worker. Input is stdin, output stdout, as
-/// bytes. With `--json`, one object: function, lease, input_bytes, output_bytes, output_base64 (null with
-/// `--output`), invocations, cold_us {total, acquire, attach, load, connect, open}, call_ns {min, p50,
+/// The library is read on this host, and its code runs only in the worker. Stdin is the input and stdout the
+/// output, as bytes. With `--json`, prints one object: function, lease, input_bytes, output_bytes, output_base64
+/// (null with `--output`), invocations, cold_us {total, acquire, attach, load, connect, open}, call_ns {min, p50,
 /// p99, max}, usage {allocated_ns, hot_ns, compute_ns, invocations}.
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// A shared library (`cc -shared -fPIC`)
     #[arg(value_name = "LIB.so")]
     library: PathBuf,
-    /// The exported function to call; `hotlease functions LIB.so` lists them
+    /// Exported function to call; `hotlease functions LIB.so` lists them
     function: String,
     /// Read the input from a file instead of stdin
     #[arg(long, short, value_name = "FILE")]
@@ -40,7 +40,7 @@ pub(crate) struct RunArgs {
     /// Write the output to a file instead of stdout
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Slots (threads on cores of their own) of the worker
+    /// Slots (threads on cores of their own) of each worker
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: u16,
     /// Worker processes
@@ -49,23 +49,24 @@ pub(crate) struct RunArgs {
     /// GPUs of each worker; functions find their numbers in $HOTLEASE_GPUS
     #[arg(long, value_name = "N", default_value_t = 0)]
     gpus: u16,
-    /// Let the workers be on several agents, if at least so many of them are found [default: all on one agent]
+    /// Allow workers on several agents, if at least LEAST workers are found [default: all on one agent]
     #[arg(long, value_name = "LEAST")]
     spread: Option<u16>,
-    /// Ask agents for the lease without the manager, where they are started with `--direct`
+    /// Request the lease from agents without the manager; the agents must run with `--direct`
     #[arg(long, conflicts_with = "spread")]
     direct: bool,
-    /// Wait so long for a lease where there is no room or the manager is away, such as 30s [default: try once]
+    /// Wait at most this time for a lease if there is no room or the manager is away, such as 30s [default: try
+    /// once]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     wait: Option<Duration>,
-    /// Time that each call has, such as 100ms or 1s (bare: milliseconds); then it is cancelled [default: no
+    /// Longest time of each call, such as 100ms or 1s (bare: milliseconds); then the call is cancelled [default: no
     /// limit]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time)]
     timeout: Option<Duration>,
-    /// Output bytes that the function may write, such as 4096 or 10M
+    /// Most output bytes of a call, such as 4096 or 10M
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = quantity::parse_bytes)]
     output_bytes: usize,
-    /// Call it this often with the same input, spread over the slots; one call's output is written
+    /// Number of calls with the same input, spread over the slots; the output of one call is written
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     repeat: u64,
     /// How slots wait for the next call
@@ -74,30 +75,32 @@ pub(crate) struct RunArgs {
     /// Share cores with other leases: slots sleep between calls, and take turns
     #[arg(long, conflicts_with = "polling")]
     shared: bool,
-    /// What the function is isolated by: process, namespace, container or microvm [default: the site's]
+    /// Isolation of the function: process, namespace, container or microvm [default: the site's]
     #[arg(long, value_name = "KIND", default_value = "", hide_default_value = true)]
     sandbox: String,
-    /// Directory of the node that the function sees: PATH[:INSIDE][:rw], as far as its site grants it; may be given more than once
+    /// Directory of the node that the function sees: PATH[:INSIDE][:rw], if its site grants it; may be given more
+    /// than once
     #[arg(long = "mount", value_name = "MOUNT")]
     mounts: Vec<Directory>,
-    /// Object storage that the function reaches, with keys of its own: s3://BUCKET[/PREFIX][:ro|:rw], as far as its site grants it; may be
-    /// given more than once
+    /// Object storage that the function may use, with keys of its own: s3://BUCKET[/PREFIX][:ro|:rw], if its site
+    /// grants it; may be given more than once
     #[arg(long = "storage", value_name = "PLACE")]
     storage: Vec<Place>,
-    /// Let the function use the node's network, where its site grants that
+    /// Let the function use the node's network, if its site grants that
     #[arg(long)]
     network: bool,
-    /// Restore what functions have left behind under this name, and keep it for the next lease of that name (HOTLEASE_STATE_SAVE)
+    /// Restore the state that functions saved under this name, and keep it for the next lease with that name
+    /// (HOTLEASE_STATE_SAVE)
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     state: String,
-    /// Tell on stderr what it took and what it used
+    /// Print durations and usage on stderr
     #[arg(long, short)]
     verbose: bool,
     #[command(flatten)]
     site: SiteArgs,
 }
 
-/// [`Polling`], on the command line.
+/// [`Polling`] as a command-line value.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum PollingArg {
     /// Poll while calls keep coming, then sleep
@@ -131,7 +134,7 @@ struct Ran {
     usage: UsageRow,
 }
 
-/// Where the time until the first call went, microseconds.
+/// Durations of the steps until the first call, microseconds.
 #[derive(Serialize)]
 struct Cold {
     total: u64,
@@ -142,7 +145,7 @@ struct Cold {
     open: u64,
 }
 
-/// How long the calls took, nanoseconds.
+/// Durations of the calls, nanoseconds.
 #[derive(Serialize)]
 struct Calls {
     min: u64,
@@ -235,7 +238,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
         },
         timeout: args.timeout,
         patience: args.wait.unwrap_or_default(),
-        // One call at a time on each slot: few entries, and large enough that most data stays in them.
+        // One call at a time on each slot: few entries, and large enough that most data fits in them.
         depth: 2,
         manager: args.site.manager.clone().filter(|manager| !manager.is_empty()),
         identity: args.site.identity.clone(),
@@ -247,7 +250,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
     }
 }
 
-/// To stderr: stdout is the function's.
+/// Prints to stderr, because stdout is the function's.
 fn tell(ran: &Ran) {
     let ns = quantity::nanoseconds;
     eprintln!(
@@ -284,21 +287,21 @@ fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
     Ok(input)
 }
 
-/// Longest call that is told apart from longer ones: an hour.
+/// Longest duration that is recorded exactly, nanoseconds: an hour.
 const CALL_NS_MAX: u64 = 3_600_000_000_000;
 
-/// What the calls gave.
+/// Output and durations of the calls.
 struct Done {
     output: Vec<u8>,
-    /// Bytes of it that the last call wrote.
+    /// Bytes of `output` that the last call wrote.
     length: usize,
     times: Histogram<u64>,
 }
 
-/// Memory for an output of the size that was asked for.
+/// Zeroed memory for an output of the requested size.
 fn room(bytes: usize) -> anyhow::Result<Vec<u8>> {
-    // Whether it can be had is asked first: the allocator's zeroed memory is not touched before it is used,
-    // but not getting it would end the process.
+    // Tries the reservation first: `vec!` gets zeroed memory that is not touched before use, but a failure there
+    // would end the process.
     let probe = Vec::<u8>::new().try_reserve_exact(bytes);
     probe.with_context(|| {
         let bytes = quantity::bytes(bytes as u64);
@@ -307,7 +310,7 @@ fn room(bytes: usize) -> anyhow::Result<Vec<u8>> {
     Ok(vec![0; bytes])
 }
 
-/// A slot is kept busy by a thread of its own; the first error stops all.
+/// Calls the function. Each slot is kept busy by a thread of its own; the first error stops all.
 fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Done> {
     let slots = u64::from(args.slots) * u64::from(args.workers);
     let left = AtomicU64::new(args.repeat);
@@ -340,7 +343,7 @@ fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Don
             let done = done?;
             match &mut all {
                 Some(all) => all.times.add(&done.times)?,
-                // One that came too late to get a call has no output.
+                // A thread that got no call has no output.
                 None if done.times.is_empty() => {}
                 None => all = Some(done),
             }

@@ -1,4 +1,4 @@
-//! `hotlease sandbox`
+//! `hotlease sandbox`: tests of the isolation of functions.
 
 mod hand_over;
 mod judging;
@@ -12,7 +12,7 @@ mod trial;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 
-/// What isolates functions from the machine and from each other
+/// Test how functions are isolated from the host and from each other
 #[derive(Debug, Args)]
 pub(crate) struct SandboxArgs {
     #[command(subcommand)]

@@ -1,4 +1,4 @@
-//! `hotlease state`
+//! `hotlease state`: saved states of workers.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -9,7 +9,7 @@ use nix::unistd::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// States of workers that were saved, and that no lease has restored yet
+/// Manage saved states of workers that no lease has restored yet
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
     #[command(subcommand)]
@@ -22,27 +22,27 @@ enum StateCommand {
     Rm(RmArgs),
 }
 
-/// List the states in a swap directory that the agents of this user have saved
+/// List the states in a swap directory that agents of this user have saved
 ///
-/// With `--json`, an object for each: tenant, name, bytes (of the file), age_seconds, host (that it was saved on), path, error (why it is
-/// not restored, else null).
+/// With `--json`, prints an object for each state: tenant, name, bytes (of the file), age_seconds, host (that it
+/// was saved on), path, error (why it cannot be restored, else null).
 #[derive(Debug, Args)]
 struct LsArgs {
-    /// As agents have it: `--swap-directory`
+    /// Directory, as in the agents' `--swap-directory`
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
 
-/// Remove a state: the next lease of that name begins without one
+/// Remove a state, so that the next lease with its name begins without one
 #[derive(Debug, Args)]
 struct RmArgs {
-    /// As agents have it: `--swap-directory`
+    /// Directory, as in the agents' `--swap-directory`
     #[arg(value_name = "DIR")]
     directory: PathBuf,
-    /// What leases call it
+    /// Name of the state in leases
     #[arg(value_name = "NAME")]
     name: String,
-    /// Whose it is [default: this user, as `uid:N`]
+    /// Tenant of the state [default: this user, as `uid:N`]
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! `hotlease top`
+//! `hotlease top`: activity of workers.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -11,27 +11,28 @@ use std::collections::HashMap;
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Erases a terminal, and goes to its upper left corner.
+/// Clears a terminal, and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
-/// Show what workers of leases do, again and again
+/// Show the activity of leases' workers, repeatedly
 ///
-/// Busy is the part of the time since the last look that a worker spent in functions; agents count at the end of a call,
-/// so that a long one counts when it is over. With `--json`, an object for each worker and look: agent, lease, index, pid,
-/// state, calls_per_second and busy (0 to 1; both null at the first look), rss_bytes, invocations.
+/// Busy is the part of the time since the last look that a worker spent in functions. Agents count at the end of a
+/// call, so a long call counts when it is over. With `--json`, prints an object for each worker and look: agent,
+/// lease, index, pid, state, calls_per_second and busy (0 to 1; both null at the first look), rss_bytes,
+/// invocations.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
-    /// Looks, after which it ends; 0: it goes on until Ctrl-C
+    /// Number of looks; 0: go on until Ctrl-C
     #[arg(long, value_name = "N", default_value_t = 0)]
     count: u64,
     #[command(flatten)]
     site: SiteArgs,
 }
 
-/// Which worker: agent, lease, its number there, and its epoch.
+/// Key of a worker: agent, lease, number in the lease, epoch.
 type Which = (String, String, u32, u32);
 
 /// Invocations, and nanoseconds in functions.
@@ -85,7 +86,7 @@ fn used(worker: &WorkerInfo) -> (Which, Used) {
     (which, (usage.invocations, usage.compute_ns))
 }
 
-/// What each did since it was looked at last.
+/// Activity of each worker since the last look.
 fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration) -> Vec<Row> {
     let row = |worker: &WorkerInfo| {
         let (which, (invocations, compute_ns)) = used(worker);
@@ -93,7 +94,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration
             let seconds = between.as_secs_f64().max(1e-9);
             let calls = invocations.saturating_sub(*calls) as f64 / seconds;
             let busy = compute_ns.saturating_sub(*ns) as f64 / 1e9 / seconds;
-            // A call that began before the last look counts in this one.
+            // A call that began before the last look counts completely in this one.
             (calls, busy.min(1.0))
         });
         Row {
@@ -109,7 +110,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration
         }
     };
     let mut rows: Vec<Row> = workers.iter().map(row).collect();
-    // The busiest first; those that nothing is known of last.
+    // The busiest first; workers without an earlier look last.
     rows.sort_by(|a, b| b.busy.unwrap_or(-1.0).total_cmp(&a.busy.unwrap_or(-1.0)));
     rows
 }

@@ -1,4 +1,4 @@
-//! `hotlease up`
+//! `hotlease up`: manager and agent in one process.
 
 mod detach;
 pub(crate) mod lock;
@@ -19,11 +19,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Start the platform on this machine: manager and agent in one process
+/// Start the platform on this host: manager and agent in one process
 ///
-/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (with --drain-within after a while), SIGUSR1
-/// or `hotlease down`: leases end, no process and no socket stays. With `--json`, an object when it serves: pid, version, runtime_dir,
-/// agent, cores, pool (workers that wait there so far), log (or null).
+/// Needs no root and no configuration. Stops on Ctrl-C, SIGTERM (after a while if --drain-within is given), SIGUSR1
+/// or `hotlease down`: leases end, and no process and no socket remains. With `--json`, prints an object when it
+/// serves: pid, version, runtime_dir, agent, cores, pool (number of waiting workers so far), log (or null).
 #[derive(Debug, Args)]
 pub(crate) struct UpArgs {
     /// Go to the background once it serves
@@ -33,21 +33,21 @@ pub(crate) struct UpArgs {
     offer: Offer,
     #[command(flatten)]
     ledger: LedgerArgs,
-    /// How long leases may go on after SIGTERM, as with `hotlease agent` [default: they end at once: they are
-    /// your own]
+    /// How long leases may go on after SIGTERM, as for `hotlease agent` [default: they end at once, because they
+    /// are your own]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_notice)]
     drain_within: Option<Duration>,
-    /// How `--detach` starts its other self
+    /// Marks the background process of `--detach`
     #[arg(long, hide = true, conflicts_with = "detach")]
     background: bool,
 }
 
-/// How long the agent may take to register after both daemons have started.
+/// Longest time for the agent to register after both daemons have started.
 const REGISTER_WITHIN: Duration = Duration::from_secs(10);
-/// Threads of the daemons; they do nothing for invocations, so a few are enough for any number of cores.
+/// Threads of the daemons. They do nothing for invocations, so a few suffice for any number of cores.
 const DAEMON_THREADS: usize = 2;
 
-/// What is up.
+/// Description of the running platform.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Summary {
     pid: u32,
@@ -101,7 +101,7 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
         });
     }
     let ready = |summary: Summary| {
-        // Nobody may be reading any more (`hotlease up | head -1`); that is no reason to stop.
+        // The reader may be gone (`hotlease up | head -1`), which is no reason to stop.
         let shown = output
             .answer(&summary, || summary.text())
             .and_then(|()| output.flush());
@@ -113,7 +113,7 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
     run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
 }
 
-/// Both daemons, to the last socket; `ready` is called when leases can be granted.
+/// Runs both daemons until their last socket is closed; calls `ready` when leases can be granted.
 fn run(
     _held: UpLock,
     dir: &RuntimeDir,
@@ -124,7 +124,7 @@ fn run(
 ) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
     let result = runtime.block_on(serve(dir, offer, ledger, drain_within, ready));
-    // Nothing of value is left on it, and a thread that hangs must not keep the process.
+    // All important work is done, and a hanging thread must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }

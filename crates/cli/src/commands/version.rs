@@ -1,4 +1,4 @@
-//! `hotlease version`
+//! `hotlease version`: versions of this program and of the running platform.
 
 use crate::exit::CommandError;
 use crate::output::Output;
@@ -42,7 +42,7 @@ pub(crate) fn carry_out(_: VersionArgs, output: &mut Output) -> anyhow::Result<(
     })
 }
 
-/// The running platform's version, if one runs.
+/// Version of the running platform, if there is one.
 fn running() -> anyhow::Result<Option<String>> {
     let connected = RuntimeDir::resolve()
         .map_err(Into::into)

@@ -1,4 +1,4 @@
-//! The agent's daemon towards its manager.
+//! An agent's daemon: its membership at the manager.
 
 use super::{AgentNode, Died, Process, id};
 use crate::message::{Message, Request, Response};
@@ -13,7 +13,7 @@ use rand::RngExt;
 use std::time::Duration;
 
 impl AgentNode {
-    /// A step of the membership, and what it wants done.
+    /// Makes a step of the membership and carries out its actions.
     pub(super) fn belong(&mut self, event: MembershipEvent, site: &mut Site) -> Result<(), Died> {
         let Some(process) = self.process.as_mut() else {
             return Ok(());
@@ -160,7 +160,7 @@ impl Process {
     }
 }
 
-/// What the journal keeps of a lease that goes on: should this run of the agent end, its last total.
+/// Journal record of a running lease: its last total, if this run of the agent ends now.
 fn snapshot(lease: &LeaseReport) -> FinalTotal {
     FinalTotal {
         boot: lease.boot,

@@ -1,4 +1,4 @@
-//! The agent's daemon and orders of operators.
+//! An agent's daemon: orders of operators.
 
 use super::{AgentNode, Died};
 use crate::message::{Ordered, Response};
@@ -7,7 +7,7 @@ use hotlease_lease::agent::{Event, Offer};
 use hotlease_wire::Refusal;
 
 impl AgentNode {
-    /// Does what an operator wants of the node, as the real one does.
+    /// Carries out an operator's order as the real agent does.
     pub(super) fn order(&mut self, ordered: Ordered, site: &mut Site) -> Result<Response, Died> {
         let number = self.number;
         let Some(process) = self.process.as_mut() else {

@@ -1,4 +1,4 @@
-//! The agent's daemon towards those who want leases and those who have them.
+//! An agent's daemon: grants, and the sessions of clients that hold leases.
 
 use super::{AgentNode, Died, tell};
 use crate::message::{Ask, Grant, Session, Tell, Wanted};
@@ -101,7 +101,7 @@ impl AgentNode {
         Ok(refusal.map_or(Ok(()), Err))
     }
 
-    /// A client says something in its session.
+    /// Handles a message of a client in its session.
     pub(super) fn asked(&mut self, session: Session, ask: Ask, site: &mut Site) -> Result<(), Died> {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
@@ -135,7 +135,7 @@ impl AgentNode {
             }
             (Ask::Release, Some((_, lease))) => {
                 let reason = EndReason::Released;
-                // Its end is told as an event.
+                // The client is told by the event of the lease's end.
                 self.step(Event::End { lease, reason }, site)?;
             }
         }
@@ -147,7 +147,7 @@ impl AgentNode {
         let Some(process) = self.process.as_mut() else {
             return Err(Died);
         };
-        // What the token's opening checks.
+        // The real agent checks this when it opens the token.
         if grant.boot != process.boot {
             tell(site, node, session, Tell::Closed);
             return Ok(());
@@ -173,7 +173,7 @@ impl AgentNode {
         Ok(())
     }
 
-    /// A step that pushes a lease's expiry, held against what the expiry truly was.
+    /// Makes a step that extends a lease's expiry, and checks that the lease had not expired.
     pub(super) fn renew(
         &mut self,
         event: Event,
@@ -202,7 +202,7 @@ impl AgentNode {
         Ok(Some(ttl))
     }
 
-    /// Introduces clients to workers that are up by now, or gone.
+    /// Introduces clients to workers that are up or gone by now.
     pub(super) fn connect_waiting(&mut self, site: &mut Site) {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {

@@ -1,4 +1,4 @@
-//! The client on its way to a lease.
+//! A client that acquires a lease.
 
 use super::{ACQUIRE_LIMIT, Failed, GRANT_LIMIT, Process};
 use crate::hold::Hold;
@@ -22,7 +22,7 @@ impl Process {
         let patience = Patience(plan.patience.max(if site.is_faulty() {
             Duration::ZERO
         } else {
-            // What is asked for afterwards must be got: everybody else gives back what is idle.
+            // Without faults, the request must succeed in the end, because all other clients release idle leases.
             Duration::from_secs(25)
         }));
         let seed = site.random.random();
@@ -30,7 +30,7 @@ impl Process {
         self.acquire(node, AcquisitionEvent::Tick, site);
     }
 
-    /// A step of the acquisition, and what it wants done.
+    /// Makes a step of the acquisition and carries out its action.
     pub(super) fn acquire(&mut self, node: Node, event: AcquisitionEvent, site: &mut Site) {
         let now = self.now(site);
         let Some(acquisition) = &mut self.acquisition else {

@@ -1,4 +1,4 @@
-//! The client's invocations: sent, answered, failed, and sent again.
+//! Invocations of a client: sent, answered, failed, and sent again.
 
 use super::{DEPTH, Failed, Process, SLACK};
 use crate::hold::{Held, Hold};
@@ -34,7 +34,7 @@ impl Process {
         self.work(node, site);
     }
 
-    /// It goes to another slot, or all that waits does so for a while.
+    /// Sends a refused task to another slot, or pauses all waiting tasks for a while.
     fn redirect(&mut self, node: Node, task: usize, workers: usize, site: &mut Site) {
         let now = self.now(site);
         let Some(kept) = self.tasks.get_mut(&task) else {
@@ -49,7 +49,7 @@ impl Process {
         }
     }
 
-    /// A worker is gone with these invocations, the oldest first.
+    /// Fails the invocations that a lost worker has not answered, the oldest first.
     pub(super) fn unanswered(
         &mut self,
         node: Node,
@@ -75,7 +75,7 @@ impl Process {
         self.work(node, site);
     }
 
-    /// The lease is over, or must be taken for lost: its invocations fail, or move to another one.
+    /// Gives up a lease that is over or must be considered lost; its invocations fail, or move to another one.
     pub(super) fn lost(&mut self, node: Node, mut held: Held, site: &mut Site) {
         site.note(node, || format!("has lost lease {}", held.grant.lease));
         self.say(node, held.grant.agent, held.session, Ask::Close, site);
@@ -87,7 +87,7 @@ impl Process {
         self.work(node, site);
     }
 
-    /// An invocation failed: it is submitted again, or its future resolves.
+    /// Submits a failed invocation again, or resolves its future.
     pub(super) fn fail(&mut self, node: Node, task: usize, failed: Failed, site: &mut Site) {
         let Some(kept) = self.tasks.get_mut(&task) else {
             return;

@@ -1,8 +1,8 @@
-//! `hotlease bench scaling`: many workers at once, each called by a thread of its own.
+//! `hotlease bench scaling`: many workers at the same time, each called by a thread of its own.
 //!
-//! What should stay flat is the round trip: nothing of a call passes through anything that clients share,
-//! until cores, memory or the link are full. Beside each number of workers stands the first of them called
-//! alone, in blocks that alternate, because the same cores are near one moment and far the next.
+//! The round trip should stay constant: clients share nothing on the path of a call, until cores, memory or the
+//! link are full. The baseline of each number of workers is the first of them called alone, in blocks that
+//! alternate, because virtual cores are near each other at one time and far at another.
 //!
 //! * [`team`] — the leases of one number of workers, and a block of calls by all of them.
 
@@ -24,20 +24,20 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use team::{Payload, Team};
 
-/// Round trips of an echo on several workers at once, beside one of them called alone in the same run.
-/// Payloads that fit into the ring are copied, larger ones are registered buffers in and out. Numbers of
-/// workers that the platform has no cores for are left out, which is said.
+/// Measure round trips of an echo on several workers at the same time, next to one of them called alone in the same
+/// run. Payloads that fit into the ring are copied; larger ones are registered buffers in and out. Numbers of
+/// workers for which the platform has too few cores are left out with a warning
 #[derive(Debug, Args)]
 pub(super) struct ScalingArgs {
     #[command(flatten)]
     over: fabric::TransportArgs,
-    /// How many workers, each with a client's thread of its own
+    /// Numbers of workers, each with a client's thread of its own
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16], value_parser = clap::value_parser!(u16).range(1..=1024))]
     workers: Vec<u16>,
     /// Payload sizes, bytes
     #[arg(long, value_delimiter = ',', default_values_t = [1 << 10, 1 << 20], value_parser = size)]
     sizes: Vec<usize>,
-    /// Calls of each worker; fewer where they would move more than 2 GiB
+    /// Calls of each worker; fewer if they would move more than 2 GiB
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     samples: u32,
     /// Seconds for each number of workers and size, after which no further calls begin
@@ -47,10 +47,10 @@ pub(super) struct ScalingArgs {
 
 const SIZE_MAX: usize = 64 << 20;
 const BYTES_MAX: usize = 2 << 30;
-/// Calls in a row, of as many bytes at most.
+/// Calls in a row, and the most bytes that they may move.
 const BLOCK: usize = 200;
 const BLOCK_BYTES: usize = 8 << 20;
-/// Flat: no more than this multiple of one worker called alone.
+/// Promised maximum, as a multiple of one worker called alone.
 const FLAT: f64 = 1.10;
 
 fn size(text: &str) -> Result<usize, String> {
@@ -73,7 +73,7 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Resu
     output.flush()
 }
 
-/// As JSON, each record is printed at once: with many workers the next one takes long.
+/// Measures one transport. For JSON, prints each record at once, because the next one takes long with many workers.
 fn over(
     host: &Host,
     transport: &str,
@@ -105,7 +105,7 @@ fn over(
     Ok(records)
 }
 
-/// Whether there are too few cores for so many workers, which is no fault.
+/// The refusal, if there are too few cores for this number of workers, which is no error.
 fn lacking(error: &anyhow::Error) -> Option<&Refusal> {
     match error.downcast_ref() {
         Some(Error::Refused(refusal @ Refusal::NoCapacity { .. })) => Some(refusal),
@@ -113,7 +113,7 @@ fn lacking(error: &anyhow::Error) -> Option<&Refusal> {
     }
 }
 
-/// How many calls each worker gets in all, and in a block.
+/// Calls of each worker: in all, and in a block.
 fn counts(size: usize, samples: usize) -> (usize, usize) {
     let calls = samples.min(BYTES_MAX / size).max(1);
     (calls, (BLOCK_BYTES / size).clamp(1, BLOCK).min(calls))
@@ -142,7 +142,7 @@ fn by_size(team: &Team, size: usize, args: &ScalingArgs) -> anyhow::Result<Recor
     record(team, size, Payload::is_copied(size), &pair, rates)
 }
 
-/// Calls per second.
+/// Calls per second, of one worker alone and of all together.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     alone: f64,
@@ -169,7 +169,7 @@ fn record(team: &Team, size: usize, copied: bool, pair: &Pair, rates: Rates) -> 
         "slot_cores": team.slot_cores(),
         "calls_per_second": rates.together.round(),
         "calls_per_second_alone": rates.alone.round(),
-        // There and back.
+        // Counts the bytes of both directions.
         "bytes_per_second": (rates.together * 2.0 * size as f64).round(),
         "speedup": round(rates.together / rates.alone.max(f64::MIN_POSITIVE)),
     };
@@ -179,8 +179,8 @@ fn record(team: &Team, size: usize, copied: bool, pair: &Pair, rates: Rates) -> 
     Ok(record)
 }
 
-/// Nothing was promised for cores that are shared; and whether large payloads fill memory or the link is not
-/// known here.
+/// Target of a record. There is none for shared cores, and none for large payloads, because this benchmark cannot
+/// tell whether they fill memory or the link.
 fn target(cores_each: bool, copied: bool, workers: usize, size: usize, ratio: f64) -> Option<Target> {
     let what = format!("{workers} workers, {size} B: median as a multiple of one alone");
     (cores_each && copied && workers > 1).then(|| Target::at_most(what, ratio, FLAT))

@@ -1,4 +1,4 @@
-//! Workers and the clients that call them at once: a lease and a thread for each.
+//! Workers and the clients that call them at the same time: a lease and a thread for each worker.
 
 use super::super::fabric::lease;
 use super::super::host::Host;
@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// Calls at the start of a block that are not counted.
+/// Unmeasured calls at the start of a block.
 const WARM_UP: usize = 20;
 
-/// See the module.
+/// Workers and their clients.
 pub(super) struct Team {
     members: Vec<Member>,
     clock: Clock,
@@ -26,28 +26,28 @@ pub(super) struct Team {
 struct Member {
     invoker: Invoker,
     echo: Function,
-    /// Where the slot is pinned.
+    /// Core that the slot is pinned to.
     slot: Option<usize>,
-    /// Where the client's thread is pinned, if there is a core for it.
+    /// Core that the client's thread is pinned to, if there is one for it.
     client: Option<usize>,
 }
 
-/// What one client sends, and where it gets it back.
+/// Data that one client sends, and memory for the returned data.
 pub(super) enum Payload {
     Copied { input: Vec<u8>, output: Vec<u8> },
     Registered { input: Buffer<u8>, output: Buffer<u8> },
 }
 
-/// Calls that were made at once.
+/// Calls of all clients in one block.
 pub(super) struct Round {
     pub(super) times: Block,
-    /// Of all clients together.
+    /// Calls per second of all clients together.
     pub(super) per_second: f64,
 }
 
 impl Team {
-    /// Leases so many workers. Where each slot and each client can have a core, they poll on it; otherwise
-    /// both give way after a while, as by default.
+    /// Leases this number of workers. If there is a core for each slot and each client, all of them poll; otherwise
+    /// both sides stop polling after a while, which is the default.
     pub(super) fn gather(host: &Host, transport: &str, workers: u16) -> anyhow::Result<Self> {
         let mine = allowed();
         let workers = usize::from(workers);
@@ -61,7 +61,7 @@ impl Team {
             match lease(host, transport, options).and_then(Member::new) {
                 Ok(member) => members.push(member),
                 Err(error) => {
-                    // Those before it must not be missing from what is tried next.
+                    // Leases left open would take cores from the next attempt.
                     members.into_iter().try_for_each(Member::dismiss)?;
                     return Err(error);
                 }
@@ -89,7 +89,7 @@ impl Team {
         self.members.len()
     }
 
-    /// Whether no two of clients and slots share a core.
+    /// Whether each client and each slot has a core of its own.
     pub(super) fn has_cores_each(&self) -> bool {
         self.cores_each
     }
@@ -102,7 +102,7 @@ impl Team {
         self.members.iter().map(|member| member.slot).collect()
     }
 
-    /// As it is called, the provider's name for a fabric.
+    /// Name of the transport; for a fabric, the provider's name.
     pub(super) fn transport(&self) -> &'static str {
         self.members
             .first()
@@ -117,7 +117,7 @@ impl Team {
         })
     }
 
-    /// One for each client.
+    /// Payloads, one for each client.
     pub(super) fn payloads(&self, size: usize) -> anyhow::Result<Vec<Payload>> {
         let members = self.members.iter();
         members
@@ -125,8 +125,8 @@ impl Team {
             .collect()
     }
 
-    /// `count` calls by as many clients as there are payloads, all at once: who is done goes on calling,
-    /// uncounted, until all are.
+    /// `count` calls by as many clients as there are payloads, all at the same time. A client that is done goes on
+    /// with unmeasured calls until all are done.
     pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<Round> {
         let gate = Gate::new(payloads.len());
         let parts = thread::scope(|scope| {
@@ -138,7 +138,7 @@ impl Team {
                     .spawn_scoped(scope, part);
                 thread.inspect_err(|_| gate.spoil())
             };
-            // All of them start before one is waited for.
+            // All of them start before the first is joined.
             let threads: Vec<_> = self.members.iter().zip(payloads).map(start).collect();
             let end = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
                 let thread = thread.context("cannot start a client's thread")?;
@@ -162,7 +162,7 @@ impl Team {
         })
     }
 
-    /// Gives the leases back.
+    /// Releases the leases.
     pub(super) fn dismiss(self) -> anyhow::Result<()> {
         self.members.into_iter().try_for_each(Member::dismiss)
     }
@@ -186,7 +186,7 @@ impl Member {
     }
 }
 
-/// What one client did of a block.
+/// Result of one client in a block.
 struct Part {
     times: Block,
     per_second: f64,
@@ -218,7 +218,7 @@ fn part(
     Ok(Part { times, per_second })
 }
 
-/// All parts, or why there are not all: not that of a client who only heard of another's failure.
+/// All parts, or the first cause of failure: not the error of a client that stopped because another one failed.
 fn first_cause(parts: Vec<anyhow::Result<Part>>) -> anyhow::Result<Vec<Part>> {
     let (mut whole, mut failures) = (Vec::new(), Vec::new());
     for part in parts {
@@ -238,7 +238,7 @@ fn first_cause(parts: Vec<anyhow::Result<Part>>) -> anyhow::Result<Vec<Part>> {
 }
 
 impl Payload {
-    /// Whether it travels in the ring, with its copies.
+    /// Whether a payload of this size travels in the ring, and is copied.
     pub(super) fn is_copied(size: usize) -> bool {
         size <= LeaseOptions::default().request_bytes as usize
     }
@@ -266,7 +266,7 @@ impl Payload {
         }
     }
 
-    /// Spoils the last result, so that the next one is seen to come.
+    /// Overwrites the last result, so that the next one is seen to arrive.
     fn forget(&mut self) {
         match self {
             Self::Copied { output, .. } => output.fill(0),
@@ -282,7 +282,7 @@ impl Payload {
     }
 }
 
-/// Where clients wait for each other, and see that one of them is gone.
+/// Barrier for clients, which also tells them that another client has failed.
 struct Gate {
     expected: usize,
     ready: AtomicUsize,
@@ -290,7 +290,7 @@ struct Gate {
     spoilt: AtomicBool,
 }
 
-/// Another client did not get as far.
+/// Another client failed before the barrier.
 #[derive(Debug, thiserror::Error)]
 #[error("another client failed")]
 struct Spoilt;
@@ -305,7 +305,7 @@ impl Gate {
         }
     }
 
-    /// Runs a client's part; nobody waits for it any more if it fails or panics.
+    /// Runs one client's part; if it fails or panics, the other clients stop waiting for it.
     fn watch<R>(&self, part: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
         struct Watched<'a>(&'a Gate, bool);
         impl Drop for Watched<'_> {
@@ -325,7 +325,7 @@ impl Gate {
         self.spoilt.store(true, Ordering::Release);
     }
 
-    /// Waits until all are here. Gives the core away meanwhile: others may need it to come.
+    /// Waits until all clients are here. Yields the core meanwhile, because other clients may need it.
     fn pass(&self) -> Result<(), Spoilt> {
         self.ready.fetch_add(1, Ordering::AcqRel);
         while self.ready.load(Ordering::Acquire) < self.expected {
@@ -341,7 +341,7 @@ impl Gate {
         self.done.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether nobody needs this client's load any more.
+    /// Whether this client may stop its calls: all clients are done, or one has failed.
     fn all_done(&self) -> bool {
         self.done.load(Ordering::Acquire) >= self.expected || self.spoilt.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! `hotlease admin key`
+//! `hotlease admin key`: keys for programs without a certificate.
 
 use crate::output::Align::Left;
 use crate::output::{Column, Output};
@@ -14,11 +14,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Keys with which programs without a certificate come in
+/// Manage keys, which identify programs without a certificate
 ///
-/// Who has a key is its tenant. A manager of another host takes them with `hotlease manager
-/// --without-certificate`. With `--json`, an object for each key: id, tenant, role, label, created_ms,
-/// expires_ms, revoked_ms, used_ms (0: never), state; `add` also file, or else secret.
+/// The bearer of a key acts for the key's tenant. A manager on another host accepts keys with `hotlease manager
+/// --without-certificate`. With `--json`, prints an object for each key: id, tenant, role, label, created_ms,
+/// expires_ms, revoked_ms, used_ms (0: never), state; `add` also prints file, or else secret.
 #[derive(Debug, Args)]
 pub(crate) struct KeyArgs {
     #[command(subcommand)]
@@ -27,31 +27,31 @@ pub(crate) struct KeyArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Make a key; its secret is shown this once
+    /// Make a key; its secret is shown only once
     Add(AddArgs),
     /// List keys, without their secrets
     List(ListArgs),
-    /// Make a key worthless
+    /// Make a key invalid
     Revoke(RevokeArgs),
-    /// Replace the key of the manager's session tokens; those that are out stay good until they expire
+    /// Replace the key of the manager's session tokens; issued tokens stay valid until they expire
     Rotate(RotateArgs),
 }
 
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// For whom it speaks; see `hotlease admin tenant`
+    /// Tenant that its bearer acts for; see `hotlease admin tenant`
     #[arg(long, value_name = "NAME")]
     tenant: String,
-    /// What its bearer may be: user, operator or hook
+    /// Role of its bearer: user, operator or hook
     #[arg(long, default_value = "user", value_parser = ["user", "operator", "hook"])]
     role: String,
-    /// A word for it, such as the machine that it is for
+    /// A note, such as the computer that it is for
     #[arg(long, default_value = "")]
     label: String,
-    /// How long it is good, such as 12h or 30d [default: until it is revoked]
+    /// How long it is valid, such as 12h or 30d [default: until it is revoked]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     expires: Option<Duration>,
-    /// A new file for it, which only you can read [default: print it]
+    /// A new file for the secret, readable by you only [default: print it]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct AddArgs {
 
 #[derive(Debug, Args)]
 struct ListArgs {
-    /// Of this tenant only
+    /// List keys of this tenant only
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
     #[command(flatten)]
@@ -69,7 +69,7 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 struct RevokeArgs {
-    /// The key's id
+    /// Id of the key
     id: String,
     #[command(flatten)]
     site: SiteArgs,
@@ -194,7 +194,7 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()
 
 fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
-    // Before the key is made: a secret that cannot be written is lost.
+    // Before the key is made: a secret that cannot be written would be lost.
     let file = args.out.as_ref().map(|path| {
         let opened = OpenOptions::new()
             .write(true)
@@ -208,13 +208,13 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
         tenant: args.tenant,
         role: args.role,
         label: args.label,
-        // 0 would be for ever.
+        // 0 would mean no expiry.
         lasts_ms: args.expires.map_or(0, |time| (time.as_millis() as u64).max(1)),
     };
     let made = platform.ask(async |client| client.add_key(request).await);
     let made = match (made, &args.out) {
         (Err(error), Some(path)) => {
-            // It is ours, and empty.
+            // The file is this process's own, and empty.
             let _ = fs::remove_file(path);
             return Err(error);
         }

@@ -1,4 +1,4 @@
-//! `hotlease admin node`: what an operator wants of nodes.
+//! `hotlease admin node`: an operator's orders to nodes.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -14,14 +14,14 @@ use serde::Serialize;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// Arguments of `hotlease admin node`.
 #[derive(Debug, Args)]
 pub(super) struct NodeArgs {
     #[command(subcommand)]
     command: NodeCommand,
 }
 
-/// NODE is the name of a host, or the id of its agent (`hotlease admin node list`).
+/// Commands for nodes. NODE is the name of a host, or the id of its agent (`hotlease admin node list`).
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
     List(ListArgs),
@@ -31,39 +31,39 @@ enum NodeCommand {
     Remove(RemoveArgs),
 }
 
-/// List nodes, and what is wanted of them
+/// List nodes, and the orders for them
 ///
-/// With `--json`, an object for each: host, agent, state (serving, draining, drained, standby, stopping;
-/// suspected, gone, away), cores, free_cores, gpus, free_gpus, memory_bytes, leases, drained (an operator wants it so),
-/// drain_left_ms, pending (an order that it has not carried out yet), endpoint.
+/// With `--json`, prints an object for each node: host, agent, state (serving, draining, drained, standby,
+/// stopping; suspected, gone, away), cores, free_cores, gpus, free_gpus, memory_bytes, leases, drained (an operator
+/// ordered it), drain_left_ms, pending (an order that is not carried out yet), endpoint.
 #[derive(Debug, Args)]
 struct ListArgs {
     #[command(flatten)]
     site: SiteArgs,
 }
 
-/// Which node, and whether to wait.
+/// The node of an order, and whether to wait for it.
 #[derive(Debug, Args)]
 struct Target {
     /// Name of its host, or id of its agent
     node: String,
     #[command(flatten)]
     site: SiteArgs,
-    /// Return when it is so, and say how long that took
+    /// Return when the order is carried out, and print how long that took
     #[arg(long)]
     wait: bool,
-    /// How long to wait at most, beyond the notice
+    /// Longest wait beyond the notice
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_time,
           requires = "wait")]
     timeout: Duration,
 }
 
-/// Offer a node's cores, all or some, and let it take leases
+/// Offer a node's cores, all or some, and let it grant leases
 ///
-/// More is offered at once. Where less is offered than before, free cores go first, and leases that hold the
-/// rest end within the notice. The offer stays when manager or agent are started again, until the next one.
-/// With `--json`: host, agent, done (false: the node is away, and told when it comes), and with --wait: state,
-/// took_ms.
+/// An enlarged offer takes effect at once. If the offer shrinks, free cores go first, and leases that hold the rest
+/// end within the notice. The offer stays when the manager or the agent restarts, until the next order. With
+/// `--json`: host, agent, done (false: the node is away and gets the order when it returns), and with --wait:
+/// state, took_ms.
 #[derive(Debug, Args)]
 struct AddArgs {
     #[command(flatten)]
@@ -71,32 +71,32 @@ struct AddArgs {
     /// Cores: `all`, `none` (standby), a count like `2`, or a list like `0,2-5`
     #[arg(long, default_value_t)]
     cores: CoreChoice,
-    /// Memory, like 64G [default: what its agent finds]
+    /// Memory, such as 64G [default: as its agent detects]
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes)]
     memory: Option<usize>,
-    /// GPUs: the first so many of the node's; leases that hold others end within the notice [default: what its agent
-    /// says]
+    /// GPUs: the first N of the node's; leases that hold others end within the notice [default: as its agent was
+    /// started]
     #[arg(long, value_name = "N")]
     gpus: Option<u32>,
-    /// Notice for leases that hold what is no longer offered
+    /// Notice for leases that hold resources that are no longer offered
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
     within: Duration,
 }
 
-/// Take no leases on a node, and end those that are there within a notice
+/// Grant no leases on a node, and end its leases within a notice
 ///
-/// A node that is away is drained when it comes back. A later drain may shorten the notice, not prolong it. With
-/// `--json` as `add`.
+/// A node that is away is drained when it returns. A later drain may shorten the notice, but not prolong it. With
+/// `--json`, prints the same fields as `add`.
 #[derive(Debug, Args)]
 struct DrainArgs {
     #[command(flatten)]
     target: Target,
-    /// Until when leases may go on; they end sooner where they are released
+    /// How long leases may go on; they end sooner if they are released
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
     within: Duration,
 }
 
-/// Let a drained node take leases again; `--json` as `add`
+/// Let a drained node grant leases again; with `--json`, prints the same fields as `add`
 #[derive(Debug, Args)]
 struct ResumeArgs {
     #[command(flatten)]
@@ -105,8 +105,8 @@ struct ResumeArgs {
 
 /// Take a node back at once
 ///
-/// Its leases end, functions that run are killed, their clients are told, their usage is recorded; its agent stays and
-/// offers nothing, until `add` or `resume`. With `--json` as `add`.
+/// Its leases end: running functions are killed, their clients are told, and their usage is recorded. Its agent
+/// stays and offers nothing until `add` or `resume`. With `--json`, prints the same fields as `add`.
 #[derive(Debug, Args)]
 struct RemoveArgs {
     #[command(flatten)]
@@ -162,7 +162,7 @@ struct Done {
     took_ms: Option<f64>,
 }
 
-/// How often a node that is waited for is looked at.
+/// Time between looks at the node while waiting.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(super) fn carry_out(args: NodeArgs, output: &mut Output) -> anyhow::Result<()> {

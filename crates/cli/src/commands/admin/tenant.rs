@@ -1,4 +1,4 @@
-//! `hotlease admin tenant`
+//! `hotlease admin tenant`: tenants, their members and quotas.
 
 use crate::output::Align::{Left, Right};
 use crate::output::{Column, Output};
@@ -10,12 +10,12 @@ use hotlease_wire::grpc::{ListTenantsRequest, PutTenantRequest, RemoveTenantRequ
 use serde::Serialize;
 use std::str::FromStr;
 
-/// Who may use the site, and how much of it
+/// Manage tenants, their members and quotas
 ///
-/// Members are users of the manager's machine and of a MUNGE cluster (uid:1000), tenants of certificates
-/// (cert:alice) and subjects of tokens (jwt:alice@example.org). With `--json`, an object for each tenant: name,
-/// enabled, role, quotas (cores, leases, memory_bytes, gpus, core_seconds, window_hours; null: no bound),
-/// members, and what it holds now: held_leases, held_cores, held_memory_bytes, held_gpus, used_core_seconds.
+/// Members are users of the manager's host and of a MUNGE cluster (uid:1000), tenants of certificates (cert:alice)
+/// and subjects of tokens (jwt:alice@example.org). With `--json`, prints an object for each tenant: name, enabled,
+/// role, quotas (cores, leases, memory_bytes, gpus, core_seconds, window_hours; null: no bound), members, and the
+/// current use: held_leases, held_cores, held_memory_bytes, held_gpus, used_core_seconds.
 #[derive(Debug, Args)]
 pub(crate) struct TenantArgs {
     #[command(subcommand)]
@@ -24,15 +24,15 @@ pub(crate) struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Name a tenant
+    /// Add a tenant
     Add(AddArgs),
-    /// Change a tenant; what is not said stays
+    /// Change a tenant; options that are left out stay as they are
     Set(SetArgs),
-    /// List tenants that were named
+    /// List the tenants that were added
     List(ListArgs),
-    /// Show one
+    /// Show one tenant
     Show(NameArgs),
-    /// Forget a tenant and its keys; its leases go on, its bills stay
+    /// Remove a tenant and its keys; its leases go on, its bills stay
     Remove(NameArgs),
 }
 
@@ -44,7 +44,7 @@ struct ListArgs {
 
 #[derive(Debug, Args)]
 struct NameArgs {
-    /// The tenant
+    /// Name of the tenant
     name: String,
     #[command(flatten)]
     site: SiteArgs,
@@ -77,28 +77,28 @@ fn bytes(text: &str) -> Result<Bound<u64>, String> {
 
 #[derive(Debug, Args)]
 struct QuotaArgs {
-    /// What its members are: user, operator or hook (the batch system's scripts)
+    /// Role of its members: user, operator or hook (the batch system's scripts)
     #[arg(long, value_parser = ["user", "operator", "hook"])]
     role: Option<String>,
-    /// Cores at a time, or none for no bound
+    /// Most cores at the same time, or none for no bound
     #[arg(long, value_name = "N")]
     cores: Option<Bound<u64>>,
-    /// Leases at a time
+    /// Most leases at the same time
     #[arg(long, value_name = "N")]
     leases: Option<Bound<u64>>,
-    /// Memory that its leases ask for at a time, such as 64G; leases must then ask for a bound
+    /// Most memory that its leases may request at the same time, such as 64G; each lease must then request a bound
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     memory: Option<Bound<u64>>,
-    /// GPUs at a time
+    /// Most GPUs at the same time
     #[arg(long, value_name = "N")]
     gpus: Option<Bound<u64>>,
-    /// Core-seconds held, by the ledger; who has used them gets no new lease
+    /// Most core-seconds by the ledger; a tenant that has used them gets no new lease
     #[arg(long, value_name = "N")]
     core_seconds: Option<Bound<u64>>,
-    /// Over how many hours, up to now, core-seconds are counted; none: since ever
+    /// Hours up to now over which core-seconds are counted; none: since the beginning
     #[arg(long, value_name = "N")]
     window_hours: Option<Bound<u32>>,
-    /// Who belongs to it: uid:N, cert:NAME or jwt:SUBJECT; may be given more than once
+    /// Member of the tenant: uid:N, cert:NAME or jwt:SUBJECT; may be given more than once
     #[arg(long = "member", value_name = "WHO")]
     members: Vec<String>,
     #[command(flatten)]
@@ -107,7 +107,7 @@ struct QuotaArgs {
 
 #[derive(Debug, Args)]
 struct AddArgs {
-    /// Its name, as in certificates; or uid:N for one user
+    /// Name of the tenant, as in certificates; or uid:N for one user
     name: String,
     #[command(flatten)]
     quota: QuotaArgs,
@@ -115,15 +115,15 @@ struct AddArgs {
 
 #[derive(Debug, Args)]
 struct SetArgs {
-    /// The tenant
+    /// Name of the tenant
     name: String,
-    /// Do nothing for it any more; leases that go on are not cut
+    /// Serve this tenant no longer; its running leases go on
     #[arg(long, conflicts_with = "enable")]
     disable: bool,
-    /// Serve it again
+    /// Serve this tenant again
     #[arg(long)]
     enable: bool,
-    /// Who does not belong to it any more; may be given more than once
+    /// Member to remove; may be given more than once
     #[arg(long = "without", value_name = "WHO")]
     without: Vec<String>,
     #[command(flatten)]
@@ -193,7 +193,7 @@ impl From<Tenant> for Row {
     }
 }
 
-/// `3 of 8`, or `3` where there is no bound.
+/// `3 of 8`, or `3` if there is no bound.
 fn of(held: u64, bound: Option<u64>) -> String {
     match bound {
         Some(bound) => format!("{held} of {bound}"),

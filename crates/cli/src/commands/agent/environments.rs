@@ -1,4 +1,4 @@
-//! The environments that an agent's leases may name.
+//! Environments that an agent's leases may name.
 
 use super::absolute;
 use crate::commands::env::{WayArg, cache_folder, own_store};
@@ -9,22 +9,22 @@ use hotlease_image::{Cache, CacheOptions};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The same places as of `hotlease env`.
+/// Arguments of environments; they name the same places as those of `hotlease env`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EnvironmentArgs {
-    /// A folder of packed environments (`hotlease env pack`) that leases may name, on a file system that all nodes see; more than
-    /// once: asked in this order
+    /// Folder of packed environments (`hotlease env pack`) that leases may name, on a file system that all nodes
+    /// see; several folders are searched in this order
     #[arg(long, value_name = "STORE", env = "HOTLEASE_ENV_STORE", value_delimiter = ':')]
     environments: Vec<PathBuf>,
-    /// Where this node keeps them, on a disk of its own [default: /var/cache/hotlease/environments for root, else
+    /// Cache of environments on a disk of this node [default: /var/cache/hotlease/environments for root, else
     /// hotlease/environments in XDG_CACHE_HOME or ~/.cache]
     #[arg(long, value_name = "DIR", env = "HOTLEASE_ENV_CACHE")]
     environment_cache: Option<PathBuf>,
-    /// How much it keeps; what was not used for longest goes first
+    /// Largest size of the cache; the least recently used environments are removed first
     #[arg(long, value_name = "BYTES", env = "HOTLEASE_ENV_CACHE_BYTES", default_value = "32G", value_parser = quantity::parse_bytes)]
     environment_cache_bytes: usize,
-    /// How those are mounted that tenants other than the agent's own user name; `any` and `kernel` let the kernel of a root agent
-    /// read what strangers have packed
+    /// How environments are mounted that tenants other than the agent's own user name; `any` and `kernel` let the
+    /// kernel of a root agent read images that other users have packed
     #[arg(long, value_name = "WAY", default_value = "fuse")]
     environment_mount: WayArg,
 }
@@ -38,7 +38,7 @@ impl EnvironmentArgs {
             .collect()
     }
 
-    /// As the agent is told.
+    /// Configuration of the agent.
     pub(super) fn config(&self) -> anyhow::Result<Environments> {
         let stores = self.stores();
         let cache = match stores.is_empty() {
@@ -53,7 +53,8 @@ impl EnvironmentArgs {
         })
     }
 
-    /// With the user's own store where none was named, unless that cannot be kept on this machine: nobody has asked for it.
+    /// Adds the user's own store if no store was named. Does nothing if this computer cannot keep a cache, because
+    /// the user did not ask for environments.
     pub(super) fn add_own(&mut self) {
         if !self.stores().is_empty() {
             return;
@@ -66,7 +67,7 @@ impl EnvironmentArgs {
         }
     }
 
-    /// As arguments for another process of this program.
+    /// Adds arguments for another process of this program.
     pub(super) fn add_to(&self, args: &mut Vec<OsString>) {
         for store in self.stores() {
             args.extend(["--environments".into(), store.into()]);

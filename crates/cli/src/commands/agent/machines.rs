@@ -1,4 +1,4 @@
-//! What an agent makes virtual machines of.
+//! Arguments of an agent's virtual machines.
 
 use super::absolute;
 use crate::quantity;
@@ -7,16 +7,17 @@ use hotlease_sandbox::Machine;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What virtual machines are made of.
+/// Kernel and memory of virtual machines.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub(crate) struct MachineArgs {
-    /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that reads files of its host]
+    /// Kernel of virtual machines, a file vmlinuz-VERSION [default: the newest in /boot that can read files of its
+    /// host]
     #[arg(long = "sandbox-kernel", value_name = "PATH")]
     kernel: Option<PathBuf>,
-    /// Memory of each virtual machine, of which 96 MiB are not its worker's; taken as it is used
+    /// Memory of each virtual machine, of which 96 MiB are not available to its worker; allocated as it is used
     #[arg(long = "sandbox-machine-memory", value_name = "SIZE", default_value = "1G", value_parser = quantity::parse_bytes)]
     memory: usize,
-    /// Make virtual machines without the processor's help: slow, and no boundary; to try things out
+    /// Make virtual machines without hardware support: slow, and no security boundary; for trials only
     #[arg(long = "sandbox-emulated")]
     emulated: bool,
 }
@@ -31,7 +32,7 @@ impl MachineArgs {
     }
 }
 
-/// How an agent is told on its command line.
+/// Arguments for another process of this program.
 pub(crate) fn machine_arguments(machine: &Machine) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = Vec::new();
     if let Some(kernel) = &machine.kernel {

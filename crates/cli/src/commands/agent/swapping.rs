@@ -1,4 +1,4 @@
-//! Where an agent saves states of workers, and when.
+//! Arguments of saving states of workers.
 
 use super::absolute;
 use crate::quantity;
@@ -8,33 +8,33 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Functions may leave something for the next lease.
+/// Arguments of swapping: functions may leave a state for the tenant's next lease.
 #[derive(Debug, Clone, Args)]
 pub(super) struct SwapArgs {
-    /// Save what functions leave in their worker, of leases that ask for it, in this directory, and restore it from there; on a file
-    /// system that the nodes share
+    /// Directory in which states are saved that functions leave in their worker, for leases that request it, and
+    /// from which they are restored; on a file system that the nodes share
     #[arg(long, value_name = "DIR")]
     swap_directory: Option<PathBuf>,
-    /// Swap out a worker with a state that has been idle for so long, such as 30s or 10min [default: only where memory is short, or the
-    /// node is given back]
+    /// Swap out a worker with a state after this idle time, such as 30s or 10min [default: only when memory is
+    /// short, or the node is given back]
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time, requires = "swap_directory")]
     swap_after: Option<Duration>,
-    /// How long a worker may take to save its state; 100 ms to 60 s
+    /// Longest time for a worker to save its state; 100 ms to 60 s
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time, default_value = "2s")]
     swap_limit: Duration,
-    /// Largest state
+    /// Largest size of one state
     #[arg(long, value_name = "BYTES", value_parser = quantity::parse_bytes, default_value = "1G")]
     swap_state_bytes: usize,
-    /// All states of one tenant
+    /// Largest size of all states of one tenant
     #[arg(long, value_name = "BYTES", value_parser = quantity::parse_bytes, default_value = "16G")]
     swap_tenant_bytes: usize,
-    /// How long a state is kept that nobody asks for
+    /// How long an unused state is kept
     #[arg(long, value_name = "TIME", value_parser = quantity::parse_time, default_value = "7d")]
     swap_keep: Duration,
 }
 
 impl SwapArgs {
-    /// As the agent is told.
+    /// Swapping options of the agent, if a directory is given.
     pub(super) fn options(&self) -> Option<SwapOptions> {
         let directory = self.swap_directory.as_deref()?;
         Some(SwapOptions {
@@ -47,7 +47,7 @@ impl SwapArgs {
         })
     }
 
-    /// As arguments for another process of this program.
+    /// Adds arguments for another process of this program.
     pub(super) fn add_to(&self, args: &mut Vec<OsString>) {
         let mut add = |name: &str, value: OsString| args.extend([name.into(), value]);
         let time = |time: Duration| OsString::from(format!("{}us", time.as_micros()));

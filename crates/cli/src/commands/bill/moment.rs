@@ -1,11 +1,11 @@
-//! A moment, as people write it.
+//! A point in time on the command line.
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 use time::format_description::well_known::Rfc3339;
 use time::{Date, OffsetDateTime, UtcOffset, macros::format_description};
 
-/// Milliseconds since 1970.
+/// A point in time, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Moment(u64);
 

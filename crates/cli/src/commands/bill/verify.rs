@@ -1,4 +1,4 @@
-//! `hotlease bill verify`
+//! `hotlease bill verify`: a check of the ledger.
 
 use crate::output::{Output, printable};
 use crate::platform::Platform;
@@ -12,21 +12,21 @@ use hotlease_wire::ids::AgentId;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Totals that are asked about at once.
+/// Most totals in one request.
 const BATCH: usize = 1024;
-/// Rows of functions in one question, those of its last total not counted.
+/// Function rows after which no further total is added to a request; the last total may exceed the number.
 const FUNCTIONS_BATCH: usize = 8192;
 
-/// Hold the ledger against its own rules, and against what agents wrote down
+/// Check the ledger against its own rules, and against the agents' journals
 ///
-/// Every total that an agent's journal still has is looked up: what was acknowledged must be in the ledger, and
-/// nobody may be billed for more than was measured. Journals of agents on other machines can be copied here
-/// and named with `--journal`. Exits with 1 if anything is wrong. With `--json`, one object: rows, journal
+/// Looks up every total that is still in an agent's journal: acknowledged usage must be in the ledger, and no
+/// tenant may be billed for more than was measured. Journals of agents on other computers can be copied to this one
+/// and named with `--journal`. Exits with 1 if anything is wrong. With `--json`, prints one object: rows, journal
 /// {files, agreeing, waiting, capped, damaged_bytes}, disputed, problems.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// A journal, or the folder with it; may be given more than once [default: this machine's agent's, if there
-    /// is one]
+    /// A journal, or its folder; may be given more than once [default: the journal of this computer's agent, if
+    /// there is one]
     #[arg(long = "journal", value_name = "PATH")]
     journals: Vec<PathBuf>,
     #[command(flatten)]
@@ -60,7 +60,7 @@ struct DisputedRow {
     invocations: u64,
 }
 
-/// `whole`: what it says of functions is the last word.
+/// Message of one total. `whole`: the journal is undamaged, so its usage by functions is complete and is included.
 fn total(
     agent: AgentId,
     (boot, lease): &Key,
@@ -90,14 +90,16 @@ fn total(
     }
 }
 
-/// All totals of a journal, and how much of it is damaged. What its agent is writing just now may be half there.
+/// All totals of a journal, and its damaged bytes. A record that the agent is writing at this moment may be
+/// incomplete.
 fn totals(path: &Path) -> anyhow::Result<(Vec<JournalTotal>, u64)> {
     let bytes = read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let (table, recovery) = Table::recover(&bytes);
     let Some(agent) = recovery.agent else {
         return Ok((Vec::new(), recovery.damaged_bytes));
     };
-    // Each total of a lease says all that the ones before it said; what its functions used is noted once.
+    // Each total of a lease includes all earlier totals, but the usage of each function is recorded only once, so
+    // damage may hide some of it.
     let whole = recovery.damaged_bytes == 0;
     let acknowledged = table
         .acknowledged()
@@ -108,7 +110,7 @@ fn totals(path: &Path) -> anyhow::Result<(Vec<JournalTotal>, u64)> {
     Ok((acknowledged.chain(waiting).collect(), recovery.damaged_bytes))
 }
 
-/// What fits into a question each.
+/// Divides totals into batches that fit into one request each.
 fn batches(mut told: &[JournalTotal]) -> impl Iterator<Item = &[JournalTotal]> {
     std::iter::from_fn(move || {
         let mut functions = 0;
@@ -191,7 +193,7 @@ pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result
         args.journals.into_iter().map(file).collect()
     };
     let mut verdict = Verdict::default();
-    // Before the ledger is looked at: what was acknowledged when it was written is in the ledger by then.
+    // Before the ledger is read: usage that was acknowledged when the journal was written is in the ledger by then.
     let mut told = Vec::new();
     for file in &files {
         anyhow::ensure!(file.exists(), "there is no journal at {}", file.display());

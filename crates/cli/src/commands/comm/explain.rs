@@ -1,4 +1,4 @@
-//! `hotlease comm explain`
+//! `hotlease comm explain`: the choice of an algorithm, and the steps of a rank.
 
 use super::given::{CollectiveArgs, FileArgs, TimesArgs, algorithm, time};
 use crate::exit::CommandError;
@@ -8,28 +8,29 @@ use hotlease_comm::model::{Candidate, candidates};
 use hotlease_comm::{Call, LinkKind, Question, Step};
 use serde::Serialize;
 
-/// Nobody reads more rounds than this.
+/// Most rounds that are shown.
 const ROUNDS_MAX: usize = 10_000;
 
-/// Show which algorithm a collective uses and why, what the others would take by the model, and what a rank does
+/// Show which algorithm a collective uses and why, the modelled times of all algorithms, and the steps of a rank
 ///
-/// With `--json`, an object: summary, rules (up to the one that is followed, and why the others are not), algorithms (algorithm,
-/// chosen, seconds, messages, writes, reads; or why it was not simulated), rank, element_bytes, rounds (transfers, which go on at the same
-/// time, and local, which follows on them), more (whether there are rounds after these 10,000).
+/// With `--json`, prints an object: summary, rules (up to the rule that applies, with the reasons why earlier ones
+/// do not), algorithms (algorithm, chosen, seconds, messages, writes, reads; or the reason why it was not
+/// simulated), rank, element_bytes, rounds (transfers, which run at the same time, and local, the steps after
+/// them), more (whether there are rounds after these 10,000).
 #[derive(Debug, Args)]
 pub(super) struct ExplainArgs {
     #[command(flatten)]
     collective: CollectiveArgs,
-    /// What they send over: shm, ofi, tcp, redis, s3 or dynamodb
+    /// Link between the ranks: shm, ofi, tcp, redis, s3 or dynamodb
     #[arg(long, default_value = "tcp")]
     link: LinkKind,
-    /// The node of each rank, such as 0,0,1,1: what is inside a node goes through its memory
+    /// Node of each rank, such as 0,0,1,1; messages inside a node go through its memory
     #[arg(long, value_delimiter = ',', conflicts_with = "ranks_per_node")]
     nodes: Option<Vec<u32>>,
-    /// So many ranks, one after the other, share a node
+    /// Number of consecutive ranks that share a node
     #[arg(long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..))]
     ranks_per_node: Option<u32>,
-    /// What this rank does, round by round; spans are in elements, of which the first line of it says the size
+    /// Show the steps of this rank, round by round; spans are in elements, whose size the first line says
     #[arg(long)]
     rank: Option<u32>,
     #[command(flatten)]
@@ -80,7 +81,7 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
     let per_node = |ranks: u32| (0..case.ranks).map(|rank| rank / ranks).collect();
     let nodes: Option<Vec<u32>> = args.nodes.clone().or(args.ranks_per_node.map(per_node));
     let scenario = case.scenario(nodes.as_deref());
-    // Says what makes no sense in the call, before the table is asked.
+    // Reports errors of the call itself before the table is consulted.
     let candidates = candidates(&scenario, args.link, &table, &prices)?;
     let explanation = table.explain(&Question::new(&scenario.call, scenario.element, args.link));
     let (mut rounds, mut more) = (Vec::new(), false);

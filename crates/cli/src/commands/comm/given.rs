@@ -1,4 +1,4 @@
-//! What `plan`, `explain` and `simulate` are asked about.
+//! Arguments shared by `plan`, `explain` and `simulate`.
 
 use crate::exit::CommandError;
 use crate::quantity;
@@ -11,13 +11,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// More than any of these files may have.
+/// Most bytes that are read of any of these files.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// The files of the model.
+/// Files of the model.
 #[derive(Debug, Args)]
 pub(super) struct FileArgs {
-    /// What links take and cost, a TOML file such as crates/comm/src/model/prices.toml, which is built in
+    /// Times and prices of links, a TOML file such as crates/comm/src/model/prices.toml, which is built in
     #[arg(
         long,
         value_name = "FILE",
@@ -25,7 +25,7 @@ pub(super) struct FileArgs {
         hide_env_values = true
     )]
     prices: Option<PathBuf>,
-    /// Which algorithm is used when, a TOML file such as crates/comm/src/choice/built_in.toml, which is built in
+    /// Rules for choosing algorithms, a TOML file such as crates/comm/src/choice/built_in.toml, which is built in
     #[arg(
         long,
         value_name = "FILE",
@@ -59,13 +59,13 @@ fn read<T>(path: &Path, parse: impl Fn(&str) -> Result<T, hotlease_comm::Error>)
     parse(&text).with_context(|| path.display().to_string())
 }
 
-/// Latency and bandwidth, where they have been measured.
+/// Measured latency and bandwidth, if given.
 #[derive(Debug, Args)]
 pub(super) struct TimesArgs {
-    /// What a message takes from one rank to another (alpha), such as 16us; else as the prices say
+    /// Time of a message from one rank to another (alpha), such as 16us [default: as in the prices]
     #[arg(long, value_parser = quantity::parse_time, requires = "bandwidth")]
     latency: Option<Duration>,
-    /// Bytes a second from one rank to another (1 / beta), such as 1G
+    /// Bytes per second from one rank to another (1 / beta), such as 1G
     #[arg(long, value_name = "SIZE", value_parser = quantity::parse_bytes, requires = "latency")]
     bandwidth: Option<usize>,
 }
@@ -91,16 +91,17 @@ impl TimesArgs {
 /// One collective.
 #[derive(Debug, Args)]
 pub(super) struct CollectiveArgs {
-    /// How many members take part
+    /// Number of members
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RANKS_MAX)))]
     ranks: u32,
-    /// What they do: barrier, broadcast, gather, scatter, allgather, reduce, allreduce, reduce_scatter, scan, exscan, alltoall...
+    /// Operation: barrier, broadcast, gather, scatter, allgather, reduce, allreduce, reduce_scatter, scan, exscan,
+    /// alltoall...
     #[arg(long = "op", value_name = "OPERATION")]
     operation: Operation,
-    /// What a broadcast, reduction or scan is of, or all blocks that one rank sends or gets together
+    /// Bytes of a broadcast, a reduction or a scan, or of all blocks together that one rank sends or receives
     #[arg(long, value_parser = quantity::parse_bytes)]
     size: Option<usize>,
-    /// Who is the root, where there is one
+    /// Root of the operation, if it has one
     #[arg(long, default_value_t = 0)]
     root: u32,
     /// The operator does not commute
@@ -139,12 +140,12 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Bytes of its elements.
+    /// Size of its elements, in bytes.
     pub(super) fn element(&self) -> usize {
         of_bytes(self.operation, self.root, self.ranks, self.size).1
     }
 
-    /// As rank 0 calls it.
+    /// The collective as rank 0 calls it.
     pub(super) fn scenario<'a>(&self, nodes: Option<&'a [u32]>) -> Scenario<'a> {
         let (collective, element) = of_bytes(self.operation, self.root, self.ranks, self.size);
         Scenario {
@@ -168,7 +169,7 @@ impl Case {
     }
 }
 
-/// An algorithm with what it is used with.
+/// Name of an algorithm with its segment size and its use of nodes.
 pub(super) fn algorithm(recipe: &Recipe, element: usize) -> String {
     let mut text = recipe.algorithm.to_string();
     if recipe.segment > 0 {
@@ -181,7 +182,7 @@ pub(super) fn algorithm(recipe: &Recipe, element: usize) -> String {
     text
 }
 
-/// Seconds, in words.
+/// A time with its unit, given in seconds.
 pub(super) fn time(seconds: f64) -> String {
     quantity::nanoseconds((seconds * 1e9).round() as u64)
 }

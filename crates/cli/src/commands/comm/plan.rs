@@ -1,4 +1,4 @@
-//! `hotlease comm plan`
+//! `hotlease comm plan`: time and cost of a collective on each link.
 
 use super::given::{CollectiveArgs, FileArgs, algorithm, time};
 use crate::exit::CommandError;
@@ -9,13 +9,14 @@ use hotlease_comm::model::{By, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice, LinkKind};
 use serde::Serialize;
 
-/// Show what a collective takes and costs on each link, by the model, and which link is the best
+/// Show the modelled time and cost of a collective on each link, and which link is the best
 ///
-/// Nothing is measured: times follow from the links' latencies and bandwidths and the algorithms that would be used, prices
-/// from these times, the functions' memory, the servers' hours and the requests. Where the figures come from stands in
-/// crates/comm/src/model/prices.toml; `--prices` takes others. Members that are given `auto:LINKS,op=...,size=...,by=...` choose what is
-/// chosen here with the same words. With `--json`, an object a link: link, algorithm, seconds,
-/// price, functions, servers, requests, currency (of one operation), messages, bytes, writes, reads, polls, chosen.
+/// Nothing is measured. Times follow from the links' latencies and bandwidths and from the algorithms that would be
+/// used; prices follow from these times, the functions' memory, the servers' hours and the requests.
+/// crates/comm/src/model/prices.toml names the sources of the figures; `--prices` reads others. Members with the
+/// link `auto:LINKS,op=...,size=...,by=...` make the same choice as this command with the same words. With
+/// `--json`, prints one object per link: link, algorithm, seconds, price, functions, servers, requests, currency
+/// (of one operation), messages, bytes, writes, reads, polls, chosen.
 #[derive(Debug, Args)]
 pub(super) struct PlanArgs {
     #[command(flatten)]
@@ -26,17 +27,18 @@ pub(super) struct PlanArgs {
     /// Choose by time, by price, or by their product
     #[arg(long, default_value = "price")]
     by: By,
-    /// The links that can be used, as they are named here or as members are given them: direct, redis://host, s3://bucket...
+    /// Usable links, by the names of this command or in the form for members: direct, redis://host, s3://bucket...
     #[arg(long, value_delimiter = ',', default_value = "tcp,redis,s3,dynamodb", value_parser = link)]
     links: Vec<LinkKind>,
-    /// How many such operations share the servers in an hour; else servers are paid for as long as the operation lasts
+    /// Number of such operations that share the servers in an hour [default: servers are paid for the duration of
+    /// the operation]
     #[arg(long, value_name = "COUNT")]
     operations_per_hour: Option<u32>,
     #[command(flatten)]
     files: FileArgs,
 }
 
-/// A link by its name in tables, or as members are given it.
+/// A link by its name in tables, or in the form for members.
 fn link(text: &str) -> Result<LinkKind, Error> {
     text.parse::<LinkKind>()
         .or_else(|unknown| match text.parse::<LinkChoice>() {
@@ -141,7 +143,7 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Output) -> anyhow::Result<
     Ok(())
 }
 
-/// The price of a million, with three digits.
+/// Price of a million operations, with three digits.
 fn money(price: f64) -> String {
     let million = price * 1e6;
     let digits = match million {

@@ -1,4 +1,4 @@
-//! `hotlease comm run`
+//! `hotlease comm run`: all members of one communicator, on this computer.
 
 use crate::exit::CommandError;
 use crate::quantity;
@@ -22,30 +22,31 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// A longer line is labelled in pieces.
+/// Longest piece of a line; a longer line is labelled in pieces.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Start the members of one communicator on this machine, and wait for them
+/// Start the members of one communicator on this computer, and wait for them
 ///
-/// Runs the program N times, each with its rank: HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE, HOTLEASE_COMM_RANK
-/// and HOTLEASE_COMM_SECRET in its environment are those of a rendezvous in this process and of a secret that is made for this run.
-/// When one fails the others are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 go to all of them. Standard input
-/// is rank 0's, unless it is a terminal. The exit status is that of the member that failed first (128 and the signal's number, if it was killed).
+/// Runs the program N times, each with its rank. HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE,
+/// HOTLEASE_COMM_RANK and HOTLEASE_COMM_SECRET in its environment name a rendezvous in this process and a secret
+/// that is made for this run. When one member fails, the others are ended. SIGINT, SIGTERM, SIGHUP, SIGUSR1 and
+/// SIGUSR2 go to all of them. Rank 0 gets the standard input, unless it is a terminal. The exit status is that of
+/// the member that failed first (128 plus the signal's number, if it was killed).
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// How many members
+    /// Number of members
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2048))]
     ranks: u32,
-    /// Put the rank before each line that they print: `[3] text`
+    /// Put the rank before each line that a member prints: `[3] text`
     #[arg(long)]
     label: bool,
-    /// Let the others go on when one fails
+    /// Let the other members go on when one fails
     #[arg(long)]
     keep_going: bool,
-    /// How long members that are told to end may take, before they are killed
+    /// How long members may take to end after a signal, before they are killed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = quantity::parse_time)]
     grace: Duration,
-    /// The program, and its arguments
+    /// Program and its arguments
     #[arg(
         trailing_var_arg = true,
         required = true,
@@ -55,11 +56,11 @@ pub(crate) struct RunArgs {
     program: Vec<OsString>,
 }
 
-/// Starts them, and waits for all.
+/// Starts the members, and waits for all of them.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start a runtime")?.block_on(async {
-        // From here on signals go to the members.
+        // From here on, signals go to the members.
         let mut told = Told::listen()?;
         let secret = STANDARD.encode(rand::random::<[u8; 32]>());
         let here = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -84,7 +85,8 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
         .env("HOTLEASE_COMM_RANK", rank.to_string())
         .env("HOTLEASE_COMM_SECRET", secret)
         .env_remove("HOTLEASE_COMM_SECRET_FILE")
-        // A group of its own, so that what it starts ends with it. Such a group cannot read from a terminal.
+        // A process group of its own, so that the member's children end with it. Such a group cannot read from a
+        // terminal.
         .process_group(0)
         .kill_on_drop(true);
     if rank > 0 || io::stdin().is_terminal() {
@@ -96,10 +98,10 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
     command
 }
 
-/// Those that were started.
+/// Members that were started.
 #[derive(Default)]
 struct Members {
-    /// By rank; None: it has ended.
+    /// Process groups by rank; None: the member has ended.
     groups: Vec<Option<Pid>>,
     ends: JoinSet<(u32, io::Result<ExitStatus>)>,
     outputs: JoinSet<()>,
@@ -123,10 +125,10 @@ impl Members {
         Ok(())
     }
 
-    /// To all that have not ended, and what they have started.
+    /// Sends a signal to all members that have not ended, and to their children.
     fn tell(&self, signal: Signal) {
         for group in self.groups.iter().flatten() {
-            // It may have ended just now.
+            // Fails if the member has ended just now.
             let _ = killpg(*group, signal);
         }
     }
@@ -155,7 +157,7 @@ impl Members {
                 signal = told.next() => {
                     self.tell(signal);
                     if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
-                        // Told twice: no more patience.
+                        // A second such signal kills at once.
                         patience = Some(Instant::now() + if patience.is_some() { Duration::ZERO } else { args.grace });
                     }
                 }
@@ -165,7 +167,7 @@ impl Members {
                 }
             }
         }
-        // Not for ever: what a member has started may have its output still.
+        // Bounded, because a child of a member may still hold the member's output open.
         let outputs = async { while self.outputs.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(args.grace, outputs).await;
         failed.map_or(Ok(()), |failed| Err(failed.into()))
@@ -190,7 +192,7 @@ fn failure(rank: u32, status: ExitStatus, are_ended: bool) -> CommandError {
     }
 }
 
-/// Copies lines, each with its rank before it.
+/// Copies lines, each with the rank before it.
 async fn labelled<W: Write>(from: impl AsyncRead + Unpin, rank: u32, to: fn() -> W) {
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
@@ -209,12 +211,12 @@ async fn labelled<W: Write>(from: impl AsyncRead + Unpin, rank: u32, to: fn() ->
             line.push(b'\n');
         }
         let mut to = to();
-        // Whoever read it has seen enough; the member goes on.
+        // If the reader is gone, the member goes on.
         let _ = to.write_all(&line).and_then(|()| to.flush());
     }
 }
 
-/// Signals that go to the members.
+/// Signals that are passed on to the members.
 struct Told(Vec<(Signal, Stream)>);
 
 impl Told {

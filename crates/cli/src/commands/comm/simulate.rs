@@ -1,4 +1,4 @@
-//! `hotlease comm simulate`
+//! `hotlease comm simulate`: the fastest algorithms by the model.
 
 use super::given::{Case, FileArgs, TimesArgs, algorithm, time};
 use crate::output::{Align::*, Column, Output};
@@ -10,12 +10,13 @@ use serde::Serialize;
 
 /// Show which algorithm is the fastest for each operation, number of ranks and size, by the model
 ///
-/// Beside it stands what the table of algorithms chooses, and how many times as long that takes. Thousands of ranks take
-/// seconds to minutes. With `--json`, an object a row: operation, ranks, size, algorithm, seconds, chosen, chosen_seconds (absent where
-/// it has too many messages to be simulated), factor, not_simulated (algorithms of which that holds).
+/// Next to it, shows the choice of the table of algorithms, and how many times as long that choice takes. Thousands
+/// of ranks take seconds to minutes. With `--json`, prints one object per row: operation, ranks, size, algorithm,
+/// seconds, chosen, chosen_seconds (absent if it has too many messages to be simulated), factor, not_simulated
+/// (algorithms with too many messages).
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
-    /// How many members take part
+    /// Numbers of members
     #[arg(
         long,
         value_delimiter = ',',
@@ -23,10 +24,10 @@ pub(super) struct SimulateArgs {
         value_parser = clap::value_parser!(u32).range(2..=i64::from(RANKS_MAX))
     )]
     ranks: Vec<u32>,
-    /// What broadcasts, reductions and scans are of, or all blocks that one rank sends or gets together
+    /// Bytes of a broadcast, a reduction or a scan, or of all blocks together that one rank sends or receives
     #[arg(long, value_delimiter = ',', default_value = "8,8K,1M,64M", value_parser = quantity::parse_bytes)]
     size: Vec<usize>,
-    /// What they do
+    /// Operations
     #[arg(
         long = "op",
         value_name = "OPERATION",
@@ -34,7 +35,7 @@ pub(super) struct SimulateArgs {
         default_value = "barrier,broadcast,gather,allgather,reduce,allreduce,reduce_scatter,scan,alltoall"
     )]
     operations: Vec<Operation>,
-    /// What they send over: shm, ofi, tcp, redis, s3 or dynamodb
+    /// Link between the ranks: shm, ofi, tcp, redis, s3 or dynamodb
     #[arg(long, default_value = "tcp")]
     link: LinkKind,
     #[command(flatten)]
@@ -106,7 +107,7 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Output) -> anyhow::Res
 }
 
 impl SimulateArgs {
-    /// A barrier has no size.
+    /// Sizes for an operation; a barrier has none.
     fn sizes(&self, operation: Operation) -> &[usize] {
         match operation {
             Operation::Barrier => &[0],
@@ -119,7 +120,7 @@ fn row(case: &Case, candidates: &[Candidate]) -> Row {
     let element = case.element();
     let seconds = |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
     let name = |candidate: &Candidate| algorithm(&candidate.recipe, element);
-    // The best comes first, and what was not simulated last.
+    // The fastest comes first, and algorithms that were not simulated come last.
     let best = candidates.first().filter(|best| best.estimate.is_ok());
     let chosen = candidates.iter().find(|candidate| candidate.chosen);
     let (least, taken) = (best.and_then(seconds), chosen.and_then(seconds));

@@ -1,5 +1,5 @@
-//! How bytes would reach workers: libfabric and its providers here, and with `--peer` what comes of trying
-//! them towards an agent, through short leases.
+//! Checks of the transports: libfabric and its providers on this computer, and with `--peer` a trial of each
+//! towards an agent, through short leases.
 
 use super::Finding;
 use crate::platform::SiteArgs;
@@ -15,12 +15,12 @@ pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[library];
 
 const ROUND_TRIPS: usize = 200;
 const LARGE_BYTES: usize = 1 << 20;
-/// A call that takes longer has not arrived.
+/// A call that takes longer counts as lost.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 const ONLY_SHM: &str = "workers of this machine are reached through shared memory, others not at all: install libfabric1, or set \
      HOTLEASE_LIBFABRIC";
 
-/// Whether there is one at all.
+/// Checks whether libfabric can be loaded.
 fn library() -> Vec<Finding> {
     const CHECK: &str = "libfabric";
     vec![match Libfabric::load() {
@@ -32,7 +32,7 @@ fn library() -> Vec<Finding> {
     }]
 }
 
-/// What `--peer` adds: each provider of the table, and what of them leads to the manager's agents.
+/// Checks of `--peer`: each provider of the table, and which of them reach the manager's agents.
 pub(super) fn peer(
     args: &SiteArgs,
     mut tell: impl FnMut(Finding) -> anyhow::Result<()>,
@@ -40,10 +40,10 @@ pub(super) fn peer(
     let library = Libfabric::load().ok();
     let remote = match args.site() {
         Ok(site) => site.is_some(),
-        // Said by the check of the identity.
+        // The check of the identity reports this error.
         Err(_) => return Ok(()),
     };
-    // Loopback is what leads to workers of this machine.
+    // The loopback address reaches workers on this computer.
     let source = (!remote).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let mut usable = Vec::new();
     if let Some(library) = &library {
@@ -101,7 +101,7 @@ fn is_about_transport(error: &Error) -> bool {
     matches!(error, Error::NoTransport { .. })
 }
 
-/// A row of the table; whether this machine has it.
+/// Finding for a provider of the table, and whether it can be used here.
 fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -> (Finding, bool) {
     const CHECK: &str = "provider";
     let tested = match quirks.tested {
@@ -126,7 +126,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
             };
             (finding, true)
         }
-        // Nothing is wrong with a machine that has no such adapter.
+        // A computer without such an adapter is not faulty.
         Err(error) => {
             let what = format!("{} not usable ({tested}): {error}", quirks.name);
             (Finding::note(CHECK, what), false)
@@ -134,7 +134,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
     }
 }
 
-/// What a short lease has shown.
+/// Measurements of a short lease.
 struct Tried {
     transport: String,
     round_trip: Duration,

@@ -1,4 +1,4 @@
-//! What the kernel must offer: tried, not guessed from its version, where trying is possible.
+//! Checks of kernel features: tried out where possible, not guessed from the kernel's version.
 
 use super::Finding;
 use crate::quantity;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[version, shared_memory, futex, limits, memory];
 
-/// The first kernel with `pidfd_open`, by which agents learn at once that a worker died.
+/// First kernel with `pidfd_open`, by which agents learn at once that a worker died.
 const KERNEL_MIN: (u32, u32) = (5, 3);
 
 fn version() -> Vec<Finding> {
@@ -65,7 +65,7 @@ fn futex() -> Vec<Finding> {
     const CHECK: &str = "futex";
     const SLEEP: Duration = Duration::from_millis(20);
     const WAKE_WITHIN: Duration = Duration::from_secs(2);
-    // A sleeper looks again after every wake-up, and wake-ups without a ring are rare.
+    // A sleeper looks again after every wake-up, and spurious wake-ups are rare.
     const LOOKS_MAX: u32 = 100;
     let advice = "the futex system call must be allowed: check the container's system call filter";
     let doorbell = match Doorbell::create() {

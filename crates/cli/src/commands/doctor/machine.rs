@@ -1,4 +1,4 @@
-//! The machine: cores, and what makes their latency vary.
+//! Checks of the hardware: cores, and causes of varying latency.
 
 use super::Finding;
 use crate::quantity;
@@ -38,7 +38,7 @@ fn cores() -> Vec<Finding> {
     }]
 }
 
-/// A quota below the number of cores stops polling threads in the middle of a period.
+/// Checks the processor quota. A quota below the number of cores stops polling threads in the middle of a period.
 fn quota() -> Vec<Finding> {
     const CHECK: &str = "processor quota";
     let Ok(limit) = fs::read_to_string("/sys/fs/cgroup/cpu.max") else {
@@ -59,7 +59,7 @@ fn quota() -> Vec<Finding> {
     vec![Finding::ok(CHECK, finding)]
 }
 
-/// Of the text of `cpu.max`: quota and period in microseconds, or `max`.
+/// Cores that the text of `cpu.max` allows: quota and period in microseconds, or `max`.
 fn cores_of_quota(text: &str) -> Option<f64> {
     let mut words = text.split_whitespace();
     let quota: f64 = words.next()?.parse().ok()?;
@@ -81,7 +81,7 @@ fn siblings() -> Vec<Finding> {
     }]
 }
 
-/// The flags of the first processor.
+/// Flags of the first processor.
 fn processor_flags() -> Option<Vec<String>> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text
@@ -107,7 +107,7 @@ fn virtualisation() -> Vec<Finding> {
     }]
 }
 
-/// Deadlines and hot budgets are measured with the time-stamp counter.
+/// Checks the time-stamp counter, by which deadlines and hot budgets are measured.
 fn counter() -> Vec<Finding> {
     const CHECK: &str = "time-stamp counter";
     if !cfg!(target_arch = "x86_64") {

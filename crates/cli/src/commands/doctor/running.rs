@@ -1,4 +1,4 @@
-//! The platform: its directory, its programs, and whether it serves.
+//! Checks of the platform: its directory, its programs, and whether it serves.
 
 use super::Finding;
 use crate::commands::up::lock::{Holder, UP_LOCK};
@@ -37,7 +37,7 @@ fn worker() -> Vec<Finding> {
             return vec![Finding::fail(CHECK, finding, advice)];
         }
     };
-    // It takes no arguments, and says who it is when it gets one.
+    // The worker accepts no arguments; its error message for one names its version.
     let told = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
     vec![match told {
         Err(error) => Finding::fail(
@@ -63,7 +63,7 @@ fn worker() -> Vec<Finding> {
 fn platform() -> Vec<Finding> {
     const CHECK: &str = "platform";
     let Ok(dir) = RuntimeDir::resolve() else {
-        return Vec::new(); // said above
+        return Vec::new(); // The check of the directory reports it.
     };
     let mut platform = match Platform::connect(&dir) {
         Ok(platform) => platform,

@@ -1,11 +1,12 @@
-//! Which kinds of sandboxes this machine makes for whoever asks doctor, with the site's options left at their defaults.
+//! Checks of the sandbox kinds that this computer can make for the calling user, with the site's options at their
+//! defaults.
 
 use super::Finding;
 use hotlease_sandbox::{Kind, Launcher};
 
 pub(super) const CHECKS: &[fn() -> Vec<Finding>] = &[kinds];
 
-/// Those that something may be missing for.
+/// Kinds that may lack a prerequisite.
 const KINDS: [(&str, Kind); 3] = [
     ("namespace", Kind::Namespace),
     ("container", Kind::Container),
@@ -14,7 +15,7 @@ const KINDS: [(&str, Kind); 3] = [
 
 fn kinds() -> Vec<Finding> {
     let Ok(launcher) = Launcher::find().and_then(|path| Launcher::new(&path)) else {
-        return Vec::new(); // said of the worker program
+        return Vec::new(); // The check of the worker program reports it.
     };
     let kinds = KINDS.iter();
     kinds
@@ -22,7 +23,7 @@ fn kinds() -> Vec<Finding> {
         .collect()
 }
 
-/// Nobody has to have any of them, so that none is a failure.
+/// Finding for one kind. A missing kind is no failure, because no site must have it.
 fn judged(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding {
     match lacking {
         Err(why) => Finding::note(check, format!("no sandboxes of this kind here: {why}")),

@@ -1,4 +1,4 @@
-//! The manager on another host, if one is named: who we are to it, and whether it answers.
+//! Checks of the manager on another host, if one is named: our identity, and whether the manager answers.
 
 use super::Finding;
 use super::running::agents;
@@ -6,7 +6,7 @@ use crate::commands::identity::{now, validity};
 use crate::platform::{Platform, SiteArgs};
 use hotlease_net::Proof;
 
-/// Validity that is worth a word, seconds: a week.
+/// Remaining validity below which a warning is given, seconds: a week.
 const SOON: i64 = 7 * 24 * 3600;
 
 pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
@@ -29,7 +29,7 @@ pub(super) fn check(args: &SiteArgs) -> Vec<Finding> {
                 _ => Finding::ok(IDENTITY, found),
             }
         }
-        // Whether it is taken says the manager.
+        // Only the manager can tell whether it accepts the credential.
         Proof::Credential(credential, trust) => {
             let found = format!("{credential}; believes {}", trust.path().display());
             Finding::ok(IDENTITY, found)

@@ -1,4 +1,4 @@
-//! `hotlease env ls`, `gc` and `verify`
+//! `hotlease env ls`, `gc` and `verify`: images of this node and of the stores.
 
 use super::{CacheArgs, StoreArgs};
 use crate::output::Align::{Left, Right};
@@ -12,33 +12,35 @@ use std::time::{Duration, SystemTime};
 
 /// List the images of this node and of the stores
 ///
-/// With `--json`, an object for each place of an image: hash, bytes, place (`cache` or the store's folder), mounted, and for those of the
-/// cache idle_seconds (since the last use), else null.
+/// With `--json`, prints an object for each place of an image: hash, bytes, place (`cache` or the store's folder),
+/// mounted, idle_seconds (since the last use if it is in the cache, else null).
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
     #[command(flatten)]
     cache: CacheArgs,
 }
 
-/// Remove images from this node's cache, those not used for longest first
+/// Remove images from this node's cache, the least recently used first
 ///
-/// What is mounted stays, and stores are left alone. With `--json`, an object for each that was removed: hash, bytes.
+/// Mounted images stay, and stores are not changed. With `--json`, prints an object for each removed image: hash,
+/// bytes.
 #[derive(Debug, Args)]
 pub(crate) struct GcArgs {
-    /// How much may stay
+    /// Bytes that may stay in the cache
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = quantity::parse_bytes)]
     keep: usize,
     #[command(flatten)]
     cache: CacheArgs,
 }
 
-/// Read images again, all of them, and compare them with their names
+/// Read images again completely, and compare them with their names
 ///
-/// Damaged ones of the cache are removed, unless they are in use, and fetched again when somebody needs them. The exit status is 1 if any is
-/// damaged. With `--json`, an object for each place of an image: hash, place, ok, error (or null).
+/// Damaged images in the cache are removed, unless they are in use, and fetched again when they are needed. The
+/// exit status is 1 if any image is damaged. With `--json`, prints an object for each place of an image: hash,
+/// place, ok, error (or null).
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Which; without any, all in the cache and the stores
+    /// Images to verify [default: all in the cache and the stores]
     #[arg(value_name = "HASH")]
     images: Vec<ImageId>,
     #[command(flatten)]
@@ -177,7 +179,7 @@ pub(super) fn verify(args: &VerifyArgs, output: &mut Output) -> anyhow::Result<(
         vec![row.hash.clone(), row.place.clone(), state]
     })?;
     let damaged = rows.iter().filter(|row| !row.ok).count();
-    // What was found stands before the error.
+    // Shows the findings before the error.
     output.flush()?;
     anyhow::ensure!(damaged == 0, "{damaged} of {} images are damaged", rows.len());
     Ok(())

@@ -1,4 +1,4 @@
-//! `hotlease env pack`
+//! `hotlease env pack`: an image of an environment.
 
 use super::of_user;
 use crate::commands::agent::absolute;
@@ -11,15 +11,15 @@ use std::path::PathBuf;
 
 /// Pack a virtual environment, a conda prefix or any folder into an image, and print its name
 ///
-/// Equal trees get equal names. The name goes to standard output, what should be known besides to standard error. Needs mksquashfs.
-/// With `--json`: hash, file, kind (venv, conda, directory), prefix, interpreter (the Python that nodes must have, or null),
-/// image_bytes, contents_bytes, entries, setid_stripped, links_changed, opened, uncompiled.
+/// Equal trees get equal names. The name goes to standard output, notes go to standard error. Needs mksquashfs.
+/// With `--json`: hash, file, kind (venv, conda, directory), prefix, interpreter (the Python that nodes must have,
+/// or null), image_bytes, contents_bytes, entries, setid_stripped, links_changed, opened, uncompiled.
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
-    /// The tree
+    /// Directory to pack
     #[arg(value_name = "DIR")]
     tree: PathBuf,
-    /// The folder of images that it is put into [default: the first of HOTLEASE_ENV_STORE, else hotlease/environments in
+    /// Folder of images to put it into [default: the first of HOTLEASE_ENV_STORE, else hotlease/environments in
     /// XDG_DATA_HOME or ~/.local/share]
     #[arg(long, value_name = "STORE")]
     to: Option<PathBuf>,
@@ -76,7 +76,7 @@ pub(super) fn carry_out(args: PackArgs, output: &mut Output) -> anyhow::Result<(
     output.answer(&row, || row.hash.clone())
 }
 
-/// To stderr: the name on stdout is for scripts.
+/// Prints notes to stderr, because scripts read the name from stdout.
 fn tell(row: &PackedRow) {
     eprintln!(
         "{} entries of {} are {} in {}",

@@ -1,4 +1,4 @@
-//! `hotlease env run`
+//! `hotlease env run`: a command in an environment.
 
 use super::CacheArgs;
 use crate::exit::CommandError;
@@ -12,26 +12,26 @@ use std::os::unix::process::ExitStatusExt;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Run a command in an environment: fetched where it is not here, mounted, unmounted afterwards
+/// Run a command in an environment: fetch it if it is not on this node, mount it, unmount it afterwards
 ///
-/// The environment's `bin` comes first in PATH, so that `python` is its Python. Programs whose first line names the Python of
-/// the place where the environment was packed need that place: run them as `python -m NAME`. The exit status is the command's (128 and the signal's
-/// number, if it was killed).
+/// The environment's `bin` comes first in PATH, so that `python` is its Python. Programs whose first line names the
+/// Python at the place where the environment was packed need that place: run them as `python -m NAME`. The exit
+/// status is that of the command (128 plus the signal's number, if it was killed).
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
-    /// The environment, as `hotlease env pack` printed it
+    /// Name of the environment, as `hotlease env pack` printed it
     #[arg(value_name = "HASH")]
     image: ImageId,
     #[command(flatten)]
     cache: CacheArgs,
-    /// The command, and its arguments
+    /// Command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
     let mounted = args.cache.open()?.mount(&args.image)?;
-    // When this process is killed, its command still has its files.
+    // If this process is killed, its command keeps its files.
     mounted.let_children_keep_it()?;
     let recorder = mounted.record();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -44,7 +44,7 @@ pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
 }
 
 async fn run(command: &[OsString], mounted: &Mounted) -> anyhow::Result<()> {
-    // From here on these are the command's; a terminal sends it SIGINT and SIGQUIT itself.
+    // From here on, these signals go to the command; a terminal sends it SIGINT and SIGQUIT itself.
     let listen = |kind| signal(kind).context("cannot handle signals");
     let mut term = listen(SignalKind::terminate())?;
     let mut hangup = listen(SignalKind::hangup())?;
@@ -59,7 +59,7 @@ async fn run(command: &[OsString], mounted: &Mounted) -> anyhow::Result<()> {
         .with_context(|| format!("cannot start {}", program.display()))?;
     let tell = |child: &Child, signal| {
         if let Some(pid) = child.id() {
-            // It may have ended just now.
+            // Fails if the command has ended just now.
             let _ = kill(Pid::from_raw(pid as i32), signal);
         }
     };

@@ -1,4 +1,4 @@
-//! `hotlease sandbox hand-over`
+//! `hotlease sandbox hand-over`: residue from tenant to tenant.
 
 use super::leftover::outlived;
 use super::machines::BOOT;
@@ -17,19 +17,20 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Hand a node from tenant to tenant, and look for what each could find of those before it
+/// Hand a node from tenant to tenant, and look for what each could find of earlier tenants
 ///
-/// Starts one tenant after the other in sandboxes of this kind. Each looks for what earlier ones left: files, shared memory, queues,
-/// keys, sockets, processes, open descriptors, memory that is not empty; then it leaves all of that itself, and ends. At the end the
-/// same is looked for outside.
+/// Starts one tenant after the other in sandboxes of this kind. Each looks for residue of earlier tenants: files,
+/// shared memory, queues, keys, sockets, processes, open descriptors, memory that is not zero. Then it leaves all
+/// of these itself, and ends. Finally, the same search is done outside the sandboxes.
 ///
-/// Exit status 1 if anything was found. With `--json`, an object: kind, times, found (what, of which there may be many), seconds.
+/// Exits with 1 if anything was found. With `--json`, prints an object: kind, times, found (a list of findings,
+/// which may be long), seconds.
 #[derive(Debug, Args)]
 pub(super) struct HandOverArgs {
-    /// process, namespace, container or microvm
+    /// Kind of sandbox: process, namespace, container or microvm
     #[arg(long, default_value = "namespace")]
     kind: Kind,
-    /// How many tenants
+    /// Number of tenants
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..))]
     times: u32,
     #[command(flatten)]
@@ -46,9 +47,9 @@ struct Handed {
     seconds: f64,
 }
 
-/// A tenant has much less to do.
+/// Longest time of one tenant, which is far more than it needs.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// That many are told in words.
+/// Most findings that are printed in words.
 const TOLD_MAX: usize = 10;
 
 pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -57,7 +58,7 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Res
         .build()
         .context("cannot start")?;
     let handed = runtime.block_on(async {
-        // Dropped in its middle, it kills what it has started.
+        // When `run` is dropped before its end, it kills the processes that it has started.
         tokio::select! {
             done = run(args) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
@@ -65,7 +66,7 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Res
     })?;
     output.answer(&handed, || told(&handed))?;
     if !handed.found.is_empty() {
-        // What was found is said before why that is no success.
+        // The findings are printed before the error.
         output.flush()?;
         let (kind, count) = (handed.kind, handed.found.len());
         bail!("a sandbox of kind {kind} leaves something behind: {count} things were found");
@@ -143,7 +144,7 @@ async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
     })
 }
 
-/// What one tenant found.
+/// Runs one tenant; returns its findings.
 async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Result<Vec<String>> {
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     ours.shutdown(Shutdown::Write)?;

@@ -1,41 +1,41 @@
-//! Whether an attempt got out: by what it says, and above all by what was noticed outside.
+//! Verdicts about attempts: from their own output, and first of all from evidence outside the sandbox.
 
 use hotlease_escape::{Attempt, Evidence, Outcome};
 use hotlease_sandbox::End;
 use nix::sys::signal::Signal;
 use serde::Serialize;
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Verdict {
-    /// Stopped.
+    /// The attempt was stopped.
     Contained,
-    /// It got out.
+    /// The attempt got out.
     Escaped,
-    /// This machine has not what it needs, or stops it outside sandboxes as well.
+    /// The node lacks what the attempt needs, or also stops it outside of sandboxes.
     Untried,
-    /// It did not get as far as trying: that proves nothing.
+    /// The attempt ended before it tried anything, which proves nothing.
     Failed,
 }
 
-/// A verdict, and what it is founded on.
+/// A verdict with its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) verdict: Verdict,
     pub(super) how: String,
 }
 
-/// What is known of an attempt that has ended.
+/// Facts about an attempt that has ended.
 #[derive(Debug)]
 pub(super) struct Facts<'a> {
-    /// What was noticed outside.
+    /// Effects that were noticed outside the sandbox.
     pub(super) noticed: Vec<String>,
-    /// How its process ended.
+    /// End of its process.
     pub(super) end: End,
-    /// Whether it was ended at its deadline.
+    /// Whether it was killed at its deadline.
     pub(super) overdue: bool,
-    /// The last of what it printed.
+    /// The last part of its output.
     pub(super) output: &'a str,
 }
 
@@ -54,7 +54,8 @@ pub(super) fn judge(attempt: &Attempt, facts: &Facts<'_>) -> Judgement {
             End::OutOfMemory => of(Verdict::Contained, "killed for want of memory".into()),
             End::Signalled(signal) => {
                 let name = Signal::try_from(signal).map_or("a signal", Signal::as_str);
-                // Others than these are its own fault, but where it tries what the processor may not know.
+                // Other signals are the attempt's own fault, unless it uses instructions that the processor may
+                // lack.
                 let verdict = match name {
                     "SIGSYS" | "SIGKILL" | "SIGXFSZ" | "SIGXCPU" => Verdict::Contained,
                     "SIGSEGV" | "SIGILL" if attempt.needs.is_some() => Verdict::Contained,
@@ -106,7 +107,7 @@ mod tests {
             verdict("kill-group", &hurt, End::Signalled(31), false, ""),
             Verdict::Escaped
         );
-        // It can believe of itself what it wants.
+        // Its own claim of an escape is not evidence.
         assert_eq!(
             verdict("kill-group", &[], exit, false, "escaped: sent\n"),
             Verdict::Contained
@@ -115,7 +116,7 @@ mod tests {
             verdict("file-read", &[], exit, false, "escaped: no secret\n"),
             Verdict::Contained
         );
-        // Rights are what the kernel says, and there is nobody else to ask.
+        // Its own claim counts if only the kernel's answer to it can be evidence.
         assert_eq!(
             verdict("no-filter", &[], exit, false, "escaped: open\n"),
             Verdict::Escaped

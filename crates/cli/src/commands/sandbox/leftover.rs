@@ -1,17 +1,18 @@
-//! Processes of an attempt that are there when its sandbox is gone.
+//! Processes of an attempt that remain when its sandbox is gone.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What was killed with its sandbox is gone by then, also on a machine with much to do.
+/// Time in which processes that were killed with their sandbox are gone, also on a busy node.
 const GRACE: Duration = Duration::from_millis(500);
-/// What is killed one by one may fork meanwhile.
+/// Longest time of killing the remaining processes, which may fork while they are killed one by one.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Those with this argument, the neighbour's and ours excepted, as it is not in theirs. The dead have none.
+/// Living processes with this argument. The neighbour and this process do not have it, and dead processes have no
+/// arguments.
 fn living(token: &str) -> Vec<Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries
@@ -24,7 +25,7 @@ fn living(token: &str) -> Vec<Pid> {
         .collect()
 }
 
-/// How many have outlived it. They are killed then.
+/// Number of processes that have outlived their sandbox. Kills them.
 pub(super) async fn outlived(token: &str) -> usize {
     let begin = Instant::now();
     let mut left = living(token);

@@ -1,8 +1,9 @@
-//! Attempts in virtual machines, whose start costs more than most attempts do: many of them share one.
+//! Attempts in virtual machines. Starting a machine costs more than most attempts, so many attempts share one.
 //!
-//! Which of them has done something outside cannot be told then. So nothing of such a machine counts if anything was noticed outside, and
-//! what has not come to its end there says nothing: in both cases attempts are made again, in a machine of their own each. Floods, and what
-//! is to go on or stay behind, are made in machines of their own to begin with.
+//! If several attempts share a machine, it is unknown which of them caused an effect outside. Therefore no result
+//! of such a machine counts if any effect was noticed outside, and an attempt without an end in it has no result:
+//! in both cases the attempts are repeated, each in a machine of its own. Floods, and attempts that go on or leave
+//! something behind, get machines of their own from the start.
 
 use super::judging::{Facts, Judgement, judge};
 use super::trial::{DEADLINE, DEATH, Ground, Told, control_socket, drain};
@@ -11,9 +12,9 @@ use hotlease_sandbox::{End, Exit, Kind, Process};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// For a machine, to come as far as its first attempt. An emulated one on a machine that has other work is slow.
+/// Longest time until a machine's first attempt begins. An emulated machine on a busy node is slow.
 pub(super) const BOOT: Duration = Duration::from_secs(150);
-/// What is printed is looked at this often: the last of it is kept, which is more than what attempts print meanwhile.
+/// Time between looks at the output. Only its end is kept, which is more than attempts print in this time.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Whether this attempt can share a machine with others.
@@ -22,7 +23,7 @@ fn shares(attempt: &Attempt) -> bool {
     !attempt.flood && !attempt.endless && !leaves(attempt.name) && meaningless(attempt).is_none()
 }
 
-/// Why this attempt says nothing of a machine.
+/// Reason why this attempt proves nothing about a machine, if there is one.
 pub(super) fn meaningless(attempt: &Attempt) -> Option<&'static str> {
     let counts_processors = ["processors", "flood-cpu"].contains(&attempt.name);
     counts_processors.then_some(
@@ -31,14 +32,14 @@ pub(super) fn meaningless(attempt: &Attempt) -> Option<&'static str> {
     )
 }
 
-/// Those of all attempts that can.
+/// All chosen attempts that can share a machine.
 pub(super) fn sharing(is_chosen: impl Fn(&Attempt) -> bool) -> Vec<&'static Attempt> {
     let all = themes().iter().flat_map(|theme| theme.attempts);
     all.filter(|attempt| shares(attempt) && is_chosen(attempt))
         .collect()
 }
 
-/// Waits until a first attempt has begun, or the machine has ended.
+/// Waits until the first attempt has begun, or the machine has ended.
 pub(super) async fn until_begun(process: &Process) {
     let begin = Instant::now();
     while !process.is_gone() && !process.output().contains(BEGUN) && begin.elapsed() < BOOT {
@@ -46,7 +47,7 @@ pub(super) async fn until_begun(process: &Process) {
     }
 }
 
-/// What is known of the only attempt of a machine.
+/// End and output of a machine's only attempt.
 pub(super) fn told_of_one(exit: &Exit, overdue: bool) -> Told {
     let mut lines: Vec<&str> = exit.output.lines().collect();
     let status = lines
@@ -73,21 +74,21 @@ fn end_of(status: i32) -> End {
     }
 }
 
-/// What is printed by several attempts, put together from what is kept of it at a time.
+/// Output of several attempts, assembled from the parts of it that are kept at different times.
 #[derive(Default)]
 struct Listening {
-    /// Which have ended, and what each has printed.
+    /// Attempts that have ended, with their output.
     told: BTreeMap<String, Told>,
-    /// The one that began last.
+    /// Attempt that began last.
     begun: Option<String>,
 }
 
 impl Listening {
-    /// Hears all that is there; whether that is more than before.
+    /// Reads the present output; returns whether there was anything new.
     fn hear(&mut self, output: &str) -> bool {
         let before = (self.told.len(), self.begun.clone());
         let mut section: Option<(&str, Vec<&str>)> = None;
-        // A line without its end may be half of one.
+        // A line without its end may be incomplete.
         let whole = output.rfind('\n').map_or("", |end| &output[..end]);
         for line in whole.lines() {
             if let Some(name) = line.strip_prefix(BEGUN) {
@@ -110,7 +111,7 @@ impl Listening {
 }
 
 impl Ground {
-    /// Makes these attempts, many in one machine; what is missing in the answer is to be made again.
+    /// Makes these attempts, many in one machine; attempts that are missing from the result must be repeated.
     pub(super) async fn several(
         &mut self,
         attempts: &[&'static Attempt],
@@ -134,7 +135,7 @@ impl Ground {
                 };
                 judged.insert(attempt.name, judge(attempt, &facts));
             }
-            // Behind the one that the machine ended with.
+            // Goes on after the attempt with which the machine ended.
             let is_last = |attempt: &&Attempt| Some(attempt.name) == heard.begun.as_deref();
             match left.iter().position(is_last) {
                 Some(last) => left = &left[last + 1..],
@@ -144,7 +145,7 @@ impl Ground {
         Ok(judged)
     }
 
-    /// One machine for as many of these as it lives for; none if anything was noticed outside.
+    /// Runs one machine for as many of these attempts as it survives; `None` if anything was noticed outside.
     async fn machine_of(&mut self, attempts: &[&'static Attempt]) -> anyhow::Result<Option<Listening>> {
         let (mut neighbour, around) = self.surround(Kind::MicroVm)?;
         let (ours, theirs) = control_socket()?;
@@ -182,7 +183,7 @@ mod tests {
         let mut heard = Listening::default();
         assert!(heard.hear("begun one\ncontained: EPERM\nended 0\nbegun two\nsome"));
         assert!(!heard.hear("contained: EPERM\nended 0\nbegun two\nsome"));
-        // The beginning is lost, and the middle of the third.
+        // The beginning is lost, and the middle of the third attempt.
         assert!(heard.hear("two\nsomething\nended -9\nbegun three\nescaped: all\nended 1\nbegun fo"));
         assert!(heard.hear("hing\nbegun four\nuntried: no\nended 2\nbegun five\n"));
         let told = |name: &str| heard.told.get(name).map(|told| (told.end, told.output.as_str()));

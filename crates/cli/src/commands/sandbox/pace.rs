@@ -1,19 +1,20 @@
-//! Whether floods in a sandbox slow down a neighbour: what is measured beside them, over what is measured alone around them.
+//! Slow-down of a neighbour by floods in a sandbox: its pace during a flood, relative to its pace before and after.
 //!
-//! Machines have moments of their own that slow down everything, so nothing is concluded from one figure. Each time a flood is made, the
-//! neighbour measures itself before, beside and after it, and one number comes of that: its 99th percentile beside the flood over the mean of
-//! those around it, in which what came over the machine for longer is on both sides. The median of several such numbers is what counts; it
-//! moves only if more than half of them do. A flood that is over the limit is made more often before that is believed.
+//! Nodes have slow moments of their own, so no conclusion is drawn from one figure. For each flood, the neighbour
+//! measures itself before, during and after. This gives one number: its 99th percentile during the flood over the
+//! mean of those before and after, so that a longer slow-down of the node affects both sides. The result is the
+//! median of several such numbers, which moves only if more than half of them do. A flood above the limit is
+//! repeated more often before that is believed.
 
 use hotlease_escape::Pulse;
 use serde::Serialize;
 
-/// How often each flood is made.
+/// Rounds of each flood.
 const ROUNDS: usize = 5;
-/// How often one that seems to be over the limit.
+/// Rounds of a flood that seems to be above the limit.
 const ROUNDS_OF_DOUBT: usize = 15;
 
-/// A neighbour around and beside a flood.
+/// Pace of a neighbour before, during and after a flood.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Beside {
     pub(super) before: Pulse,
@@ -22,26 +23,26 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// How many times as long the neighbour's 99th percentile is beside the flood.
+    /// Quotient of the neighbour's 99th percentile during the flood and without it.
     fn times_p99(&self) -> f64 {
         let alone = (self.before.p99_ns as f64 + self.after.p99_ns as f64) / 2.0;
-        // A clock that does not go on says nothing.
+        // Avoids a division by zero, if the clock stood still.
         self.flood.p99_ns as f64 / alone.max(1.0)
     }
 }
 
-/// A neighbour's pace beside one flood, made many times.
+/// Pace of a neighbour during one flood, over all rounds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Pace {
-    /// How often the flood was made.
+    /// Number of rounds.
     rounds: usize,
-    /// The first time: how often it was measured, and nanoseconds.
+    /// Number of measurements in the first round, and their percentiles, nanoseconds.
     count: usize,
     p50_ns: u64,
     p99_ns: u64,
-    /// The 99th percentile alone, around it.
+    /// 99th percentile without the flood, in the first round.
     alone_p99_ns: u64,
-    /// How many times as long the 99th percentile was: the median.
+    /// Median of the quotients of the 99th percentiles.
     times_p99: f64,
     #[serde(skip)]
     all: Vec<f64>,
@@ -64,7 +65,7 @@ impl Pace {
         self.times_p99 = median(&self.all);
     }
 
-    /// Whether the flood has to be made again before it is known on which side of the limit it is.
+    /// Whether more rounds are needed to decide between both sides of the limit.
     pub(super) fn is_open(&self, limit: f64) -> bool {
         match self.rounds {
             ..ROUNDS => true,
@@ -81,7 +82,7 @@ impl Pace {
         self.times_p99
     }
 
-    /// In words.
+    /// Description in words.
     pub(super) fn told(&self) -> String {
         format!(
             "{:.2} times its 99th percentile alone (median of {}; {:.2} to {:.2})",
@@ -102,7 +103,7 @@ fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// A limit from the command line.
+/// Reads a limit from the command line.
 pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(times) if times.is_finite() && times > 0.0 => Ok(times),
@@ -127,7 +128,7 @@ mod tests {
         }
     }
 
-    /// Goes on until it is known: rounds, and whether the flood is over 1.5.
+    /// Adds rounds until the pace is decided; returns the number of rounds, and whether the flood is above 1.5.
     fn judged(rounds: impl IntoIterator<Item = Beside>) -> (usize, bool) {
         let mut pace = Pace::default();
         let mut rounds = rounds.into_iter();
@@ -150,15 +151,15 @@ mod tests {
 
     #[test]
     fn moments_of_the_machine_s_own_are_no_fault_of_the_flood() {
-        // Hit beside the flood, twice in five.
+        // Slow during the flood in two of five rounds.
         let some = [100, 900, 100, 900, 100].map(|flood| beside(100, flood, 100));
         assert_eq!(judged(some), (ROUNDS, false));
-        // In three of the first five, and not after.
+        // In three of the first five rounds, and not after.
         let first = [900, 900, 900, 100, 100].map(|flood| beside(100, flood, 100));
         let rounds = first.into_iter().chain(std::iter::repeat(beside(100, 100, 100)));
         let (rounds, over) = judged(rounds);
         assert!(!over && rounds > ROUNDS, "{rounds} rounds");
-        // All the time, or coming up slowly.
+        // Slow all the time, or slowing down gradually.
         assert_eq!(judged(std::iter::repeat(beside(900, 950, 900))), (ROUNDS, false));
         assert_eq!(judged(std::iter::repeat(beside(100, 500, 900))), (ROUNDS, false));
     }

@@ -1,4 +1,5 @@
-//! The agent that attempts find: this process, made easy prey on purpose, so that only the sandbox is in their way.
+//! Stand-in for the agent that attempts attack: this process, made vulnerable on purpose, so that only the sandbox
+//! protects it.
 
 use anyhow::Context;
 use hotlease_escape::may_be_traced;
@@ -15,23 +16,23 @@ use tempfile::TempDir;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What the shared image's one module says.
+/// Contents of the shared image's only module.
 const MODULE: &str = "answer = 42\n";
-/// It, and two links.
+/// Files of the image: the module, and two links.
 const FILES: usize = 3;
 
-/// What an agent has, with a secret in it.
+/// The resources of an agent, with a secret in them.
 pub(super) struct StandIn {
     secret: Arc<String>,
     folder: TempDir,
     signals: Arc<AtomicUsize>,
     descriptors: usize,
-    // Open for whoever is started and does not close what it was not given.
+    // Not closed on exec: a started program inherits them if its sandbox does not close descriptors.
     _leaked: [File; 2],
 }
 
 impl StandIn {
-    /// To be made within a runtime, and before anything is started that could inherit from it.
+    /// Must be called in a runtime, and before any process is started that could inherit from this one.
     pub(super) fn new(secret: Arc<String>) -> anyhow::Result<Self> {
         may_be_traced();
         let folder = tempfile::Builder::new()
@@ -42,7 +43,7 @@ impl StandIn {
         let told = Arc::clone(&secret);
         tokio::spawn(async move {
             while let Ok((stranger, _)) = socket.accept().await {
-                // Small enough for any socket's buffer.
+                // Small enough for the buffer of any socket.
                 let _ = stranger.try_write(told.as_bytes());
             }
         });
@@ -72,12 +73,12 @@ impl StandIn {
         Ok(stand_in)
     }
 
-    /// The folder that stands for an image that many sandboxes share.
+    /// Folder that stands for an image that many sandboxes share.
     pub(super) fn image(&self) -> PathBuf {
         self.folder.path().join("image")
     }
 
-    /// Where its secrets are: environment variables of attempts, without their prefix.
+    /// Places of its secrets: environment variables of attempts, without their prefix.
     pub(super) fn given(&self) -> Vec<(String, String)> {
         let shown = |path: &Path| path.display().to_string();
         let mut given = vec![
@@ -95,7 +96,7 @@ impl StandIn {
             .collect()
     }
 
-    /// Before an attempt: everything as it should be.
+    /// Restores the initial state before an attempt.
     pub(super) fn restore(&mut self) -> anyhow::Result<()> {
         let image = self.image();
         for entry in fs::read_dir(&image)?.flatten() {
@@ -103,7 +104,7 @@ impl StandIn {
         }
         fs::write(image.join("module.py"), MODULE)?;
         fs::set_permissions(image.join("module.py"), fs::Permissions::from_mode(0o644))?;
-        // Links that lead out of it.
+        // Links that lead out of the image.
         symlink("../leaked", image.join("relative"))?;
         symlink(self.folder.path().join("leaked"), image.join("absolute"))?;
         self.signals.store(0, Ordering::Relaxed);
@@ -111,7 +112,7 @@ impl StandIn {
         Ok(())
     }
 
-    /// What was done to it since.
+    /// Changes by the attempt since the last [`restore`](Self::restore).
     pub(super) fn harm(&self) -> Vec<String> {
         let image = self.image();
         let module = image.join("module.py");
@@ -127,7 +128,7 @@ impl StandIn {
             harm.push(format!("the agent got {signals} signals"));
         }
         let more = descriptors().saturating_sub(self.descriptors);
-        // Some come and go with the runtime and with what it is waiting for.
+        // Some descriptors come and go with the runtime, and with events that it waits for.
         if more > 64 {
             harm.push(format!("the agent has {more} descriptors more"));
         }
@@ -141,7 +142,7 @@ fn descriptors() -> usize {
         .unwrap_or(0)
 }
 
-/// Resident memory of this process, bytes; 0 where that is not known.
+/// Resident memory of this process, bytes; 0 if unknown.
 pub(super) fn resident_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

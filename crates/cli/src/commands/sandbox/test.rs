@@ -1,4 +1,4 @@
-//! `hotlease sandbox test`
+//! `hotlease sandbox test`: attempts to escape from a sandbox.
 
 use super::judging::{Judgement, Verdict};
 use super::machines::{meaningless, sharing};
@@ -17,31 +17,32 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Try to get out of a sandbox, in every way that we know
+/// Try to escape from a sandbox, in every known way
 ///
-/// Starts each attempt of the escape corpus in a sandbox of this kind, beside a neighbour with secrets, and says what
-/// stopped it. What it may have done is looked for outside: in the neighbour, in this process that stands for the agent,
-/// and in what is left. Nothing is broken where an attempt succeeds. Floods are made with small limits, and the neighbour's pace
-/// beside them is told; with `--pace` they are made many times, and must not slow it down by more.
+/// Starts each attempt of the escape corpus in a sandbox of this kind, next to a neighbour with secrets, and prints
+/// what stopped it. Looks outside for effects: in the neighbour, in this process, which stands for the agent, and
+/// in what is left behind. A successful attempt does no damage. Floods have small limits, and the neighbour's pace
+/// during each flood is printed; with `--pace` they are repeated, and must not slow the neighbour down by more.
 ///
-/// Exit status 1 if an attempt got out or could not be made, or a flood slowed the neighbour down by more than `--pace`. With `--json`,
-/// an object for each attempt: attempt, what, threat, verdict (contained, escaped, untried, failed), how, outside (who gets out without
-/// a sandbox: anybody, nobody, or who has a capability), needs, neighbour (beside a flood, else null: rounds, count, p50_ns, p99_ns,
-/// alone_p99_ns, times_p99); then one with kind, lacking (what of its limits this machine cannot hold), totals, the neighbour's pace
-/// alone, pace, and slowing (the floods over it).
+/// Exits with 1 if an attempt got out or could not be made, or if a flood slowed the neighbour down by more than
+/// `--pace`. With `--json`, prints an object for each attempt: attempt, what, threat, verdict (contained, escaped,
+/// untried, failed), how, outside (who can escape without a sandbox: anybody, nobody, or a process with a
+/// capability), needs, neighbour (during a flood, else null: rounds, count, p50_ns, p99_ns, alone_p99_ns,
+/// times_p99); then one with kind, lacking (limits that this node cannot enforce), totals, the neighbour's pace
+/// alone, pace, and slowing (floods above that pace).
 #[derive(Debug, Args)]
 pub(super) struct TestArgs {
-    /// process, namespace, container or microvm
+    /// Kind of sandbox: process, namespace, container or microvm
     #[arg(long, default_value = "namespace")]
     kind: Kind,
-    /// Only attempts whose names contain this; may be given more than once
+    /// Make only attempts whose names contain this text; may be given more than once
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// In processes forked from a zygote (kind `namespace` only)
+    /// Make attempts in processes forked from a zygote (kind `namespace` only)
     #[arg(long)]
     zygote: bool,
-    /// How many times as long the neighbour's 99th percentile may be beside a flood, such as 1.5; needs two processors [default: it
-    /// is measured once, and told]
+    /// Largest quotient of the neighbour's 99th percentile during a flood and without it, such as 1.5; needs two
+    /// processors [default: the quotient is measured once, and printed]
     #[arg(long, value_name = "TIMES", value_parser = parse_limit)]
     pace: Option<f64>,
     #[command(flatten)]
@@ -62,7 +63,7 @@ struct Row {
     neighbour: Option<Pace>,
 }
 
-/// A neighbour's, with nobody beside it.
+/// Pace of a neighbour while no attempt runs.
 #[derive(Serialize)]
 struct Alone {
     count: usize,
@@ -89,9 +90,9 @@ struct Totals {
     untried: usize,
     failed: usize,
     neighbour_alone: Alone,
-    /// What `--pace` said.
+    /// Value of `--pace`.
     pace: Option<f64>,
-    /// Floods that slowed the neighbour down by more.
+    /// Floods that slowed the neighbour down by more than `pace`.
     slowing: Vec<&'static str>,
 }
 
@@ -108,7 +109,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
         .build()
         .context("cannot start")?;
     let (rows, totals) = runtime.block_on(async {
-        // Dropped in its middle, it kills what it has started.
+        // When `run` is dropped before its end, it kills the processes that it has started.
         tokio::select! {
             done = run(args) => done,
             _ = tokio::signal::ctrl_c() => bail!("interrupted: nothing is said of this sandbox"),
@@ -134,7 +135,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
     let worst = floods.max_by(|(_, one), (_, other)| one.times_p99().total_cmp(&other.times_p99()));
     output.answer(&totals, || told(&totals, worst))?;
     if totals.escaped + totals.failed > 0 {
-        // What was found is said before why that is no success.
+        // The results are printed before the error.
         output.flush()?;
         bail!(
             "a sandbox of kind {} does not hold: {} attempts got out, and {} could not be made",
@@ -196,7 +197,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         );
     }
     let secret = Arc::new(format!("{:032x}", rand::random::<u128>()));
-    // Before the launcher starts anything: what is open here, others may inherit.
+    // Before the launcher starts anything: other processes may inherit the descriptors that are open here.
     let agent = StandIn::new(Arc::clone(&secret))?;
     let program = find()?;
     let launcher = Launcher::new(&Launcher::find()?)?
@@ -263,7 +264,7 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     Ok((rows, totals))
 }
 
-/// Floods that slow the neighbour down by more than this.
+/// Floods that slow the neighbour down by more than `limit`.
 fn slowing(rows: &[Row], limit: Option<f64>) -> Vec<&'static str> {
     let is_over = |row: &&Row| {
         let neighbour = row.neighbour.as_ref().zip(limit);
@@ -272,7 +273,8 @@ fn slowing(rows: &[Row], limit: Option<f64>) -> Vec<&'static str> {
     rows.iter().filter(is_over).map(|row| row.attempt).collect()
 }
 
-/// Makes a flood again, until it is known whether it slows the neighbour down by more than it may; whatever the last one did, counts.
+/// Repeats a flood until it is decided whether it slows the neighbour down by more than the limit; `trial` becomes
+/// the last repetition.
 async fn paced(
     ground: &mut Ground,
     attempt: &Attempt,
@@ -293,7 +295,7 @@ async fn paced(
     Ok(pace)
 }
 
-/// Makes an attempt, unless this machine lacks what it needs.
+/// Makes an attempt, unless this node lacks what it needs.
 async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
     if let (Kind::MicroVm, Some(why)) = (kind, meaningless(attempt)) {
         return Ok(Trial::alone(Judgement {
@@ -308,7 +310,7 @@ async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::
     }
 }
 
-/// Those attempts that can share virtual machines, made in as few as possible: what is known of them.
+/// Makes the attempts that can share virtual machines, in as few machines as possible; returns their judgements.
 async fn in_machines(
     ground: &mut Ground,
     is_chosen: impl Fn(&Attempt) -> bool,
@@ -327,8 +329,8 @@ async fn in_machines(
     Ok(known)
 }
 
-/// How an attempt that needs something of the machine ends outside sandboxes, if it must get out there; where it does not, it is untried:
-/// what the machine stops there proves nothing about the sandbox.
+/// Result outside of sandboxes, for an attempt with needs that must get out there. If it does not get out, it is
+/// untried: what the node itself stops proves nothing about the sandbox.
 async fn outside(ground: &mut Ground, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
     let could = match attempt.teeth {
         Teeth::Anybody => true,
@@ -347,7 +349,7 @@ async fn outside(ground: &mut Ground, attempt: &Attempt) -> anyhow::Result<Optio
     Ok(Some(Trial::alone(Judgement { verdict, how })))
 }
 
-/// The program that makes the attempts: beside this one, or where it is installed.
+/// Program that makes the attempts: next to this one, or at its place of installation.
 pub(super) fn find() -> anyhow::Result<PathBuf> {
     let ours = std::env::current_exe().context("cannot find the program that runs")?;
     let folder = ours.parent().context("the program that runs is in no folder")?;

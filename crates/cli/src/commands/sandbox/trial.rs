@@ -1,4 +1,4 @@
-//! One attempt in a sandbox, beside a fresh neighbour.
+//! One attempt in a sandbox, next to a fresh neighbour.
 
 use super::judging::{Facts, Judgement, judge};
 use super::leftover::outlived;
@@ -22,31 +22,31 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_blocking};
 
-/// What a sandbox is granted here: little, so that floods are soon at its end.
+/// Limits of the tested sandbox: small, so that floods soon reach them.
 const MEMORY_BYTES: u64 = 128 << 20;
 const TMP_BYTES: u64 = 16 << 20;
 const PROCESSES: u32 = 128;
 const DESCRIPTORS: u32 = 256;
 pub(super) const PROCESSORS: usize = 1;
-/// What the log flood prints, and by how much it may make this process larger.
+/// Bytes that the log flood prints, and bytes by which it may enlarge this process.
 const LOG_BYTES: u64 = 64 << 20;
 const GROWTH_BYTES_MAX: u64 = 32 << 20;
-/// How long floods go on, and the neighbour's pace is measured.
+/// Duration of floods, and of measuring the neighbour's pace.
 pub(super) const FLOOD: Duration = Duration::from_millis(100);
-/// How long an attempt waits for somebody outside to connect.
+/// Time that an attempt waits for a connection from outside.
 const LISTEN: Duration = Duration::from_millis(150);
-/// Generations of a family that is to outlive its sandbox.
+/// Generations of processes that try to outlive their sandbox.
 const GENERATIONS: usize = 30;
-/// What an attempt set off may take so long to be noticed.
+/// Time for delayed effects of an attempt to be noticed.
 const AFTERMATH: Duration = Duration::from_millis(250);
 
-/// For an attempt; an endless one has less.
+/// Longest time of an attempt; an endless one has less.
 pub(super) const DEADLINE: Duration = Duration::from_secs(20);
 const ENDLESS: Duration = Duration::from_millis(200);
-/// For a process that was killed to be gone.
+/// Longest time until a killed process is gone.
 pub(super) const DEATH: Duration = Duration::from_secs(10);
 
-/// The site's policy, for a sandbox that is tested.
+/// Site's policy for a tested sandbox.
 pub(super) fn policy() -> Policy {
     Policy {
         memory_bytes: MEMORY_BYTES,
@@ -58,11 +58,11 @@ pub(super) fn policy() -> Policy {
     }
 }
 
-/// Where attempts are made.
+/// Everything that attempts are made with.
 pub(super) struct Ground {
     pub(super) launcher: Launcher,
     pub(super) program: PathBuf,
-    /// Whether attempts are made in forks.
+    /// Whether attempts are made in forks of a zygote.
     pub(super) zygote: bool,
     pub(super) agent: StandIn,
     pub(super) secret: Arc<String>,
@@ -70,7 +70,7 @@ pub(super) struct Ground {
     pub(super) machine_bytes: u64,
 }
 
-/// What attempts in one sandbox find around them, besides a neighbour.
+/// Surroundings of the attempts in one sandbox, besides the neighbour.
 pub(super) struct Surroundings {
     pub(super) token: String,
     neighbours_token: String,
@@ -80,7 +80,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Removes what a neighbour leaves, also one that was killed.
+    /// Removes the residue of a neighbour, even of a killed one.
     pub(super) fn clear(&self, neighbour: Neighbour) {
         drop(neighbour);
         Residue::of_neighbour(&self.neighbours_token)
@@ -89,20 +89,20 @@ impl Surroundings {
     }
 }
 
-/// How an attempt's process ended, and the last of what it printed.
+/// End of an attempt's process, and the last part of its output.
 pub(super) struct Told {
     pub(super) end: End,
     pub(super) output: String,
 }
 
-/// How it ended, and, of a flood, how fast the neighbour was beside it.
+/// Result of an attempt and, for a flood, the neighbour's pace during it.
 pub(super) struct Trial {
     pub(super) judgement: Judgement,
     pub(super) beside: Option<Beside>,
 }
 
 impl Trial {
-    /// Of no flood.
+    /// Result of an attempt that is no flood.
     pub(super) fn alone(judgement: Judgement) -> Self {
         Self {
             judgement,
@@ -111,13 +111,14 @@ impl Trial {
     }
 }
 
-/// In the names of all that an attempt or a neighbour makes. Whoever knows this process's id finds what is left of it.
+/// Text in the names of everything that an attempt or a neighbour makes. It begins with this process's id, by which
+/// left-overs can be found.
 pub(super) fn token() -> String {
     format!("{:08x}{:016x}", std::process::id(), rand::random::<u64>())
 }
 
 impl Ground {
-    /// A neighbour like those that attempts meet: on processors that they are not granted, where there are more.
+    /// A neighbour as attempts meet it: on processors that are not granted to the attempts, if there are others.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
         let mut processors = processors()?;
@@ -130,7 +131,7 @@ impl Ground {
         Ok((neighbour.context("cannot start the neighbour")?, token))
     }
 
-    /// A neighbour, and all the rest that an attempt in a sandbox of this kind finds.
+    /// A neighbour, and the other surroundings of an attempt in a sandbox of this kind.
     pub(super) fn surround(&mut self, kind: Kind) -> anyhow::Result<(Neighbour, Surroundings)> {
         self.agent.restore()?;
         let (neighbour, neighbours_token) = self.neighbour()?;
@@ -158,14 +159,14 @@ impl Ground {
         let pulse_before = attempt.flood.then(|| alone(&mut neighbour)).flatten();
         let process = self.start(&[attempt.name], kind, &around, theirs)?;
         match kind {
-            // It has begun by itself, once its machine was there.
+            // It begins by itself, as soon as its machine has booted.
             Kind::MicroVm => machines::until_begun(&process).await,
-            // It waits for that, so that everything is in place when it begins.
+            // It waits for this message, so that everything is in place when it begins.
             _ => drop(send(ours.as_raw_fd(), b"go", MsgFlags::MSG_NOSIGNAL)?),
         }
         let is_flood = attempt.flood;
         let beside = spawn_blocking(move || {
-            // A flood that takes the neighbour with it is noticed below.
+            // If the flood ends the neighbour, that is noticed below.
             let pulse = is_flood.then(|| neighbour.pulse(FLOOD).ok()).flatten();
             (neighbour, pulse)
         });
@@ -209,7 +210,8 @@ impl Ground {
         })
     }
 
-    /// All that is noticed outside when a sandbox is gone whose program has printed this; `waits`: also what may take a while.
+    /// Everything that is noticed outside, after the end of a sandbox whose program has printed `output`. `waits`:
+    /// also waits for delayed effects.
     pub(super) async fn noticed(
         &self,
         around: &Surroundings,
@@ -238,7 +240,7 @@ impl Ground {
         noticed
     }
 
-    /// What an attempt has done to those outside, until now.
+    /// Effects of an attempt on processes outside, up to now.
     async fn aftermath(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
         let mut noticed = Vec::new();
         match outlived(token).await {
@@ -250,7 +252,7 @@ impl Ground {
         noticed
     }
 
-    /// Starts attempts in a sandbox of this kind: one, or in a machine several.
+    /// Starts attempts in a sandbox of this kind: one, or several in a virtual machine.
     pub(super) fn start(
         &self,
         names: &[&str],
@@ -260,7 +262,7 @@ impl Ground {
     ) -> anyhow::Result<Process> {
         let mut mounts = vec![Mount::read_only(&self.program)];
         mounts.push(Mount::read_only(self.agent.image()));
-        // Outside sandboxes there are none.
+        // There are no zygotes outside of sandboxes.
         let zygote = self.zygote && kind == Kind::Namespace;
         let variable = |(name, value): &(String, String)| {
             (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
@@ -299,7 +301,7 @@ impl Ground {
         Ok(process)
     }
 
-    /// What is granted: a machine's is the site's to say.
+    /// Memory that attempts are told of; for a virtual machine, the site sets it.
     fn memory_bytes(&self, kind: Kind) -> u64 {
         match kind {
             Kind::MicroVm => self.machine_bytes,
@@ -318,19 +320,19 @@ impl Ground {
         let zygote = self
             .launcher
             .start_zygote(Kind::Namespace, program, input.into())?;
-        // What is forked is not touched by the zygote's end, which follows.
+        // The fork survives the end of the zygote, which follows.
         self.launcher.fork(&zygote, control)
     }
 }
 
-/// Those that this process may use.
+/// Processors that this process may use.
 pub(super) fn processors() -> anyhow::Result<Vec<usize>> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let is_ours = |cpu: &usize| all.is_set(*cpu).unwrap_or(false);
     Ok((0..CpuSet::count()).filter(is_ours).collect())
 }
 
-/// Does this on these processors: whoever is started by this thread begins where it is.
+/// Runs `what` on these processors; processes that this thread starts in it begin there.
 fn on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let mut few = CpuSet::new();
@@ -341,7 +343,7 @@ fn on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
     Ok(done)
 }
 
-/// What an attempt is told of what it may use.
+/// Variables that tell an attempt its limits.
 fn grants(port: u16, memory_bytes: u64) -> Vec<(String, String)> {
     let numbers = [
         ("MEMORY_BYTES", memory_bytes),
@@ -361,14 +363,14 @@ fn grants(port: u16, memory_bytes: u64) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Its end, or none if it cannot be killed; and whether it had to be.
+/// End of an attempt, or `None` if it cannot be killed; and whether it was killed.
 async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, bool) {
     let deadline = match attempt.endless {
         true => ENDLESS,
         false => DEADLINE,
     };
     if let Ok(exit) = tokio::time::timeout(deadline, process.exited()).await {
-        // A signal to this process that came before is delivered when the runtime waits the next time.
+        // A signal that reached this process before is delivered when the runtime waits the next time.
         tokio::time::sleep(Duration::from_millis(1)).await;
         return (Some(exit), false);
     }
@@ -377,19 +379,19 @@ async fn until_end(attempt: &Attempt, process: &Process) -> (Option<Arc<Exit>>, 
     (exit.ok(), true)
 }
 
-/// An agent's and its worker's.
+/// The two ends of a control socket between agent and worker.
 pub(super) fn control_socket() -> anyhow::Result<(OwnedFd, OwnedFd)> {
     let close = SockFlag::SOCK_CLOEXEC;
     Ok(socketpair(AddressFamily::Unix, SockType::SeqPacket, None, close)?)
 }
 
-/// Reads what came over the control socket as an agent does: without room for descriptors that it does not expect.
+/// Reads messages from the control socket as an agent does: without room for descriptors that it does not expect.
 pub(super) fn drain(control: &OwnedFd) {
     let mut message = [0; 64];
     while let Ok(1..) = recv(control.as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT) {}
 }
 
-/// Goes on connecting to a port until it is dropped.
+/// Connects to a port repeatedly until it is dropped.
 struct Knocking {
     port: u16,
     task: JoinHandle<()>,
@@ -397,13 +399,13 @@ struct Knocking {
 
 impl Knocking {
     fn begin() -> anyhow::Result<Self> {
-        // Free a moment ago, and nobody's who was told.
+        // This port was free a moment ago, and no other program was told of it.
         let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
         let task = tokio::spawn(async move {
             loop {
-                // Refused, as long as nobody listens.
+                // Refused, as long as nothing listens there.
                 let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

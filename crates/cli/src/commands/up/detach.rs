@@ -1,4 +1,4 @@
-//! `up --detach`: this program again, in a session of its own.
+//! `up --detach`: this program as a background process in a session of its own.
 //!
 //! ```text
 //! up --detach ──spawn──▶ up --background ──setsid, lock, log, serve──▶ one line on stdout ──▶ serves
@@ -6,7 +6,8 @@
 //!      └───────────── waits for the line, or for the end of the pipe ─────────┘
 //! ```
 //!
-//! The line is a [`Report`]: what is up, or why nothing is. After it nothing is written to stdout.
+//! The line is a [`Report`]: a summary of the platform, or the reason why it failed. Nothing is written to stdout
+//! after it.
 
 use super::Summary;
 use super::lock::{Holder, UP_LOCK, UpLock};
@@ -25,14 +26,14 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// How long the other self may take until it serves.
+/// Longest time until the background process serves.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
 /// Longest report, bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
-/// An `up` that is just going gets this long before it counts as running.
+/// Time for another `up` that is ending before it counts as running.
 const GOING: Duration = Duration::from_millis(300);
 
-/// What the background process tells the one that started it.
+/// Report of the background process to the process that started it.
 #[derive(Serialize, Deserialize)]
 enum Report {
     Ready(Summary),
@@ -74,7 +75,7 @@ pub(super) fn start(
     let reported = child.stdout.take().and_then(report_of);
     match reported {
         Some(Report::Ready(summary)) => Ok(summary),
-        // Another one was faster.
+        // Another `up` took the lock first.
         Some(Report::Failed {
             status: exit::RUNS_ALREADY,
             ..
@@ -93,26 +94,26 @@ fn runs_already(dir: &RuntimeDir) -> anyhow::Error {
     CommandError::RunsAlready { dir, pid }.into()
 }
 
-/// What comes through the pipe, if it comes in time.
+/// Report from the pipe, if it arrives in time.
 fn report_of(pipe: ChildStdout) -> Option<Report> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();
         let read = BufReader::new(pipe.take(REPORT_BYTES_MAX)).read_line(&mut line);
         let report = read.ok().and_then(|_| serde_json::from_str(&line).ok());
-        // Nobody listens any more after the limit.
+        // After the limit the receiver is gone.
         let _ = sender.send(report);
     });
     receiver.recv_timeout(SERVES_WITHIN).ok().flatten()
 }
 
-/// No report: the process died without a word, or hangs.
+/// Error if there was no report: the process died without one, or hangs.
 fn ended(child: &mut Child, dir: &RuntimeDir) -> anyhow::Error {
     let log = log_path(dir);
     let how = match child.try_wait() {
         Ok(Some(status)) => format!("the background process ended: {status}"),
         _ => {
-            // Its workers end when it does; what it held, the kernel releases.
+            // Its workers end when it does, and the kernel releases its locks.
             let _ = child.kill();
             let _ = child.wait();
             format!(
@@ -124,17 +125,17 @@ fn ended(child: &mut Child, dir: &RuntimeDir) -> anyhow::Error {
     anyhow::anyhow!("{how}; its log is {}", log.display())
 }
 
-/// The background process: `run` is given what to call when it serves.
+/// Runs the background process: `run` gets a function to call when it serves.
 pub(super) fn in_background(
     dir: &RuntimeDir,
     run: impl FnOnce(UpLock, &mut dyn FnMut(Summary)) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    // Fails only for a leader of a process group, who has left its starter's session already.
+    // Fails only for a leader of a process group, which has left the session of its starter already.
     let _ = nix::unistd::setsid();
     let mut reported = false;
     let serve = || {
         let lock = UpLock::take(dir)?;
-        // Only now: the log of another `up` is not ours to put away.
+        // After the lock is taken: the log of another running `up` must not be moved away.
         let log = redirect_log(dir)?;
         run(lock, &mut |mut summary| {
             summary.log = Some(log.clone());
@@ -154,7 +155,7 @@ pub(super) fn in_background(
     result
 }
 
-/// One line, and no more: stdout is then nobody's.
+/// Writes one line to stdout, and then closes it for good.
 fn report(report: &Report) {
     let told = serde_json::to_string(report)
         .map_err(io::Error::from)
@@ -172,7 +173,7 @@ fn report(report: &Report) {
     }
 }
 
-/// Sends stderr, and with it the log, to a file; the one before is kept.
+/// Redirects stderr, and with it the log, to a file; keeps the previous log.
 fn redirect_log(dir: &RuntimeDir) -> anyhow::Result<PathBuf> {
     let path = log_path(dir);
     let folder = path.parent().unwrap_or(dir.path());
@@ -182,7 +183,7 @@ fn redirect_log(dir: &RuntimeDir) -> anyhow::Result<PathBuf> {
         }
         _ => {}
     }
-    // Only the first start has none to keep.
+    // Fails at the first start, when there is no previous log.
     let _ = fs::rename(&path, path.with_extension("log.1"));
     let opened = OpenOptions::new()
         .create(true)

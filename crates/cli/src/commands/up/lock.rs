@@ -1,8 +1,8 @@
-//! Who runs here: a file that a running `up` holds locked.
+//! Lock of a runtime directory: a file that a running `up` holds locked.
 //!
-//! The kernel releases the lock when its holder dies, however it dies, so a lock that can be taken
-//! means that whatever lies about in the directory is left over. The file itself stays: were it removed,
-//! two processes could each hold the lock of their own file of the same name.
+//! The kernel releases the lock when its holder dies, for whatever reason. So if the lock can be taken, all other
+//! files in the directory are left over. The lock file itself stays: if it were removed, two processes could each
+//! hold the lock of a different file with this name.
 
 use crate::exit::CommandError;
 use anyhow::Context;
@@ -16,21 +16,21 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// Held by a running `up`.
+/// Lock file of a running `up`.
 pub(crate) const UP_LOCK: &str = "up.lock";
-/// The pid of the holder, for people.
+/// File with the holder's pid, for users.
 const UP_PID: &str = "up.pid";
-/// A holder that is just going (or a `down` that waits for it) gets this long.
+/// Time for a holder that is ending (or a `down` that waits for it) before the lock counts as held.
 const GOING: Duration = Duration::from_millis(300);
 
-/// The right to be the one `up` of a runtime directory.
+/// The right to be the only `up` of a runtime directory.
 pub(crate) struct UpLock {
     pid_file: PathBuf,
     _lock: Flock<File>,
 }
 
 impl UpLock {
-    /// Takes it and writes down who has it.
+    /// Takes the lock and writes the pid file.
     pub(crate) fn take(dir: &RuntimeDir) -> anyhow::Result<Self> {
         let lock = lock_within(open(dir, UP_LOCK)?, FlockArg::LockExclusive, GOING)?;
         let Some(lock) = lock else {
@@ -52,12 +52,12 @@ impl UpLock {
 
 impl Drop for UpLock {
     fn drop(&mut self) {
-        // The lock is what counts; a pid file that stays misleads nobody who looks at the lock first.
+        // Only the lock counts: a pid file that stays behind is ignored while the lock is free.
         let _ = fs::remove_file(&self.pid_file);
     }
 }
 
-/// Whoever holds one of the lock files of a runtime directory.
+/// The process that holds one of the lock files of a runtime directory.
 pub(crate) struct Holder<'a> {
     dir: &'a RuntimeDir,
     lock: &'static str,
@@ -68,13 +68,13 @@ impl<'a> Holder<'a> {
         Self { dir, lock }
     }
 
-    /// Its pid, where it wrote one down. Means something only while the lock is held.
+    /// Pid of the holder, if it wrote one. Valid only while the lock is held.
     pub(crate) fn pid(&self) -> Option<u32> {
         let text = fs::read_to_string(self.dir.join(UP_PID)).ok()?;
         text.trim().parse().ok()
     }
 
-    /// Waits until nobody holds the lock; false if somebody still does at the end of `limit`.
+    /// Waits until the lock is free; returns false if it is still held after `limit`.
     pub(crate) fn is_gone_within(&self, limit: Duration) -> anyhow::Result<bool> {
         Ok(lock_within(open(self.dir, self.lock)?, FlockArg::LockShared, limit)?.is_some())
     }
@@ -91,8 +91,8 @@ fn open(dir: &RuntimeDir, name: &str) -> anyhow::Result<File> {
     opened.with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Waits for the lock in the kernel, on a thread that is left behind when the time is up: it holds
-/// nothing but its wish, and the process ends soon after.
+/// Waits for the lock in the kernel, on a thread that is left behind after `limit`: it holds nothing, and the
+/// process ends soon after.
 fn lock_within(file: File, how: FlockArg, limit: Duration) -> anyhow::Result<Option<Flock<File>>> {
     let at_once = match how {
         FlockArg::LockShared => FlockArg::LockSharedNonblock,
@@ -106,7 +106,7 @@ fn lock_within(file: File, how: FlockArg, limit: Duration) -> anyhow::Result<Opt
     };
     let (taken, waiting) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more after the limit; the lock is then dropped right here.
+        // After the limit the receiver is gone, and the lock is dropped here.
         let _ = taken.send(Flock::lock(file, how).map_err(|(_, errno)| errno));
     });
     match waiting.recv_timeout(limit) {

@@ -1,11 +1,11 @@
-//! The signals that stop a daemon, and how an agent obeys them.
+//! Signals that stop a daemon, and the reaction of an agent to them.
 
 use anyhow::Context;
 use hotlease_agent::Agent;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// From its making on, these signals no longer kill the process.
+/// Signals that stop a daemon. Once this exists, they no longer kill the process.
 pub(crate) struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -13,14 +13,14 @@ pub(crate) struct Signals {
     remove: Signal,
 }
 
-/// What a signal asks for.
+/// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Told {
     /// SIGINT, SIGHUP: stop now.
     Stop,
-    /// SIGTERM: stop when the leases are over, and at the latest some time later.
+    /// SIGTERM: stop when the leases are over, at the latest after the drain time.
     Drain,
-    /// SIGUSR1: the node is wanted back at once.
+    /// SIGUSR1: give the node back at once.
     Remove,
 }
 
@@ -35,7 +35,7 @@ impl Signals {
         })
     }
 
-    /// The next one of them.
+    /// Request of the next signal.
     pub(crate) async fn next(&mut self) -> Told {
         tokio::select! {
             _ = self.interrupt.recv() => Told::Stop,
@@ -45,13 +45,13 @@ impl Signals {
         }
     }
 
-    /// Lets an agent do what it was told until it may be shut down: nothing of its node is leased then, unless it
-    /// is to stop at once.
+    /// Lets an agent obey a request until it may be shut down. By then no resources of its node are leased, unless
+    /// the request was to stop at once.
     pub(crate) async fn obey(&mut self, told: Told, agent: &Agent, drain_within: Duration) {
         let told = match told {
             Told::Drain => tokio::select! {
                 () = agent.give_back(drain_within) => return,
-                // Told again: no more patience.
+                // A second request during the drain ends the wait.
                 told = self.next() => match told {
                     Told::Drain => Told::Stop,
                     told => told,
@@ -64,8 +64,8 @@ impl Signals {
         }
     }
 
-    /// The next signal to stop: a manager has nothing to be removed, and of an agent that stops already everything
-    /// is.
+    /// Waits for the next signal to stop. Ignores SIGUSR1: a manager has no node to give back, and a stopping agent
+    /// gives back everything anyway.
     pub(crate) async fn impatience(&mut self) {
         while self.next().await == Told::Remove {}
     }
