@@ -5,12 +5,10 @@
 //! are a network that loses, delays, duplicates and reorders messages, disks that tear and fill up, clocks that
 //! drift, and processes that stop and die between any two actions. All choices are drawn from one seed: the same
 //! seed gives the same run, to the last event.
-//! from one seed: the same seed is the same run, to the last event.
 //! After each step, the promises are checked against what really happened ([`truth`]): no slot serves two epochs,
 //! no lease outlives its expiry, every future resolves and says truly whether its function ran, no tenant is billed
 //! for more than was used, and acknowledged data is durable. When the faults are over, everything comes to rest
 //! within a bound.
-//! comes to rest within a bound.
 //!
 //! ```
 //! let run = hotlease_sim::run(1, false);
@@ -18,7 +16,7 @@
 //! ```
 
 #![forbid(unsafe_code)]
-#![allow(missing_docs)] // of the parts: a program for those who develop hotlease
+#![allow(missing_docs)] // the modules need none: a program for developers of hotlease
 
 mod agent;
 mod client;

@@ -1,4 +1,4 @@
-//! The manager's node: its daemon around the state machine, and its disk.
+//! The manager's node: a manager's daemon around its state machine, and its disk.
 
 mod checks;
 mod commit;
@@ -24,13 +24,13 @@ use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// How often silence is noticed.
+/// Time between looks for silent agents.
 const TICK: Duration = Duration::from_millis(250);
 const GRANT_LIMIT: Duration = Duration::from_secs(3);
-/// Of a disk that has nothing wrong with it.
+/// Longest write of a disk without faults.
 const WRITE_MAX: Duration = Duration::from_millis(20);
 const END_LIMIT: Duration = Duration::from_secs(5);
-/// Longest pause between totals of leases that go on: several reports.
+/// Longest time between totals of running leases; spans several reports.
 const TOTALS_EVERY: Duration = Duration::from_secs(5);
 const ORDER_LIMIT: Duration = Duration::from_secs(3);
 /// The only ledger of the site.
@@ -38,12 +38,12 @@ const LEDGER: u64 = 1;
 const NODE: Node = Node::Manager;
 const RESTART_MAX: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// The manager's node: its daemon, its disk and its operator.
 pub struct ManagerNode {
     pub process: Option<Process>,
     pub durable: Durable,
     pub operator: Operator,
-    /// When each agent was heard last.
+    /// Time at which each agent was last heard.
     heard: BTreeMap<AgentId, Duration>,
     runs: u32,
 }
@@ -55,24 +55,24 @@ pub struct Process {
     pub cluster: Cluster,
     requests: BTreeMap<RequestId, Caller>,
     last_request: u64,
-    /// In the order in which they are written.
+    /// Commits in the order of writing.
     commits: VecDeque<Commit>,
-    /// The last one of those that are being written.
+    /// Last commit of those that are being written.
     writing: Option<CommitId>,
     grants: BTreeMap<AskId, Grant>,
     granted: Grants,
-    /// Questions that wait for an answer.
+    /// Requests to agents that wait for a response.
     asks: BTreeSet<AskId>,
     wake: Option<Duration>,
 }
 
-/// Who asked, and what.
+/// Sender of a request, and its contents.
 struct Caller {
     node: Node,
     run: u32,
     call: u64,
     wanted: Option<Wanted>,
-    /// What an acknowledgement would promise.
+    /// Totals that an acknowledgement would promise to keep.
     carried: Vec<(Key, UsageTotals)>,
 }
 
@@ -117,7 +117,7 @@ impl ManagerNode {
         Ok(())
     }
 
-    /// The daemon is killed. Of the writes under way, some first ones are made.
+    /// Kills the daemon. Of the pending writes, only a first part reaches the disk.
     pub fn crash(&mut self, site: &mut Site) {
         let Some(process) = self.process.take() else {
             return;
@@ -242,7 +242,7 @@ impl ManagerNode {
             Message::Response { call, run, response } if process.run == run => {
                 let ask = AskId(call);
                 if !process.asks.remove(&ask) {
-                    // Too late; what was granted expires.
+                    // Too late: what was granted expires.
                     return Ok(());
                 }
                 let event = match response {
@@ -273,7 +273,7 @@ impl ManagerNode {
         }
     }
 
-    /// A step of the machine, and what it wants done. The process may die between any two actions.
+    /// Makes a step of the state machine and carries out its actions. The process may die between any two of them.
     pub(super) fn step(&mut self, event: Event, site: &mut Site) -> Result<(), Died> {
         let Some(process) = &mut self.process else {
             return Ok(());
@@ -396,9 +396,9 @@ impl ManagerNode {
                 }
             }
             Answer::Released { usage } => Response::Released(usage),
-            // An operator's, and answered above.
+            // Only an operator gets this answer, and it is handled above.
             Answer::Ordered { .. } => return,
-            // Nobody asks: the simulated ledger takes every report.
+            // Never requested: the simulated ledger accepts every report.
             Answer::Vouched => Response::Refused(Refusal::UnknownLease),
             Answer::Refused(refusal) => Response::Refused(refusal),
         };
@@ -406,7 +406,7 @@ impl ManagerNode {
     }
 
     fn written(&mut self, run: u32, commit: CommitId, site: &mut Site) -> Result<(), Died> {
-        // All that waited when this writing began becomes durable together.
+        // All commits that waited when this write began become durable together.
         let Some(process) = self.process.as_mut().filter(|process| process.run == run) else {
             return Ok(());
         };
@@ -439,7 +439,7 @@ impl ManagerNode {
         Ok(())
     }
 
-    /// Writes reach the disk.
+    /// Applies writes to the disk.
     fn write(&mut self, writes: Vec<Write>, site: &mut Site) {
         let (mut billed, mut reported) = (Vec::new(), Vec::new());
         for write in &writes {

@@ -1,4 +1,4 @@
-//! What travels between nodes: the content of the real messages, without their encoding.
+//! Messages between nodes: the contents of the real messages, without their encoding.
 
 use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::manager::{AgentRecord, Offering, Release, Report, Spread};
@@ -7,33 +7,33 @@ use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
-/// One connection of a client to an agent.
+/// A client's connection to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Session {
-    /// The client.
+    /// Number of the client.
     pub client: usize,
-    /// Which run of it.
+    /// Run of the client.
     pub run: u32,
-    /// Which of its connections.
+    /// Number of the connection in this run.
     pub number: u32,
 }
 
-/// A lease as it is asked for.
+/// A requested lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub tenant: String,
     pub workers: u32,
-    /// Of each.
+    /// Cores of each worker.
     pub cores: u32,
     /// GPUs for each of the cores.
     pub gpus: u32,
-    /// Places on shared cores instead.
+    /// Whether to use places on shared cores instead.
     pub shared: bool,
     pub spread: Spread,
     pub ttl: Duration,
 }
 
-/// A lease as it is granted; stands for the token too.
+/// A granted lease; also stands for its token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub agent: usize,
@@ -43,41 +43,40 @@ pub struct Grant {
     pub ttl: Duration,
     pub cores: Vec<u32>,
     pub tenant: String,
-    /// Until when it opens sessions, on the agent's clock.
+    /// Latest time for opening sessions, on the agent's clock.
     pub until: Duration,
 }
 
-/// A request that is answered once; `call` is numbered by its sender.
+/// A request that gets one response; its sender numbers it with `call`.
 #[derive(Debug, Clone)]
 pub enum Request {
-    /// Agent to manager.
-    /// With the last challenge.
+    /// From agent to manager, with the answer to the last challenge.
     Register(AgentRecord, u64),
-    /// Agent to manager.
+    /// From agent to manager.
     Heartbeat(Report),
-    /// Client to manager.
+    /// From client to manager.
     Acquire(Wanted),
-    /// Client to manager.
+    /// From client to manager.
     Release(LeaseId),
-    /// Manager or client to agent.
+    /// From manager or client to agent.
     Grant(Wanted),
-    /// Manager to agent.
+    /// From manager to agent.
     End(Release),
-    /// Manager to agent.
+    /// From manager to agent.
     Order(Ordered),
 }
 
-/// What an operator wants of a node, as the agent is told.
+/// An operator's order, as it is sent to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ordered {
     pub number: u64,
-    /// Given back within so long.
+    /// Time within which the node is given back.
     pub drained_within: Option<Duration>,
-    /// What it offers, and the notice for leases that hold more.
+    /// Offered cores, and the notice for leases that hold more.
     pub offer: Option<(OfferedCores, Duration)>,
 }
 
-/// The answer to a request.
+/// Response to a request.
 #[derive(Debug, Clone)]
 pub enum Response {
     Challenged(u64),
@@ -88,25 +87,25 @@ pub enum Response {
         known: bool,
         totals_every: Duration,
     },
-    /// One, or the parts of what was spread.
+    /// One grant, or one for each part of a spread lease.
     Granted(Vec<Grant>),
     Released(UsageTotals),
     Ordered(Offering),
     Refused(Refusal),
 }
 
-/// Client to agent, in a session.
+/// Message from client to agent, in a session.
 #[derive(Debug, Clone)]
 pub enum Ask {
     Attach(Grant),
     Connect(WorkerIndex),
     Renew,
     Release,
-    /// The connection is closed by its client, or by its client's kernel.
+    /// The client, or its kernel, closed the connection.
     Close,
 }
 
-/// Agent to client, in a session.
+/// Message from agent to client, in a session.
 #[derive(Debug, Clone)]
 pub enum Tell {
     Attached {
@@ -128,49 +127,49 @@ pub enum Tell {
         epoch: Epoch,
     },
     LeaseEnded,
-    /// The connection is closed by the agent, or by its kernel.
+    /// The agent, or its kernel, closed the connection.
     Closed,
 }
 
 /// An invocation on its way to a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct Frame {
-    /// The client that wants its answer.
+    /// Session of the client that waits for the reply.
     pub session: Session,
-    /// The lease that it was sent under: not in the real frame, which has the epoch for this.
+    /// Lease that it was sent under. The real frame does not have it, because the epoch serves this purpose.
     pub lease: LeaseId,
     pub boot: BootId,
     pub core: u32,
-    /// Whose slot it is: a shared core has several.
+    /// Worker of the slot, because a shared core has several slots.
     pub worker: WorkerIndex,
     pub epoch: Epoch,
     pub task: usize,
     pub attempt: u32,
-    /// How long the function takes.
+    /// Running time of the function.
     pub takes: Duration,
 }
 
-/// What became of a frame.
+/// Result of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     Ran,
     /// The slot refused it because of its epoch.
     Stale,
-    /// The slot refused it because another one has the core.
+    /// The slot refused it because another slot has the core.
     Busy,
 }
 
-/// The answer of a slot.
+/// Reply of a slot.
 #[derive(Debug, Clone, Copy)]
 pub struct Reply {
     pub session: Session,
     pub task: usize,
     pub attempt: u32,
-    /// What became of it.
+    /// Result of the frame.
     pub answer: Answer,
 }
 
-/// Anything that travels.
+/// Any message between nodes.
 #[derive(Debug, Clone)]
 pub enum Message {
     Request { call: u64, run: u32, request: Request },

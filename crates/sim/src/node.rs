@@ -1,16 +1,16 @@
-//! Who there is, and what their clocks show.
+//! Nodes of a simulated site, and clocks of their processes.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A machine of the simulated site; its processes come and go.
+/// A node of the simulated site; its processes start and end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
-    /// The manager's.
+    /// Node of the manager.
     Manager,
-    /// An agent's, with its workers.
+    /// Node of an agent with its workers.
     Agent(usize),
-    /// A client's.
+    /// Node of a client.
     Client(usize),
 }
 
@@ -26,17 +26,17 @@ impl fmt::Display for Node {
 
 const MILLION: u128 = 1_000_000;
 
-/// A process's clock: starts at zero with it, and goes a little too fast or too slow.
+/// Clock of a process: starts at zero with it, and runs a little too fast or too slow.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     /// True time of its start.
     start: Duration,
-    /// Parts per million by which it is fast.
+    /// Parts per million by which it is too fast.
     drift_ppm: i32,
 }
 
 impl Clock {
-    /// Of a process that starts now.
+    /// Clock of a process that starts at the true time `start`.
     pub fn new(start: Duration, drift_ppm: i32) -> Self {
         Self { start, drift_ppm }
     }
@@ -45,13 +45,13 @@ impl Clock {
         (1_000_000 + i64::from(self.drift_ppm)) as u128
     }
 
-    /// What it shows at a true time.
+    /// Time that it shows at a true time.
     pub fn shows(self, now: Duration) -> Duration {
         let passed = now.saturating_sub(self.start).as_nanos();
         Duration::from_nanos((passed * self.rate() / MILLION) as u64)
     }
 
-    /// The first true time at which it shows at least this.
+    /// First true time at which it shows at least `local`.
     pub fn true_time(self, local: Duration) -> Duration {
         let passed = (local.as_nanos() * MILLION).div_ceil(self.rate());
         self.start + Duration::from_nanos(passed as u64)

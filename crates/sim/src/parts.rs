@@ -1,4 +1,4 @@
-//! Requests that are spread over several agents, and what is left of those that are refused.
+//! Requests that are spread over several agents, and grants for refused ones.
 
 use crate::message::Wanted;
 use crate::scenario::ClientPlan;
@@ -9,11 +9,12 @@ use rand::rngs::SmallRng;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Once nothing fails, how long what was granted for a refused request may hold its cores: the questions to end it
-/// leave with the refusal, and a message takes much less. Never attached to, it would be held for longer.
+/// Longest time that cores may stay granted for a refused request, once there are no faults. The requests to end
+/// the lease leave together with the refusal, and a message takes much less. Without these requests, a lease
+/// without a session would last longer than this.
 pub const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
 
-/// What was granted for which request that is not answered yet.
+/// Leases that were granted for requests without an answer yet.
 #[derive(Default)]
 pub struct Grants {
     requests: BTreeMap<AskId, RequestId>,
@@ -31,14 +32,15 @@ impl Grants {
         }
     }
 
-    /// The request is answered; what was granted for it.
+    /// Forgets an answered request; returns the leases that were granted for it.
     pub fn answered(&mut self, request: RequestId) -> Vec<LeaseId> {
         self.leases.remove(&request).unwrap_or_default()
     }
 }
 
-/// What a client asks a manager for. Over several agents it is all or nothing some times, but never twice in a row
-/// (`whole`: whether it was the last time), and otherwise whatever there is: once nothing fails, patience gets a lease.
+/// Lease that a client requests. A lease over several agents is sometimes requested as all or nothing, but never
+/// twice in a row (`whole`: the last request was), and otherwise with at least one worker. So once there are no
+/// faults, a patient client gets a lease.
 pub fn wanted(
     plan: &ClientPlan,
     tenant: String,

@@ -1,4 +1,4 @@
-//! What happens to a site: drawn from a seed before anything runs.
+//! Faults and load of a site, drawn from a seed before it runs.
 
 use crate::node::Node;
 use rand::rngs::SmallRng;
@@ -6,12 +6,11 @@ use rand::{RngExt, SeedableRng};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// From then on nothing fails any more.
+/// Latest end of all faults.
 pub const FAULTS_MAX: Duration = Duration::from_secs(40);
-/// How long after the last fault clients submit their last invocations.
+/// Time from the last fault until clients submit their last invocations.
 pub const SETTLE: Duration = Duration::from_secs(15);
-/// How long after those everything must have come to rest: longer than any patience, lease and back-off that
-/// can follow each other.
+/// Time from then until everything must be at rest; longer than any sequence of patience, lease and back-off.
 pub const CONVERGE: Duration = Duration::from_secs(40);
 
 /// Messages of one direction are held or lost.
@@ -20,7 +19,7 @@ pub struct Outage {
     pub from: Node,
     pub to: Node,
     pub begin: Duration,
-    /// None: it stays.
+    /// None: the outage is permanent.
     pub end: Option<Duration>,
 }
 
@@ -32,22 +31,22 @@ pub struct Pause {
     pub end: Duration,
 }
 
-/// What an operator orders.
+/// Order of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The node offers all it has, and takes leases.
+    /// The node offers all it has, and grants leases.
     AddAll,
-    /// It offers so many cores, and leases that hold more end by then.
+    /// The node offers this number of cores; leases that hold more end within this time.
     Offer { cores: u32, within: Duration },
-    /// It is given back within so long.
+    /// The node is given back within this time.
     Drain { within: Duration },
-    /// It takes leases again.
+    /// The node grants leases again.
     Resume,
-    /// It is given back at once.
+    /// The node is given back at once.
     Remove,
 }
 
-/// See the module.
+/// Faults and load of a site.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub seed: u64,
@@ -57,53 +56,53 @@ pub struct Scenario {
     pub gpus: Vec<u32>,
     pub clients: Vec<ClientPlan>,
     pub drift_ppm_max: i32,
-    /// Probability that a datagram is lost, or a stream's segment has to be sent again.
+    /// Probability that a datagram is lost, or that a segment of a stream must be sent again.
     pub loss: f64,
     pub duplicates: f64,
-    /// Of a message between nodes.
+    /// Longest delay of a message between nodes.
     pub delay_max: Duration,
-    /// Probability that a message takes up to ten times as long.
+    /// Probability that the longest delay of a message is ten times as long.
     pub stragglers: f64,
     /// Probability that a process dies at a step.
     pub crashes: f64,
-    /// The same for a worker that runs a function.
+    /// Probability that a worker dies while it runs a function.
     pub worker_crashes: f64,
-    /// Probability that a write is not made.
+    /// Probability that a write fails.
     pub write_errors: f64,
     pub write_max: Duration,
     /// Probability that a crash loses the disk of an agent, rather than the end of its journal.
     pub disk_losses: f64,
     pub outages: Vec<Outage>,
     pub pauses: Vec<Pause>,
-    /// What operators order, of which agents, and when.
+    /// Orders of operators: time, agent, order.
     pub orders: Vec<(Duration, usize, Order)>,
-    /// Places of each agent on a core that is shared.
+    /// Places of each agent on a shared core.
     pub places_per_core: u32,
-    /// From then on nothing fails any more.
+    /// End of all faults.
     pub faults_end: Duration,
 }
 
-/// A client's habits.
+/// Behaviour of a client.
 #[derive(Debug, Clone)]
 pub struct ClientPlan {
-    /// It asks agents itself.
+    /// Whether it requests leases from agents directly.
     pub direct: bool,
     pub cores: u32,
     /// GPUs for each of the cores.
     pub gpus: u32,
-    /// Places on shared cores, instead of cores of its own.
+    /// Whether it uses places on shared cores, instead of cores of its own.
     pub shared: bool,
-    /// Workers of that many cores each, over several agents; 0: one, on one.
+    /// Number of workers with `cores` cores each, over several agents; 0: one worker on one agent.
     pub spread_workers: u32,
     pub ttl: Duration,
     pub patience: Duration,
     /// Mean pause between invocations.
     pub pause: Duration,
-    /// Longest function.
+    /// Longest running time of a function.
     pub takes_max: Duration,
-    /// The agent on whose node it is.
+    /// Agent on whose node the client is, if any.
     pub at_home: Option<usize>,
-    /// It ends leases through the manager.
+    /// Whether it releases leases through the manager.
     pub through_manager: bool,
 }
 
@@ -112,7 +111,7 @@ fn millis(random: &mut SmallRng, from: u64, to: u64) -> Duration {
 }
 
 impl Scenario {
-    /// The one of this seed.
+    /// Scenario of a seed.
     pub fn new(seed: u64) -> Self {
         let random = &mut SmallRng::seed_from_u64(seed);
         let faults_end = millis(random, 3_000, FAULTS_MAX.as_millis() as u64);
@@ -122,7 +121,7 @@ impl Scenario {
         let clients = (0..random.random_range(1..=3))
             .map(|_| ClientPlan::new(random, &agents))
             .collect();
-        // Most sites have some kinds of faults only: what one hides, another shows.
+        // Most sites have only some kinds of faults, because one kind may hide the effects of another.
         let often = |random: &mut SmallRng, most: f64| {
             if random.random_bool(0.5) {
                 random.random_range(0.0..most)
@@ -164,7 +163,8 @@ impl Scenario {
         scenario
     }
 
-    /// In some sites there are GPUs, and clients that want them. (Drawn apart, so that they change nothing else.)
+    /// Gives GPUs to some sites, and clients that request them. (Drawn from a generator of its own, so that all
+    /// other choices stay the same.)
     fn draw_gpus(&mut self) {
         let random = &mut SmallRng::seed_from_u64(!self.seed);
         if random.random_bool(0.5) {
@@ -236,7 +236,8 @@ impl Scenario {
             }
         }
         self.orders.sort_by_key(|(at, ..)| *at);
-        // At last everybody serves again: after what the operator wanted while its machine stood still.
+        // Finally all nodes serve again. This order comes after all orders that were waiting while the manager's
+        // node was paused.
         let last = self.faults_end + Duration::from_millis(1);
         let ordered: BTreeSet<usize> = self.orders.iter().map(|(_, agent, _)| *agent).collect();
         for agent in ordered {
@@ -244,7 +245,7 @@ impl Scenario {
         }
     }
 
-    /// Everybody.
+    /// All nodes.
     pub fn nodes(&self) -> Vec<Node> {
         let agents = (0..self.agents.len()).map(Node::Agent);
         let clients = (0..self.clients.len()).map(Node::Client);
@@ -254,17 +255,17 @@ impl Scenario {
             .collect()
     }
 
-    /// When clients submit nothing more.
+    /// Time after which clients submit nothing more.
     pub fn last_work(&self) -> Duration {
         self.faults_end + SETTLE
     }
 
-    /// When everything must have come to rest.
+    /// Time at which everything must be at rest.
     pub fn end(&self) -> Duration {
         self.last_work() + CONVERGE
     }
 
-    /// Whether nothing between these two crosses a network.
+    /// Whether these two are on one node, so that no message between them crosses a network.
     pub fn is_one_machine(&self, one: Node, other: Node) -> bool {
         match (one, other) {
             (Node::Client(client), Node::Agent(agent)) | (Node::Agent(agent), Node::Client(client)) => {
@@ -274,18 +275,18 @@ impl Scenario {
         }
     }
 
-    /// Whether messages of this direction never arrive any more.
+    /// Whether messages of this direction are cut off permanently.
     pub fn is_cut(&self, from: Node, to: Node) -> bool {
         let cut = |outage: &Outage| outage.end.is_none() && outage.from == from && outage.to == to;
         !self.is_one_machine(from, to) && self.outages.iter().any(cut)
     }
 
-    /// Whether these two cannot have a conversation any more.
+    /// Whether these two can no longer exchange messages in both directions.
     pub fn are_apart(&self, one: Node, other: Node) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
 
-    /// The earliest moment not before `at` at which a message can cross; none: never.
+    /// Earliest time from `at` on at which a message can cross; `None`: never.
     pub fn crosses(&self, from: Node, to: Node, mut at: Duration) -> Option<Duration> {
         loop {
             let covers = |outage: &&Outage| {
@@ -301,7 +302,7 @@ impl Scenario {
         }
     }
 
-    /// The later of this moment and the end of the node's last pause until now: it could do nothing before.
+    /// The later of `at` and the end of the node's last pause before `now`; until then the node could do nothing.
     pub fn awake_since(&self, node: Node, at: Duration, now: Duration) -> Duration {
         let over = self
             .pauses
@@ -310,8 +311,8 @@ impl Scenario {
         over.map(|pause| pause.end).fold(at, Duration::max)
     }
 
-    /// When a node that is paused at this moment goes on. Pauses may overlap: it is the end of the last of them for all
-    /// that comes meanwhile, so that nothing overtakes what came before it.
+    /// End of the pause if the node is paused at this time. If pauses overlap, the end of the last one applies to
+    /// all events in between, so that no event overtakes an earlier one.
     pub fn goes_on(&self, node: Node, at: Duration) -> Option<Duration> {
         let mut end = at;
         while let Some(pause) = self

@@ -1,4 +1,4 @@
-//! What all nodes share: time, chance, the network, and the record of what really happened.
+//! State that all nodes share: time, chance, the network, and the record of what really happened.
 
 use crate::message::{Message, Session};
 use crate::node::Node;
@@ -13,37 +13,37 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::time::Duration;
 
-/// How long a lost segment of a stream takes to be sent again.
+/// Delay of a lost segment of a stream.
 const RETRANSMISSION: Duration = Duration::from_millis(200);
-/// How long a stream that does not get through holds its messages before it is given up on.
+/// Time after which a stream that does not get through loses its messages.
 const STREAM_LIMIT: Duration = Duration::from_secs(10);
-/// Events of one run: a site that goes on and on has a loop in it.
+/// Most events of one run; a site with more is in a loop.
 const EVENTS_MAX: u64 = 5_000_000;
 
-/// Something that happens to a node at a moment.
+/// An event at a node.
 #[derive(Debug)]
 pub enum Happening {
     /// A message arrives.
     Arrives { from: Node, message: Message },
-    /// A timer goes off.
+    /// A timer expires.
     Wake,
-    /// A question is not answered any more.
+    /// The time limit of a request is over.
     TimedOut { run: u32, call: u64 },
     /// Writes are done (or have failed).
     Written { run: u32, commit: CommitId },
-    /// A worker's process is configured.
+    /// The process of a worker is configured.
     WorkerUp { process: u64 },
-    /// A worker's process is dead.
+    /// The process of a worker is dead.
     WorkerReaped { process: u64 },
-    /// The agent's daemon learns of that.
+    /// The agent's daemon learns that a worker is dead.
     WorkerGone(Used),
     /// A function returns.
     FunctionReturns { process: u64, task: usize, attempt: u32 },
-    /// The application wants something done.
+    /// The application submits an invocation.
     Submits,
     /// An operator has an order for an agent.
     Orders { agent: usize, order: Order },
-    /// The node's daemon is started again.
+    /// The daemon of the node starts again.
     Starts,
 }
 
@@ -71,18 +71,18 @@ impl Ord for Scheduled {
     }
 }
 
-/// Which order is kept among messages.
+/// Order of messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Channel {
-    /// None: each request finds its own way, may get lost, and may arrive twice.
+    /// No order: each message takes its own path, may be lost, and may arrive twice.
     Datagram,
-    /// That of a session's stream.
+    /// Order of a session's stream.
     Session(Session),
-    /// That of a channel to a slot.
+    /// Order of a channel to a slot.
     Slot(Session, u32),
 }
 
-/// See the module.
+/// State that all nodes share.
 pub struct Site {
     pub scenario: Scenario,
     pub now: Duration,
@@ -90,7 +90,7 @@ pub struct Site {
     pub truth: Truth,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
-    /// When the last message of a stream arrives.
+    /// Arrival time of the last message of each stream.
     last: BTreeMap<(Channel, Node), Duration>,
     violation: Option<String>,
     trace: Option<Vec<String>>,
@@ -99,7 +99,7 @@ pub struct Site {
 impl Site {
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
         Self {
-            // Another stream of chance than the one that drew the scenario.
+            // A different random sequence than the scenario's.
             random: SmallRng::seed_from_u64(!scenario.seed),
             scenario,
             now: Duration::ZERO,
@@ -112,7 +112,7 @@ impl Site {
         }
     }
 
-    /// The next thing that happens; none at the end, or when a promise is broken.
+    /// Next event; `None` at the end, or when a promise is broken.
     pub fn next(&mut self) -> Option<(Node, Happening)> {
         if self.violation.is_some() {
             return None;
@@ -144,17 +144,17 @@ impl Site {
         self.schedule(self.now + pause, node, what);
     }
 
-    /// Whether faults still happen.
+    /// Whether faults may still occur.
     pub fn is_faulty(&self) -> bool {
         self.now < self.scenario.faults_end
     }
 
-    /// Whether a fault of this probability happens now.
+    /// Whether a fault of this probability occurs now.
     pub fn fails(&mut self, probability: f64) -> bool {
         self.is_faulty() && probability > 0.0 && self.random.random_bool(probability)
     }
 
-    /// A time up to this.
+    /// A random time up to `most`.
     pub fn up_to(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.random.random_range(0..=most.as_nanos() as u64))
     }
@@ -166,8 +166,8 @@ impl Site {
         Duration::from_micros(20) + self.up_to(most * factor)
     }
 
-    /// Sends a message. On one machine it is there at once: a reply in shared memory is there as soon as it is
-    /// written, whatever becomes of the worker.
+    /// Sends a message. On one node it arrives at once: a reply in shared memory is there as soon as it is written,
+    /// whatever happens to the worker.
     pub fn send(&mut self, from: Node, to: Node, channel: Channel, message: Message) {
         if self.scenario.is_one_machine(from, to) {
             return self.after(Duration::ZERO, to, Happening::Arrives { from, message });
@@ -220,7 +220,7 @@ impl Site {
         }
     }
 
-    /// A promise is broken. The first one counts.
+    /// Records a broken promise. Only the first one counts.
     pub fn violated(&mut self, node: Node, what: impl FnOnce() -> String) {
         if self.violation.is_none() {
             let what = format!("at {:.6} s, {node}: {}", self.now.as_secs_f64(), what());
@@ -229,14 +229,14 @@ impl Site {
         }
     }
 
-    /// Holds a promise.
+    /// Checks a promise.
     pub fn promise(&mut self, node: Node, kept: bool, what: impl FnOnce() -> String) {
         if !kept {
             self.violated(node, what);
         }
     }
 
-    /// What was broken, and the trace.
+    /// The broken promise, the trace, and the number of events.
     pub fn finish(self) -> (Option<String>, Vec<String>, u64) {
         (self.violation, self.trace.unwrap_or_default(), self.scheduled)
     }

@@ -1,4 +1,4 @@
-//! What really happened, seen from outside: no process knows it, and every promise is held against it.
+//! Record of what really happened, seen from outside: no process knows it, and every promise is checked against it.
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::Ran;
@@ -7,7 +7,7 @@ use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A worker's process, from its start until it is reaped.
+/// Process of a worker, from its start until it is reaped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Occupant {
     pub process: u64,
@@ -15,20 +15,20 @@ pub struct Occupant {
     pub epoch: Epoch,
 }
 
-/// A lease that was ever granted.
+/// A lease that was granted at any time.
 #[derive(Debug, Clone)]
 pub struct LeaseTruth {
     pub agent: usize,
     pub boot: BootId,
     pub tenant: String,
     pub slots: u32,
-    /// True time.
+    /// True time of the grant.
     pub granted: Duration,
-    /// When its cores were free again, or its agent's process was dead.
+    /// Time at which its cores were free again, or its agent's process was dead.
     pub freed: Option<Duration>,
-    /// On its agent's clock.
+    /// Expiry on the agent's clock.
     pub expires: Duration,
-    /// The same, in true time.
+    /// Expiry in true time.
     pub expires_truly: Duration,
     /// Time in functions.
     pub computed: Duration,
@@ -36,35 +36,35 @@ pub struct LeaseTruth {
     pub functions: FunctionTotals,
 }
 
-/// An invocation that an application wanted.
+/// An invocation that an application submitted.
 #[derive(Debug, Clone)]
 pub struct TaskTruth {
     pub client: usize,
     pub idempotent: bool,
     pub submitted: Duration,
-    /// How often its function was started.
+    /// Number of times that its function was started.
     pub runs: u32,
     pub outcome: Option<Outcome>,
-    /// When that was told.
+    /// Time at which the outcome was reported.
     pub ended: Duration,
-    /// Its client died with it.
+    /// Whether its client died.
     pub orphaned: bool,
-    /// It must succeed.
+    /// Whether it must succeed.
     pub probe: bool,
 }
 
-/// How a future resolved.
+/// Result of a future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Result,
     Error(Ran),
 }
 
-/// See the module.
+/// Record of what really happened.
 #[derive(Debug, Default)]
 pub struct Truth {
     pub cores: BTreeMap<(usize, u32), Occupant>,
-    /// Which process has which GPU.
+    /// Process that holds each GPU.
     pub gpus: BTreeMap<(usize, u32), u64>,
     /// Processes with places on shared cores.
     pub shared: BTreeMap<(usize, u32), BTreeSet<u64>>,
@@ -72,13 +72,13 @@ pub struct Truth {
     pub tasks: Vec<TaskTruth>,
     /// Totals that a manager has acknowledged, by agent, run and lease.
     pub acknowledged: BTreeMap<(usize, BootId, LeaseId), UsageTotals>,
-    /// Totals that are in a journal that survives.
+    /// Totals that are durable in a journal.
     pub journalled: BTreeMap<(usize, BootId, LeaseId), UsageTotals>,
-    /// Agents that are given back: in which run, and when nothing of it may run any more, in true time.
+    /// Agents that are given back: the run, and the true time after which none of its processes may run.
     pub given_back: BTreeMap<usize, (BootId, Duration)>,
     /// Orders that agents have carried out.
     pub carried_out: BTreeSet<(usize, u64)>,
-    /// What was granted for requests that were then refused, and when they were.
+    /// Leases that were granted for requests that were then refused, and the times of the refusals.
     pub refused: Vec<(LeaseId, Duration)>,
     processes: u64,
 }
@@ -89,7 +89,7 @@ impl Truth {
         self.processes
     }
 
-    /// The most that may be billed for a lease at this moment; clocks may be fast by so much.
+    /// Largest bill for a lease at this time. Clocks may be fast by `drift_ppm`.
     pub fn bill_max(&self, lease: &LeaseTruth, now: Duration, drift_ppm: i32) -> UsageTotals {
         let held = (lease.freed.unwrap_or(now) - lease.granted).as_nanos() * u128::from(lease.slots);
         let fast = held * u128::from(drift_ppm.unsigned_abs()) / 1_000_000;
@@ -102,7 +102,7 @@ impl Truth {
     }
 }
 
-/// Whether no counter of one is above the other's.
+/// Whether no counter of `one` exceeds that of `most`.
 pub fn within(one: UsageTotals, most: UsageTotals) -> bool {
     one.allocated_ns <= most.allocated_ns
         && one.hot_ns <= most.hot_ns
@@ -110,7 +110,7 @@ pub fn within(one: UsageTotals, most: UsageTotals) -> bool {
         && one.invocations <= most.invocations
 }
 
-/// Counter by counter.
+/// Sum of each counter.
 pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     UsageTotals {
         allocated_ns: one.allocated_ns + other.allocated_ns,

@@ -1,4 +1,4 @@
-//! The workers of a node: processes that take time to start and to die, and run functions in between.
+//! Workers of a node: processes that take time to start and to die, and run functions in between.
 
 use crate::message::{Answer, Frame, Message, Reply};
 use crate::node::Node;
@@ -11,16 +11,16 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const START_MAX: Duration = Duration::from_millis(30);
-/// From the signal until the process is reaped; within the time that removal of a node may take.
+/// Longest time from the signal until the process is reaped; shorter than the time for removing a node.
 const REAP_MAX: Duration = Duration::from_millis(50);
-/// For the order of events at one moment.
+/// Tolerance for the order of events at the same time.
 const SLACK: Duration = Duration::from_millis(1);
-/// From the end of the agent until a worker's lifeline has ended it.
+/// Longest time from the end of the agent until a worker's lifeline has ended the worker.
 const LIFELINE_MAX: Duration = Duration::from_millis(20);
-/// Frames that wait in one slot.
+/// Most frames that wait in one slot.
 const QUEUE_MAX: usize = 64;
 
-/// What is reported of a process that is gone.
+/// Usage of a process that is gone.
 #[derive(Debug)]
 pub struct Used {
     pub lease: LeaseId,
@@ -39,7 +39,7 @@ struct Process {
     shared: bool,
     is_up: bool,
     is_dying: bool,
-    /// Its agent is dead: nobody reaps it.
+    /// Whether its agent is dead, so that no process reaps it.
     is_orphan: bool,
     running: Option<(Frame, Duration)>,
     waiting: VecDeque<Frame>,
@@ -48,16 +48,16 @@ struct Process {
     functions: FunctionTotals,
 }
 
-/// The function that a task calls.
+/// Function that a task calls.
 fn function_of(task: usize) -> FunctionId {
     FunctionId::new(CodeHash([7; 32]), ["f", "g", "h"][task % 3])
 }
 
-/// See the module.
+/// Workers of a node.
 pub struct Workers {
     agent: usize,
     processes: BTreeMap<u64, Process>,
-    /// Claims of shared cores; the kernel's.
+    /// Holders of the claims of shared cores, as the kernel knows them.
     claims: BTreeMap<u32, u64>,
 }
 
@@ -146,7 +146,7 @@ impl Workers {
         let takes = site.up_to(START_MAX);
         let crashes = site.scenario.worker_crashes;
         if site.fails(crashes / 4.0) {
-            // It cannot be started.
+            // The worker cannot be started.
             return site.after(takes, node, Happening::WorkerReaped { process: id });
         }
         site.after(takes, node, Happening::WorkerUp { process: id });
@@ -175,7 +175,7 @@ impl Workers {
         }
     }
 
-    /// The agent is dead, and all workers follow it.
+    /// The agent is dead: all workers end soon.
     pub fn orphan(&mut self, site: &mut Site) {
         let node = self.node();
         for (id, process) in &mut self.processes {
@@ -185,7 +185,7 @@ impl Workers {
         }
     }
 
-    /// A process is gone. None if there is no agent to be told.
+    /// Removes a dead process. Returns its usage, or `None` if there is no agent to report it to.
     pub fn reap(&mut self, id: u64, site: &mut Site) -> Option<Used> {
         let mut process = self.processes.remove(&id)?;
         site.truth.cores.retain(|_, occupant| occupant.process != id);
@@ -194,7 +194,7 @@ impl Workers {
             on.remove(&id);
         }
         self.claims.retain(|_, holder| *holder != id);
-        // The function that it died in counts until now.
+        // The function that it died in counts up to now.
         if let Some((frame, since)) = process.running.take() {
             process.compute(frame.task, site.now - since, site);
         }
@@ -208,7 +208,7 @@ impl Workers {
         })
     }
 
-    /// No process outlives its lease by more than it takes to be killed, once its agent can do something.
+    /// No process outlives its lease by more than the time that killing takes, unless its agent is paused.
     pub fn check_outlived(&self, site: &mut Site) {
         let node = self.node();
         let given_back = site.truth.given_back.get(&self.agent).copied();
@@ -236,7 +236,7 @@ impl Workers {
         }
     }
 
-    /// What the living workers of a lease have used.
+    /// Usage of the living workers of a lease.
     pub fn used_by(&self, boot: BootId, lease: LeaseId) -> UsageTotals {
         let of_lease = self
             .processes
@@ -247,7 +247,7 @@ impl Workers {
         })
     }
 
-    /// And its functions.
+    /// Usage of the living workers of a lease, by function.
     pub fn functions_of(&self, boot: BootId, lease: LeaseId) -> FunctionTotals {
         let processes = self.processes.values();
         let of_lease = processes.filter(|process| process.boot == boot && process.lease == lease);
@@ -257,7 +257,8 @@ impl Workers {
         })
     }
 
-    /// A frame arrives at the slot of a core. Another run's memory is another memory.
+    /// A frame arrives at the slot of a core. Slots of another run of the agent do not see it, because they have
+    /// other memory.
     pub fn take(&mut self, frame: Frame, site: &mut Site) {
         let node = self.node();
         let at_core = |process: &&mut Process| {

@@ -1,4 +1,4 @@
-//! A whole site: everything that happens happens here, one event after the other.
+//! A whole site, which handles one event after the other.
 
 use crate::agent::AgentNode;
 use crate::client::ClientNode;
@@ -12,23 +12,23 @@ use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentState;
 use std::time::Duration;
 
-/// How long a site is free for one client before its patience must have got it a lease: several pauses between tries.
+/// Time that the site is free for one client before the client must have got a lease: several pauses between tries.
 const CALM: Duration = Duration::from_secs(4);
 
-/// How a run went.
+/// Result of a run.
 #[derive(Debug)]
 pub struct Run {
     /// The promise that was broken, and when.
     pub violation: Option<String>,
-    /// What happened, line by line, if it was asked for.
+    /// The trace, line by line, if it was requested.
     pub trace: Vec<String>,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Invocations, and how many of them gave a result.
+    /// Number of invocations, and of those with a result.
     pub tasks: (usize, usize),
 }
 
-/// See the module.
+/// A whole site.
 pub struct World {
     site: Site,
     manager: ManagerNode,
@@ -37,7 +37,7 @@ pub struct World {
 }
 
 impl World {
-    /// The site of a scenario, about to start.
+    /// The site of a scenario, before its first event.
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
         let mut site = Site::new(scenario, tracing);
         for node in site.scenario.nodes() {
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Lets it all happen.
+    /// Handles all events; returns the result.
     pub fn run(mut self) -> Run {
         while let Some((node, what)) = self.site.next() {
             self.happens(node, what);
@@ -81,7 +81,7 @@ impl World {
 
     fn happens(&mut self, node: Node, what: Happening) {
         let site = &mut self.site;
-        // A stopped daemon does nothing; its workers are processes of their own.
+        // A paused daemon does nothing, but its workers are processes of their own.
         let is_physical = matches!(
             what,
             Happening::WorkerReaped { .. }
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// What must be true once everything has come to rest.
+    /// Checks what must hold once everything is at rest.
     fn check_rest(&mut self) {
         self.check_futures();
         for number in 0..self.agents.len() {
@@ -120,7 +120,7 @@ impl World {
         self.check_refused();
     }
 
-    /// What was granted for a request that was refused is given back.
+    /// Checks that leases granted for refused requests were ended.
     fn check_refused(&mut self) {
         let site = &mut self.site;
         let calm = site.scenario.faults_end + SETTLE;
@@ -166,7 +166,8 @@ impl World {
             let plan = &site.scenario.clients[task.client];
             let mut agents = site.scenario.agents.iter().zip(&site.scenario.gpus);
             let fits = agents.any(|(cores, gpus)| *cores >= plan.cores && *gpus >= plan.gpus * plan.cores);
-            // Until shortly before somebody else had the place: then patience was too short, and that is an answer.
+            // If another client held cores until shortly before, the client's patience was too short, and an error
+            // is correct.
             let crowded = site.truth.leases.values().any(|lease| {
                 let others = lease.tenant != home.to_string();
                 let lately = lease.freed.is_none_or(|freed| freed + CALM > task.ended);
@@ -248,7 +249,7 @@ impl World {
         site.promise(Node::Manager, active.is_none(), || {
             format!("at rest, {active:?} is still noted as active")
         });
-        // What a journal kept through all crashes is in the ledger, as is what was reported at last.
+        // Totals that a journal kept through all crashes are in the ledger, and so are the last reported ones.
         let mut lost = None;
         for ((of, boot, lease), usage) in &site.truth.journalled {
             if *of != number {

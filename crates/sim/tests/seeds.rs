@@ -1,4 +1,4 @@
-//! The promises of the control plane, under faults: see the crate's page for which.
+//! Tests of the control plane's promises under faults; the crate's page lists them.
 
 use hotlease_sim::run;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ fn no_promise_is_broken_in_two_thousand_seeds() {
                     return None;
                 }
                 if let Some(violation) = run(seed, false).violation {
-                    // The others need not go on.
+                    // The other threads stop.
                     next.store(SEEDS, Ordering::Relaxed);
                     return Some((seed, violation));
                 }
@@ -54,7 +54,7 @@ fn a_seed_is_the_same_run_each_time() {
     }
 }
 
-/// What a fault-free site does is no test of faults: each kind must really happen.
+/// A site without faults would prove nothing, so each kind of fault must really occur.
 #[test]
 fn the_seeds_see_every_kind_of_fault() {
     let mut seen: std::collections::BTreeMap<&str, u32> = std::collections::BTreeMap::new();

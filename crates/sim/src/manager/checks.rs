@@ -1,4 +1,4 @@
-//! What the manager promises, held against what happened.
+//! Checks of the manager's promises against what really happened.
 
 use super::{ManagerNode, NODE};
 use crate::agent::id;
@@ -10,11 +10,11 @@ use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
-/// What its clock may be slow by meanwhile.
+/// Largest lag of the manager's clock in this time.
 const SLACK: Duration = Duration::from_millis(20);
 
 impl ManagerNode {
-    /// Nobody pays for more than was used.
+    /// No tenant pays for more than was used.
     pub(super) fn check_bill(&self, tenant: &str, site: &mut Site) {
         let bill = self.durable.bill(tenant);
         let drift = site.scenario.drift_ppm_max;
@@ -27,7 +27,8 @@ impl ManagerNode {
         });
     }
 
-    /// No function is billed for more than was spent in it, and all of a lease for no more than the lease.
+    /// No function is billed for more than was spent in it, and all functions of a lease together for no more than
+    /// the lease.
     pub(super) fn check_functions(&self, reported: &[LeaseId], site: &mut Site) {
         for (lease, usage, functions) in self.durable.functions() {
             let Some(truth) = site
@@ -49,7 +50,7 @@ impl ManagerNode {
         }
     }
 
-    /// Who is silent is suspected in time.
+    /// A silent agent is suspected in time.
     pub(super) fn check_suspicion(&self, site: &mut Site) {
         let Some(process) = &self.process else { return };
         for (record, state, _) in process.cluster.registry().agents() {
@@ -63,7 +64,7 @@ impl ManagerNode {
         }
     }
 
-    /// What was acknowledged once is in the ledger for ever.
+    /// Acknowledged usage stays in the ledger for ever.
     pub fn check_acknowledged(&self, site: &mut Site) {
         let mut lost = None;
         for ((agent, boot, lease), usage) in &site.truth.acknowledged {

@@ -1,4 +1,4 @@
-//! What goes to the disk, and in which order.
+//! Commits to the disk, and their order.
 
 use hotlease_lease::manager::{CommitId, Write};
 use hotlease_wire::ids::AgentId;
@@ -11,7 +11,7 @@ pub(super) struct Commit {
 }
 
 impl Commit {
-    /// Whether this one may overtake that one, as the daemon's writers let it.
+    /// Whether this commit may overtake an earlier one, as the daemon's writers allow.
     pub fn may_overtake(&self, earlier: &Self) -> bool {
         let alone = |commit: &Self| {
             let mut writes = commit.writes.iter();

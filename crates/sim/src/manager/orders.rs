@@ -1,4 +1,4 @@
-//! An operator at the manager's machine: orders one thing after the other, and repeats what is not answered.
+//! An operator at the manager's node, who gives one order after the other, and repeats unanswered ones.
 
 use super::{Caller, ManagerNode, NODE};
 use crate::agent::{Died, id};
@@ -12,17 +12,17 @@ use hotlease_wire::ids::AgentId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// See the module. No crash of the manager makes the operator forget anything.
+/// An operator. Crashes of the manager do not affect its memory.
 #[derive(Default)]
 pub struct Operator {
     wants: VecDeque<(usize, Order)>,
-    /// The run of the manager that has been asked, and what it wanted then.
+    /// Run of the manager that got the order, and the order's number.
     asked: Option<(u32, u64)>,
-    /// Agents of which it was told that they are given back.
+    /// Agents that the operator was told are given back.
     given_back: BTreeSet<AgentId>,
 }
 
-/// Milliseconds since 1970, as the manager sees them.
+/// Milliseconds since 1970 on the manager's clock.
 fn at_ms(now: Duration) -> u64 {
     1_000_000 + now.as_millis() as u64
 }
@@ -31,7 +31,7 @@ fn ms(time: Duration) -> u64 {
     time.as_millis() as u64
 }
 
-/// What an agent is told.
+/// Order as it is sent to an agent.
 pub(super) fn told(wish: &NodeWish, now: Duration) -> Ordered {
     let within = |by_ms: u64| Duration::from_millis(by_ms.saturating_sub(at_ms(now)));
     let offer = wish.offer.as_ref();
@@ -51,14 +51,14 @@ impl Operator {
         self.wants.is_empty()
     }
 
-    /// Who was said to be given back is asked for no lease.
+    /// No lease is requested from an agent that the operator was told is given back.
     pub(super) fn check_grant(&self, agent: AgentId, site: &mut Site) {
         site.promise(NODE, !self.given_back.contains(&agent), || {
             format!("agent {agent} is asked for a lease after its operator was told that it is given back")
         });
     }
 
-    /// An answer: what it promises is held against what happened.
+    /// Handles an answer, and checks its promises against what really happened.
     pub(super) fn hears(&mut self, answer: &Answer, durable: &Durable, site: &mut Site) {
         site.note(NODE, || format!("tells the operator {answer:?}"));
         let asked = self.asked.take();
@@ -82,7 +82,7 @@ impl Operator {
 }
 
 impl ManagerNode {
-    /// Wishes of a running manager that are not settled.
+    /// Number of unfinished wishes of a running manager.
     pub fn cluster_wishes(&self) -> usize {
         let process = self.process.as_ref();
         process.map_or(0, |process| {
@@ -90,7 +90,7 @@ impl ManagerNode {
         })
     }
 
-    /// The operator orders what it wants next, unless it waits for an answer.
+    /// Gives the operator's next order, unless the operator waits for an answer.
     pub(super) fn operate(&mut self, site: &mut Site) -> Result<(), Died> {
         let Some(process) = &mut self.process else {
             return Ok(());
@@ -142,7 +142,7 @@ impl ManagerNode {
     }
 }
 
-/// It takes leases with all it has.
+/// Whether the node offers everything and is not drained.
 fn is_all(wish: &NodeWish) -> bool {
     let offers_all = |offer: &OfferWish| offer.cores == OfferedCores::All;
     wish.drained_by_ms.is_none() && wish.offer.as_ref().is_some_and(offers_all)
