@@ -1,37 +1,38 @@
-//! What an attempt is, and how it can end.
+//! Attempts to escape, and their outcomes.
 
 use nix::errno::Errno;
 use std::fmt;
 use std::io;
 
-/// A line of the threat model, with what is tried at it.
+/// A line of the threat model, with the attempts at it.
 #[derive(Debug)]
 pub struct Theme {
-    /// What a function must not do.
+    /// Action that no function may be able to do.
     pub threat: &'static str,
-    /// All that is tried.
+    /// All attempts at it.
     pub attempts: &'static [Attempt],
 }
 
-/// By what an escape is known.
+/// Evidence of an escape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// The kernel let the attempt do what it must not: it says so.
+    /// The attempt itself: the kernel let it do something forbidden.
     Said,
-    /// It shows the neighbour's or the agent's secret, which it was not told.
+    /// The neighbour's or the agent's secret in its output, which it was not told.
     Secret,
-    /// Whoever it was done to noticed.
+    /// An effect that its target noticed.
     Seen,
 }
 
-/// Who must succeed in a sandbox of kind `process`: an attempt that cannot succeed there would prove nothing elsewhere.
+/// Condition under which an attempt must succeed in a sandbox of kind `process`. An attempt that cannot succeed
+/// there proves nothing in other sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Teeth {
-    /// Everybody.
+    /// Must succeed for every process.
     Anybody,
-    /// Whoever has this capability.
+    /// Must succeed for a process with this capability.
     With(Capability),
-    /// Nobody must: the kernel itself holds it, or the machine decides.
+    /// Need not succeed: the kernel itself prevents the attempt, or the result depends on the node.
     Nobody,
 }
 
@@ -63,7 +64,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Whether it is in this set.
+    /// Whether the capability is in this set.
     pub fn is_in(self, set: u64) -> bool {
         set & (1 << self as u64) != 0
     }
@@ -88,21 +89,21 @@ impl fmt::Display for Teeth {
     }
 }
 
-/// One attempt to get out.
+/// One attempt to escape.
 pub struct Attempt {
-    /// Its name: what `hotlease-escape try` is told.
+    /// Name, as in `hotlease-escape try NAME`.
     pub name: &'static str,
-    /// What it tries, in one line.
+    /// Description in one line.
     pub what: &'static str,
-    /// By what an escape is known.
+    /// Evidence of an escape.
     pub evidence: Evidence,
-    /// Who must succeed outside.
+    /// Condition under which it must succeed outside sandboxes.
     pub teeth: Teeth,
-    /// What the machine must have for it to be tried at all, where not all have it.
+    /// Requirement of the attempt that not all nodes meet, if any.
     pub needs: Option<&'static str>,
-    /// Whether it is a flood: it goes on for a while, and the neighbour's pace is measured beside it.
+    /// Whether it is a flood: it goes on for a while, and the neighbour's pace is measured during it.
     pub flood: bool,
-    /// Whether it goes on until it is ended.
+    /// Whether it goes on until it is killed.
     pub endless: bool,
     go: fn() -> Attempted,
 }
@@ -113,7 +114,7 @@ impl fmt::Debug for Attempt {
     }
 }
 
-/// An attempt that anybody makes with success outside sandboxes, and that is believed when it says so.
+/// An attempt that always succeeds outside sandboxes, and whose own word is evidence.
 pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> Attempted) -> Attempt {
     Attempt {
         name,
@@ -163,7 +164,7 @@ impl Attempt {
         self
     }
 
-    /// Makes it, in this process, which is to end afterwards.
+    /// Makes the attempt in this process, which must end afterwards.
     pub fn go(&self) -> Outcome {
         match (self.go)() {
             Ok(got) => Outcome::Escaped(got),
@@ -173,14 +174,14 @@ impl Attempt {
     }
 }
 
-/// How an attempt ended, by what it says itself.
+/// Outcome of an attempt, as it reports itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// How it was stopped.
+    /// The attempt was stopped; the text says by what.
     Contained(String),
-    /// What it got.
+    /// The attempt got out; the text says what it got.
     Escaped(String),
-    /// Why it could not be tried here.
+    /// The attempt could not be made; the text says why.
     Untried(String),
 }
 
@@ -194,7 +195,7 @@ impl Outcome {
         }
     }
 
-    /// From the last line that a process printed; `None` if it did not get so far.
+    /// Reads the last line that a process printed; `None` if it is no outcome.
     pub fn read(output: &str) -> Option<Self> {
         let line = output.lines().last()?;
         let (word, rest) = line.split_once(": ")?;
@@ -215,7 +216,7 @@ impl fmt::Display for Outcome {
             Self::Escaped(rest) => ("escaped", rest),
             Self::Untried(rest) => ("untried", rest),
         };
-        // One line, whatever was read somewhere.
+        // Keeps it on one line, whatever it read.
         let rest: String = rest
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
@@ -224,15 +225,15 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What was got, or what stopped it.
+/// Loot of an attempt, or the reason why it stopped.
 pub(crate) type Attempted = Result<String, Stop>;
 
-/// What stops an attempt.
+/// Reason why an attempt stopped.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The sandbox, the kernel, or that there is nothing to be seen.
+    /// The sandbox or the kernel prevented it, or there was nothing to find.
     Denied(String),
-    /// The machine has not what it needs.
+    /// The node lacks what the attempt needs.
     Untried(String),
 }
 
@@ -251,7 +252,7 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Says where an attempt was stopped.
+/// Adds the place at which an attempt was stopped.
 pub(crate) fn at<E: Into<Stop>>(place: impl fmt::Display) -> impl FnOnce(E) -> Stop {
     move |error| match error.into() {
         Stop::Denied(how) => Stop::Denied(format!("{place}: {how}")),
@@ -259,12 +260,12 @@ pub(crate) fn at<E: Into<Stop>>(place: impl fmt::Display) -> impl FnOnce(E) -> S
     }
 }
 
-/// Stopped by there being nothing.
+/// Stops because nothing was found.
 pub(crate) fn denied<T>(how: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Denied(how.into()))
 }
 
-/// Not to be tried here.
+/// Stops because the attempt cannot be made here.
 pub(crate) fn untried<T>(why: impl Into<String>) -> Result<T, Stop> {
     Err(Stop::Untried(why.into()))
 }

@@ -1,4 +1,4 @@
-//! The attempts, a file for each line of the threat model.
+//! Attempts to escape, one file for each line of the threat model.
 
 mod agent;
 mod devices;
@@ -18,7 +18,7 @@ mod processes;
 
 use crate::attempt::Theme;
 
-/// All attempts, by what they threaten.
+/// All attempts, grouped by threat.
 pub fn themes() -> &'static [Theme] {
     &[
         processes::THEME,

@@ -1,10 +1,10 @@
-//! What an attempt is told: names of things outside, from its environment. Knowing them must not help.
+//! Values that an attempt is given: names of things outside, in its environment. Knowing them must not help it.
 
 use crate::attempt::{Stop, untried};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// How the variables' names begin.
+/// Prefix of the variables' names.
 pub const PREFIX: &str = "HOTLEASE_ESCAPE_";
 
 pub(crate) fn text(name: &str) -> Result<String, Stop> {

@@ -1,14 +1,15 @@
-//! Level 1 of hotlease: what tries to get out of a sandbox, and whom it would meet there.
+//! Level 1 of hotlease: attempts to escape from a sandbox, and the neighbour that they attack.
 //!
-//! * [`themes`] lists the attempts. Each is one function that does what a hostile function would do, a process of its
-//!   own (`hotlease-escape try NAME`), and harmless where it succeeds: it probes where doing would break the machine.
-//! * [`Neighbour`] is another tenant's process outside the sandbox, with secrets wherever a process can have them. It
-//!   notices what is done to it, so that it need not be believed what an attempt says of itself.
-//! * [`Residue`] is what attempts leave behind.
+//! * [`themes`] lists the attempts. Each is one function that does what a hostile function would do, in a process
+//!   of its own (`hotlease-escape try NAME`). It does no damage if it succeeds: if the real action would break the
+//!   host, it only probes whether the action is allowed.
+//! * [`Neighbour`] is another tenant's process outside the sandbox, with secrets in all places where a process can
+//!   have them. It notices what is done to it, so that the word of an attempt need not be believed.
+//! * [`Residue`] is anything that attempts leave behind.
 //! * [`take_turn`] is a tenant that comes after others on the same node (`hotlease sandbox hand-over`).
-//! * `hotlease sandbox test` brings them together: it starts each attempt in a sandbox beside a fresh neighbour.
+//! * `hotlease sandbox test` combines them: it starts each attempt in a sandbox next to a fresh neighbour.
 //!
-//! docs/escape-corpus.md is the list for people; a test here holds it to the table.
+//! docs/escape-corpus.md lists the attempts for readers; a test of this crate compares it with the table.
 
 mod attempt;
 mod attempts;
@@ -26,9 +27,10 @@ pub use residue::{Residue, names_for};
 pub use syscall::{effective_capabilities, may_be_traced};
 pub use tenant::{DONE, take_turn};
 
-/// What `hotlease-escape several` says before an attempt; its name follows.
+/// Line of `hotlease-escape several` before an attempt, followed by the attempt's name.
 pub const BEGUN: &str = "begun ";
-/// What it says after it; its exit status follows, or else the signal that killed it, negative.
+/// Line of `hotlease-escape several` after an attempt, followed by its exit status, or by the negative number of
+/// the signal that killed it.
 pub const ENDED: &str = "ended ";
 
 /// File name of the program that makes the attempts.

@@ -1,4 +1,4 @@
-//! `hotlease-escape`: tries to get out of the sandbox that it is started in. `hotlease sandbox test` starts it.
+//! `hotlease-escape`: tries to escape from the sandbox in which it is started. `hotlease sandbox test` starts it.
 
 use hotlease_escape::{
     Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes,
@@ -53,7 +53,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
             say(&page());
             ExitCode::SUCCESS
         }
-        // The token is there for whoever looks for what is left of this attempt.
+        // The token is there for the search for this attempt's left-over processes.
         ["try", name] | ["try", name, _] => {
             wait();
             make(name)
@@ -74,7 +74,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
         ["neighbour", token, folder] => match serve_as_neighbour(token, folder.as_ref()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                // Without stderr there is nobody to tell.
+                // Without stderr, the error cannot be reported.
                 let _ = writeln!(
                     std::io::stderr(),
                     "hotlease-escape: the neighbour cannot start: {error}"
@@ -89,7 +89,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
     }
 }
 
-/// Makes an attempt in this process, which ends with it.
+/// Makes an attempt in this process, which ends afterwards.
 fn make(name: &str) -> ExitCode {
     let outcome = match attempts().find(|attempt| attempt.name == name) {
         Some(attempt) => attempt.go(),
@@ -99,7 +99,8 @@ fn make(name: &str) -> ExitCode {
     ExitCode::from(outcome.status())
 }
 
-/// Attempts whose machine costs more than they do. They may take longer than a machine may that never says a word.
+/// Makes several attempts in one virtual machine, whose start costs more than they do. Reports readiness first,
+/// because all attempts together may take longer than a machine may stay silent.
 fn several(token: &str, names: &[&str]) {
     use std::os::unix::process::ExitStatusExt;
     let ready = Answer::Ready {
@@ -107,7 +108,7 @@ fn several(token: &str, names: &[&str]) {
         imports_us: 0,
         boot_us: 0,
     };
-    // Without a control socket nobody waits for it.
+    // Without a control socket, no process waits for this.
     let _ = nix::sys::socket::send(
         std::io::stdin().as_raw_fd(),
         &hotlease_wire::encode(&ready),
@@ -127,7 +128,7 @@ fn several(token: &str, names: &[&str]) {
     }
 }
 
-/// Waits for orders to fork, and does all the rest in the forks.
+/// Waits for orders to fork, and does everything else in the forks.
 fn zygote(arguments: &[&str]) -> ExitCode {
     struct Nothing;
     impl Hooks for Nothing {
@@ -149,7 +150,7 @@ fn attempts() -> impl Iterator<Item = &'static Attempt> {
     themes().iter().flat_map(|theme| theme.attempts)
 }
 
-/// A table for each line of the threat model.
+/// Text with a table for each line of the threat model.
 fn page() -> String {
     let mut page = String::new();
     for theme in themes() {
@@ -170,17 +171,17 @@ fn page() -> String {
     page
 }
 
-/// Waits for a word on its control socket, if it has one: until everything around it is in place.
+/// Waits for a message on its control socket, if it has one, which arrives when everything around it is in place.
 fn wait() {
     if let Ok(control) = nix::sys::socket::getsockopt(&std::io::stdin(), nix::sys::socket::sockopt::SockType)
         && control == nix::sys::socket::SockType::SeqPacket
     {
-        // Whatever comes, also the other side's end.
+        // Any message, and also the end of the connection.
         let _ = nix::unistd::read(std::io::stdin(), &mut [0; 8]);
     }
 }
 
 fn say(text: &str) {
-    // Without stdout nobody listens, and the status says the rest.
+    // Without stdout no process reads it, and the exit status suffices.
     let _ = std::io::stdout().write_all(text.as_bytes());
 }

@@ -1,4 +1,5 @@
-//! Another tenant's process outside the sandbox: its handle for whoever starts it. What it does is in its own files.
+//! Another tenant's process outside the sandbox: its handle for the process that starts it. Its own code is in the
+//! files next to this one.
 
 mod pace;
 mod process;
@@ -16,10 +17,10 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// It answers at once, unless it was stopped or killed.
+/// Longest wait for an answer. A neighbour answers at once, unless it was stopped or killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A running neighbour. Ends, and removes what it has, when this is dropped.
+/// A running neighbour. When this is dropped, it ends and removes its secrets.
 pub struct Neighbour {
     child: Child,
     orders: Option<ChildStdin>,
@@ -29,8 +30,8 @@ pub struct Neighbour {
 }
 
 impl Neighbour {
-    /// Starts this program (`hotlease-escape`) as a neighbour. `token` is in the names of all that it has; `secret`, of
-    /// 32 letters and digits, is in it; `folder` is where its own folder is made.
+    /// Starts this program (`hotlease-escape`) as a neighbour. `token` is in the names of all that it makes;
+    /// `secret`, 32 letters and digits, is in their contents; its own folder is made in `folder`.
     pub fn start(program: &Path, token: &str, secret: &str, folder: &Path) -> io::Result<Self> {
         let mut child = Command::new(program)
             .args(["neighbour", token])
@@ -59,17 +60,17 @@ impl Neighbour {
         Ok(started)
     }
 
-    /// Its process id, which is its group's, too.
+    /// Its process id, which is also that of its process group.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it has its secrets: environment variables of attempts, without their prefix.
+    /// Places of its secrets: environment variables of attempts, without their prefix.
     pub fn given(&self) -> &[(String, String)] {
         &self.given
     }
 
-    /// What was done to it since its start. Nothing, as long as sandboxes hold.
+    /// Harm that was done to it since its start; nothing, as long as sandboxes hold.
     pub fn harm(&mut self) -> Vec<String> {
         match self.ask("harm") {
             Ok(harm) => harm,
@@ -97,7 +98,7 @@ impl Neighbour {
         self.until_done()
     }
 
-    /// Lines up to one that says `done`.
+    /// Reads lines up to the line `done`.
     fn until_done(&mut self) -> io::Result<Vec<String>> {
         let mut lines = Vec::new();
         loop {
@@ -124,7 +125,7 @@ impl Neighbour {
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        // By itself, as it has something to remove; by force where it does not answer any more.
+        // It ends by itself, because it has to remove its secrets; it is killed if it does not answer any more.
         self.orders = None;
         if self.until_done().is_err() {
             let _ = self.child.kill();

@@ -1,4 +1,4 @@
-//! What is left of an attempt: found and removed from outside, by the token that is in all names.
+//! Residue of attempts: found and removed from outside, by the token in all names.
 
 use crate::syscall::kernel;
 use std::ffi::CString;
@@ -6,12 +6,12 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// In the names of what attempts make.
+/// Part of the names of everything that attempts make.
 pub(crate) const ATTEMPT: &str = "attempt";
-/// In the names of what neighbours make.
+/// Part of the names of everything that neighbours make.
 pub(crate) const NEIGHBOUR: &str = "neighbour";
 
-/// Where attempts leave files: for temporary ones first, then those of the system.
+/// Folders in which attempts leave files: first those for temporary files, then those of the system.
 pub(crate) const FOLDERS: &[&str] = &[
     "/tmp",
     "/var/tmp",
@@ -28,12 +28,12 @@ pub(crate) const FOLDERS: &[&str] = &[
     "/srv",
 ];
 
-/// The name of something that is not in the file system.
+/// Name of an object that is not in the file system.
 pub(crate) fn name(token: &str, whose: &str) -> String {
     format!("hotlease-escape-{token}.{whose}")
 }
 
-/// Keys of System V: the neighbour's segment and queue, and what an attempt leaves.
+/// Keys of System V objects: the neighbour's segment and queue, and the segment that an attempt leaves.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SysvKey {
     Segment = 1,
@@ -49,7 +49,7 @@ pub(crate) fn sysv_key(token: &str, which: SysvKey) -> i32 {
     (mixed as i32 & 0x7fff_fff0) | which as i32
 }
 
-/// What an attempt is told of names that it may leave something under: environment variables without their prefix.
+/// Names under which an attempt may leave something: environment variables without their prefix.
 pub fn names_for(token: &str) -> Vec<(String, String)> {
     [
         ("TOKEN", token.to_owned()),
@@ -61,7 +61,7 @@ pub fn names_for(token: &str) -> Vec<(String, String)> {
     .into()
 }
 
-/// One thing that somebody left.
+/// One object that an attempt or a neighbour left.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Residue {
     /// A file or folder.
@@ -89,12 +89,12 @@ impl fmt::Display for Residue {
 }
 
 impl Residue {
-    /// What the attempt with this token left.
+    /// Residue of the attempt with this token.
     pub fn of_attempt(token: &str) -> Vec<Self> {
         Self::find(token, ATTEMPT)
     }
 
-    /// What the neighbour with this token has, or left when it was killed.
+    /// Objects of the neighbour with this token, even if it was killed.
     pub fn of_neighbour(token: &str) -> Vec<Self> {
         Self::find(token, NEIGHBOUR)
     }
@@ -116,7 +116,7 @@ impl Residue {
         }
         let c_name = CString::new(begin.as_str()).expect("a token has no null byte");
         if let Ok(fd) = kernel!(SYS_mq_open, c_name.as_ptr(), libc::O_RDONLY, 0, 0) {
-            // Just opened, and nobody else's.
+            // Just opened here, and used by no other code.
             let _ = kernel!(SYS_close, fd);
             found.push(Self::PosixQueue(begin.clone()));
         }
@@ -125,11 +125,11 @@ impl Residue {
         found
     }
 
-    /// Removes it. What is gone already, or may not be removed, stays as it is.
+    /// Removes the object. Does nothing if it is gone already, or may not be removed.
     pub fn remove(&self) {
         match self {
             Self::File(path) if path.is_dir() && !path.is_symlink() => {
-                // Mounted by an attempt that was stopped in its middle.
+                // A mount of an attempt that was killed before it had unmounted it.
                 let mounted = CString::new(path.as_os_str().as_encoded_bytes()).unwrap_or_default();
                 let _ = kernel!(SYS_umount2, mounted.as_ptr(), libc::MNT_DETACH);
                 let _ = fs::remove_dir_all(path);
@@ -142,8 +142,9 @@ impl Residue {
                 let _ = kernel!(SYS_mq_unlink, name.as_ptr());
             }
             Self::Key(name) => {
-                // Not left to the kernel to collect: the keyring would keep four bytes of its user's quota for each. What is
-                // unlinked goes a moment later, and until then is to be no key that anybody could use.
+                // Unlinked from both keyrings instead of left to expire: the keyring would keep four bytes of its
+                // user's quota for each key. Unlinking takes effect a moment later, so the key is revoked first,
+                // which makes it unusable at once.
                 const KEYCTL_REVOKE: i32 = 3;
                 const KEYCTL_UNLINK: i32 = 9;
                 if let Some(key) = key(name) {
@@ -171,10 +172,10 @@ fn files(begin: &str) -> Vec<Residue> {
         .collect()
 }
 
-/// Those that processes of this user have: the user's, and the session's.
+/// Keyrings of this user's processes: the user's, and the session's.
 const KEYRINGS: [i32; 2] = [-4, -3];
 
-/// A key of this name in them.
+/// Key with this name in one of these keyrings.
 fn key(name: &str) -> Option<i64> {
     const KEYCTL_SEARCH: i32 = 10;
     let name = CString::new(name).ok()?;

@@ -1,4 +1,4 @@
-//! System calls as they are: attempts need those that libraries rightly do not offer.
+//! Raw system calls: attempts need calls that libraries rightly do not offer.
 
 use crate::attempt::{Attempted, Stop, denied};
 use nix::errno::Errno;
@@ -6,12 +6,12 @@ use std::fs;
 
 /// `kernel!(SYS_name, arguments...)`: the result, or a [`Stop`] that names the call and its error.
 ///
-/// Each argument is a number, or points to memory of the size that the call's manual asks for, which lives until the
-/// call returns. That is for whoever writes the call to see to: the macro takes the place of one unsafe block and its
-/// reason at each of a hundred calls.
+/// Each argument is a number, or points to memory of the size that the call's manual requires, which lives until
+/// the call returns. The writer of each call must ensure this: the macro replaces an unsafe block with its reason
+/// at each of a hundred calls.
 macro_rules! kernel {
     ($name:ident $(, $argument:expr)* $(,)?) => {{
-        // SAFETY: the rule of the macro.
+        // SAFETY: the rule above, which each use of the macro follows.
         let result = unsafe { libc::syscall(libc::$name $(, $argument as libc::c_long)*) };
         $crate::syscall::checked(stringify!($name), result)
     }};
@@ -28,8 +28,8 @@ pub(crate) fn checked(name: &str, result: libc::c_long) -> Result<libc::c_long, 
     }
 }
 
-/// For calls with arguments that make no sense: the kernel looks at rights first, so an error about the arguments says
-/// that the right was there.
+/// Judges a call with senseless arguments: the kernel checks the rights first, so an error about the arguments
+/// shows that the right was there.
 pub(crate) fn reached(
     what: &str,
     result: Result<libc::c_long, Stop>,
@@ -50,7 +50,7 @@ pub(crate) fn reached(
     }
 }
 
-/// A set of capabilities of this process, by its name in `/proc/self/status`; 0 where that is not to be read.
+/// A set of capabilities of this process, by its name in `/proc/self/status`; 0 if it cannot be read.
 pub(crate) fn capabilities(set: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(set));
@@ -58,14 +58,14 @@ pub(crate) fn capabilities(set: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// The capabilities that this process has now, a bit each.
+/// Capabilities that this process has now, a bit each.
 pub fn effective_capabilities() -> u64 {
     capabilities("CapEff")
 }
 
-/// Lets processes of the same user trace this one where the kernel (Yama) would let only its parents: a neighbour
-/// and an agent that are to be hard to get at by the sandbox alone.
+/// Lets processes of this user trace this one, even if the kernel (Yama) would allow that only to its parents. Used
+/// by a neighbour and a stand-in agent, which only the sandbox must protect.
 pub fn may_be_traced() {
-    // Fails where there is no Yama, and then nothing has to be allowed. SAFETY: takes numbers only.
+    // Fails without Yama, and then the permission is not needed. SAFETY: takes numbers only.
     unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
 }

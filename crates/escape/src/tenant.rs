@@ -1,4 +1,4 @@
-//! One tenant after another on the same node: each looks for what those before it have left, and leaves all that it can.
+//! One tenant after another on the same node: each looks for residue of earlier ones, and leaves all that it can.
 
 use crate::attempts::themes;
 use crate::residue::{ATTEMPT, Residue, name};
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
-/// The attempts that leave something.
+/// Attempts that leave residue.
 const LEAVING: [&str; 6] = [
     "leave-file",
     "leave-posix-shm",
@@ -16,17 +16,17 @@ const LEAVING: [&str; 6] = [
     "keyring-add",
     "outlive-orphan",
 ];
-/// The last line of a tenant that came to the end of its turn; before it, one that begins with `found` for each thing found.
+/// Last line of a tenant that has completed its turn; before it, a line that begins with `found` for each finding.
 pub const DONE: &str = "done";
-/// Memory that is looked through, and then filled.
+/// Size of the memory that is searched, and then filled.
 const MEMORY_BYTES: usize = 8 << 20;
-/// What it is filled with.
+/// Byte that it is filled with.
 const MARK: u8 = 0xa5;
 
-/// The turn of one tenant of a run, whose token all of them share: what it found of others.
+/// Makes the turn of one tenant; returns its findings. All tenants of a run share the token `run`.
 ///
-/// It is told names as an attempt is (see [`names_for`](crate::names_for)), and is to be a process of its own: what it leaves stays
-/// until its end, or longer where nothing holds it.
+/// The tenant gets names as an attempt does (see [`names_for`](crate::names_for)), and must be a process of its
+/// own: its residue stays until its end, or longer if nothing removes it.
 pub fn take_turn(run: &str) -> Vec<String> {
     let mut found: Vec<String> = Residue::of_attempt(run).iter().map(ToString::to_string).collect();
     found.extend(processes(run));
@@ -41,12 +41,12 @@ pub fn take_turn(run: &str) -> Vec<String> {
         }
         Err(why) => found.push(format!("no memory to look through: {why}")),
     }
-    // Held until the end of a process, and one that stays is among what is left.
+    // Held until the end of the process; if it stays longer, later tenants find it.
     let address = SocketAddr::from_abstract_name(name(run, ATTEMPT));
     let _held = address.and_then(|address| UnixListener::bind_addr(&address));
     for attempt in themes().iter().flat_map(|theme| theme.attempts) {
         if LEAVING.contains(&attempt.name) {
-            // What is refused cannot be left.
+            // A refused attempt leaves nothing.
             let _ = attempt.go();
         }
     }
@@ -69,7 +69,7 @@ fn processes(run: &str) -> Vec<String> {
         .collect()
 }
 
-/// Sockets of this run that have an abstract name.
+/// Sockets of this run with an abstract name.
 fn sockets(run: &str) -> Vec<String> {
     let name = name(run, ATTEMPT);
     let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -77,19 +77,19 @@ fn sockets(run: &str) -> Vec<String> {
     of_run.map(|_| format!("the abstract socket {name}")).collect()
 }
 
-/// What is open but standard input, output and error.
+/// Open descriptors other than standard input, output and error.
 fn descriptors() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let opened = entries.filter_map(|entry| {
         let number: i32 = entry.file_name().to_str()?.parse().ok()?;
-        // That of the listing itself is gone again.
+        // The listing's own descriptor is closed by now.
         let to = fs::read_link(entry.path()).ok()?;
         (number > 2 && !to.starts_with("/proc")).then(|| format!("descriptor {number}, of {}", to.display()))
     });
     opened.collect()
 }
 
-/// Pages that nobody in this process has had.
+/// Pages that this process has not used yet.
 fn fresh_memory() -> Result<&'static mut [u8], String> {
     let (access, kind) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -97,7 +97,7 @@ fn fresh_memory() -> Result<&'static mut [u8], String> {
     );
     let mapped = kernel!(SYS_mmap, 0, MEMORY_BYTES, access, kind, -1, 0);
     let address = mapped.map_err(|_| "mmap is refused".to_owned())?;
-    // SAFETY: mapped just now with this length for reading and writing, initialised by the kernel, never unmapped, and nobody
-    // else's.
+    // SAFETY: mapped just now with this length for reading and writing, initialised by the kernel, never unmapped,
+    // and used by no other code.
     Ok(unsafe { std::slice::from_raw_parts_mut(address as *mut u8, MEMORY_BYTES) })
 }

@@ -1,4 +1,4 @@
-//! The corpus itself: that it is whole, that its page is true, and that the neighbour notices what is done to it.
+//! Tests of the corpus: it is complete, its page is up to date, and the neighbour notices what is done to it.
 
 use hotlease_escape::{Neighbour, Residue, themes};
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_hotlease-escape");
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
-/// What the platform's isolation is to be proven with, at least.
+/// Least number of attempts that must prove the platform's isolation.
 const ATTEMPTS_MIN: usize = 60;
 
 fn neighbour(token: &str) -> Neighbour {
@@ -114,7 +114,7 @@ fn what_a_killed_neighbour_leaves_is_found_and_removed() {
     let mut neighbour = neighbour(&token);
     let pid = nix::unistd::Pid::from_raw(neighbour.pid() as i32);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
-    // Whether it is dead, or only does not answer any more, is a matter of moments.
+    // Depending on timing, it is dead already, or only does not answer any more.
     let harm = neighbour.harm();
     assert!(
         harm.iter().any(|noticed| noticed.contains("neighbour")),

@@ -1,4 +1,4 @@
-//! The agent that started the sandbox, for which `hotlease sandbox test` stands in.
+//! Attempts at the agent that started the sandbox; `hotlease sandbox test` plays its part.
 
 use super::processes::read_memory;
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied, untried};
@@ -131,7 +131,7 @@ fn agent_descriptors() -> Attempted {
 }
 
 fn agent_signal() -> Attempted {
-    // Ignored by whoever does not count it.
+    // A signal that is ignored by default, so it does no harm where it is not counted.
     kernel!(SYS_kill, number::<i32>("AGENT")?, libc::SIGURG)?;
     Ok("kill was taken".into())
 }
@@ -159,7 +159,7 @@ fn agent_folder() -> Attempted {
     }
 }
 
-/// Those that nobody gave it.
+/// Open descriptors that this process was not given.
 fn strangers() -> Vec<i32> {
     (3..4096)
         .filter(|fd| kernel!(SYS_fcntl, *fd, libc::F_GETFD).is_ok())
@@ -208,7 +208,7 @@ fn control_pidfd() -> Attempted {
 }
 
 fn control_descriptors() -> Attempted {
-    // As many as one message takes, and more messages than a socket holds.
+    // As many descriptors as one message carries, in more messages than a socket buffers.
     let null = fs::File::open("/dev/null").map_err(at("/dev/null"))?;
     let fds = vec![std::os::fd::AsRawFd::as_raw_fd(&null); 253];
     let mut sent = 0;
@@ -238,7 +238,7 @@ fn control_buffer() -> Attempted {
 }
 
 fn control_interfaces() -> Attempted {
-    // struct ifreq: a name of 16 bytes, and a union, here an index.
+    // struct ifreq: a name of 16 bytes, and a union, which holds an index here.
     for index in 1..64u32 {
         let mut about = [0u32; 10];
         about[4] = index;
@@ -286,7 +286,7 @@ fn parent_descriptors() -> Attempted {
     Err(stopped)
 }
 
-/// What a worker's environment may have: no secrets, and nothing of the agent's own.
+/// Variables that a worker's environment may have: no secrets, and nothing of the agent's own.
 const EXPECTED: [&str; 15] = [
     "HOME",
     "HOTLEASE_LIBFABRIC",
@@ -323,6 +323,6 @@ fn own_program() -> Attempted {
         c"/proc/self/exe".as_ptr(),
         libc::O_WRONLY
     );
-    // Rights are looked at before it is found that the program runs.
+    // The kernel checks the rights before it finds that the program is running.
     reached("writing its own program", opened, &[Errno::ETXTBSY])
 }

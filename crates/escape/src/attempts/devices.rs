@@ -1,4 +1,4 @@
-//! Devices that were not granted.
+//! Attempts at devices that were not granted.
 
 use crate::attempt::{Attempted, Capability, Theme, at, attempt, denied};
 use crate::syscall::kernel;
@@ -83,7 +83,7 @@ pub(super) const THEME: Theme = Theme {
     ],
 };
 
-/// Opens the first of these that is there, for reading and writing where that is asked for.
+/// Opens the first of these files that it can, for writing or for reading.
 fn open_one(files: &[&str], write: bool) -> Attempted {
     let mut stopped = None;
     for file in files {
@@ -156,7 +156,7 @@ fn dev_accelerator() -> Attempted {
 }
 
 fn dev_console() -> Attempted {
-    // One of the virtual ones: a serial console may wait for a line.
+    // Virtual consoles only, because opening a serial console may wait for a line.
     open_one(&["/dev/tty0", "/dev/tty1"], true)
 }
 
@@ -173,7 +173,7 @@ fn terminal_list() -> Attempted {
 }
 
 fn terminal_input() -> Attempted {
-    // Into one of its own, which nobody reads.
+    // Into a terminal of its own, which no process reads.
     let ptmx = kernel!(
         SYS_openat,
         libc::AT_FDCWD,
@@ -187,7 +187,7 @@ fn terminal_input() -> Attempted {
     Ok("typed a letter".into())
 }
 
-/// What libraries look for, harmless all.
+/// Devices that libraries look for; all are harmless.
 const HARMLESS: [&str; 16] = [
     "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts",
     "ptmx", "mqueue", "core", "log",

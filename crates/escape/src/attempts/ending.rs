@@ -1,4 +1,4 @@
-//! Staying on after the end, and leaving things behind.
+//! Attempts to stay after the end of the lease, and to leave residue.
 
 use super::files::own;
 use super::floods::{sleep, spawn};
@@ -63,13 +63,13 @@ pub(super) const THEME: Theme = Theme {
 fn outlive_session() -> Attempted {
     let (mut done, said) = std::io::pipe()?;
     spawn(|| {
-        // A new session is a new group: what is sent to the old one does not come here.
+        // A new session is a new process group: signals to the old one do not reach it.
         let _ = kernel!(SYS_setsid);
         let _ = (&said).write_all(b"k");
         sleep();
     })?;
     drop(said);
-    // Before that it ends with everything else.
+    // Waits for the child's session; before it has one, the child would be killed with all others.
     let _ = done.read(&mut [0])?;
     Ok("left a child in a session of its own".into())
 }
@@ -103,12 +103,12 @@ fn outlive_many() -> Attempted {
         generation(generations, &told);
     })?;
     drop(said);
-    // Ends when the last of them is there, or all of them are gone.
+    // Returns when the last child has started, or all are gone.
     let _ = done.read(&mut [0])?;
     Ok("left the last of a family".into())
 }
 
-/// Has a child that goes on with this, and ends; the last one says so, and stays.
+/// Starts a child that continues with the next generation, and ends; the last one reports, and stays.
 fn generation(left: usize, said: &PipeWriter) {
     if left == 0 {
         let _ = (&mut &*said).write_all(b"k");

@@ -1,4 +1,4 @@
-//! Files of the user, of neighbours, of the system, and of images that many sandboxes share.
+//! Attempts at files of the user, of neighbours, of the system, and of images that many sandboxes share.
 
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
 use crate::given::{path, text};
@@ -101,13 +101,13 @@ pub(super) const THEME: Theme = Theme {
     ],
 };
 
-/// A name of this attempt's own in its temporary folder. What is not removed from there is found.
+/// A path of this attempt's own in its temporary folder. If the file stays there, it is found as residue.
 pub(super) fn own(suffix: &str) -> Result<PathBuf, Stop> {
     let token = text("TOKEN")?;
     Ok(std::env::temp_dir().join(format!("hotlease-escape-{token}.{ATTEMPT}{suffix}")))
 }
 
-/// Makes a file there, does this with it, and removes it.
+/// Makes a file of its own, runs `go` with it, and removes it.
 fn with_own_file(suffix: &str, go: impl FnOnce(&Path) -> Attempted) -> Attempted {
     let file = own(suffix)?;
     fs::write(&file, "of the attempt").map_err(at("create"))?;
@@ -120,7 +120,7 @@ fn contents(path: impl AsRef<Path>) -> Attempted {
     fs::read_to_string(path).map_err(at("open"))
 }
 
-/// Overwrites a file that is there.
+/// Overwrites an existing file.
 fn overwrite(path: impl AsRef<Path>) -> Attempted {
     let mut file = OpenOptions::new().write(true).open(path).map_err(at("open"))?;
     file.write_all(b"overwritten")?;
@@ -151,7 +151,7 @@ fn file_symlink() -> Attempted {
 fn file_hardlink() -> Attempted {
     let link = own("-link")?;
     fs::hard_link(path("FILE")?, &link).map_err(at("link"))?;
-    // Left for the neighbour to see; removed by who looks for residue.
+    // Stays, so that the neighbour can see it; removed with the residue.
     Ok("linked the file".into())
 }
 
@@ -223,7 +223,7 @@ fn system_create() -> Attempted {
     let name = own("-system")?;
     let name = name.file_name().unwrap_or_default();
     let mut stopped = Stop::Denied("none of them is there".into());
-    // Not the folders for temporary files, which come first and are tried elsewhere.
+    // Without the folders for temporary files, which come first and are tried by another attempt.
     for folder in FOLDERS
         .iter()
         .rev()
@@ -240,7 +240,7 @@ fn system_create() -> Attempted {
 
 fn system_write() -> Attempted {
     let mut stopped = Stop::Denied("none of them is there".into());
-    // Opened, and never written to.
+    // Opens them only, and writes nothing.
     for file in [
         "/etc/passwd",
         "/etc/ld.so.preload",
@@ -284,7 +284,7 @@ fn image_mode() -> Attempted {
     overwrite(file)
 }
 
-/// `ST_NOSUID` of the file system that this is on.
+/// Whether the file system of this path has `ST_NOSUID`.
 fn nosuid(path: &Path) -> Result<bool, Stop> {
     let flags = nix::sys::statvfs::statvfs(path)?.flags();
     Ok(flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID))

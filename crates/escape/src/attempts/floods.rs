@@ -1,5 +1,5 @@
-//! Using everything up. Each flood takes twice what was granted where it can, and otherwise goes on for a while, so that
-//! the neighbour's pace beside it can be measured.
+//! Attempts to use up resources. Each flood takes twice the granted amount if it can, and otherwise goes on for a
+//! while, so that the neighbour's pace during it can be measured.
 
 use super::files::own;
 use crate::attempt::{Attempted, Stop, Theme, at, attempt, denied};
@@ -74,7 +74,7 @@ pub(super) const THEME: Theme = Theme {
     ],
 };
 
-/// Tries again for as long as floods last; at once done when it gets what it must not have.
+/// Repeats the attempt for the time of a flood; ends at once when it succeeds.
 fn keep_on(mut go: impl FnMut() -> Attempted) -> Attempted {
     let patience = Duration::from_millis(number("FLOOD_MILLIS")?);
     let begin = Instant::now();
@@ -86,13 +86,13 @@ fn keep_on(mut go: impl FnMut() -> Attempted) -> Attempted {
     }
 }
 
-/// `fork`: the child does this and ends, never returning.
+/// `fork`: the child runs `child` and ends, so it never returns.
 pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, Stop> {
     // SAFETY: this process has one thread, so the child may do what any process may.
     match unsafe { libc::fork() } {
         0 => {
             child();
-            // SAFETY: ends this process without running what the parent has registered for its end.
+            // SAFETY: ends this process without running the exit handlers of its parent.
             unsafe { libc::_exit(0) }
         }
         -1 => Err(at("fork")(nix::errno::Errno::last())),
@@ -100,7 +100,7 @@ pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, Stop> {
     }
 }
 
-/// Sleeps until it is killed.
+/// Sleeps until the process is killed.
 pub(super) fn sleep() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
@@ -109,7 +109,7 @@ pub(super) fn sleep() -> ! {
 
 fn end(children: &[libc::pid_t]) {
     for child in children {
-        // Each is ours and not waited for, so it can be killed and waited for.
+        // Each is a child of this process and not waited for yet, so it can be killed and waited for.
         let _ = kernel!(SYS_kill, *child, libc::SIGKILL);
     }
     for child in children {
@@ -117,7 +117,7 @@ fn end(children: &[libc::pid_t]) {
     }
 }
 
-/// As many children as were asked for at the same time.
+/// Starts this number of children, which live at the same time, and ends them.
 fn with_children(count: usize, child: impl Fn()) -> Result<(), Stop> {
     let mut children = Vec::with_capacity(count);
     let mut outcome = Ok(());
@@ -184,7 +184,7 @@ fn zombies() -> Attempted {
 
 const STEP: usize = 1 << 20;
 
-/// Takes this much memory, a page at a time, and keeps it.
+/// Allocates this much memory, page by page, and keeps it.
 fn take(bytes: usize) -> Result<(), Stop> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -192,7 +192,7 @@ fn take(bytes: usize) -> Result<(), Stop> {
         let address = kernel!(SYS_mmap, 0, STEP, protection, flags, -1, 0)
             .map_err(at(format!("after {} MiB", taken >> 20)))?;
         for offset in (0..STEP).step_by(4096) {
-            // SAFETY: within what was mapped just now, for writing.
+            // SAFETY: the address is in the mapping that was just made, which is writable.
             unsafe { std::ptr::write_volatile((address as usize + offset) as *mut u8, 1) };
         }
     }
@@ -201,7 +201,7 @@ fn take(bytes: usize) -> Result<(), Stop> {
 
 fn memory() -> Attempted {
     let bytes = twice("MEMORY_BYTES")?;
-    // In a child, which may be killed for it as often as it tries.
+    // In a child, because each try may get it killed.
     keep_on(|| memory_of(1, bytes))
 }
 
@@ -210,7 +210,7 @@ fn memory_children() -> Attempted {
     keep_on(|| memory_of(4, bytes / 4))
 }
 
-/// These many children take this much each, at the same time.
+/// Starts children that allocate this much memory each, at the same time.
 fn memory_of(children: usize, bytes: usize) -> Attempted {
     let (mut done, said) = std::io::pipe()?;
     let mut started = Vec::new();
@@ -226,7 +226,7 @@ fn memory_of(children: usize, bytes: usize) -> Attempted {
         })?);
     }
     drop(said);
-    // A child that is killed says nothing: that is known by waiting for it, so all are watched in turn.
+    // A killed child writes no answer, so the loop alternates between reading the pipe and waiting for children.
     let mut answers = Vec::new();
     let mut killed = 0;
     let patience = Instant::now();
@@ -253,7 +253,7 @@ fn memory_of(children: usize, bytes: usize) -> Attempted {
     }
 }
 
-/// Writes this much into a file that is there; stopped by what the file system, or a limit, says.
+/// Writes this many bytes into an open file; stops at an error of the file system or of a limit.
 fn fill(file: &mut File, bytes: usize) -> Result<(), Stop> {
     let chunk = vec![0x5a; STEP];
     for written in (0..bytes).step_by(STEP) {
@@ -266,7 +266,7 @@ fn fill(file: &mut File, bytes: usize) -> Result<(), Stop> {
 fn memory_files() -> Attempted {
     let bytes = twice("MEMORY_BYTES")?;
     keep_on(|| {
-        // Several, as a limit on the length of one would not hold them.
+        // Several files, so that a limit on the length of one file would not stop them.
         let mut files = Vec::new();
         for _ in 0..8 {
             let fd = nix::sys::memfd::memfd_create(c"flood", nix::sys::memfd::MFdFlags::empty())?;
@@ -293,16 +293,16 @@ fn fill_folder(names: impl Fn(usize) -> PathBuf) -> Attempted {
             }
         }
         (0..4).for_each(|number| {
-            // Those that were made.
+            // Fails for files that were not made.
             let _ = fs::remove_file(names(number));
         });
         outcome
     })
 }
 
-/// A limit on the length of files is to be an error, not a signal.
+/// Makes a limit on the length of files an error instead of a signal.
 fn ignore_file_size() {
-    // SAFETY: ignoring a signal runs nothing.
+    // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
@@ -351,7 +351,7 @@ fn cpu() -> Attempted {
     let granted: usize = number("CPUS")?;
     let millis = Duration::from_millis(number("FLOOD_MILLIS")?);
     let all = [u64::MAX; 16];
-    // Without success where that is contained.
+    // Fails if the sandbox prevents it.
     let _ = kernel!(SYS_sched_setaffinity, 0, 128, all.as_ptr());
     let begin = Instant::now();
     let rounds = AtomicUsize::new(0);

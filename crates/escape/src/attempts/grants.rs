@@ -1,4 +1,4 @@
-//! More than was granted, all at once: priority, processors, limits.
+//! Attempts to get more than the grant: priority, processors, limits.
 
 use crate::attempt::{Attempted, Capability, Theme, attempt, denied, untried};
 use crate::given::number;
@@ -73,7 +73,7 @@ fn deadline() -> Attempted {
 
 fn nice() -> Attempted {
     let before = kernel!(SYS_getpriority, libc::PRIO_PROCESS, 0)?;
-    // The call itself counts from 40 down.
+    // The raw call returns 20 minus the nice value, from 40 down.
     kernel!(SYS_setpriority, libc::PRIO_PROCESS, 0, 20 - before - 5)?;
     Ok("raised its priority".into())
 }
@@ -129,7 +129,7 @@ fn limits_raise() -> Attempted {
 }
 
 fn oom_score() -> Attempted {
-    // Below what it started with, which nobody may without the right.
+    // Below the initial value, which needs the capability.
     std::fs::write("/proc/self/oom_score_adj", "-999")?;
     Ok("changed its oom_score_adj".into())
 }

@@ -1,4 +1,4 @@
-//! Being somebody else, or having rights.
+//! Attempts to become another user, or to get capabilities.
 
 use crate::attempt::{Attempted, Capability, Theme, at, attempt, denied, untried};
 use crate::syscall::{capabilities, kernel};
@@ -70,7 +70,7 @@ fn has_capabilities() -> Attempted {
     }
 }
 
-/// `capset` with these effective and permitted, and these inheritable ones: of the lower 32.
+/// `capset` with these effective (and permitted) and these inheritable capabilities, each of the lower 32.
 fn capset(effective: u32, inheritable: u32) -> Attempted {
     // struct __user_cap_header_struct, version 3; two of __user_cap_data_struct.
     let header = [0x2008_0522u32, 0];
@@ -99,7 +99,7 @@ fn capability_ambient() -> Attempted {
 
 fn capability_bound() -> Attempted {
     match capabilities("CapBnd") {
-        // Files give nothing to who cannot gain privileges either way, but then only one thing holds it.
+        // With no_new_privs files give no capabilities either, but then that would be the only barrier.
         0 => denied("its bounding set is empty"),
         set => Ok(format!("its bounding set is {set:#x}")),
     }

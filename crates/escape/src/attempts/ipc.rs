@@ -1,4 +1,4 @@
-//! Shared memory, queues and pipes of neighbours.
+//! Attempts at shared memory, queues and pipes of neighbours.
 
 use crate::attempt::{Attempted, Theme, at, attempt, denied};
 use crate::given::{number, path, text};
@@ -78,7 +78,7 @@ fn posix_shm_read() -> Attempted {
 }
 
 fn posix_shm_write() -> Attempted {
-    // Not made where it is not.
+    // Opens it only if it exists, and does not create it.
     let mut segment = OpenOptions::new()
         .write(true)
         .open(path("SHM")?)
@@ -98,21 +98,21 @@ fn posix_shm_list() -> Attempted {
 
 fn sysv_shm_read() -> Attempted {
     let address = kernel!(SYS_shmat, number::<i32>("SYSV_SHM")?, 0, libc::SHM_RDONLY)?;
-    // SAFETY: attached just now, a page at least, and not detached as long as this process lives.
+    // SAFETY: attached just now, at least a page long, and not detached as long as this process lives.
     let read = unsafe { std::slice::from_raw_parts(address as *const u8, 32) };
     Ok(String::from_utf8_lossy(read).into_owned())
 }
 
 fn sysv_shm_write() -> Attempted {
     let address = kernel!(SYS_shmat, number::<i32>("SYSV_SHM")?, 0, 0)?;
-    // SAFETY: attached just now for writing, a page at least; the other side only compares bytes.
+    // SAFETY: attached just now for writing, at least a page long; the other side only compares bytes.
     unsafe { std::ptr::write_volatile(address as *mut [u8; 11], *b"overwritten") };
     Ok("wrote the segment".into())
 }
 
 fn sysv_shm_list() -> Attempted {
     let mut about = [0u8; 256];
-    // By index, not by id: the first one finds is anybody's, as this process has made none.
+    // By index, not by id: any segment found belongs to another process, because this one has made none.
     for index in 0..1024 {
         const SHM_STAT: i32 = 13;
         if let Ok(id) = kernel!(SYS_shmctl, index, SHM_STAT, about.as_mut_ptr()) {

@@ -1,4 +1,4 @@
-//! Parts of the kernel that no function has need of, and in which most of its holes have been.
+//! Attempts at parts of the kernel that no function needs, and that have had most of its vulnerabilities.
 
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
 use crate::syscall::{kernel, reached};
@@ -159,8 +159,8 @@ fn filter_notify() -> Attempted {
 fn i386_calls() -> Attempted {
     const GETPID: i32 = 20;
     let mut result = GETPID;
-    // SAFETY: getpid has no arguments and touches no memory; r8 to r11 may be changed by the kernel. Where there is no
-    // emulation the processor faults, which ends this process, as it is meant to.
+    // SAFETY: getpid has no arguments and touches no memory; the kernel may change r8 to r11, which are declared.
+    // Without the emulation the processor faults, which ends this process, as intended.
     unsafe {
         std::arch::asm!(
             "int 0x80",
@@ -177,7 +177,7 @@ fn i386_calls() -> Attempted {
 #[cfg(target_arch = "x86_64")]
 fn x32_calls() -> Attempted {
     const X32: libc::c_long = 0x4000_0000;
-    // SAFETY: getpid has no arguments.
+    // SAFETY: getpid has no arguments and touches no memory.
     let result = unsafe { libc::syscall(X32 | libc::SYS_getpid) };
     crate::syscall::checked("getpid", result)?;
     Ok("an x32 getpid was answered".into())
@@ -243,7 +243,7 @@ fn fanotify() -> Attempted {
 }
 
 fn ptrace_own() -> Attempted {
-    // The other half of the call is the parent's to use; it is that one which is in the sandbox.
+    // This call suffices to show whether ptrace is allowed; only the parent could use the tracing.
     kernel!(SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)?;
     Ok("ptrace is open to it".into())
 }
@@ -304,7 +304,8 @@ fn tracefs() -> Attempted {
     Err(stopped)
 }
 
-/// Used by attempts at other parts of the kernel as well.
+/// Judges a call with senseless arguments: errors about the arguments show that the right was there. Also used by
+/// attempts at the host.
 pub(super) fn only_arguments(what: &str, result: Result<libc::c_long, Stop>) -> Attempted {
     let about_arguments = [
         Errno::EINVAL,

@@ -1,4 +1,4 @@
-//! The kernel's keyrings.
+//! Attempts at the kernel's keyrings.
 
 use crate::attempt::{Attempted, Stop, Theme, at, attempt, denied};
 use crate::given::text;
@@ -74,7 +74,7 @@ fn keyring_user() -> Attempted {
 
 fn keyring_request() -> Attempted {
     let name = description("KEY")?;
-    // What is linked into a keyring of one's own is possessed, and may be read.
+    // A process possesses keys that are linked into its own keyring, and may read them.
     kernel!(SYS_keyctl, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING)?;
     read(kernel!(SYS_request_key, c"user".as_ptr(), name.as_ptr(), 0, 0)?)
 }

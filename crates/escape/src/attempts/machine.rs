@@ -1,4 +1,4 @@
-//! The machine as a whole: its clock, its name, its power, its kernel.
+//! Attempts at the host as a whole: its clock, its name, its power, its kernel.
 
 use super::kernel::only_arguments;
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt};
@@ -69,19 +69,19 @@ fn clock() -> Attempted {
     // SAFETY: a struct of numbers, for which zero is valid.
     let mut clock: libc::timex = unsafe { std::mem::zeroed() };
     kernel!(SYS_adjtimex, &raw mut clock)?;
-    // To what it is.
+    // Sets the clock's status to its present value.
     clock.modes = ADJ_STATUS;
     kernel!(SYS_adjtimex, &raw mut clock)?;
     Ok("may change the clock".into())
 }
 
 fn hostname() -> Attempted {
-    // struct utsname: six texts of 65 bytes, the second of which is the name.
+    // struct utsname: six texts of 65 bytes; the second one is the name.
     let mut about = [0u8; 390];
     kernel!(SYS_uname, about.as_mut_ptr())?;
     let name = &about[65..130];
     let length = name.iter().position(|byte| *byte == 0).unwrap_or(64);
-    // To what it is.
+    // Sets the name to its present value.
     kernel!(SYS_sethostname, name.as_ptr(), length)?;
     Ok("may change the name".into())
 }
@@ -103,12 +103,12 @@ fn module_remove() -> Attempted {
 }
 
 fn kexec() -> Attempted {
-    // Flags that do not exist: no segments with good ones would forget a kernel that waits for a crash.
+    // Flags that do not exist: with valid ones and no segments, a loaded crash kernel would be unloaded.
     only_arguments("kexec_load", kernel!(SYS_kexec_load, 0, 0, 0, 0xffffu32))
 }
 
 fn reboot() -> Attempted {
-    // Not the numbers that the call wants.
+    // Other magic numbers than the call requires.
     only_arguments("reboot", kernel!(SYS_reboot, 1, 2, 3, 0))
 }
 
@@ -134,7 +134,7 @@ fn io_ports() -> Attempted {
     crate::attempt::denied("not x86-64")
 }
 
-/// Opens the first of these that is there for writing, and writes nothing.
+/// Opens the first of these files that it can for writing, and writes nothing.
 fn writable(files: &[&str]) -> Attempted {
     let mut stopped = Stop::Denied("not there".into());
     for file in files {

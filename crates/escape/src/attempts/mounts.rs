@@ -1,4 +1,4 @@
-//! Mounts, roots and control groups.
+//! Attempts at mounts, root folders and control groups.
 
 use super::files::own;
 use super::kernel::only_arguments;
@@ -83,7 +83,7 @@ pub(super) const THEME: Theme = Theme {
     ],
 };
 
-/// Makes a folder of its own, does this at it, and removes it.
+/// Makes a folder of its own, runs `go` with it, and removes it.
 fn at_own_folder(go: impl FnOnce(&CStr, &Path) -> Attempted) -> Attempted {
     let folder = own("-mount")?;
     fs::create_dir(&folder).map_err(at("mkdir"))?;
@@ -130,7 +130,7 @@ fn image_remount() -> Attempted {
 }
 
 fn umount() -> Attempted {
-    // Rights first; then MNT_EXPIRE of the root folder is refused as senseless.
+    // The kernel checks the rights first; then it refuses MNT_EXPIRE of the root folder as an invalid request.
     let result = kernel!(SYS_umount2, c"/".as_ptr(), libc::MNT_EXPIRE);
     only_arguments("umount", result)
 }
@@ -154,7 +154,8 @@ fn fsopen() -> Attempted {
 }
 
 fn mount_setattr() -> Attempted {
-    // struct mount_attr: set, clear, propagation, userns. MOUNT_ATTR_RDONLY is cleared at a folder that is no mount.
+    // struct mount_attr: set, clear, propagation, userns. MOUNT_ATTR_RDONLY is cleared at a folder that is no
+    // mount.
     let attributes = [0u64, 1, 0, 0];
     let result = kernel!(
         SYS_mount_setattr,
@@ -171,7 +172,7 @@ fn chroot() -> Attempted {
     std::env::set_current_dir("/").map_err(at("chdir"))?;
     at_own_folder(|name, _| {
         kernel!(SYS_chroot, name.as_ptr())?;
-        // The working directory is outside the root folder now, so that .. leads to the top of all.
+        // The working directory is now outside the root folder, so that `..` leads up to the real root.
         for _ in 0..64 {
             kernel!(SYS_chdir, c"..".as_ptr())?;
         }
@@ -182,7 +183,7 @@ fn chroot() -> Attempted {
 
 fn cgroup_mount() -> Attempted {
     at_own_folder(|name, folder| {
-        // A hierarchy of its own without controllers, which goes with its mount: nothing else is moved.
+        // A private hierarchy without controllers, which ends with its mount, so no other process is affected.
         kernel!(
             SYS_mount,
             c"none".as_ptr(),
@@ -207,7 +208,7 @@ const GROUPS: [&str; 5] = [
     "/sys/fs/cgroup/cpu",
 ];
 
-/// Opens the first of these files of a group's folder that is there, and does this with it.
+/// Runs `go` with each of these files in each group's folder until one attempt succeeds.
 fn in_group(files: &[&str], go: impl Fn(&Path) -> Attempted) -> Attempted {
     let mut stopped = Stop::Denied("no control groups to be seen".into());
     for group in GROUPS {

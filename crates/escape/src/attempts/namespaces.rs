@@ -1,4 +1,4 @@
-//! Namespaces: making new ones, in which one has rights again, and entering those of others.
+//! Attempts to make namespaces, in which a process has capabilities again, and to enter those of other processes.
 
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
 use crate::given::{number, path};
@@ -59,7 +59,7 @@ fn unshare_user() -> Attempted {
     Ok("is root of a user namespace".into())
 }
 
-/// Ends a child at once, and waits for it; the parent's half of `clone`.
+/// The parent's half of `clone`: waits for the child, which ends at once.
 fn child(pid: libc::c_long) -> Attempted {
     if pid == 0 {
         // SAFETY: ends this process, which shares nothing with its parent.
@@ -101,7 +101,7 @@ fn setns_proc() -> Attempted {
     for kind in ["user", "mnt"] {
         let namespace = File::open(format!("/proc/1/ns/{kind}")).map_err(at("open"))?;
         let entered = kernel!(SYS_setns, namespace.as_raw_fd(), 0);
-        // Nobody enters the user namespace that it is in; the others are to be tried all the same.
+        // A process cannot enter the user namespace that it is in already, so only the result for `mnt` counts.
         if kind == "mnt" {
             entered?;
         }
@@ -121,7 +121,7 @@ fn uid_map() -> Attempted {
 fn setgroups_allow() -> Attempted {
     if fs::read_to_string("/proc/self/setgroups").is_ok_and(|now| now.trim() == "allow") {
         return match kernel!(SYS_setgroups, 1, [4u32].as_ptr()) {
-            // Outside sandboxes that is identity's to tell.
+            // Outside sandboxes the attempts of `identity` cover this.
             Ok(_) if fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295")) => {
                 denied("in no user namespace of its own")
             }

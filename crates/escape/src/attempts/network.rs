@@ -1,4 +1,4 @@
-//! The network, and sockets of others on this machine.
+//! Attempts at the network, and at sockets of other processes on this host.
 
 use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
 use crate::given::{number, path, text};
@@ -141,7 +141,7 @@ fn listen() -> Attempted {
     let port: u16 = number("LISTEN")?;
     let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(at("bind"))?;
     listener.set_nonblocking(true)?;
-    // Somebody outside goes on knocking for longer than this.
+    // A process outside repeats its connection attempts for longer than this.
     let patience = Duration::from_millis(number("LISTEN_MILLIS")?);
     let begin = Instant::now();
     while begin.elapsed() < patience {
@@ -153,7 +153,7 @@ fn listen() -> Attempted {
     denied("nobody outside can connect")
 }
 
-/// A route is looked up, and nothing sent.
+/// Looks up a route, and sends nothing.
 fn route(to: [u8; 4]) -> Attempted {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(at("bind"))?;
     socket.connect((Ipv4Addr::from(to), 80)).map_err(at("connect"))?;
@@ -161,7 +161,7 @@ fn route(to: [u8; 4]) -> Attempted {
 }
 
 fn route_outside() -> Attempted {
-    // One of the addresses that are kept for documentation.
+    // One of the addresses that are reserved for documentation.
     route([192, 0, 2, 1])
 }
 
@@ -216,7 +216,7 @@ fn system_sockets() -> Attempted {
     Err(stopped)
 }
 
-/// Opens a socket; that is enough.
+/// Opens a socket, which suffices as evidence.
 fn socket(family: i32, kind: i32, protocol: i32) -> Attempted {
     kernel!(SYS_socket, family, kind, protocol)?;
     Ok(format!("opened a socket of family {family}"))

@@ -1,4 +1,4 @@
-//! Other processes of the same user: their memory, their environment, their life.
+//! Attempts at other processes of this user: their memory, their environment, their life.
 
 use crate::attempt::{Attempted, Theme, at, attempt, denied};
 use crate::given::{number, path, text};
@@ -132,10 +132,10 @@ pub(super) const THEME: Theme = Theme {
     ],
 };
 
-/// As the neighbour counts it.
+/// Signal that the neighbour counts.
 const SIGNAL: i32 = libc::SIGUSR1;
 
-/// The secret, or whatever else is there.
+/// Text of the bytes, which hold the secret or anything else.
 fn as_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -173,7 +173,7 @@ fn vectors(local: &mut [u8], remote: u64) -> (libc::iovec, libc::iovec) {
     (of(local.as_mut_ptr() as u64), of(remote))
 }
 
-/// By `process_vm_readv` from there.
+/// Reads 32 bytes at `address` of another process by `process_vm_readv`.
 pub(super) fn read_memory(pid: i32, address: u64) -> Attempted {
     let mut read = [0; 32];
     let (local, remote) = vectors(&mut read, address);
@@ -293,7 +293,7 @@ fn pidfd_signal() -> Attempted {
 }
 
 fn queue_signal() -> Attempted {
-    // A siginfo_t: number, errno, code (SI_QUEUE), and a sender who is not there.
+    // A siginfo_t: number, errno, code (SI_QUEUE), and a sender that does not exist.
     let mut info = [0i32; 32];
     info[0] = SIGNAL;
     info[2] = -1;

@@ -1,17 +1,17 @@
-//! How fast a neighbour gets on: what a flood in a sandbox beside it must not change much.
+//! Pace of a neighbour, which a flood in a sandbox next to it must not change much.
 
 use std::fmt;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// How long a small loop takes: of many times, in nanoseconds.
+/// Durations of a small loop, which is repeated many times, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pulse {
-    /// How often it was measured.
+    /// Number of repetitions.
     pub count: usize,
-    /// Half of them took at most this.
+    /// Half of them took at most this time.
     pub p50_ns: u64,
-    /// All but one of a hundred took at most this.
+    /// 99 percent of them took at most this time.
     pub p99_ns: u64,
 }
 
@@ -19,7 +19,7 @@ pub struct Pulse {
 const STEPS: u64 = 8192;
 
 impl Pulse {
-    /// Measured here, for this long.
+    /// Measures this process for this time.
     pub(crate) fn measure(over: Duration) -> Self {
         let begin = Instant::now();
         let mut taken_ns = Vec::new();
@@ -41,7 +41,7 @@ impl Pulse {
         }
     }
 
-    /// From what [`Display`](fmt::Display) wrote.
+    /// Reads what [`Display`](fmt::Display) has written.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let mut numbers = line.split(' ').map(|number| number.parse().ok());
         Some(Self {

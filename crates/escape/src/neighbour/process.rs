@@ -1,4 +1,4 @@
-//! What a neighbour does: it has secrets, answers orders, and notices what is done to it.
+//! Process of a neighbour: it has secrets, answers orders, and notices what is done to it.
 
 use super::pace::Pulse;
 use super::secrets::{Listeners, Secrets};
@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// A bit for each signal that came.
+/// Received signals, a bit each.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count(signal: libc::c_int) {
     SIGNALS.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
-/// What is the kernel's to tell of a process, and somebody else's to change.
+/// Attributes of a process that the kernel keeps, and that other processes might change.
 #[derive(Debug, PartialEq, Eq)]
 struct Standing {
     descriptors_max: u64,
@@ -36,7 +36,7 @@ impl Standing {
             rlim_max: 0,
         };
         let mut processors = [0; 16];
-        // Those that fail leave what is there, before as after.
+        // If a call fails, its value stays zero, before and after.
         let _ = kernel!(SYS_prlimit64, 0, libc::RLIMIT_NOFILE, 0, &raw mut limit);
         let _ = kernel!(SYS_sched_getaffinity, 0, 128, processors.as_mut_ptr());
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -74,8 +74,8 @@ impl Standing {
     }
 }
 
-/// Is the neighbour until its standard input ends: says where its secrets are, then answers `harm` with what was done to
-/// it and `pulse MILLISECONDS` with its pace. Each answer ends with a line that says `done`.
+/// Serves as a neighbour until standard input ends: prints the places of its secrets, then answers `harm` with the
+/// harm that was done to it and `pulse MILLISECONDS` with its pace. Each answer ends with a line `done`.
 pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
     let secret = std::env::var(format!("{PREFIX}SECRET")).map_err(io::Error::other)?;
     may_be_traced();
@@ -127,7 +127,7 @@ pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
     writeln!(out, "done")
 }
 
-/// Gives the secret to whoever connects, as a careless service would.
+/// Sends the secret to every process that connects, as a careless service would.
 fn welcome(listeners: Listeners, secret: &str) {
     let Listeners { tcp, path, nameless } = listeners;
     let tell = |secret: &str, mut stranger: Box<dyn Write>| drop(stranger.write_all(secret.as_bytes()));

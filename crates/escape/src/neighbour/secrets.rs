@@ -1,4 +1,4 @@
-//! Everything that a neighbour has, with its secret in it, and what tells whether somebody was there.
+//! All places of a neighbour's secret, and the signs that another process has changed them.
 
 use crate::residue::{NEIGHBOUR, SysvKey, name, sysv_key};
 use crate::syscall::kernel;
@@ -13,10 +13,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
 
-/// In what attempts are to overwrite.
+/// Contents that attempts try to overwrite.
 pub(super) const CANARY: &str = "nobody but the neighbour writes this";
 
-/// Files, sockets, memory and queues.
+/// Files, sockets, memory and queues of a neighbour.
 pub(super) struct Secrets {
     folder: PathBuf,
     memory: Box<[u8; 32]>,
@@ -32,7 +32,7 @@ pub(super) struct Secrets {
     _lock: Flock<File>,
 }
 
-/// Those that strangers may connect to; each is served by a thread, which gives everybody the secret.
+/// Listeners that other processes may connect to; a thread serves each, and sends the secret to every peer.
 pub(super) struct Listeners {
     pub(super) tcp: TcpListener,
     pub(super) path: UnixListener,
@@ -45,13 +45,13 @@ fn private() -> OpenOptions {
     options
 }
 
-/// A failed call as an error of the standard library's.
+/// A failed call as an error of the standard library.
 fn or_stop(result: Result<libc::c_long, crate::attempt::Stop>) -> io::Result<libc::c_long> {
     result.map_err(|stop| io::Error::other(format!("{stop:?}")))
 }
 
 impl Secrets {
-    /// Makes all of it, and says where it is.
+    /// Makes all of them; adds their places to `given`.
     pub(super) fn make(
         token: &str,
         secret: &str,
@@ -72,7 +72,7 @@ impl Secrets {
             .map_err(|(_, errno)| io::Error::from(errno))?;
         say("LOCK", at("lock"));
         nix::unistd::mkfifo("fifo", nix::sys::stat::Mode::from_bits_truncate(0o600))?;
-        // Also for writing, so that it has an end whoever comes and goes.
+        // Also for writing, so that the FIFO always has a writer.
         let fifo = OpenOptions::new()
             .read(true)
             .write(true)
@@ -142,7 +142,7 @@ impl Secrets {
         Ok((secrets, Listeners { tcp, path, nameless }))
     }
 
-    /// What somebody has done to it.
+    /// Harm that other processes have done to it.
     pub(super) fn harm(&mut self, secret: &str) -> Vec<String> {
         let mut harm = Vec::new();
         let mut unless = |holds: bool, what: &str| {
@@ -150,7 +150,7 @@ impl Secrets {
                 harm.push(what.to_owned());
             }
         };
-        // SAFETY: both live as long as this; read as another process may have changed them.
+        // SAFETY: both live as long as `self`; volatile, because another process may have changed them.
         let (memory, canary) = unsafe {
             (
                 std::ptr::read_volatile(&raw const *self.memory),
@@ -174,7 +174,7 @@ impl Secrets {
         unless(self.fifo.read(&mut chunk).is_err(), "its FIFO was written");
         unless(self.udp.recv(&mut chunk).is_err(), "a datagram came");
         if let Some(address) = self.sysv_segment {
-            // SAFETY: attached for as long as this lives, a page.
+            // SAFETY: attached for as long as this lives, and a page long.
             let now = unsafe { std::ptr::read_volatile(address as *const [u8; 32]) };
             unless(now == secret.as_bytes(), "its System V segment was changed");
         }
@@ -205,7 +205,7 @@ fn is_whole(file: &Path, secret: &str) -> bool {
     fs::read_to_string(file).is_ok_and(|now| now == secret)
 }
 
-/// A System V segment with the secret, attached: its id and address.
+/// Makes a System V segment with the secret, and attaches it; returns its id and address.
 fn segment(token: &str, secret: &str) -> io::Result<(i32, usize)> {
     let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
     let id = or_stop(kernel!(
@@ -218,7 +218,7 @@ fn segment(token: &str, secret: &str) -> io::Result<(i32, usize)> {
     let mut bytes = [b'-'; 32];
     let length = secret.len().min(bytes.len());
     bytes[..length].copy_from_slice(&secret.as_bytes()[..length]);
-    // SAFETY: attached just now for writing, a page.
+    // SAFETY: attached just now for writing, and a page long.
     unsafe { std::ptr::write_volatile(address as *mut [u8; 32], bytes) };
     Ok((id as i32, address))
 }
@@ -231,8 +231,8 @@ fn posix_queue(name: &str) -> io::Result<i32> {
     Ok(or_stop(kernel!(SYS_mq_open, name.as_ptr(), flags, 0o600, about.as_ptr()))? as i32)
 }
 
-/// A key in the user's keyring, and one in the session's: the one that whoever is started from here has, too. They
-/// end by themselves after a while; whoever looks for residue removes them before.
+/// Adds a key to the user's keyring, and one to the session's keyring, which processes started from here share. The
+/// keys expire after a while; removing the residue removes them earlier.
 fn add_keys(own: &str, secret: &str) -> io::Result<()> {
     const KEYCTL_GET_KEYRING_ID: i32 = 0;
     const KEYCTL_SETPERM: i32 = 5;
@@ -241,9 +241,11 @@ fn add_keys(own: &str, secret: &str) -> io::Result<()> {
     const PROCESS_KEYRING: i32 = -2;
     const SESSION_KEYRING: i32 = -3;
     const USER_KEYRING: i32 = -4;
-    // A service's session has no link to the user's keyring, and then its keys are possessed by nobody who could change them.
+    // The session of a service has no link to the user's keyring. Without this link, no process would possess the
+    // keys of that keyring, so none could change them.
     or_stop(kernel!(SYS_keyctl, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING))?;
-    // Without a session of its own the process gets the user's, and not a new one.
+    // Without this call, a process without a session keyring of its own would get a new one; with it, it gets the
+    // user's.
     let session = or_stop(kernel!(SYS_keyctl, KEYCTL_GET_KEYRING_ID, SESSION_KEYRING, 0))?;
     for (ring, whose) in [(libc::c_long::from(USER_KEYRING), "user"), (session, "session")] {
         let name = CString::new(format!("{own}-{whose}"))?;
@@ -256,7 +258,7 @@ fn add_keys(own: &str, secret: &str) -> io::Result<()> {
             bytes.len(),
             ring
         ))?;
-        // For its possessor and its user: all but changing attributes of the other's.
+        // Rights of possessor and user: all but changing the attributes, which only the possessor may.
         or_stop(kernel!(SYS_keyctl, KEYCTL_SETPERM, key, 0x3f1f_0000u32))?;
         or_stop(kernel!(SYS_keyctl, KEYCTL_SET_TIMEOUT, key, 60))?;
     }
