@@ -79,7 +79,7 @@ pub(crate) enum CommandError {
         rank: u32,
         /// Its end, in words.
         how: String,
-        /// What happened to the other members, in words.
+        /// Fate of the other members, in words.
         others: &'static str,
         /// Exit status to use.
         status: u8,

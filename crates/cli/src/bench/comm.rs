@@ -1,7 +1,7 @@
-//! `hotlease bench comm`: duration of each algorithm of each collective between processes of this machine, over
+//! `hotlease bench comm`: duration of each algorithm of each collective between processes of this host, over
 //! TCP.
 //!
-//! All ways to do a collective are measured in turn, sample by sample, because the machine's speed changes over
+//! All ways to do a collective are measured in turn, sample by sample, because the host's speed changes over
 //! time. A sample begins after a barrier and ends when the last rank has finished.
 
 use super::record::round;
@@ -42,7 +42,7 @@ struct Plan {
     samples: u32,
 }
 
-/// Measure the duration of each algorithm of each collective between processes of this machine, over TCP
+/// Measure the duration of each algorithm of each collective between processes of this host, over TCP
 ///
 /// Starts the processes, measures all algorithms in turn, and shows medians. `--tune FILE` writes a table of
 /// algorithms: the fastest one for everything that was measured, and the built-in rules for the rest. `hotlease

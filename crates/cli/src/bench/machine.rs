@@ -1,10 +1,10 @@
-//! The computer that a figure was measured on.
+//! The host that a figure was measured on.
 
 use super::pin::Cores;
 use serde::Serialize;
 use std::fs;
 
-/// The computer, as far as it matters to a reader of figures.
+/// The host, as far as it matters to a reader of figures.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Machine {
     cpu: String,

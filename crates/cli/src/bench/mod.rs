@@ -1,10 +1,10 @@
-//! `hotlease bench`: how fast the platform is on this machine, next to baselines of the same run.
+//! `hotlease bench`: how fast the platform is on this host, next to baselines of the same run.
 //!
-//! On shared machines the virtual cores move: two cores are near each other at one time and far at another. Every
+//! On shared hosts the virtual cores move: two cores are near each other at one time and far at another. Every
 //! figure is therefore measured next to a baseline. Blocks of some hundred samples of both alternate within
 //! milliseconds, on the same two cores and in the same kind of memory: the peer of the baseline runs inside the
 //! leased slot itself (see the crate `hotlease-bench-baseline`). The result is the ratio, and the difference of
-//! each pair of blocks; absolute figures depend mostly on the current state of the machine.
+//! each pair of blocks; absolute figures depend mostly on the current state of the host.
 //!
 //! One file per benchmark:
 //!
@@ -15,9 +15,9 @@
 //! * [`comm`] — duration of each algorithm of each collective, and a table of the fastest.
 //! * [`control`] — grants per second, and the cost of many agents and leases for a manager.
 //! * [`oversubscription`] — cost and throughput of shared cores.
-//! * [`peers`] — the same echo through sockets, gRPC and HTTP.
+//! * [`peers`] — an echo through sockets, gRPC and HTTP.
 //! * [`fabric`] — latency and bandwidth over libfabric.
-//! * [`model`] — LogP parameters of a channel, and how well they predict.
+//! * [`model`] — LogP parameters of a channel, and the accuracy of their predictions.
 //! * [`scaling`] — round trips on several workers at the same time.
 //! * [`soak`] — a million invocations: memory and descriptors before and after.
 //!
@@ -50,7 +50,7 @@ pub(crate) use host::functions;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 
-/// Measure how fast the platform is on this machine, next to baselines in the same run
+/// Measure how fast the platform is on this host, next to baselines in the same run
 ///
 /// Uses the running platform, or starts a private one and stops it afterwards. The client's thread is pinned to
 /// another core than the slot, if there is one.

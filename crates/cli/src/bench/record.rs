@@ -30,7 +30,7 @@ pub(super) struct Record {
     pub(super) machine: Machine,
 }
 
-/// What the measured figures are compared with.
+/// Figures that the measured ones are compared with.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Baseline {
     pub(super) name: String,
@@ -141,7 +141,7 @@ impl Record {
         record.samples = pair.measured.len();
         record.compare(baseline, figures);
         record.difference_p50 = Some(round(pair.difference()));
-        // Of neighbouring blocks: the machine's speed may have changed by the next blocks.
+        // Of neighbouring blocks: the host's speed may have changed by the next blocks.
         record.ratio_p50 = Some(round(pair.ratio()));
         record
     }

@@ -39,7 +39,7 @@ impl Clock {
 pub(super) struct Block(pub(super) Vec<u64>);
 
 impl Block {
-    /// Mean of the middle half: a median with a finer resolution than the machine's clock, whose steps can be ten
+    /// Mean of the middle half: a median with a finer resolution than the host's clock, whose steps can be ten
     /// nanoseconds.
     fn middle(&self) -> f64 {
         let mut sorted = self.0.clone();
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn differences_are_taken_block_by_block() {
         let mut pair = Pair::new().unwrap();
-        // The machine gets slower from block to block; the difference stays the same.
+        // The host gets slower from block to block; the difference stays the same.
         for base in [200, 400, 600] {
             pair.add(&Block(vec![base; 5]), &Block(vec![base + 20; 5]));
         }

@@ -22,7 +22,7 @@ pub(super) struct ThroughputArgs {
 }
 
 const INPUT: [u8; 8] = [7; 8];
-/// Takes less time than a busy machine lets pass until it gives the core to another process.
+/// Takes less time than a busy host lets pass until it gives the core to another process.
 const BLOCK: usize = 2_000;
 const RAW_BLOCK: usize = 2_000;
 const TARGET_IN_FLIGHT: u32 = 64;

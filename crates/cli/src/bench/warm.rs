@@ -124,7 +124,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
     let tail = |samples: &super::samples::Samples| {
         samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64
     };
-    // Promised only if the baseline itself keeps the limit on this machine.
+    // Promised only if the baseline itself keeps the limit on this host.
     if tail(&pair.baseline) <= 3.0 {
         targets.push(Target::at_most(
             what("p99 as a multiple of the median"),

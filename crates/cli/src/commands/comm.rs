@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Message passing between functions
+/// Pass messages between functions
 #[derive(Debug, Args)]
 pub(crate) struct CommArgs {
     #[command(subcommand)]

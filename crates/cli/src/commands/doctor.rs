@@ -1,4 +1,4 @@
-//! `hotlease doctor`: checks of this computer and of the platform.
+//! `hotlease doctor`: checks of this host and of the platform.
 
 mod fabric;
 mod kernel;
@@ -12,7 +12,7 @@ use crate::platform::SiteArgs;
 use clap::Args;
 use serde::Serialize;
 
-/// Check whether this computer and the platform have all they need
+/// Check whether this host and the platform have all they need
 ///
 /// With a manager on another host, also checks whether it can be reached, and which identity it sees. With
 /// `--peer`, shows which transport would be chosen towards its agents and why, and tries it through short leases.
@@ -32,13 +32,13 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
-    /// As it should be.
+    /// Good: no action is needed.
     Ok,
     /// Neither good nor bad: a thing that is present, or absent.
     Note,
-    /// It works, but not as well as it could.
+    /// Works, but not as well as possible.
     Warn,
-    /// It does not work.
+    /// Does not work.
     Fail,
 }
 

@@ -38,12 +38,12 @@ pub(super) const STEPS: [&str; 8] = [
     "first_call",
 ];
 
-/// What is ready when the lease is requested.
+/// Workers that are ready when the lease is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
-    /// Nothing.
+    /// No worker.
     First,
-    /// A worker.
+    /// A spare worker.
     Warm,
     /// A worker that was forked from a zygote, with its imports done.
     Zygote,
@@ -168,7 +168,7 @@ impl Leases {
     }
 
     /// Starts the second of two leases at the same time, of a program that never had two. Tries again because other
-    /// work on a busy machine may come between.
+    /// work on a busy host may come between.
     fn fork(&self, kind: Kind, program: &Program) -> anyhow::Result<Sample> {
         let mut why = String::new();
         for _ in 0..FORK_TRIES {

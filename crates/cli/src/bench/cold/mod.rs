@@ -34,7 +34,7 @@ use std::path::PathBuf;
 
 /// Measure starts until the first byte of a result. Each start is followed by the start of a plain process with the
 /// same program, which is the baseline. Starts private platforms: one that prepares nothing, and one that keeps
-/// workers ready. Whatever this machine cannot do is left out and listed. Emulated virtual machines
+/// workers ready. Programs and sandboxes that this host lacks are left out and listed. Emulated virtual machines
 /// (`--sandbox-emulated`) take a hundred times as long: use fewer rounds, and `--kinds microvm`.
 ///
 /// With `--json`, prints one object per row. details has p25, p75, phases_us (of the start with the median time),
@@ -55,7 +55,7 @@ pub(super) struct ColdArgs {
     /// Programs to start
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::C, What::Python, What::Packages])]
     programs: Vec<What>,
-    /// Kinds of sandbox to start them in; kinds that this machine cannot make are left out
+    /// Kinds of sandbox to start them in; kinds that this host cannot make are left out
     #[arg(long, value_delimiter = ',', value_name = "KIND", default_values_t = Kind::ALL)]
     kinds: Vec<Kind>,
     #[command(flatten)]

@@ -168,7 +168,7 @@ impl Program {
         })?)
     }
 
-    /// Calls it once.
+    /// Calls the function once.
     pub(super) fn call(&self, function: &Function) -> anyhow::Result<()> {
         match &self.call {
             Call::Native => {

@@ -158,9 +158,6 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
 ///
 /// # Errors
 /// If the system does not allow that many descriptors.
-///
-/// # Errors
-/// If the system does not allow so many.
 pub(super) fn raise_descriptors(needed: u64) -> anyhow::Result<()> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft >= needed {

@@ -45,7 +45,7 @@ struct AddArgs {
     /// Role of its bearer: user, operator or hook
     #[arg(long, default_value = "user", value_parser = ["user", "operator", "hook"])]
     role: String,
-    /// A note, such as the computer that it is for
+    /// A note, such as the host that it is for
     #[arg(long, default_value = "")]
     label: String,
     /// How long it is valid, such as 12h or 30d [default: until it is revoked]

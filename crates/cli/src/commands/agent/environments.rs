@@ -53,7 +53,7 @@ impl EnvironmentArgs {
         })
     }
 
-    /// Adds the user's own store if no store was named. Does nothing if this computer cannot keep a cache, because
+    /// Adds the user's own store if no store was named. Does nothing if this host cannot keep a cache, because
     /// the user did not ask for environments.
     pub(super) fn add_own(&mut self) {
         if !self.stores().is_empty() {

@@ -88,7 +88,7 @@ impl TimesArgs {
     }
 }
 
-/// One collective.
+/// Arguments of one collective.
 #[derive(Debug, Args)]
 pub(super) struct CollectiveArgs {
     /// Number of members
@@ -129,7 +129,7 @@ impl CollectiveArgs {
     }
 }
 
-/// A collective in bytes.
+/// A collective with its size in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
     pub(super) operation: Operation,

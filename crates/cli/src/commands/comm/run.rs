@@ -1,4 +1,4 @@
-//! `hotlease comm run`: all members of one communicator, on this computer.
+//! `hotlease comm run`: all members of one communicator, on this host.
 
 use crate::exit::CommandError;
 use crate::quantity;
@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep_until};
 /// Longest piece of a line; a longer line is labelled in pieces.
 const LINE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Start the members of one communicator on this computer, and wait for them
+/// Start the members of one communicator on this host, and wait for them
 ///
 /// Runs the program N times, each with its rank. HOTLEASE_COMM_RENDEZVOUS, HOTLEASE_COMM_NAME, HOTLEASE_COMM_SIZE,
 /// HOTLEASE_COMM_RANK and HOTLEASE_COMM_SECRET in its environment name a rendezvous in this process and a secret

@@ -1,4 +1,4 @@
-//! Checks of the transports: libfabric and its providers on this computer, and with `--peer` a trial of each
+//! Checks of the transports: libfabric and its providers on this host, and with `--peer` a trial of each
 //! towards an agent, through short leases.
 
 use super::Finding;
@@ -43,7 +43,7 @@ pub(super) fn peer(
         // The check of the identity reports this error.
         Err(_) => return Ok(()),
     };
-    // The loopback address reaches workers on this computer.
+    // The loopback address reaches workers on this host.
     let source = (!remote).then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
     let mut usable = Vec::new();
     if let Some(library) = &library {
@@ -126,7 +126,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
             };
             (finding, true)
         }
-        // A computer without such an adapter is not faulty.
+        // A host without such an adapter is not faulty.
         Err(error) => {
             let what = format!("{} not usable ({tested}): {error}", quirks.name);
             (Finding::note(CHECK, what), false)

@@ -1,4 +1,4 @@
-//! Checks of the sandbox kinds that this computer can make for the calling user, with the site's options at their
+//! Checks of the sandbox kinds that this host can make for the calling user, with the site's options at their
 //! defaults.
 
 use super::Finding;
