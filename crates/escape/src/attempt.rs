@@ -225,7 +225,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Loot of an attempt, or the reason why it stopped.
+/// Result of an attempt: what it got, or why it stopped.
 pub(crate) type Attempted = Result<String, Stop>;
 
 /// Reason why an attempt stopped.

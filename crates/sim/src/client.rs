@@ -70,7 +70,7 @@ pub struct Process {
     acquisition: Option<Acquisition>,
     /// Call of the request that the acquisition waits for.
     asked: Option<u64>,
-    /// Whether the request was for all cores or none.
+    /// Whether the request was for all workers or none.
     whole: bool,
     last_call: u64,
     hold: Hold,

@@ -5,6 +5,7 @@
 //! are a network that loses, delays, duplicates and reorders messages, disks that tear and fill up, clocks that
 //! drift, and processes that stop and die between any two actions. All choices are drawn from one seed: the same
 //! seed gives the same run, to the last event.
+//!
 //! After each step, the promises are checked against what really happened ([`truth`]): no slot serves two epochs,
 //! no lease outlives its expiry, every future resolves and says truly whether its function ran, no tenant is billed
 //! for more than was used, and acknowledged data is durable. When the faults are over, everything comes to rest

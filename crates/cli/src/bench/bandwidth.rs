@@ -36,7 +36,7 @@ fn size(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Bytes moved in one block, if one size does not exceed this.
+/// Bytes moved in one block, which has at least one run.
 const BLOCK_BYTES: usize = 64 << 20;
 
 /// Times of moving one size.

@@ -10,7 +10,7 @@ use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
-/// Largest lag of the manager's clock in this time.
+/// Tolerance for a manager's clock that runs slow.
 const SLACK: Duration = Duration::from_millis(20);
 
 impl ManagerNode {

@@ -73,7 +73,7 @@ enum What {
     Packages,
 }
 
-/// One way to start a program.
+/// A way to start a program: by a tool, or by a lease.
 #[derive(Clone, Copy)]
 enum By {
     Outsider(usize),
