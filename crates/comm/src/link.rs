@@ -1,7 +1,7 @@
-//! How frames get to other members.
+//! Links: how frames get to other members.
 //!
-//! A link moves frames and bodies and knows nothing of messages. It is polled under the engine's lock, by whichever thread waits; its
-//! [`Sleeper`] is what that thread sleeps on without the lock.
+//! A link moves frames and bodies and knows nothing of messages. The waiting thread polls it under the engine's lock;
+//! without the lock it sleeps on the link's [`Sleeper`].
 
 pub(crate) mod cipher;
 pub(crate) mod mesh;
@@ -21,104 +21,107 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use store::{Head, Order};
 
-/// What follows a frame.
+/// Body that follows a frame.
 pub(crate) enum Body<'a> {
-    /// Nothing, or bytes that are the caller's again when the call returns.
+    /// Nothing, or bytes that the caller may reuse when the call returns.
     Now(&'a [u8]),
-    /// Memory that stays until [`Link::sent`] names this number, or [`Link::cannot_send`] does.
+    /// Memory that stays until [`Link::sent`] or [`Link::cannot_send`] returns this number.
     Later { piece: Piece, send: Key },
 }
 
-/// Of what only a link through a store does.
+/// Message of the assertion in methods that only a link through a store implements.
 const NO_STORE: &str = "this link goes through no store";
 
-/// Takes in what comes over a link.
+/// Receiver of what comes over a link.
 pub(crate) trait Sink {
-    /// A frame; where its body is to go, if anywhere. An error if it must not have been sent.
+    /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss>;
-    /// Whether a frame, of whose body not all is here, is to stay where it is until the next poll: somebody is about to say where the
-    /// body goes.
+    /// Whether a frame stays in the link until the next poll, because a thread is about to say where its body goes.
+    /// Asked for frames whose body has not come completely.
     fn holds(&mut self, _from: Rank, _frame: &Frame) -> bool {
         false
     }
-    /// The body of the last frame of this member has come.
+    /// Notes that the body of this member's last frame has come.
     fn body(&mut self, from: Rank, bytes: u64);
-    /// Both at once: `copy` gives the body to memory of its length, if it is called.
+    /// Takes a frame with its body. `copy` copies the body to memory of its length, if the sink calls it.
     fn whole(&mut self, from: Rank, frame: Frame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
         let into = self.frame(from, frame)?;
-        // Memory that was taken back takes nothing.
+        // No effect if the memory was taken back.
         into.map(|into| into.write(copy));
         self.body(from, frame.body_bytes());
         Ok(())
     }
-    /// An object that was asked for ([`Order::Get`]), with as much of its body as goes with its head.
+    /// Takes an object that was asked for ([`Order::Get`]), with the part of its body that travels with its head.
     fn object(&mut self, _get: Key, _head: Head, _first: Vec<u8>) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// The rest of an object ([`Order::Rest`]) is where it was to go, unless that memory was taken back.
+    /// Notes that the rest of an object ([`Order::Rest`]) was read; it was not written if its memory was taken back.
     fn rested(&mut self, _get: Key, _is_written: bool) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// A member has finished, having done so much.
+    /// Notes that a member has finished, and what it had done until then.
     fn parted(&mut self, _from: Rank, _parting: Parting) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// A member has left a communicator, in which it has sent so many messages to this one and done so many collectives.
+    /// Notes that a member has left a communicator, how many messages it has sent there to this one, and how many
+    /// collectives it has done there.
     fn quit(&mut self, _from: Rank, _context: u64, _sent: u64, _done: u32) {
         debug_assert!(false, "{NO_STORE}");
     }
 }
 
-/// See the module.
+/// Connections of a member with all others, over one means of transport.
 pub(crate) trait Link: Send {
-    /// Sends a frame, or as much of it as goes now. Between two members frames keep their order.
+    /// Sends a frame, or as much of it as can be sent now. Frames between two members keep their order.
     fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>);
-    /// Takes in what has come and sends what can go; whether there was anything.
+    /// Takes in what has come and sends what can be sent. Returns whether there was anything.
     fn poll(&mut self, sink: &mut dyn Sink) -> bool;
-    /// The same, and looks also where it is looked seldom while somebody polls again and again.
+    /// Polls also the sources that [`poll`](Self::poll) checks only now and then.
     fn poll_all(&mut self, sink: &mut dyn Sink) -> bool {
         self.poll(sink)
     }
-    /// A thread is about to sleep: what comes from now on wakes it, what has come before is to be polled once more.
+    /// Prepares for the sleep of a thread: what comes from now on wakes it. What came before must be polled once more.
     fn doze(&mut self) {}
-    /// It sleeps no more.
+    /// Ends the state that [`doze`](Self::doze) began.
     fn awake(&mut self) {}
-    /// A body that is gone.
+    /// Takes the number of a body that was sent completely.
     fn sent(&mut self) -> Option<Key>;
-    /// A body whose memory was taken back before it was gone: its member cannot be talked to any more.
+    /// Takes the number of a body whose memory was taken back before it was sent; its receiver cannot be sent anything
+    /// more.
     fn cannot_send(&mut self) -> Option<Key>;
-    /// A member that cannot be reached any more.
+    /// Takes a member that cannot be reached any more, with the reason.
     fn lost(&mut self) -> Option<(Rank, Loss)>;
     /// Closes the connection with a member.
     fn close(&mut self, rank: Rank);
-    /// Whether something waits to be sent.
+    /// Whether anything waits to be sent.
     fn is_sending(&self) -> bool;
-    /// Whether anything has come of a member since this was asked last, and whether anything was sent to it.
+    /// Whether anything has come from a member, and whether anything was sent to it, since the last call.
     fn pulse(&mut self, rank: Rank) -> (bool, bool);
-    /// Through a store: what is to be done there.
+    /// Gives an order to a link through a store.
     fn store(&mut self, _order: Order) {
         debug_assert!(false, "{NO_STORE}");
     }
-    /// All that was to be done for now has been said: begins what has only been noted.
+    /// Begins what earlier calls have only noted; called when all orders for now are given.
     fn go(&mut self) {}
-    /// Once: why nobody can be reached over this link any more.
+    /// Returns once why no member can be reached over this link any more.
     fn severed(&mut self) -> Option<Arc<str>> {
         None
     }
-    /// Everything is over: gives back what is kept anywhere, until then.
+    /// Ends the link: removes what it keeps anywhere, until the deadline.
     fn end(&mut self, _deadline: Instant) {}
-    /// A member that cannot be talked to yet, though there is a connection with it.
+    /// A member that is connected but cannot be sent messages yet.
     fn apart(&self) -> Option<Rank> {
         None
     }
-    /// What to sleep on.
+    /// Sleeper for a thread that waits for this link.
     fn sleeper(&self) -> Arc<dyn Sleeper>;
 }
 
 /// Sleeps until something happens on a link.
 pub(crate) trait Sleeper: Send + Sync {
-    /// Until something may have come, something may be sent again, [`wake`](Self::wake) is called, or so much time is over.
+    /// Sleeps until something may have come, something may be sent again, [`wake`](Self::wake) is called, or this much
+    /// time has passed.
     fn sleep(&self, at_most: Option<Duration>);
-    /// Ends a sleep, that of now or else the next.
+    /// Ends the current sleep, or else the next one.
     fn wake(&self);
 }

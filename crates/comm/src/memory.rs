@@ -1,4 +1,4 @@
-//! Memory of operations, and parts of it.
+//! Memory of operations, and pieces of it.
 
 use crate::error::Error;
 use hotlease_fabric::lent::{Lent, LentMut};
@@ -6,22 +6,22 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes that an operation sends, receives, or works on.
+/// Memory that an operation sends, receives, or works on.
 #[derive(Debug, Clone)]
 pub(crate) enum Memory {
-    /// A caller's, for as long as it waits. Read only.
+    /// Memory of a caller, for as long as the caller waits. Read only.
     Lent(Lent),
-    /// A caller's, for as long as it waits.
+    /// Memory of a caller, for as long as the caller waits.
     LentMut(LentMut),
-    /// The operation's own.
+    /// Memory of the operation.
     Owned(Arc<Mutex<Vec<u8>>>),
-    /// The operation's own, for a message of any length: it gets as long as the message.
+    /// Memory of the operation for a message of any length: it gets the length of the message.
     Fitting(Arc<Mutex<Vec<u8>>>),
-    /// The operation's own, of elements.
+    /// Memory of the operation, as elements.
     Elements(Arc<Mutex<dyn Elements>>),
 }
 
-/// Elements of which any bytes are some.
+/// Elements for which every bit pattern is a value.
 pub(crate) trait Elements: Send {
     fn bytes(&self) -> &[u8];
     fn bytes_mut(&mut self) -> &mut [u8];
@@ -43,13 +43,13 @@ impl fmt::Debug for dyn Elements {
     }
 }
 
-/// A panic of whoever used the memory changes nothing about whose it is.
+/// Locks the memory, also after a panic: a panic of its user does not change who owns it.
 fn lock<T: ?Sized>(memory: &Mutex<T>) -> MutexGuard<'_, T> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {
-    /// So many zeros.
+    /// Allocates this many zeroed bytes.
     pub(crate) fn zeroed(bytes: usize) -> Self {
         Self::of(vec![0; bytes])
     }
@@ -58,7 +58,7 @@ impl Memory {
         Self::Owned(Arc::new(Mutex::new(bytes)))
     }
 
-    /// For a message of any length.
+    /// Makes memory for a message of any length.
     pub(crate) fn fitting() -> Self {
         Self::Fitting(Arc::default())
     }
@@ -73,7 +73,7 @@ impl Memory {
         }
     }
 
-    /// Whether both are the same memory, so that only one of them can be used at a time.
+    /// Whether both are the same memory, so that only one of them can be locked at a time.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Lent(one), Self::Lent(other)) => one.is_same(other),
@@ -84,7 +84,7 @@ impl Memory {
         }
     }
 
-    /// Whether nobody else has it, so that it can be used for something else.
+    /// Whether no other operation refers to this memory, so that it can be reused.
     pub(crate) fn is_free(&self) -> bool {
         match self {
             Self::Owned(bytes) => Arc::strong_count(bytes) == 1,
@@ -92,7 +92,7 @@ impl Memory {
         }
     }
 
-    /// All of it.
+    /// The whole memory as a piece.
     pub(crate) fn whole(&self) -> Piece {
         Piece {
             length: self.len(),
@@ -101,7 +101,7 @@ impl Memory {
         }
     }
 
-    /// A part of it; the range must be inside.
+    /// A piece of this memory; the range must be inside.
     pub(crate) fn piece(&self, range: Range<usize>) -> Piece {
         debug_assert!(range.end <= self.len());
         Piece {
@@ -111,7 +111,7 @@ impl Memory {
         }
     }
 
-    /// The bytes of owned memory, which nobody else uses any more: else a copy.
+    /// Returns the bytes of owned memory: without a copy if nothing else refers to it; of other memory none.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
             Self::Owned(bytes) | Self::Fitting(bytes) => match Arc::try_unwrap(bytes) {
@@ -123,7 +123,7 @@ impl Memory {
     }
 }
 
-/// A part of memory.
+/// Part of a memory.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     memory: Memory,
@@ -136,7 +136,7 @@ impl Piece {
         self.length
     }
 
-    /// A message of this length has come for it: makes room, if there is to be as much as it needs.
+    /// Prepares this piece for a message of this length: memory of any length gets it now.
     pub(crate) fn settle(&mut self, length: u64) -> Result<(), Error> {
         let Memory::Fitting(bytes) = &self.memory else {
             return Ok(());
@@ -155,7 +155,7 @@ impl Piece {
         Ok(())
     }
 
-    /// A part of this part.
+    /// A part of this piece.
     pub(crate) fn part(&self, range: Range<usize>) -> Self {
         debug_assert!(range.end <= self.length);
         Self {
@@ -169,7 +169,7 @@ impl Piece {
         self.start..self.start + self.length
     }
 
-    /// Reads it; nothing if the memory was taken back.
+    /// Passes the bytes to `read`; none if the memory was taken back.
     pub(crate) fn read<R>(&self, read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
@@ -180,7 +180,7 @@ impl Piece {
         }
     }
 
-    /// Writes it; nothing if the memory was taken back.
+    /// Passes the bytes to `write`; none if the memory was taken back or is read only.
     pub(crate) fn write<R>(&self, write: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let range = self.range();
         match &self.memory {
@@ -191,7 +191,7 @@ impl Piece {
         }
     }
 
-    /// Copies all of it to the beginning of another one; nothing if one of them was taken back.
+    /// Copies this piece to the beginning of another one; none if the memory of one of them was taken back.
     pub(crate) fn copy_to(&self, into: &Self) -> Option<()> {
         if self.memory.is_same(&into.memory) {
             let copied = self.read(<[u8]>::to_vec)?;

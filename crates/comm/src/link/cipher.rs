@@ -1,14 +1,14 @@
-//! Connections before their first frame, and what is encrypted on them: handshakes and records of Noise.
+//! Handshakes and encrypted records of Noise, up to the first frame of a connection.
 //!
 //! ```text
 //!   connects                                     listens
-//!     │ ── greeting, first message ────────────────► │  who proves here that it has the secret
-//!     │ ◄──────────────── verdict, second message ── │  so does this one
-//!     │ ── record ─────────────────────────────────► │  and it is no recording of an earlier one
+//!     │ ── greeting, first message ────────────────► │  the caller proves here that it has the secret
+//!     │ ◄──────────────── verdict, second message ── │  so does the listening side
+//!     │ ── record ─────────────────────────────────► │  proves that this is no recording of an earlier handshake
 //! ```
 //!
-//! Neither half does I/O: bytes in, bytes out. What a stranger can make the listening half keep is bounded by
-//! the longest part of a handshake.
+//! Neither half does I/O: bytes in, bytes out. The longest part of a handshake bounds what a stranger can make the
+//! listening half keep.
 
 use crate::secret::Secret;
 use hotlease_wire::comm::greeting::{
@@ -18,27 +18,27 @@ use hotlease_wire::comm::{RECORD_BYTES_MAX, SEAL_BYTES};
 use snow::{Builder, HandshakeState, TransportState};
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
-/// Longest record that ends a handshake, bytes: a question to the rendezvous.
+/// Longest record that ends a handshake, bytes: a request to the rendezvous.
 pub(crate) const FIRST_RECORD_BYTES_MAX: usize = 1024;
 
-/// Why a handshake came to nothing.
+/// Reason why a handshake failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// The other side said so.
+    /// The other side refused.
     Refused(Verdict),
-    /// This side says so.
+    /// This side refuses.
     Refuse(Verdict),
-    /// What came is no handshake of somebody who has the secret.
+    /// The bytes are no handshake of a peer that has the secret.
     Stranger(&'static str),
 }
 
-/// Both directions of a connection, after its handshake.
+/// Ciphers of both directions of a connection, after its handshake.
 pub(crate) struct Cipher {
     state: TransportState,
 }
 
 impl Cipher {
-    /// Appends a record of these bytes, at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
+    /// Appends a record with these bytes, of which there are at most [`RECORD_BYTES_MAX`] less [`SEAL_BYTES`].
     pub(crate) fn seal(&mut self, content: &[u8], into: &mut Vec<u8>) {
         let start = into.len();
         let sealed = content.len() + SEAL_BYTES;
@@ -47,11 +47,11 @@ impl Cipher {
         let written = self
             .state
             .write_message(content, &mut into[start + PREFIX_BYTES..]);
-        // Fails for content that is too long, which callers do not have, and after 2^64 records.
+        // Fails for content that is too long, which no caller passes, and after 2^64 records.
         debug_assert_eq!(written.as_ref().ok(), Some(&sealed));
     }
 
-    /// Opens a record, without its length, at the end of `into`; false if it is none of the other side's.
+    /// Decrypts a record, without its length, to the end of `into`; false if the other side did not write it.
     #[must_use]
     pub(crate) fn open(&mut self, record: &[u8], into: &mut Vec<u8>) -> bool {
         let start = into.len();
@@ -61,7 +61,7 @@ impl Cipher {
         opened.is_ok()
     }
 
-    /// Takes a record with its length from the front of what has come, if it has come whole: its content.
+    /// Takes a complete record with its length from the front of the received bytes and returns its content.
     pub(crate) fn open_next(&mut self, got: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Failure> {
         let Some(record) = take_part(got, RECORD_BYTES_MAX)? else {
             return Ok(None);
@@ -85,7 +85,7 @@ fn part(content: &[u8]) -> Vec<u8> {
     part
 }
 
-/// Takes a part with its length from the front of what has come, if all of it has.
+/// Takes a complete part with its length from the front of the received bytes.
 fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failure> {
     let Some(prefix) = got.first_chunk::<PREFIX_BYTES>() else {
         return Ok(None);
@@ -107,12 +107,12 @@ fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failu
 pub(crate) struct Caller {
     state: Option<HandshakeState>,
     got: Vec<u8>,
-    /// What came with the second message.
+    /// Payload of the second message.
     payload: Vec<u8>,
 }
 
 impl Caller {
-    /// What to send first. The payload is encrypted, but may be a recording.
+    /// Begins a handshake; returns also the bytes to send first. The payload is encrypted, but may be a replay.
     pub(crate) fn new(secret: &Secret, greeting: &Greeting, payload: &[u8]) -> Option<(Self, Vec<u8>)> {
         let greeting = greeting.encode();
         let mut state = builder(secret, &greeting)?.build_initiator().ok()?;
@@ -128,12 +128,13 @@ impl Caller {
         Some((caller, first))
     }
 
-    /// What the other side has said with its answer, when the handshake is done.
+    /// Payload of the other side's answer, once the handshake is done.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Bytes have come. When the handshake is done: the cipher, with which a record is to be sent, and bytes that belong behind it.
+    /// Takes received bytes. When the handshake is done, returns the cipher, with which a record must be sent next, and
+    /// the bytes that came behind the handshake.
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Cipher, Vec<u8>)>, Failure> {
         self.got.extend_from_slice(bytes);
         let Some(verdict) = self.got.first() else {
@@ -170,26 +171,26 @@ enum Stage {
     Done,
 }
 
-/// What a listening side lets in.
+/// Conditions under which a listening side admits a peer.
 pub(crate) struct Door<'a> {
     pub(crate) secrets: &'a [Secret],
     pub(crate) purpose: Purpose,
-    /// Of a member's port; none: any.
+    /// Group that the greeting must name.
     pub(crate) group: hotlease_wire::comm::GroupId,
 }
 
-/// How far somebody who connected has come.
+/// Progress of a peer that has connected.
 pub(crate) enum Step {
     /// More bytes are needed.
     More,
-    /// This is to be sent, and then more bytes are needed. The payload of the first message may be a recording.
+    /// These bytes are to be sent; then more bytes are needed. The payload of the first message may be a replay.
     Answer { bytes: Vec<u8>, payload: Vec<u8> },
-    /// Somebody who has the secret, and is here now.
+    /// The peer has the secret, and this is no replay.
     Known {
         cipher: Cipher,
-        /// What was in the record.
+        /// Content of the record.
         content: Vec<u8>,
-        /// What came behind it.
+        /// Bytes that came behind the record.
         rest: Vec<u8>,
     },
 }
@@ -199,7 +200,7 @@ pub(crate) struct Listener {
     stage: Stage,
     got: Vec<u8>,
     key: Option<KeyId>,
-    /// What goes with the second message.
+    /// Payload of the second message.
     payload: Vec<u8>,
 }
 
@@ -213,7 +214,7 @@ impl Listener {
         }
     }
 
-    /// Says this with its answer, encrypted.
+    /// Sends this payload, encrypted, with the second message.
     pub(crate) fn saying(payload: &[u8]) -> Self {
         Self {
             payload: payload.to_vec(),
@@ -221,19 +222,19 @@ impl Listener {
         }
     }
 
-    /// Which secret whoever connected says that it has; once it is known, it has.
+    /// Secret that the peer claims to have; proved once [`Step::Known`] was returned.
     pub(crate) fn key(&self) -> Option<KeyId> {
         self.key
     }
 
-    /// Bytes have come. To be called again, without any, after each [`Step::Answer`].
+    /// Takes received bytes. After each [`Step::Answer`] it is called again, without bytes.
     pub(crate) fn read(&mut self, bytes: &[u8], door: &Door<'_>) -> Result<Step, Failure> {
         self.got.extend_from_slice(bytes);
         loop {
             match std::mem::replace(&mut self.stage, Stage::Done) {
                 Stage::Greeting => {
                     let Some(greeting) = self.got.first_chunk::<{ Greeting::BYTES }>() else {
-                        // Garbage is known by its first bytes.
+                        // Garbage is refused as soon as there is enough of it for a greeting.
                         self.stage = Stage::Greeting;
                         return Ok(Step::More);
                     };
@@ -312,7 +313,7 @@ fn admitted(bytes: &[u8; Greeting::BYTES], door: &Door<'_>) -> Result<Greeting, 
     Err(Failure::Refuse(verdict))
 }
 
-/// A verdict in words, for whoever got it.
+/// Explains a verdict to the side that got it.
 pub(crate) fn explain(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Welcome => "it said yes",
@@ -332,7 +333,7 @@ pub(crate) fn explain(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The longest content of a record.
+/// Longest content of a record, bytes.
 pub(crate) const CONTENT_BYTES_MAX: usize = RECORD_BYTES_MAX - SEAL_BYTES;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Connects a member with all others, at once, on every way that may work.
+//! Set-up of the connections with all other members, at once, on every way that may work.
 //!
-//! The lower rank calls; the higher one listens, and calls too where a NAT or firewall may be between them. Of the
-//! connections that come about the lower rank chooses one ([`line`]). What the rendezvous relays is the last resort ([`way`]).
+//! The lower rank calls. The higher one listens, and calls too where a NAT or firewall may be between them. The lower
+//! rank chooses one of the connections that result ([`line`]). The relay of the rendezvous is the last resort
+//! ([`way`]).
 //!
-//! One thread, one loop. Whoever comes to the port and is not a member of this group that has the secret costs a place
-//! among a bounded number of guests, for a bounded time.
+//! One thread, one loop. A peer that connects to the port, but is no member of this group with the secret, occupies one
+//! of a bounded number of places, for a bounded time.
 
 mod line;
 mod way;
@@ -27,38 +28,38 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use way::{Attempt, Way, ways};
 
-/// Guests at a time, besides two for each member.
+/// Number of unidentified connections at a time, besides two for each member.
 const GUESTS: usize = 64;
 
-/// A connection with another member.
+/// Connection with another member.
 pub(crate) struct Joined {
     pub(crate) stream: TcpStream,
-    /// If frames are to be in records.
+    /// Present if frames are encrypted in records.
     pub(crate) cipher: Option<Cipher>,
-    /// What has come behind the handshake.
+    /// Bytes that came behind the handshake.
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
-    /// Where the other member is.
+    /// Node of the other member.
     pub(crate) home: Home,
 }
 
-/// Whom to connect with.
+/// Parameters of the set-up: the members to connect with, and how.
 pub(crate) struct Plan<'a> {
-    /// Of the communicator.
+    /// Name of the communicator.
     pub(crate) name: &'a str,
     pub(crate) secret: &'a Secret,
     pub(crate) group: GroupId,
     pub(crate) me: Rank,
-    /// Where each rank is.
+    /// Place of each rank.
     pub(crate) members: &'a [Place],
-    /// The rendezvous, if it relays.
+    /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     pub(crate) is_sealed: bool,
-    /// What else members talk over ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
+    /// Digest of what else members talk over ([`Introduction::link`](hotlease_wire::comm::greeting::Introduction)).
     pub(crate) link: u32,
-    /// Whoever cannot be reached in time is missing among the connections, and that is no error.
+    /// A member that cannot be reached in time is missing among the connections, without an error.
     pub(crate) is_partial: bool,
-    /// Where this member is.
+    /// Node of this member.
     pub(crate) home: Home,
     pub(crate) deadline: Instant,
 }
@@ -76,7 +77,7 @@ struct Mesh<'a> {
 
 const PORT: Token = Token(0);
 
-/// Connections with all others, by rank. The port is closed when this returns.
+/// Connects with all other members and returns the connections by rank. The port is closed when this returns.
 pub(crate) fn connect(plan: &Plan<'_>, port: Port) -> Result<Vec<Option<Joined>>, Error> {
     let began = Instant::now();
     let mut mesh = Mesh::new(plan, port).map_err(Error::local("connect with other members"))?;
@@ -117,7 +118,7 @@ impl<'a> Mesh<'a> {
         };
         let listener = listen().map_err(Error::local("connect with other members"))?;
         self.look_at_the_clock();
-        // Some may wait there already.
+        // Connections may wait there already.
         self.welcome(&listener);
         while self.missing > 0 {
             let now = Instant::now();
@@ -166,7 +167,7 @@ impl<'a> Mesh<'a> {
         }
     }
 
-    /// Begins a connection.
+    /// Begins a connection to a member.
     fn call(&mut self, rank: Rank, way: Way, now: Instant) {
         let Some(attempt) = self.attempts.get_mut(&(rank, way)) else {
             return;
@@ -174,7 +175,7 @@ impl<'a> Mesh<'a> {
         let until = attempt.begin(now);
         let token = self.next_line;
         let begin = || {
-            // An address that is this member's own, too, in a network of its own.
+            // Two members in separate private networks may have the same address.
             if attempt.to == self.port.local() {
                 return Err(io::Error::other("it is this member's own address"));
             }
@@ -192,19 +193,19 @@ impl<'a> Mesh<'a> {
                 self.next_line += 1;
                 self.lines.insert(token, Line::to(rank, way, stream, until));
             }
-            // There is one already between these two ports, so the other one has come.
+            // There is a connection between these two ports already: the other member has called.
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => attempt.fail(now, None),
             Err(error) => attempt.fail(now, Some(error.to_string())),
         }
     }
 
-    /// Lets in who waits at the port.
+    /// Accepts the connections that wait at the port.
     fn welcome(&mut self, listener: &TcpListener) {
-        // An error is one of a connection that is gone, or of a process that has no place for it.
+        // An error concerns one connection that is gone, or a process that has no descriptor left for it.
         while let Ok((mut stream, _)) = listener.accept() {
             let guests = self.lines.iter().filter(|(_, line)| line.way == Way::Came);
             if guests.clone().count() >= GUESTS + 2 * self.joined.len() {
-                // Members take milliseconds: who has been here longest is none.
+                // Members take milliseconds: the oldest unidentified connection is none of a member.
                 let oldest = guests.min_by_key(|(_, line)| line.until).map(|(line, _)| *line);
                 if let Some(oldest) = oldest {
                     self.lines.remove(&oldest);
@@ -249,7 +250,7 @@ impl<'a> Mesh<'a> {
         }
     }
 
-    /// A connection was chosen.
+    /// Keeps the connection that was chosen with a member.
     fn join(&mut self, token: usize, known: Known) {
         let Some(mut line) = self.lines.remove(&token) else {
             return;
@@ -261,7 +262,7 @@ impl<'a> Mesh<'a> {
             rest,
         } = known;
         let place = &mut self.joined[rank as usize];
-        // Of two that say that they are this rank, the first: nobody chooses twice.
+        // If two peers claim this rank, the first one counts: the lower rank chooses once.
         if place.is_some() || self.poll.registry().deregister(&mut line.stream).is_err() {
             return;
         }
@@ -269,7 +270,7 @@ impl<'a> Mesh<'a> {
         if route != Route::Direct {
             tracing::debug!(name = self.plan.name, rank, %route, "connected");
         }
-        // Whoever relays is none of the members.
+        // The relay is no member, so it must not read the frames.
         let is_sealed = self.plan.is_sealed || route == Route::Relayed;
         *place = Some(Joined {
             stream: line.stream,
@@ -306,7 +307,7 @@ impl<'a> Mesh<'a> {
     }
 }
 
-/// What a connection passes on its way to this place.
+/// Route of a connection with a member at this place.
 fn route(line: &Line, place: &Place) -> Route {
     match line.way {
         Way::Own => Route::Direct,

@@ -1,12 +1,13 @@
-//! Messages over libfabric, beside the connections with everybody.
+//! Link over libfabric, beside a connection with each other member.
 //!
-//! On its connection each member tells each other one where it is to be sent messages, and hears when that is known
-//! ([`hotlease_wire::comm::frame`]). From then on everything between the two goes over libfabric; what is to be sent sooner waits.
-//! Connections stay open, because they say at once when a process has ended, which many providers do not. That a member is alive
-//! is told over libfabric, like everything: one that is reached no more counts as silent.
+//! On its connection each member tells each other member where to send it messages, and is told when that is known
+//! ([`hotlease_wire::comm::frame`]). From then on everything between the two goes over libfabric; frames that are sent
+//! sooner wait. Connections stay open, because they report at once that a process has ended, which many providers do
+//! not. Signs of life go over libfabric, like everything else: a member that is reached no more counts as silent.
 //!
-//! A message holds frames and pieces of bodies, one behind the other, and never a part of a frame. Bodies are copied at both ends, through
-//! memory that the provider knows: a caller's own may be taken back at any time, and no provider can be told that in the middle of a write.
+//! A message holds frames and pieces of bodies, one behind the other, and never a part of a frame. Bodies are copied at
+//! both ends, through memory that the provider knows: a caller's own memory may be taken back at any time, and no
+//! provider can be told that in the middle of a write.
 
 mod inbound;
 pub(crate) mod open;
@@ -33,47 +34,47 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use words::{Word, Words};
 
-/// A message holds the longest body that goes with its frame.
+/// Content of the longest message, bytes: the longest body that travels with its frame fits.
 const CONTENT_BYTES: usize = Frame::BYTES + EAGER_BYTES_MAX as usize;
-/// Nobody takes less.
+/// Shortest message limit that a member may announce, bytes.
 const MESSAGE_BYTES_MIN: u32 = 512;
-/// Connections, which have hardly anything to say, are looked at once in so many polls.
+/// Connections carry hardly anything: one poll in this many looks at them.
 const POLLS: u32 = 1000;
-/// So many looks for what a member has sent before it went.
+/// Number of looks for what a member sent before it went.
 const LAST_TURNS: u32 = 16;
-/// After libfabric has failed, how long to wait for the connection to say that the process has ended, which is the cause then. A process
-/// that was killed closes it when its last thread has had a processor once more.
+/// Time, after a failure of libfabric, for the connection to report that the process has ended, which is then the
+/// cause. A killed process closes the connection only when its last thread has got a processor once more.
 const CAUSE: Duration = Duration::from_millis(250);
 
-/// Another member.
+/// State of another member.
 #[derive(Default)]
 struct Peer {
-    /// Where it is reached is known.
+    /// Its address in libfabric is known here.
     is_known: bool,
-    /// It may be sent messages.
+    /// It knows this member's address, so it may be sent messages.
     is_open: bool,
     inbound: Inbound,
     outbound: Outbound,
-    /// Something has come of it.
+    /// Something has come from it.
     was_heard: bool,
     has_come: bool,
     has_gone: bool,
-    /// It has sent what cannot be.
+    /// It has broken the protocol.
     wrong: Option<Loss>,
-    /// Since when libfabric does not reach it.
+    /// Time since which libfabric does not reach it.
     unreached: Option<Instant>,
 }
 
-/// See the module.
+/// Link over libfabric.
 pub(crate) struct Ofi {
     tcp: Tcp,
     messenger: Messenger,
     peers: Vec<Option<Peer>>,
-    /// How many may not be sent messages yet.
+    /// Number of members that may not be sent messages yet.
     opening: usize,
-    /// Of whom something is to be looked at.
+    /// Members that have failed somehow and are to be judged.
     concerned: Vec<Rank>,
-    /// Until connections are looked at again.
+    /// Polls left until connections are looked at again.
     polls: u32,
     is_dozing: bool,
     sleeper: Arc<Napper>,
@@ -84,7 +85,7 @@ pub(crate) struct Ofi {
 }
 
 impl Ofi {
-    /// Beside connections with these ranks, of `size`.
+    /// Makes a link beside the TCP link; `connected` says, for each rank, whether there is a connection.
     pub(crate) fn new(tcp: Tcp, messenger: Messenger, connected: &[bool]) -> io::Result<Self> {
         if let Some(descriptor) = messenger.wait_fd() {
             tcp.watch(descriptor.as_raw_fd())?;
@@ -134,7 +135,7 @@ impl Ofi {
         self.lost.push_back((rank, loss));
     }
 
-    /// What a member has said on its connection.
+    /// Handles what a member has said on its connection.
     fn word(&mut self, rank: Rank, word: Word) -> Result<(), Loss> {
         let Some(peer) = &mut self.peers[rank as usize] else {
             return Ok(());
@@ -173,7 +174,7 @@ impl Ofi {
         }
         while let Some((rank, loss)) = self.tcp.lost() {
             any = true;
-            // What it sent before it went has come, if not to be seen at the first look.
+            // What it sent before it went has arrived, but the first look may not show it.
             (0..LAST_TURNS).all(|_| self.receive(sink));
             self.part(rank);
             self.lost.push_back((rank, loss));
@@ -205,7 +206,7 @@ impl Ofi {
         any
     }
 
-    /// Gives up members that have sent nonsense, or are not reached any more and have had the time to say why.
+    /// Gives up members that have broken the protocol, and members that libfabric has not reached for [`CAUSE`].
     fn judge(&mut self) {
         for rank in std::mem::take(&mut self.concerned) {
             let Some(peer) = &self.peers[rank as usize] else {
@@ -220,7 +221,7 @@ impl Ofi {
         }
     }
 
-    /// Sends what there is room for of what waits for a member; whether there was any.
+    /// Sends what waits for a member, as far as there is room; returns whether anything was sent.
     fn flush(&mut self, rank: Rank) -> bool {
         let Some(peer) = &mut self.peers[rank as usize] else {
             return false;
@@ -235,7 +236,7 @@ impl Ofi {
                 bytes
             });
             if let Err(NoMemory { send }) = filled {
-                // The frame was promised a body: nothing that follows would be understood.
+                // The frame has promised a body: the receiver would misread everything that follows.
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
                 return true;
@@ -250,7 +251,7 @@ impl Ofi {
         any
     }
 
-    /// What the provider did not take is to be given to it again, also while a thread sleeps.
+    /// Replaces a sleep by naps while the provider has refused messages, which must be offered to it again.
     fn move_on(&self) {
         if self.is_dozing && self.messenger.is_stalled() {
             self.sleeper.nap();
@@ -365,7 +366,7 @@ impl Link for Ofi {
     }
 
     fn apart(&self) -> Option<Rank> {
-        // Each says something as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
+        // Each member says something as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
         let is_apart = |peer: &Peer| !peer.is_open || !peer.was_heard;
         let apart = |peer: &Option<Peer>| peer.as_ref().is_some_and(is_apart);
         self.peers.iter().position(apart).map(|rank| rank as Rank)

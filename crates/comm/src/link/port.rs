@@ -1,7 +1,8 @@
-//! The port of a member, at which it listens and from which it calls.
+//! Port of a member, on which it listens and from which it connects.
 //!
-//! All connections of a member's set-up share one local port, that to the rendezvous too. So what a NAT made of that one holds for
-//! the others, and what comes from somebody who is called meanwhile passes NATs and firewalls as its answer.
+//! All connections that a member sets up share one local port, including the one to the rendezvous. So the address that
+//! a NAT gave that one is valid for the others, and what a called peer sends passes NATs and firewalls as an answer to
+//! the call.
 
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -9,13 +10,13 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
-/// Connections that wait to be accepted; the system may allow fewer.
+/// Connections that may wait to be accepted; the system may allow fewer.
 const BACKLOG: i32 = 4096;
 
-/// See the module.
+/// Shared local port with its listener.
 pub(crate) struct Port {
     pub(crate) listener: TcpListener,
-    /// Of the listener.
+    /// Address of the listener.
     local: SocketAddr,
 }
 
@@ -26,7 +27,7 @@ const fn any(of: &SocketAddr) -> IpAddr {
     }
 }
 
-/// A socket at an address that others of this user's may have, too.
+/// Opens a socket at an address that other sockets of this user may share.
 fn socket_at(local: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -35,14 +36,14 @@ fn socket_at(local: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A connection from a port that nobody uses.
+/// Connects from an unused port.
 pub(crate) fn call_from_any(to: SocketAddr, at_most: Duration) -> io::Result<std::net::TcpStream> {
     let socket = socket_at(SocketAddr::new(any(&to), 0))?;
     socket.connect_timeout(&to.into(), at_most)?;
     Ok(socket.into())
 }
 
-/// Begins a connection from a port that nobody uses.
+/// Begins a connection from an unused port.
 pub(crate) fn begin_from_any(to: SocketAddr) -> io::Result<TcpStream> {
     begin(socket_at(SocketAddr::new(any(&to), 0))?, to)
 }
@@ -56,8 +57,8 @@ fn begin(socket: Socket, to: SocketAddr) -> io::Result<TcpStream> {
 }
 
 impl Port {
-    /// Where a connection comes from: on that one address, not on all that this host has; but on all if others are told
-    /// another one, which may be that of a gateway.
+    /// Shares the local port of a connection. Listens on the local address of that connection, not on all addresses of
+    /// this host; but on all if other members are told another address, which may be a gateway's.
     pub(crate) fn shared_with(stream: &std::net::TcpStream, is_told_other: bool) -> io::Result<Self> {
         let mut local = stream.local_addr()?;
         if is_told_other {
@@ -71,28 +72,28 @@ impl Port {
         })
     }
 
-    /// Where it listens.
+    /// Local address of the listener.
     pub(crate) fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// A connection from it, waited for.
+    /// Connects from this port and waits for the result.
     pub(crate) fn call_and_wait(&self, to: SocketAddr, at_most: Duration) -> io::Result<std::net::TcpStream> {
         let socket = self.socket_to(to)?;
         socket.connect_timeout(&to.into(), at_most)?;
         Ok(socket.into())
     }
 
-    /// Begins a connection from it.
+    /// Begins a connection from this port.
     pub(crate) fn call(&self, to: SocketAddr) -> io::Result<TcpStream> {
         begin(self.socket_to(to)?, to)
     }
 
     fn socket_to(&self, to: SocketAddr) -> io::Result<Socket> {
-        // The address is that on which the other one is reached: a rendezvous may be on this host's loopback.
+        // The address is left to the system: the rendezvous may be on this host's loopback, and other members not.
         let port = match self.local.is_ipv4() == to.is_ipv4() {
             true => self.local.port(),
-            // Nothing can be shared with the other family: any.
+            // A port cannot be shared with the other address family: any.
             false => 0,
         };
         socket_at(SocketAddr::new(any(&to), port))

@@ -1,13 +1,15 @@
-//! Lanes in shared memory between the members of one node, beside the connections with everybody.
+//! Link of shared-memory lanes between the members of one node, beside a connection with each other member.
 //!
-//! Each direction between two members goes over to a lane of its own when its first message is sent, without anybody waiting for that
-//! ([`hotlease_wire::comm::frame`]); where it cannot, it stays with TCP. Memory is opened through `/proc`, where the
-//! kernel asks whether one process may look into the other; where it is was said over a connection on which both have proved the
-//! secret. Connections stay open: they say when a member is gone, and what a member has written before is read first.
+//! Each direction between two members goes over to a lane of its own when its first message is sent; no call waits for
+//! that ([`hotlease_wire::comm::frame`]). A direction whose lane cannot be opened stays with TCP. Memory is opened
+//! through `/proc`, where the kernel checks whether one process may look into the other; where that memory is was said
+//! on a connection on which both members have proved the secret. Connections stay open: they report that a member is
+//! gone, and what the member had written before is read first.
 //!
-//! Whoever sleeps does so on the connections and on a bell, which others ring only if they see that somebody sleeps ([`doze`](Link::doze)).
-//! While somebody polls again and again, lanes are looked at each time, connections with members of other nodes too, and those with
-//! members of this node, which have hardly anything to say, once in a while.
+//! A thread sleeps on the connections and on a doorbell, which others ring only if they see that a thread sleeps
+//! ([`doze`](Link::doze)). While a thread polls again and again, each poll looks at the lanes, and at the connections
+//! if there are members of other nodes; else connections, which then carry hardly anything, are looked at once in a
+//! while.
 
 mod inbound;
 pub(crate) mod node;
@@ -29,57 +31,57 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
-/// What the lanes that one member writes may take together, as far as [`LANE_BYTES_MIN`] allows.
+/// Memory for all lanes that one member writes, bytes, as far as [`LANE_BYTES_MIN`] allows.
 const BUDGET_BYTES: usize = 4 << 20;
 const LANE_BYTES: usize = 256 * 1024;
-/// Connections that have hardly anything to say are looked at once in so many polls.
+/// Connections within a node carry hardly anything: one poll in this many looks at them.
 const POLLS: u32 = 1000;
 
-/// How what this member sends gets to another one.
+/// Path of what this member sends to another one.
 enum Out {
-    /// By TCP, so far.
+    /// TCP, so far.
     Tcp,
-    /// By TCP, until the answer.
+    /// TCP, until the offer of a lane is answered.
     Offered(Writer),
     Lane(Outbound),
-    /// By TCP.
+    /// TCP for good.
     Never,
 }
 
-/// How what another member sends gets here.
+/// Path of what another member sends to this one.
 enum In {
-    /// By TCP, so far.
+    /// TCP, so far.
     Tcp,
-    /// By TCP until it says so.
+    /// TCP, until the other member says that it has switched to the lane.
     Opened(Inbound),
     Lane(Inbound),
 }
 
-/// Another member of this node.
+/// State of another member of this node.
 struct Near {
     rank: Rank,
     out: Out,
     inbound: In,
-    /// What wakes it.
+    /// Doorbell of that member.
     bell: Option<FarBell>,
     has_come: bool,
     has_gone: bool,
 }
 
-/// See the module.
+/// Link of lanes within the node, and of TCP to other nodes.
 pub(crate) struct Shm {
     tcp: Tcp,
     bell: Bell,
     place: BellPlace,
     near: Vec<Near>,
-    /// Where each rank is in that.
+    /// Index of each rank in `near`.
     place_of: Vec<Option<usize>>,
-    /// Members that may send by TCP at any time.
+    /// Number of members that may send over TCP at any time.
     far: usize,
     lane_bytes: usize,
-    /// Until connections are looked at again.
+    /// Polls left until connections are looked at again.
     polls: u32,
-    /// What members of this node have said about lanes.
+    /// Frames about lanes that members of this node have sent.
     words: Vec<(Rank, Frame)>,
     sent: VecDeque<Key>,
     unsendable: VecDeque<Key>,
@@ -87,7 +89,7 @@ pub(crate) struct Shm {
 }
 
 impl Shm {
-    /// Beside these connections; `nodes` has the node of each rank.
+    /// Makes a link beside these connections; `nodes` has the node of each rank.
     pub(crate) fn new(tcp: Tcp, me: Rank, nodes: &[u32]) -> io::Result<Self> {
         let bell = Bell::create(rand::random()).map_err(io::Error::other)?;
         tcp.watch(bell.descriptor())?;
@@ -128,7 +130,7 @@ impl Shm {
         Some(&mut self.near[place])
     }
 
-    /// Forgets the lanes with a member.
+    /// Drops the lanes with a member.
     fn part(&mut self, rank: Rank) {
         if let Some(place) = self.place_of[rank as usize].take() {
             let near = &mut self.near[place];
@@ -142,11 +144,11 @@ impl Shm {
         self.lost.push_back((rank, loss));
     }
 
-    /// What stopped a lane to a member.
+    /// Handles the reason why a lane to a member has stopped.
     fn stopped(&mut self, rank: Rank, stop: Stop) {
         match stop {
             Stop::Broken => self.lose(rank, Loss::Protocol),
-            // The frame was promised a body: nothing that follows would be understood.
+            // The frame has promised a body: the receiver would misread everything that follows.
             Stop::NoMemory { send } => {
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
@@ -192,7 +194,7 @@ impl Shm {
         }
     }
 
-    /// What a member has said about lanes.
+    /// Handles a frame about lanes.
     fn word(&mut self, rank: Rank, word: Frame) -> Result<(), Loss> {
         let mine = self.frame_bell();
         let Some(near) = self.near(rank) else {
@@ -231,7 +233,8 @@ impl Shm {
                         near.out = Out::Lane(Outbound::new(writer));
                         self.tcp.send(rank, &Frame::Switch, Body::Now(&[]));
                     }
-                    // Its memory can be opened from there, and not the other way round.
+                    // That member can open this member's memory, but not the other way round: this direction stays with
+                    // TCP.
                     Out::Offered(_) => {}
                     _ => return Err(Loss::Protocol),
                 }
@@ -270,7 +273,7 @@ impl Shm {
         any
     }
 
-    /// Writes what there is room for to a lane.
+    /// Writes to a lane what there is room for.
     fn flush_lane(&mut self, place: usize) -> bool {
         let near = &mut self.near[place];
         let rank = near.rank;
@@ -310,7 +313,7 @@ impl Shm {
         }
         while let Some((rank, loss)) = self.tcp.lost() {
             any = true;
-            // What it wrote before it went has come.
+            // What it wrote before it went is in the lane.
             if let Some(place) = self.place_of[rank as usize]
                 && let In::Lane(inbound) = &mut self.near[place].inbound
             {
@@ -324,7 +327,7 @@ impl Shm {
 }
 
 impl Near {
-    /// Opens what wakes it.
+    /// Opens the doorbell of this member.
     fn know(&mut self, bell: &frame::Bell) -> Result<(), String> {
         if self.bell.is_none() {
             let frame::Bell {
@@ -351,7 +354,7 @@ impl Near {
     }
 }
 
-/// Takes out of what comes over connections what is said about lanes.
+/// Sink that takes frames about lanes out of what comes over connections.
 struct Filter<'a> {
     sink: &'a mut dyn Sink,
     near: &'a [Near],
@@ -362,7 +365,7 @@ struct Filter<'a> {
 impl Sink for Filter<'_> {
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
         let near = self.place_of[from as usize].map(|place| &self.near[place]);
-        // Behind its last word here it sends over its lane alone.
+        // After `Switch` a member sends over its lane only.
         let has_switched = near.is_some_and(|near| matches!(near.inbound, In::Lane(_)))
             || self.words.contains(&(from, Frame::Switch));
         match frame {
@@ -407,8 +410,9 @@ impl Link for Shm {
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
-        // Everything is read before anything is sent, by whichever way: who answers to the end of a body, and leaves, is not heard before it
-        // is known that the body is gone.
+        // Everything is read before anything is sent, on lanes and connections. So what a member answers to the end of
+        // a body, and that it leaves, is read by a later poll than the one that sent the body, when the engine knows
+        // that the body is gone.
         let mut any = !self.lost.is_empty();
         for place in 0..self.near.len() {
             any |= self.read_lane(place, sink);

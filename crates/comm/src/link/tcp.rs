@@ -1,9 +1,10 @@
 //! One TCP connection with each other member, Nagle off.
 //!
-//! Connections are registered for both directions, edge-triggered: whoever sleeps notes which are ready ([`Readiness`]), and whoever polls,
-//! under the engine's lock, reads and writes those. With a few members polling asks the connections themselves, which is
-//! one system call instead of two; then they are registered before the first sleep only, and no more when nobody has slept for long, because
-//! each arrival at a connection that is registered takes 0.2 us longer.
+//! Connections are registered for both directions, edge-triggered. A sleeping thread notes which of them are ready
+//! ([`Readiness`]); a polling thread, under the engine's lock, reads and writes those. With a few members, polling
+//! reads the connections directly, which is one system call instead of two. They are then registered before the first
+//! sleep only, and deregistered when no thread has slept for long, because each arrival on a registered connection
+//! takes 0.2 us longer.
 
 mod inbound;
 mod outbound;
@@ -30,10 +31,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Up to so many connections are read without asking which are ready.
+/// Number of connections up to which all are read without asking which are ready.
 const ASKED_DIRECTLY_MAX: usize = 3;
 const EVENTS: usize = 256;
-/// After so many polls without a sleep nobody is expected to sleep soon.
+/// Number of polls without a sleep after which no sleep is expected soon.
 const POLLS_AWAKE: u32 = 20_000;
 
 struct Peer {
@@ -42,20 +43,20 @@ struct Peer {
     inbound: Inbound,
     outbound: Outbound,
     is_relayed: bool,
-    /// Nothing can be sent any more, for this reason: it is lost once all is read that it has said before.
+    /// Nothing can be sent any more, for this reason. The peer is lost once everything that it sent before is read.
     unsendable: Option<Loss>,
     has_come: bool,
     has_gone: bool,
 }
 
-/// See the module.
+/// Link over one TCP connection with each other member.
 pub(crate) struct Tcp {
     peers: Vec<Option<Peer>>,
     connections: usize,
     registry: Registry,
     is_registered: bool,
     is_dozing: bool,
-    /// Since the last sleep.
+    /// Number of polls since the last sleep.
     polls: u32,
     readiness: Arc<Readiness>,
     sent: VecDeque<Key>,
@@ -63,21 +64,22 @@ pub(crate) struct Tcp {
     lost: VecDeque<(Rank, Loss)>,
 }
 
-/// Which connections have something to do.
+/// Connections on which there is something to do.
 struct Readiness {
     poll: Mutex<(Poll, Events)>,
     waker: Waker,
-    /// A sleep is to end, that of now or else the next: whoever asks which are ready before it begins takes the waker's word away.
+    /// The current sleep, or else the next one, is to end. The waker alone does not suffice: a thread that asks for
+    /// readiness before the sleep begins consumes its event.
     is_woken: AtomicBool,
     ready: Vec<AtomicBool>,
 }
 
 impl Tcp {
-    /// Over these connections, by rank.
+    /// Makes a link of these connections, by rank.
     pub(crate) fn new(joined: Vec<Option<Joined>>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(joined.len()))?;
-        // What came with a handshake stands in no socket any more.
+        // Bytes that came behind a handshake are in no socket any more, so every connection begins as ready.
         let ready = joined.iter().map(|_| AtomicBool::new(true)).collect();
         let mut peers = Vec::with_capacity(joined.len());
         for joined in joined {
@@ -126,13 +128,13 @@ impl Tcp {
             if let Some(peer) = &mut self.peers[rank]
                 && let Err(error) = self.registry.register(&mut peer.stream, Token(rank), both)
             {
-                // Nobody would hear of it in a sleep.
+                // A sleeping thread would not be told of this connection.
                 self.drop_peer(rank, loss_of(&error));
             }
         }
     }
 
-    /// Nobody sleeps, and has not for a while.
+    /// Deregisters all connections, as no thread sleeps or has slept for a while.
     fn deregister(&mut self) {
         self.is_registered = false;
         for peer in self.peers.iter_mut().flatten() {
@@ -141,9 +143,9 @@ impl Tcp {
         }
     }
 
-    /// Ends sleeps also when this can be read.
+    /// Ends sleeps also when this descriptor is readable.
     pub(super) fn watch(&self, descriptor: RawFd) -> io::Result<()> {
-        // Behind those of connections and of the waker: nobody looks for it.
+        // Behind the tokens of connections and waker, so its event marks no connection as ready.
         let token = Token(self.peers.len() + 1);
         let mut source = SourceFd(&descriptor);
         self.registry.register(&mut source, token, Interest::READABLE)
@@ -178,7 +180,7 @@ impl Tcp {
                 }
                 any
             }
-            // The frame was promised a body: nothing that follows would be understood.
+            // The frame has promised a body: the receiver would misread everything that follows.
             Ok(Outcome::NoMemory { send }) => {
                 self.unsendable.push_back(send);
                 self.drop_peer(rank, Loss::GaveUp);
@@ -188,7 +190,7 @@ impl Tcp {
                 if let Some(peer) = &mut self.peers[rank] {
                     peer.unsendable = Some(loss_of(&error));
                     peer.outbound = Outbound::new();
-                    // Nothing may come any more that would tell of it.
+                    // Perhaps nothing comes any more that would make it ready, so the loss would go unnoticed.
                     self.readiness.ready[rank].store(true, Ordering::Release);
                 }
                 true
@@ -235,7 +237,7 @@ impl Link for Tcp {
         }
         let mut any = !self.lost.is_empty();
         for rank in 0..self.peers.len() {
-            // Before it is read: what comes meanwhile sets it again.
+            // Cleared before the read: what comes meanwhile sets it again.
             let is_ready = self.readiness.ready[rank].swap(false, Ordering::Acquire);
             let Some(peer) = &mut self.peers[rank] else {
                 continue;
@@ -258,7 +260,7 @@ impl Link for Tcp {
                         }
                     }
                     Err(loss) => {
-                        // Whoever was told first why it ended knows better.
+                        // The reason that was noted first is nearer to the cause.
                         let loss = peer.unsendable.unwrap_or(loss);
                         self.drop_peer(rank, loss);
                         any = true;
@@ -328,7 +330,7 @@ impl Link for Tcp {
 impl Readiness {
     fn note(&self, poll: &mut (Poll, Events), at_most: Option<Duration>) {
         let (poll, events) = poll;
-        // An interrupted sleep is a short one.
+        // An interrupted sleep counts as a short one.
         if poll.poll(events, at_most).is_ok() {
             for event in events.iter() {
                 if let Some(ready) = self.ready.get(event.token().0) {
@@ -338,7 +340,8 @@ impl Readiness {
         }
     }
 
-    /// Without waiting: also not for somebody who sleeps, who notes what there is.
+    /// Notes which connections are ready, without waiting, not even for the lock: a sleeping thread that holds it notes
+    /// them itself.
     fn refresh(&self) {
         match self.poll.try_lock() {
             Ok(mut poll) => self.note(&mut poll, Some(Duration::ZERO)),
@@ -351,7 +354,8 @@ impl Readiness {
 impl Sleeper for Readiness {
     fn sleep(&self, at_most: Option<Duration>) {
         let mut poll = self.poll.lock().unwrap_or_else(PoisonError::into_inner);
-        // From here on nobody else takes what the waker says. Acquire pairs with the release in `wake`.
+        // While this thread holds the lock, no other thread consumes the waker's event. Acquire pairs with the release
+        // in `wake`.
         let at_most = match self.is_woken.swap(false, Ordering::Acquire) {
             true => Some(Duration::ZERO),
             false => at_most,
@@ -361,7 +365,7 @@ impl Sleeper for Readiness {
 
     fn wake(&self) {
         self.is_woken.store(true, Ordering::Release);
-        // Fails only if the system has no memory for a number.
+        // Fails only if the system has no memory for a counter.
         let _ = self.waker.wake();
     }
 }

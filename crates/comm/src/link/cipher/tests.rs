@@ -23,7 +23,7 @@ fn door(secrets: &[Secret]) -> Door<'_> {
     }
 }
 
-/// Both sides of a connection, its bytes given one by one.
+/// Connects both sides, giving each its bytes one by one.
 fn connected(secret: &Secret, behind: &[u8]) -> (Cipher, Cipher, Vec<u8>) {
     let secrets = [secret.clone()];
     let (mut caller, first) = Caller::new(secret, &greeting(secret), b"payload").expect("a handshake");
@@ -123,7 +123,7 @@ fn garbage_is_refused_and_little_of_it_is_kept() {
         let mut listener = Listener::new();
         assert!(listener.read(&garbage, &door(&[secret(1)])).is_err());
     }
-    // A length over all bounds behind a good greeting.
+    // A length above the bound behind a valid greeting.
     let mut first = greeting(&secret(1)).encode().to_vec();
     first.extend(u16::MAX.to_le_bytes());
     let refused = Listener::new().read(&first, &door(&[secret(1)])).err();

@@ -1,8 +1,8 @@
-//! One connection between two members that are not together yet: who is there, on whichever way it came about.
+//! Handshake of two members on one connection, on whichever way it came about.
 //!
 //! ```text
 //!   lower rank                                       higher rank
-//!     │ ◄────────────────────────────── knock ─── │  if the higher one made it, or both at once
+//!     │ ◄────────────────────────────── knock ─── │  if the higher one called, or both at once
 //!     │ ── greeting, first message ─────────────► │
 //!     │ ◄──────────────── verdict, second message │
 //!     │ ── record ──────────────────────────────► │  the lower one has chosen this connection
@@ -19,39 +19,39 @@ use mio::net::TcpStream;
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
-/// How long somebody who is connected may take to say who it is.
+/// Time that a connected peer has for its part of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 
-/// See the module.
+/// Connection on which the handshake with another member is under way.
 pub(super) struct Line {
     pub(super) stream: TcpStream,
     pub(super) way: Way,
-    /// With whom; none: with somebody who has not said so.
+    /// Rank of the other member; none: the peer has not said which it is.
     pub(super) with: Option<Rank>,
     pub(super) until: Instant,
     stage: Stage,
 }
 
 enum Stage {
-    /// The system connects.
+    /// The system is connecting.
     Connecting,
-    /// Somebody came, and has said this.
+    /// A peer has called, and has sent these bytes.
     Came(Vec<u8>),
-    /// The rendezvous answers.
+    /// The handshake with the rendezvous, which relays, is under way.
     Entering(Caller),
-    /// The rendezvous waits for the other one.
+    /// The rendezvous waits for the other member.
     Entered {
         cipher: Box<Cipher>,
         pieces: Pieces,
         got: Vec<u8>,
     },
-    /// This is the lower rank.
+    /// This member is the lower rank.
     Calling {
         caller: Caller,
-        /// What may be a knock, where there may be one.
+        /// Bytes that may become a knock, where one may come.
         knock: Option<Vec<u8>>,
     },
-    /// This is the higher one.
+    /// This member is the higher rank.
     Listening {
         listener: Listener,
         introduction: Option<Introduction>,
@@ -59,18 +59,18 @@ enum Stage {
     Done,
 }
 
-/// A member is there, and this is the connection with it.
+/// Member at the other end, and the connection with it.
 pub(super) struct Known {
     pub(super) rank: Rank,
-    /// Where it is.
+    /// Node of that member.
     pub(super) home: Home,
     pub(super) cipher: Cipher,
-    /// What has come behind the handshake.
+    /// Bytes that came behind the handshake.
     pub(super) rest: Vec<u8>,
 }
 
 impl Line {
-    /// To a member, as the system connects.
+    /// Makes a line to a member while the system connects.
     pub(super) fn to(rank: Rank, way: Way, stream: TcpStream, until: Instant) -> Self {
         Self {
             stream,
@@ -81,7 +81,7 @@ impl Line {
         }
     }
 
-    /// Of somebody who came.
+    /// Makes a line of a connection that a peer has made.
     pub(super) fn of_guest(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self {
@@ -93,7 +93,7 @@ impl Line {
         })
     }
 
-    /// The system says that something may have happened.
+    /// Handles an event of the system: connects, reads, and goes on with the handshake.
     pub(super) fn hear(&mut self, plan: &Plan<'_>) -> Result<Option<Known>, String> {
         let text = |error: io::Error| error.to_string();
         if let Some(error) = self.stream.take_error().map_err(text)? {
@@ -101,7 +101,7 @@ impl Line {
         }
         if matches!(self.stage, Stage::Connecting) {
             if self.stream.peer_addr().is_err() {
-                // Not yet.
+                // Not connected yet.
                 return Ok(None);
             }
             self.stream.set_nodelay(true).map_err(text)?;
@@ -122,7 +122,7 @@ impl Line {
         }
     }
 
-    /// The system has connected.
+    /// Begins the handshake on a connection that the system has made.
     fn begin(&mut self, plan: &Plan<'_>) -> io::Result<()> {
         let Some(other) = self.with else {
             return Ok(());
@@ -141,7 +141,7 @@ impl Line {
                 let knock = Knock {
                     key: plan.secret.id(),
                     group: plan.group,
-                    // Anybody can read it.
+                    // Anybody can read a knock, so the node is left out.
                     introduction: Introduction {
                         home: Home::UNKNOWN,
                         ..plan.introduction(other)
@@ -154,7 +154,7 @@ impl Line {
         Ok(())
     }
 
-    /// Begins a handshake. The system takes so little of a new connection whole.
+    /// Begins a handshake. The first message is short enough for the system to take it whole on a new connection.
     fn call(&mut self, plan: &Plan<'_>, greeting: &Greeting, payload: &[u8]) -> io::Result<Caller> {
         let (caller, first) = Caller::new(plan.secret, greeting, payload)
             .ok_or_else(|| io::Error::other("no random numbers"))?;
@@ -173,7 +173,7 @@ impl Line {
         Ok(Stage::Calling { caller, knock })
     }
 
-    /// Bytes have come.
+    /// Goes on with the handshake after these bytes have come.
     fn take(&mut self, mut bytes: Vec<u8>, plan: &Plan<'_>) -> Result<Option<Known>, String> {
         let text = |error: io::Error| error.to_string();
         loop {
@@ -215,7 +215,7 @@ impl Line {
                         let mut record = Vec::new();
                         cipher.seal(&hotlease_wire::encode(&relay), &mut record);
                         self.stream.write_all(&record).map_err(text)?;
-                        // The other one comes when it likes.
+                        // The other member may come at any time until the deadline.
                         self.until = plan.deadline;
                         bytes = rest;
                         self.stage = Stage::Entered {
@@ -263,7 +263,7 @@ impl Line {
         }
     }
 
-    /// The lower rank hears.
+    /// Takes bytes on the side of the lower rank.
     fn answered(
         &mut self,
         mut caller: Caller,
@@ -275,7 +275,7 @@ impl Line {
             got.append(&mut bytes);
             let is_verdict = got.first().is_some_and(|byte| Verdict::decode(*byte).is_ok());
             if !is_verdict {
-                // Both called at once, so the other one has knocked.
+                // Both called at once, so the other member has knocked.
                 let Some(knocked) = got.first_chunk() else {
                     self.stage = Stage::Calling {
                         caller,
@@ -309,7 +309,7 @@ impl Line {
         }))
     }
 
-    /// The higher rank hears.
+    /// Takes bytes on the side of the higher rank.
     fn greeted(
         &mut self,
         mut listener: Listener,
@@ -363,7 +363,7 @@ impl Line {
     }
 
     fn refuse(&mut self, verdict: Verdict) -> String {
-        // It may be gone, and then needs no answer.
+        // The peer may be gone, and then needs no answer.
         let _ = self.stream.write(&[verdict.encode()]);
         cipher::explain(verdict).into()
     }
@@ -389,7 +389,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Who says that it knocks.
+    /// Rank that a knock claims, after a check that the knock is for this member.
     fn knocked(&self, knock: &[u8; Knock::BYTES]) -> Result<Rank, &'static str> {
         let knock = Knock::decode(knock).map_err(|_| "it sent no greeting")?;
         let Introduction { from, to, .. } = knock.introduction;
@@ -401,14 +401,14 @@ impl Plan<'_> {
     }
 }
 
-/// Whether somebody knocks; none: that cannot be told yet.
+/// Whether the peer knocks; none: too few bytes have come to tell.
 fn knocks(got: &[u8]) -> Option<bool> {
     let greeting = got.first_chunk::<{ Greeting::BYTES }>()?;
     let greeting = Greeting::decode(greeting);
     Some(greeting.is_ok_and(|greeting| greeting.purpose == Purpose::Knock))
 }
 
-/// What the rendezvous answers, if that is whole.
+/// Takes the answer of the rendezvous, if it is complete.
 fn answer(cipher: &mut Cipher, pieces: &mut Pieces, got: &mut Vec<u8>) -> Result<Option<Answer>, String> {
     while let Some(content) = cipher.open_next(got).map_err(reason)? {
         let answer = pieces.take(&content);

@@ -1,44 +1,44 @@
-//! How another member may be reached, and when each way is tried.
+//! Ways to reach another member, and when each of them is tried.
 
 use crate::schedule::Rank;
 use hotlease_wire::comm::rendezvous::Place;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Before a connection that failed is tried again; doubled each time.
+/// Pause before a failed connection is tried again; doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// How long the system may try to connect; doubled each time. What it sends is lost before NATs and firewalls where the other
-/// side has not called yet, and it would send it again after a second only.
+/// Time that the system has for one connection; doubled each time. NATs and firewalls drop its first packet where the
+/// other side has not called yet, and the system would repeat it only after a second.
 const PATIENCE_MIN: Duration = Duration::from_millis(250);
 const PATIENCE_MAX: Duration = Duration::from_secs(2);
-/// When the higher rank calls as well, where no NAT is known of: there may be a firewall.
+/// Delay of the higher rank's own call where no NAT is known of: there may be a firewall.
 const CALLS_BACK: Duration = Duration::from_millis(300);
-/// When the rendezvous is asked to relay, unless nothing else can work: whatever is connected first is kept.
+/// Delay of the request for a relay, unless nothing else can work: the first connection that is ready is kept.
 const RELAYS: Duration = Duration::from_secs(2);
 
-/// How another member is reached.
+/// Way to reach another member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Way {
-    /// At its own address.
+    /// To its own address.
     Own,
-    /// At what a NAT makes of that.
+    /// To the address that a NAT gives it.
     Mapped,
     /// Through the rendezvous.
     Relay,
-    /// It came.
+    /// The other member called.
     Came,
 }
 
-/// A way that is tried.
+/// Attempt to reach a member on one way.
 #[derive(Debug)]
 pub(super) struct Attempt {
     pub(super) to: SocketAddr,
-    /// When to begin; none: it has begun.
+    /// Time to begin; none: it has begun.
     pub(super) at: Option<Instant>,
     pause: Duration,
     patience: Duration,
-    /// What happened the last time.
+    /// Reason of the last failure.
     pub(super) why: Option<String>,
 }
 
@@ -53,7 +53,7 @@ impl Attempt {
         }
     }
 
-    /// Until when the system may try to connect.
+    /// Begins the attempt; returns until when the system may try to connect.
     pub(super) fn begin(&mut self, now: Instant) -> Instant {
         self.at = None;
         let until = now + self.patience;
@@ -61,7 +61,7 @@ impl Attempt {
         until
     }
 
-    /// To be tried again.
+    /// Notes a failure, and schedules the next attempt.
     pub(super) fn fail(&mut self, now: Instant, why: Option<String>) {
         self.why = why.or_else(|| self.why.take());
         self.at = Some(now + self.pause);
@@ -69,14 +69,14 @@ impl Attempt {
     }
 }
 
-/// The ways from one member to another.
+/// Ways from one member to another, and their first attempts.
 pub(super) fn ways(
     (me, mine): (Rank, &Place),
     (other, theirs): (Rank, &Place),
     relay: Option<SocketAddr>,
     now: Instant,
 ) -> Vec<(Way, Attempt)> {
-    // Where the lower rank can be heard, its call is enough.
+    // If the lower rank can reach the higher one, its call is enough.
     let calls_at = if me < other || mine.mapped.is_some() {
         now
     } else {
@@ -95,7 +95,8 @@ pub(super) fn ways(
     std::iter::once(own).chain(mapped).chain(relay).collect()
 }
 
-/// Two NATs let neither in at a port that can be known. Two members behind one may reach each other inside of it.
+/// Whether only a relay can connect these members: two NATs that give each destination another port admit nothing at a
+/// known port. Two members behind one NAT may reach each other inside it.
 fn is_hopeless(mine: &Place, theirs: &Place) -> bool {
     let (Some(mine), Some(theirs)) = (mine.mapped, theirs.mapped) else {
         return false;
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
     use hotlease_wire::comm::rendezvous::Mapped;
 
-    /// Behind the NAT of this number.
+    /// Place of a member behind the NAT of this number.
     fn place_behind(nat: u8, mapped: Option<bool>) -> Place {
         Place {
             address: SocketAddr::from(([10, 0, 0, 2], 4000)),
@@ -119,7 +120,7 @@ mod tests {
         }
     }
 
-    /// When each way of a pair begins.
+    /// Start time of each way between two members.
     fn plan(me: Rank, mine: Option<bool>, other: Rank, theirs: Option<bool>) -> Vec<(Way, Duration)> {
         plan_of((me, place_behind(5, mine)), (other, place_behind(6, theirs)))
     }
@@ -152,7 +153,7 @@ mod tests {
         let all = [(Way::Own, at_once), (Way::Mapped, at_once), (Way::Relay, RELAYS)];
         assert_eq!(plan(0, Some(false), 1, Some(false)), all);
         assert_eq!(plan(1, Some(false), 0, Some(true)), all);
-        // Behind one NAT: the other one calls, or is called.
+        // Behind one NAT only: this member calls, or is called.
         assert_eq!(plan(1, Some(false), 0, None)[0], (Way::Own, at_once));
         assert_eq!(plan(1, None, 0, Some(false))[1], (Way::Mapped, CALLS_BACK));
     }

@@ -1,4 +1,4 @@
-//! What comes of one member: frames, and bodies straight into the memory that they are for.
+//! Receive side of one member: takes in frames, and writes bodies straight into their memory.
 
 use crate::link::Sink;
 use crate::memory::Piece;
@@ -6,9 +6,9 @@ use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 
-/// A body that goes on in the next message.
+/// Body that goes on in the next message.
 struct Coming {
-    /// Nowhere, if nobody wants it.
+    /// None: the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
@@ -20,7 +20,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Takes a message, which holds whole frames and pieces of bodies.
+    /// Takes in a message, which holds whole frames and pieces of bodies.
     pub(super) fn message(&mut self, from: Rank, content: &[u8], sink: &mut dyn Sink) -> Result<(), Loss> {
         let mut rest = content;
         while !rest.is_empty() {
@@ -28,7 +28,7 @@ impl Inbound {
                 let (piece, behind) = rest.split_at(rest.len().min(coming.total - coming.at));
                 if let Some(into) = &coming.into {
                     let range = coming.at..coming.at + piece.len();
-                    // Memory that was taken back takes nothing.
+                    // No effect if the memory was taken back.
                     into.part(range).write(|body| body.copy_from_slice(piece));
                 }
                 coming.at += piece.len();

@@ -1,4 +1,4 @@
-//! Which of libfabric's providers members talk by, and their endpoints.
+//! Choice of a libfabric provider, and the endpoint that members talk by.
 
 use crate::error::Error;
 use crate::schedule::Rank;
@@ -6,17 +6,18 @@ use hotlease_fabric::ofi::providers::{Addressing, leading_away, named};
 use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
 use std::net::IpAddr;
 
-/// Names a provider, or another transport, for everything that talks over fabrics, where options do not.
+/// Environment variable that names a provider, or another transport, for everything that uses fabrics, where options
+/// name none.
 const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 
-/// Before others wait for this member: whether there is such a provider at all.
+/// Checks, before other members wait for this one, whether there is such a provider at all.
 pub(crate) fn check(name: &str, provider: Option<&str>) -> Result<(), Error> {
     candidates(provider, None)
         .map(drop)
         .map_err(|error| no_fabric(name, error))
 }
 
-/// An endpoint at this address, for members of ranks below `size`.
+/// Opens an endpoint at this address, for members of ranks below `size`.
 pub(crate) fn open(
     name: &str,
     provider: Option<&str>,
@@ -37,15 +38,15 @@ pub(crate) fn open(
     Err(no_fabric(name, failed.join("; ")))
 }
 
-/// What members that talk by this provider say that they talk over.
+/// Digest of what members with this provider talk over, for comparison between members.
 pub(crate) fn digest(provider: &str) -> u32 {
     let hash = blake3::hash(format!("ofi:{provider}").as_bytes());
     let [a, b, c, d, ..] = *hash.as_bytes();
-    // Not zero, which stands for none.
+    // Not zero, which stands for no other link.
     u32::from_le_bytes([a, b, c, d]) | 1
 }
 
-/// Nothing came of a member in time.
+/// Error for a member from which nothing came in time.
 pub(crate) fn unheard(name: &str, rank: Rank) -> Error {
     let why = format!(
         "nothing came of rank {rank} over libfabric, though there is a connection with it; is a NAT or firewall between the two?"
@@ -60,10 +61,10 @@ fn no_fabric(name: &str, why: impl ToString) -> Error {
     }
 }
 
-/// Best first, and at least one.
+/// Providers to try, best first, and at least one.
 fn candidates(provider: Option<&str>, local: Option<IpAddr>) -> Result<Vec<Provider>, OfiError> {
     let library = Libfabric::load()?;
-    // Of these names none is a provider's there.
+    // These values of the variable name no provider of libfabric.
     let is_provider = |name: &String| !matches!(name.as_str(), "" | "ofi" | "shm");
     let variable = || std::env::var(VARIABLE).ok().filter(is_provider);
     let wanted = provider.map(str::to_owned).or_else(variable);

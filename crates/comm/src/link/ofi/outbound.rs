@@ -1,11 +1,11 @@
-//! What is to be sent to one member: what there is no room for waits here.
+//! Send queue of one member: what the provider has no room for waits here.
 
 use crate::memory::Piece;
 use crate::slots::Key;
 use hotlease_wire::comm::frame::Frame;
 use std::collections::VecDeque;
 
-/// The memory of this body is gone in the middle of it.
+/// The memory of a body was taken back before all of it was sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoMemory {
     pub(super) send: Key,
@@ -17,9 +17,9 @@ enum Bytes {
 }
 
 struct Item {
-    /// None when it was sent.
+    /// None once it was sent.
     frame: Option<Frame>,
-    /// Of the body.
+    /// Bytes of the body that were sent.
     at: usize,
     body: Bytes,
 }
@@ -34,7 +34,7 @@ impl Outbound {
         self.items.is_empty()
     }
 
-    /// A frame, unless it was sent already, and bytes that are copied.
+    /// Queues a frame, unless it was sent already, and a copy of these bytes.
     pub(super) fn keep(&mut self, frame: Option<&Frame>, bytes: &[u8]) {
         self.items.push_back(Item {
             frame: frame.copied(),
@@ -43,7 +43,7 @@ impl Outbound {
         });
     }
 
-    /// A frame, and the memory of its body.
+    /// Queues a frame, and the memory of its body.
     pub(super) fn push(&mut self, frame: &Frame, piece: Piece, send: Key) {
         self.items.push_back(Item {
             frame: Some(*frame),
@@ -52,7 +52,8 @@ impl Outbound {
         });
     }
 
-    /// Writes as much as fits into a message, which is at least a frame long; how much. Bodies that are gone are added to `sent`.
+    /// Fills a message, which is at least a frame long; returns how many bytes. Numbers of bodies that are gone are
+    /// added to `sent`.
     pub(super) fn fill(
         &mut self,
         content: &mut [u8],
@@ -112,7 +113,7 @@ mod tests {
     use hotlease_wire::comm::Loss;
     use hotlease_wire::comm::frame::{Address, Class};
 
-    /// Keeps what comes.
+    /// Sink that keeps what comes.
     #[derive(Default)]
     struct Kept {
         frames: Vec<Frame>,

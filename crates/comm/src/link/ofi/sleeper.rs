@@ -1,21 +1,21 @@
-//! Sleeping where a provider may have nothing to sleep on, or something to be given to it again.
+//! Sleeper for a provider that may have nothing to sleep on, or messages that must be offered to it again.
 
 use crate::link::Sleeper;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long not to look.
+/// Length of a nap: how long the link is not looked at.
 const NAP: Duration = Duration::from_micros(50);
 
-/// See the module.
+/// Sleeper that can sleep in naps.
 pub(super) struct Napper {
     inner: Arc<dyn Sleeper>,
     naps: AtomicBool,
 }
 
 impl Napper {
-    /// Sleeps as this one does, while there is nothing to nap for.
+    /// Sleeps as `inner` does, while there is no reason for naps.
     pub(super) fn new(inner: Arc<dyn Sleeper>) -> Self {
         Self {
             inner,
@@ -23,13 +23,13 @@ impl Napper {
         }
     }
 
-    /// Whether the next sleep is a nap.
+    /// Sets whether the next sleep is a nap.
     pub(super) fn naps(&self, naps: bool) {
-        // It is set and read by whoever holds, or held last, the engine's lock.
+        // Written and read only by the thread that holds, or held last, the engine's lock.
         self.naps.store(naps, Ordering::Relaxed);
     }
 
-    /// Ends the sleep of now: from then on there are naps.
+    /// Ends the current sleep; naps follow.
     pub(super) fn nap(&self) {
         self.naps(true);
         self.inner.wake();

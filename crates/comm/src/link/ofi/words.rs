@@ -1,4 +1,4 @@
-//! What members that talk over libfabric say to each other by their connection.
+//! Frames by which members that use libfabric talk on their connection.
 
 use crate::link::Sink;
 use crate::memory::{Memory, Piece};
@@ -7,16 +7,16 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 use std::collections::BTreeMap;
 
-/// One word.
+/// One such frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// Where it is to be sent messages, as it came.
+    /// Address at which the member is to be sent messages, as it came.
     Inbox(Vec<u8>),
-    /// It knows this member's.
+    /// The member knows this member's address.
     Switch,
 }
 
-/// Takes words, and nothing else.
+/// Sink that accepts such frames, and no others.
 #[derive(Default)]
 pub(super) struct Words {
     coming: BTreeMap<Rank, Memory>,
@@ -24,7 +24,7 @@ pub(super) struct Words {
 }
 
 impl Words {
-    /// Those that have come.
+    /// Takes the words that have come.
     pub(super) fn take(&mut self) -> Vec<(Rank, Word)> {
         std::mem::take(&mut self.said)
     }
@@ -33,7 +33,7 @@ impl Words {
 impl Sink for Words {
     fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
         match frame {
-            // Its length is bounded by the frame.
+            // The frame bounds its length.
             Frame::Inbox { length } => {
                 let memory = Memory::zeroed(length as usize);
                 let into = memory.whole();

@@ -1,4 +1,4 @@
-//! What comes over one lane: frames, and bodies straight into the memory that they are for.
+//! Receive side of one lane: takes in frames, and copies bodies straight into their memory.
 
 use crate::link::Sink;
 use crate::memory::Piece;
@@ -7,14 +7,14 @@ use hotlease_fabric::lane::{FarBell, INLINE_BYTES, Message, Reader};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::Frame;
 
-/// After so many lines it is the turn of the other lanes.
+/// Lines after which it is the turn of the other lanes.
 const TURN_LINES: u32 = 64;
-/// So many turns empty a lane: each takes a line at least.
+/// Number of turns that empty a lane: each takes a line at least.
 const LAST_TURNS: u32 = 256;
 
-/// A body that comes.
+/// Body that is being received.
 struct Coming {
-    /// Nowhere, if nobody wants it.
+    /// None: the body is discarded.
     into: Option<Piece>,
     at: u64,
     total: u64,
@@ -23,9 +23,9 @@ struct Coming {
 pub(super) struct Inbound {
     lane: Reader,
     coming: Option<Coming>,
-    /// Until somebody has said where its body goes.
+    /// Frame that the sink holds, until a thread has said where its body goes.
     held: Option<(Frame, Message)>,
-    /// Nobody has time to say that any more.
+    /// The last read: no thread has time to say that any more.
     is_last: bool,
 }
 
@@ -39,14 +39,15 @@ impl Inbound {
         }
     }
 
-    /// As much as a lane holds: its writer is gone, or breaks the protocol.
+    /// Reads all that the lane holds. Stops where its writer broke the protocol.
     pub(super) fn read_rest(&mut self, from: Rank, sink: &mut dyn Sink) {
         self.is_last = true;
         (0..LAST_TURNS).all(|_| self.read(from, sink, None) == Ok(true));
     }
 
-    /// Reads until there is no more, or others should have their turn; whether there was anything. Behind a body that came in pieces the
-    /// turn is over: whoever waited for it may say where the next one goes. Rings the bell of a writer that waits for room.
+    /// Reads until nothing is left, or it is the turn of others; returns whether there was anything. The turn ends
+    /// behind a body that came in pieces, since the thread that waited for it may say where the next one goes. Rings
+    /// the doorbell of a writer that waits for room.
     pub(super) fn read(
         &mut self,
         from: Rank,
@@ -74,7 +75,7 @@ impl Inbound {
                 }
             };
             if self.held.is_some() {
-                // It is not released before it is taken.
+                // The line is released when the sink takes its frame.
                 return Ok(true);
             }
             if self.lane.release()
@@ -89,7 +90,7 @@ impl Inbound {
         Ok(true)
     }
 
-    /// The line of a frame that has a body; whether the turn is over.
+    /// Takes the line of a frame that has a body; returns whether the turn is over.
     #[inline]
     fn first(&mut self, frame: Frame, line: Message, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         let (total, piece) = (frame.body_bytes(), line.first_piece());
@@ -119,7 +120,7 @@ impl Inbound {
         self.piece(coming, piece, from, sink)
     }
 
-    /// Whether the turn is over.
+    /// Takes a piece of a body; returns whether the turn is over.
     fn piece(
         &mut self,
         mut coming: Coming,
@@ -143,7 +144,7 @@ impl Inbound {
         let is_over = coming.at == coming.total;
         if is_over {
             let total = coming.total;
-            // The memory may be given away now.
+            // The memory may be given away from here on.
             drop(coming);
             sink.body(from, total);
         } else {

@@ -1,15 +1,15 @@
-//! Which members share a node.
+//! Nodes of members: shared memory and shared processors.
 
 use hotlease_wire::comm::greeting::{Home, NodeId};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
-/// Of this process: the same for those that the kernel lets look into each other. None where it cannot be told.
+/// Node of this process: equal for processes that the kernel lets look into each other. None where it is unknown.
 pub(crate) fn here() -> Option<NodeId> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    // Numbers of processes mean the same there.
+    // In one process namespace, process numbers mean the same.
     let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
-    // They see the same `/proc`.
+    // Owner as `/proc` shows it: all these processes see the same `/proc`.
     let own = std::fs::metadata("/proc/self").ok()?;
     let mut hasher = blake3::Hasher::new_derive_key("hotlease 2026 comm node");
     for part in [
@@ -28,7 +28,7 @@ pub(crate) fn here() -> Option<NodeId> {
     Some(NodeId(id))
 }
 
-/// A number for each rank, from 0: the same for those that reach each other's memory.
+/// Numbers the nodes from 0, for each rank: equal for members that can reach each other's memory.
 pub(crate) fn numbers(of: &[Home]) -> Vec<u32> {
     let mut known: Vec<Option<NodeId>> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
@@ -44,10 +44,10 @@ pub(crate) fn numbers(of: &[Home]) -> Vec<u32> {
     numbers
 }
 
-/// For the members of this node.
+/// Number of processors for the members of this node.
 pub(crate) fn processors() -> u16 {
     let processors = match std::thread::available_parallelism().map_or(1, usize::from) {
-        // Each member may have one of its own.
+        // Each member may be bound to a processor of its own: count those of the node.
         1 => {
             let online = std::fs::read_to_string("/sys/devices/system/cpu/online");
             online.ok().and_then(|list| count(list.trim())).unwrap_or(1)
@@ -57,7 +57,7 @@ pub(crate) fn processors() -> u16 {
     processors.min(u16::MAX.into()) as u16
 }
 
-/// Of a list such as `0-3,8`.
+/// Number of processors in a list such as `0-3,8`.
 fn count(list: &str) -> Option<usize> {
     let parts = list.split(',').map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -67,8 +67,8 @@ fn count(list: &str) -> Option<usize> {
     parts.sum()
 }
 
-/// Of each rank, how many members of its node share a processor: 1 where each has one, or as far as is known. All members come to the same
-/// answer, which is out of what each has said.
+/// For each rank, how many members of its node share a processor: 1 where each has one, or where that is unknown. All
+/// members compute the same, because they use what each has said.
 pub(crate) fn crowds(of: &[Home]) -> Vec<u32> {
     let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();
     let is_known = |home: &&Home| home.node != NodeId::UNKNOWN && home.processors > 0;

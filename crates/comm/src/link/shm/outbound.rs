@@ -1,4 +1,4 @@
-//! What is to be written to one lane: what there is no room for waits here.
+//! Send queue of one lane: what there is no room for waits here.
 
 use crate::link::Body;
 use crate::memory::Piece;
@@ -7,14 +7,14 @@ use hotlease_fabric::lane::{Broken, Writer};
 use hotlease_wire::comm::frame::Frame;
 use std::collections::VecDeque;
 
-/// Why nothing more can be written to a lane.
+/// Reason why nothing more can be written to a lane.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Stop {
-    /// Its reader breaks the protocol.
+    /// Its reader has broken the protocol.
     Broken,
-    /// The memory of a body is gone in the middle of it.
+    /// The memory of a body was taken back before all of it was written.
     NoMemory {
-        /// Which.
+        /// Number of that body.
         send: Key,
     },
 }
@@ -31,9 +31,9 @@ enum Bytes {
 }
 
 struct Item {
-    /// None when it was written.
+    /// None once it was written.
     frame: Option<[u8; Frame::BYTES]>,
-    /// Of the body.
+    /// Bytes of the body that were written.
     at: usize,
     body: Bytes,
 }
@@ -56,7 +56,7 @@ impl Outbound {
         self.items.is_empty()
     }
 
-    /// Writes a frame and its body behind what waits already; whether anything was written.
+    /// Writes a frame and its body after what waits already; returns whether anything was written.
     pub(super) fn send(
         &mut self,
         frame: &Frame,
@@ -87,13 +87,13 @@ impl Outbound {
                     at: 0,
                     body: Bytes::Lent { piece, send },
                 });
-                // It goes when there is room for what waits before it.
+                // Written when there is room for the items before it.
                 if is_first { self.flush(sent) } else { Ok(false) }
             }
         }
     }
 
-    /// Writes what there is room for; whether there was any.
+    /// Writes what there is room for; returns whether anything was written.
     pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>) -> Result<bool, Stop> {
         let mut any = false;
         while let Some(Item { frame, at, body }) = self.items.front_mut() {
@@ -126,7 +126,8 @@ impl Outbound {
     }
 }
 
-/// Writes a frame that was not written yet, and what there is room for of its body; how much of that.
+/// Writes the frame, unless it was written already, and what there is room for of its body; returns how many bytes of
+/// the body.
 fn write(
     lane: &mut Writer,
     frame: &mut Option<[u8; Frame::BYTES]>,

@@ -1,4 +1,4 @@
-//! Links of one node against each other, and against a member that breaks the rules.
+//! Tests of links of one node with each other, and with a member that breaks the rules.
 
 use super::*;
 use crate::link::mesh::Joined;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Keeps what comes.
+/// Sink that keeps what comes.
 #[derive(Default)]
 struct Seen {
     frames: Vec<Frame>,
@@ -43,7 +43,7 @@ fn streams() -> (TcpStream, TcpStream) {
     (one, other)
 }
 
-/// A link of this rank, of two on one node.
+/// Makes a link of this rank, one of two on one node.
 fn link(me: Rank, stream: TcpStream) -> Shm {
     stream.set_nodelay(true).expect("it is connected");
     stream.set_nonblocking(true).expect("it is open");
@@ -101,7 +101,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
             other.poll_all(&mut seen_by_other);
         }
     }
-    // One more, from memory that stays.
+    // One more message, from memory that stays.
     let large = Memory::of(pattern(1, 1 << 20));
     let (piece, send) = (large.whole(), 77);
     let frame = Frame::Data {
@@ -138,7 +138,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     }
 }
 
-/// Does not know at first where bodies go.
+/// Sink that does not know at first where bodies go.
 #[derive(Default)]
 struct Undecided {
     seen: Seen,
@@ -197,7 +197,7 @@ fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone
     });
 }
 
-/// Says these to a link of rank 0, as rank 1; what becomes of it.
+/// Sends these frames to a link of rank 0, as rank 1; returns the loss, if there is one.
 fn said(words: &[Frame]) -> Option<(Rank, Loss)> {
     let (one, mut other) = streams();
     let (mut link, mut seen) = (link(0, one), Seen::default());
@@ -245,7 +245,7 @@ fn what_cannot_be_opened_is_declined_and_talking_goes_on() {
     assert_eq!(said(&[Frame::Offer { bell, memory, bytes }]), None);
 }
 
-/// A member of the same node that follows the rules until its lane is open.
+/// Member of the same node that follows the rules until its lane is open.
 struct Rogue {
     stream: TcpStream,
     lane: Writer,
@@ -294,7 +294,7 @@ fn what_nobody_may_write_into_a_lane_ends_the_member() {
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [
         (garbage, &[][..]),
-        // A piece that is longer than its body, one of no length, one of a nonsense length.
+        // A piece longer than its body, one of no length, and one of a nonsense length.
         (eager(1, 100).encode(), &longer[..]),
         (eager(1, 100).encode(), &[][..]),
         (eager(1, 100).encode(), &inline[..]),
@@ -310,7 +310,7 @@ fn what_nobody_may_write_into_a_lane_ends_the_member() {
         );
         until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
         assert_eq!(link.lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
-        // It is forgotten, and nothing that it does now is looked at.
+        // The member is forgotten, and what it does now is not looked at.
         link.poll_all(&mut seen);
         link.send(1, &eager(0, 0), Body::Now(&[]));
         assert_eq!((link.lost(), seen.bodies.len()), (None, 0));

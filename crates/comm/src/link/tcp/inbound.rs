@@ -1,4 +1,4 @@
-//! What comes over one connection: frames, and bodies straight into the memory that they are for.
+//! Receive side of one connection: takes in frames, and reads bodies straight into their memory.
 
 use crate::link::Sink;
 use crate::link::cipher::Cipher;
@@ -10,28 +10,29 @@ use hotlease_wire::comm::{Loss, RECORD_BYTES_MAX};
 use mio::net::TcpStream;
 use std::io::{self, IoSliceMut, Read};
 
-/// Holds the content of the longest record behind the beginning of a frame.
+/// Buffer size, bytes: the content of the longest record behind the beginning of a frame fits.
 const BUFFER_BYTES: usize = 68 * 1024;
-/// A body of which less is missing is read with what follows it.
+/// Shortest missing part of a body that is read directly into its memory, bytes; a shorter one is read through the
+/// buffer, with what follows it.
 const DIRECT_BYTES_MIN: usize = 4 * 1024;
-/// Behind a body that is longer than this, so little of what follows is read, and its frame says where the rest goes: what is read into the
-/// buffer is copied twice.
+/// Body length, bytes. Behind a longer body at most [`NEXT_BYTES`] are read; the frame in them says where the rest
+/// goes. This avoids a second copy of what would be read into the buffer.
 const LONG_BYTES: usize = 32 * 1024;
 const NEXT_BYTES: usize = 4 * 1024;
-/// After so many bytes it is the turn of the other connections.
+/// Bytes after which it is the turn of the other connections.
 const TURN_BYTES: usize = 4 << 20;
 
-/// How a connection was left.
+/// State in which a read left a connection.
 pub(super) struct Drained {
-    /// Something came.
+    /// Something was read.
     pub(super) any: bool,
-    /// There is no more now.
+    /// Nothing is left to read now.
     pub(super) is_empty: bool,
 }
 
-/// A body that comes.
+/// Body that is being received.
 struct Coming {
-    /// Nowhere, if nobody wants it.
+    /// None: the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
@@ -41,7 +42,7 @@ pub(super) struct Inbound {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Records that have not come whole, where there are records.
+    /// Beginning of a record that has not come completely, on an encrypted connection.
     sealed: Vec<u8>,
     coming: Option<Coming>,
     /// The last body was long.
@@ -69,7 +70,7 @@ impl Inbound {
         inbound
     }
 
-    /// Reads until there is no more, or others should have their turn.
+    /// Reads until nothing is left, or it is the turn of other connections.
     pub(super) fn read(
         &mut self,
         stream: &mut TcpStream,
@@ -90,7 +91,7 @@ impl Inbound {
         sink: &mut dyn Sink,
     ) -> Result<Drained, Loss> {
         let mut read = 0;
-        // What came with the handshake, and what was left.
+        // Bytes that came with the handshake, or that the last call left.
         let left = self.end - self.start;
         if self.parse(from, sink)? {
             return Ok(Drained {
@@ -120,7 +121,7 @@ impl Inbound {
                             (Ok(got), room)
                         }
                         Some(Err(error)) => (Err(error), room),
-                        // Nobody wants it: through the buffer, and away.
+                        // The memory was taken back: read through the buffer and discard.
                         None => fill(stream, &mut self.buffer, &mut self.end),
                     }
                 }
@@ -138,7 +139,7 @@ impl Inbound {
             };
             read += got;
             let is_over = self.parse(from, sink)?;
-            // Less than there was room for: there is no more. (See epoll(7).)
+            // Less than there was room for: nothing is left. (See epoll(7).)
             if is_over || got < room {
                 return Ok(Drained {
                     any: true,
@@ -182,7 +183,7 @@ impl Inbound {
                     return Err(Loss::Protocol);
                 }
                 at = end;
-                // Before it stands less than a frame.
+                // Less than one frame is in front of it, so the content fits.
                 self.compact();
                 self.buffer[self.end..self.end + content.len()].copy_from_slice(&content);
                 self.end += content.len();
@@ -218,22 +219,23 @@ impl Inbound {
         }
     }
 
-    /// Moves what is left to the beginning of the buffer.
+    /// Moves the unparsed bytes to the beginning of the buffer.
     fn compact(&mut self) {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
     }
 
-    /// Takes frames and bodies out of the buffer, all but a frame that has not come whole. Whether the turn is over before that: behind a
-    /// body that came in pieces, since whoever waited for it may say where the next one goes; and before one that is to be held.
+    /// Takes frames and bodies out of the buffer, except an incomplete frame. Returns true if the turn ends before
+    /// that: behind a body that came in pieces, since the thread that waited for it may say where the next one goes;
+    /// and before a frame that the sink holds.
     fn parse(&mut self, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         loop {
             if let Some(coming) = &mut self.coming {
                 let got = (self.end - self.start).min(coming.total - coming.at);
                 let bytes = &self.buffer[self.start..self.start + got];
                 if let Some(into) = &coming.into {
-                    // Memory that was taken back takes nothing.
+                    // No effect if the memory was taken back.
                     into.part(coming.at..coming.at + got)
                         .write(|body| body.copy_from_slice(bytes));
                 }
@@ -244,7 +246,7 @@ impl Inbound {
                 }
                 let total = coming.total;
                 self.was_long = total > LONG_BYTES;
-                // The memory may be given away now.
+                // The memory may be given away from here on.
                 self.coming = None;
                 sink.body(from, total as u64);
                 return Ok(true);
@@ -260,7 +262,7 @@ impl Inbound {
                 return Ok(true);
             }
             self.start += Frame::BYTES;
-            // It is here, and says no more than that.
+            // It shows that the member is alive, and carries nothing else.
             if frame == Frame::Alive {
                 continue;
             }
@@ -279,7 +281,7 @@ impl Inbound {
     }
 }
 
-/// Reads into the buffer; how much, and how much there was room for.
+/// Reads into the buffer. Returns how much was read, and how much there was room for.
 fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Result<usize>, usize) {
     let room = buffer.len() - *end;
     let got = stream.read(&mut buffer[*end..]);
@@ -287,13 +289,13 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Resu
     (got, room)
 }
 
-/// How much was read; none if there is nothing now.
+/// Number of bytes read; none if there is nothing to read now.
 fn outcome(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
     match got {
         Ok(0) => Err(Loss::Closed),
         Ok(got) => Ok(Some(got)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // Asked again soon: it is told as ready again.
+        // Interrupted: read again when the connection is next reported as ready.
         Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
         Err(error) => Err(super::loss_of(&error)),
     }

@@ -1,4 +1,4 @@
-//! What is to be sent over one connection: what does not go at once waits here.
+//! Send queue of one connection: what the system does not take at once waits here.
 
 use crate::link::Body;
 use crate::link::cipher::{CONTENT_BYTES_MAX, Cipher};
@@ -10,13 +10,13 @@ use socket2::SockRef;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 
-/// Copied bytes are put together up to this size.
+/// Largest item of joined copied bytes, bytes.
 const TOGETHER_BYTES_MAX: usize = 64 * 1024;
 
 enum Item {
-    /// Copied.
+    /// Copied bytes.
     Bytes { bytes: Vec<u8>, at: usize },
-    /// A head and the memory of a body.
+    /// Frame and the memory of its body.
     Body {
         head: Head,
         piece: Piece,
@@ -25,9 +25,9 @@ enum Item {
     },
 }
 
-/// A frame behind one that says nothing, so that the body begins at a cache line of the system's buffers, to and from which it is then
-/// copied faster (measured with bare sockets over loopback, from one processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead
-/// of 24).
+/// Frame behind an [`Alive`](Frame::Alive) frame, which says nothing: so the body begins at a cache line of the
+/// system's buffers, to and from which it is then copied faster (measured with bare sockets over loopback, from one
+/// processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead of 24).
 type Head = [u8; 2 * Frame::BYTES];
 
 fn head(frame: &Frame) -> Head {
@@ -37,23 +37,23 @@ fn head(frame: &Frame) -> Head {
     head
 }
 
-/// What became of it.
+/// Result of an attempt to send.
 pub(super) enum Outcome {
-    /// All that the system took.
+    /// The system took all that it takes now.
     Gone {
-        /// It took something.
+        /// The system took something.
         any: bool,
     },
-    /// The memory of a body is gone in the middle of it.
+    /// The memory of a body was taken back before all of it was sent.
     NoMemory {
-        /// Which.
+        /// Number of that body.
         send: Key,
     },
 }
 
 pub(super) struct Outbound {
     items: VecDeque<Item>,
-    /// Where there are records: what of them the system has not taken.
+    /// Records that the system has not taken completely, on an encrypted connection.
     sealed: Vec<u8>,
     sealed_at: usize,
 }
@@ -71,7 +71,7 @@ impl Outbound {
         self.items.is_empty() && self.sealed_at == self.sealed.len()
     }
 
-    /// Sends a frame and its body behind what waits already.
+    /// Sends a frame and its body after what waits already.
     pub(super) fn send(
         &mut self,
         stream: &mut TcpStream,
@@ -106,7 +106,7 @@ impl Outbound {
         }
         match is_first {
             true => self.flush(stream, cipher, sent),
-            // It goes when the system takes what waits before it.
+            // Sent when the system has taken the items before it.
             false => Ok(Outcome::Gone { any: false }),
         }
     }
@@ -127,7 +127,7 @@ impl Outbound {
         self.items.push_back(Item::Bytes { bytes, at: 0 });
     }
 
-    /// Sends what the system takes.
+    /// Sends what the system takes now.
     pub(super) fn flush(
         &mut self,
         stream: &mut TcpStream,
@@ -207,7 +207,7 @@ impl Outbound {
         }
     }
 
-    /// Makes a record of what is next; the number of a body whose memory is gone.
+    /// Seals the next bytes into a record. Returns the number of a body whose memory was taken back.
     fn seal_next(&mut self, cipher: &mut Cipher, sent: &mut VecDeque<Key>) -> Option<Key> {
         let mut content = Vec::new();
         while content.len() < CONTENT_BYTES_MAX
@@ -225,7 +225,7 @@ impl Outbound {
                     let end = head.len().min(*at + room);
                     content.extend_from_slice(&head[*at..end]);
                     *at = end;
-                    // Its body, which is not empty, is looked at next.
+                    // The body, which is not empty, follows in the next round.
                     false
                 }
                 Item::Body {
@@ -253,10 +253,12 @@ impl Outbound {
     }
 }
 
-/// Copied behind its frame: the call that takes one buffer is faster than the one that takes several.
+/// Longest body that is copied behind its frame, bytes: the system call with one buffer is faster than the one with
+/// several.
 const SMALL_BYTES: usize = 480;
 
-/// Both parts in one call. Not `write_vectored`: that raises SIGPIPE where a program has not switched it off, as one in C.
+/// Writes both parts in one call. Not `write_vectored`: that raises SIGPIPE where the program, such as one in C, does
+/// not ignore it.
 fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
     if head.len() <= Frame::BYTES && body.len() <= SMALL_BYTES {
         let mut together = [0; Frame::BYTES + SMALL_BYTES];
@@ -269,7 +271,7 @@ fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
     SockRef::from(stream).send_vectored_with_flags(&parts, libc::MSG_NOSIGNAL)
 }
 
-/// How much was written; nothing if the system takes nothing now.
+/// Number of bytes written; 0 if the system takes none now.
 fn written(result: io::Result<usize>) -> io::Result<usize> {
     match result {
         Err(error)

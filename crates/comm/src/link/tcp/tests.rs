@@ -1,4 +1,4 @@
-//! What a connection says at its end.
+//! Tests of the end of a connection.
 
 use super::*;
 use crate::memory::Piece;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Counts what comes.
+/// Collects the received frames.
 #[derive(Default)]
 struct Seen(Vec<Frame>);
 
@@ -23,7 +23,7 @@ impl Sink for Seen {
     fn body(&mut self, _: Rank, _: u64) {}
 }
 
-/// A link of rank 0, and the plain connection of rank 1.
+/// Makes a link of rank 0, and the bare connection of rank 1.
 fn link() -> (Tcp, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let ours = std::net::TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
@@ -63,7 +63,7 @@ fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_
         theirs.write_all(&eager(7).encode()).expect("there is room");
         theirs.write_all(&eager(8).encode()).expect("there is room");
         drop(theirs);
-        // Until a connection refuses what is sent: the first of it is answered by a reset.
+        // Sends until the connection refuses: the other side answers the first frame with a reset.
         let began = Instant::now();
         while tcp.peers[1]
             .as_ref()
