@@ -1,16 +1,16 @@
-//! Members that cannot reach each other talk through a store that all can reach: Redis, S3, or DynamoDB.
+//! Link through a store that all members can reach: Redis, S3, or DynamoDB. For members that cannot reach each other.
 //!
-//! A message is one object ([`object`]), written when it is sent and read when somebody asks for it; its reader removes it. What a
-//! collective publishes for several is removed by who wrote it, once all have done with that collective. What members tell each other
-//! besides, and that they are alive, stands on a [`board`] of each.
+//! A message is one object ([`object`]), written when it is sent and read when a member asks for it; its reader removes
+//! it. What a collective publishes for several members is removed by its writer, once all have done with that
+//! collective. Each member has a [`board`], which shows that it is alive and what else it tells the others.
 //!
 //! ```text
-//!   any thread, under the engine's lock          the courier: tasks of a runtime, which whoever waits drives
+//!   any thread, under the engine's lock          the courier: tasks of a runtime, driven by the waiting thread
 //!   Link::store, Link::send  ─── requests ─────► many requests to the store at a time
-//!   Link::poll               ◄── events ──────── wakes who sleeps
+//!   Link::poll               ◄── events ──────── wakes a sleeping thread
 //! ```
 //!
-//! Who drives, and who does while nobody waits, is said in [`driver`].
+//! Which thread drives the runtime, also while no thread waits: [`driver`].
 
 mod backoff;
 mod board;
@@ -42,48 +42,48 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A message of at most so many bytes is copied, so that its sender goes on at once,
+/// Longest message that is copied, so that its sender goes on at once, bytes.
 const COPIED_BYTES_MAX: usize = 64 * 1024;
-/// unless there are so many bytes under way.
+/// Limit of copied bytes under way; over it, messages are not copied.
 const UNDER_WAY_MAX: usize = 4 << 20;
-/// What each message counts for besides its bytes.
+/// Cost of each message against that limit, besides its bytes.
 const ENTRY_COST: usize = 128;
 
-/// What is to be done in the store.
+/// Order to a link through a store.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// To write an object, which these members will read.
+    /// Writes an object, which these members will read.
     Put {
         name: Name,
         tag: u32,
-        /// How many of the members will.
+        /// Number of members that will read it.
         readers: u32,
         members: Arc<[Rank]>,
-        /// Stays until [`Link::sent`] names the number, or [`Link::cannot_send`] does.
+        /// Stays until [`Link::sent`] or [`Link::cannot_send`] returns the number.
         body: Piece,
         send: Key,
     },
-    /// To read an object as soon as it is there, and as much of its body as goes with its head: [`Sink::object`].
+    /// Reads an object as soon as it is there, with the part of its body that travels with its head: [`Sink::object`].
     Get { name: Name, get: Key },
-    /// To read the rest, from this byte on, into this memory, which is as long as the body: [`Sink::rested`].
+    /// Reads the rest, from this byte on, into this memory, which is as long as the body: [`Sink::rested`].
     Rest {
         name: Name,
         first: usize,
         into: Piece,
         get: Key,
     },
-    /// Nobody waits for that any more.
+    /// Ends the wait for an object.
     Forget { get: Key },
-    /// This member has done with a collective.
+    /// Notes that this member has done with a collective.
     Done { context: u64, collective: u32 },
-    /// All members, this one too, have left a communicator.
+    /// Notes that all members, this one too, have left a communicator.
     Over { context: u64 },
 }
 
-/// What the courier is told.
+/// Request of the link to the courier.
 enum Request {
     Order(Order),
-    /// The same as an order to put, of a copy.
+    /// Order to put an object with a copy of its body.
     Copied {
         name: Name,
         tag: u32,
@@ -91,7 +91,7 @@ enum Request {
         members: Arc<[Rank]>,
         body: Vec<u8>,
     },
-    /// A word for the board.
+    /// Word for the board.
     Word {
         to: Rank,
         frame: Frame,
@@ -99,7 +99,7 @@ enum Request {
 }
 
 impl Request {
-    /// Whether others wait for that.
+    /// Whether other members wait for its effect.
     fn is_write(&self) -> bool {
         matches!(
             self,
@@ -108,7 +108,7 @@ impl Request {
     }
 }
 
-/// What the courier tells.
+/// Report of the courier to the link.
 enum Event {
     Sent(Key),
     CannotSend(Key),
@@ -142,33 +142,33 @@ enum Event {
     Severed(Arc<str>),
 }
 
-/// Why a store did not do something; nothing can be done over it any more.
+/// Failure of a store; nothing can be done over it any more.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// What it said, and what to do. No credentials.
+    /// What the store said, and what to do about it. No credentials.
     pub(crate) why: String,
 }
 
-/// What a store has to be able to do. Its calls are made by one thread at a time, many together.
-/// Their futures go from thread to thread.
+/// Operations of a store. One thread at a time polls their futures, many together; the futures move from thread to
+/// thread.
 pub(crate) trait Store: Send + Sync + 'static {
-    /// Bytes of a piece of a body that does not go with its head.
+    /// Bytes of a piece of a body, besides the part that travels with its head.
     const PIECE_BYTES: usize;
-    /// Whether reading a head takes it away, so that nobody has to remove it.
+    /// Whether reading a head removes it, so that no member has to.
     const HEADS_ARE_TAKEN: bool;
-    /// Whether nothing blocks there, so that what is waited for is asked for again and again.
+    /// Whether the store has no blocking read, so that an awaited head is asked for again and again.
     const IS_POLLED: bool;
 
-    /// How many bytes of a body go with its head.
+    /// Number of bytes of a body that travel with its head.
     fn first_bytes(readers: u32) -> usize;
-    /// Writes an object's head, for so many readers.
+    /// Writes an object's head, for this many readers.
     fn put_head(
         &self,
         key: &str,
         head: Vec<u8>,
         readers: u32,
     ) -> impl Future<Output = Result<(), Fault>> + Send;
-    /// Reads a head, as soon as it is there.
+    /// Reads a head as soon as it is there.
     fn take_head(&self, key: &str) -> impl Future<Output = Result<Vec<u8>, Fault>> + Send;
     /// Writes a piece.
     fn put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = Result<(), Fault>> + Send;
@@ -181,17 +181,17 @@ pub(crate) trait Store: Send + Sync + 'static {
         own: usize,
         board: Vec<u8>,
     ) -> impl Future<Output = Result<Vec<Option<Vec<u8>>>, Fault>> + Send;
-    /// Removes what is there of these.
+    /// Removes those of these keys that are there.
     fn remove(&self, keys: &[String]) -> impl Future<Output = Result<(), Fault>> + Send;
-    /// What this member has there for itself.
+    /// Keys that the store holds for this member's own use.
     fn private(&self) -> Vec<String> {
         Vec::new()
     }
-    /// Removes everything that begins so, with a group's key and a slash.
+    /// Removes every key with this prefix, which is a group's key and a slash.
     fn clear(&self, group: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// An error with its causes: what a server said, or the system.
+/// Text of an error with its causes: what a server or the system said.
 fn said(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
@@ -205,12 +205,12 @@ fn said(error: &dyn std::error::Error) -> String {
     said
 }
 
-/// See the module.
+/// Link through a store.
 pub(crate) struct Stored {
     me: Rank,
     shared: Arc<Shared>,
     driver: Arc<Driver>,
-    /// A thread is about to sleep, which is to drive: no need to do so before.
+    /// A thread is about to sleep, and drives the runtime then: driving it before is not needed.
     is_dozing: bool,
     courier: Option<JoinHandle<()>>,
     sent: VecDeque<Key>,
@@ -220,7 +220,8 @@ pub(crate) struct Stored {
 }
 
 impl Stored {
-    /// Over the store that was chosen, when all members of the group are there. `is_partial`: who is not there by the deadline has failed.
+    /// Opens the chosen store and waits for all members of the group. With `is_partial`, a member that is not there by
+    /// the deadline has failed.
     pub(crate) fn join(
         options: &Options,
         (group, me, size): (GroupId, Rank, Rank),
@@ -316,10 +317,10 @@ impl Stored {
     }
 }
 
-/// What opening a store ends with.
+/// Sender of the result of opening a store.
 type Ready = std::sync::mpsc::Sender<Result<(), Fault>>;
 
-/// The courier's thread.
+/// Runs the courier's thread.
 fn run(choice: LinkChoice, plan: Plan, driver: &Driver, ready: &Ready) {
     match choice {
         LinkChoice::Redis(address) => {
@@ -374,7 +375,7 @@ fn carry<S: Store>(
 
 impl Link for Stored {
     fn send(&mut self, to: Rank, frame: &Frame, _body: Body<'_>) {
-        // Boards say that without being told.
+        // The boards show that anyway.
         if to == self.me || matches!(frame, Frame::Alive | Frame::Farewell) {
             return;
         }
@@ -400,7 +401,8 @@ impl Link for Stored {
                 Event::Object { get, head, first } => sink.object(get, head, first),
                 Event::Rested { get, is_written } => sink.rested(get, is_written),
                 Event::Word { from, frame } => {
-                    // Words have no bodies, so that there is nothing to answer; and one that must not be said is no reason to end all.
+                    // Words have no bodies, so the sink has nowhere to write; and a word that is not allowed is no
+                    // reason to end everything.
                     let _ = sink.frame(from, frame);
                 }
                 Event::Left { from, parting } => sink.parted(from, parting),
@@ -451,7 +453,7 @@ impl Link for Stored {
     }
 
     fn pulse(&mut self, _rank: Rank) -> (bool, bool) {
-        // The courier looks at the boards.
+        // The courier watches for signs of life, on the boards.
         (true, true)
     }
 
@@ -464,7 +466,7 @@ impl Link for Stored {
             return;
         };
         self.driver.end(until);
-        // It keeps to the time itself.
+        // The courier keeps to the deadline itself.
         let _ = courier.join();
     }
 

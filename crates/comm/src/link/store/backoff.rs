@@ -1,12 +1,12 @@
-//! When to ask a store again that had nothing: a few times soon, since what is waited for is often on its way, then ever more seldom, since
-//! each question is paid for.
+//! Pauses between the reads of an object that is not there yet: short at first, since it is often on its way, then ever
+//! longer, since each read is paid for.
 
 use std::time::Duration;
 
-/// How often it is asked at the first pause.
+/// Number of reads at the first pause.
 const SOON: u32 = 10;
 
-/// See the module.
+/// Growing pause.
 pub(super) struct Backoff {
     asked: u32,
     pause: Duration,
@@ -22,7 +22,7 @@ impl Backoff {
         }
     }
 
-    /// How long to wait before the next question.
+    /// Pause before the next read.
     pub(super) fn pause(&mut self) -> Duration {
         self.asked = self.asked.saturating_add(1);
         if self.asked > SOON {

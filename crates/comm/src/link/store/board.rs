@@ -1,5 +1,6 @@
-//! What a member says of itself to all others: one small object, which it writes anew a few times in each failure bound, and which
-//! they read as often. It carries the frames without a body by which members with connections tell each other of failures.
+//! Board of a member: one small object, which tells all other members about it. The member writes it anew a few times
+//! in each failure bound, and the others read it as often. It carries the frames without a body by which members with
+//! connections tell each other of failures.
 
 use crate::schedule::Rank;
 use hotlease_wire::DecodeError;
@@ -8,42 +9,44 @@ use hotlease_wire::comm::frame::Frame;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// See the module.
+/// Board of a member.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Board {
-    /// Rises each time: who does not get on is taken for dead.
+    /// Rises with each write: a member whose beat stands still is taken for dead.
     pub(super) beat: u64,
-    /// What it has said, and not all have heard: a frame, and to whom. Words are numbered; the first one here has this number.
+    /// Words that not all addressees have heard: a frame and its addressees. Words are numbered; `first` is the number
+    /// of the first one here.
     words: VecDeque<([u8; Frame::BYTES], Vec<Rank>)>,
     first: u64,
-    /// All below this number have been written where others read them.
+    /// All words below this number have been written where others read them.
     #[serde(skip)]
     written: u64,
-    /// What it has heard of others: all their words below this number.
+    /// Words of other members that it has heard: all below this number.
     pub(super) heard: BTreeMap<Rank, u64>,
-    /// What it has read, by communicator and sender: all messages below this number.
+    /// Messages that it has read, by communicator and sender: all below this number.
     pub(super) read: BTreeMap<(u64, Rank), u64>,
-    /// By communicator: it has done with all collectives below this number.
+    /// Collectives that it has done with, by communicator: all below this number.
     pub(super) done: BTreeMap<u64, u32>,
-    /// What it had sent in communicators that it has left, by communicator and receiver.
+    /// Number of messages that it had sent in communicators that it has left, by communicator and receiver.
     pub(super) quit: BTreeMap<(u64, Rank), u64>,
-    /// It has finished: what it has sent, by communicator and receiver.
+    /// Present when it has finished: number of messages that it has sent, by communicator and receiver.
     pub(super) left: Option<BTreeMap<(u64, Rank), u64>>,
 }
 
 impl Board {
-    /// Says something to a member. What is said to several in turn stands there once.
+    /// Says something to a member. A word that is said to several members in turn stands there once.
     pub(super) fn say(&mut self, to: Rank, frame: &Frame) {
         let bytes = frame.encode();
         let is_written = self.end() == self.written;
         match self.words.back_mut() {
-            // Only the last one, so that what is said to one member keeps its order; and not one that others may have passed.
+            // Joins only the last word, so that what is said to one member keeps its order; and not one that others may
+            // have read past.
             Some((word, ranks)) if *word == bytes && !ranks.contains(&to) && !is_written => ranks.push(to),
             _ => self.words.push_back((bytes, vec![to])),
         }
     }
 
-    /// What was said to a member from this number on; nothing of what is no frame.
+    /// Words to a member from this number on; skips those that are no frames.
     pub(super) fn said(&self, to: Rank, heard: u64) -> Vec<Frame> {
         let words = (self.first..).zip(&self.words);
         words
@@ -52,12 +55,12 @@ impl Board {
             .collect()
     }
 
-    /// The number of the next word.
+    /// Number of the next word.
     pub(super) fn end(&self) -> u64 {
         self.first + self.words.len() as u64
     }
 
-    /// Takes down the first words, as far as all have heard them to whom they were said: `is_heard(number, rank)`.
+    /// Removes the first words, as far as all their addressees have heard them: `is_heard(number, rank)`.
     pub(super) fn take_down(&mut self, is_heard: impl Fn(u64, Rank) -> bool) {
         while let Some((_, ranks)) = self.words.front()
             && ranks.iter().all(|rank| is_heard(self.first, *rank))
@@ -67,7 +70,7 @@ impl Board {
         }
     }
 
-    /// Whether this stands there.
+    /// Whether this word stands there.
     pub(super) fn has(&self, frame: &Frame) -> bool {
         let bytes = frame.encode();
         self.words.iter().any(|(word, _)| *word == bytes)
@@ -78,7 +81,7 @@ impl Board {
         hotlease_wire::encode(self)
     }
 
-    /// Of another member's object; total on any bytes.
+    /// Decodes another member's board; total on any bytes.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "board" };
         let board: Self = hotlease_wire::decode(bytes)?;
@@ -156,7 +159,7 @@ mod tests {
         board.say(2, &word(7));
         board.say(1, &word(8));
         board.encode();
-        // Rank 1 has read on; what is said now is not for what it has passed.
+        // Rank 1 has read on; a word that is said now must not join one that rank 1 has passed.
         let heard = board.end();
         board.say(3, &word(8));
         assert_eq!(board.said(3, heard), [word(8)]);

@@ -1,7 +1,9 @@
-//! The boards of all members: what this one says on its own, what it learns from the others', and what follows for its objects.
+//! Boards of all members: what this member says on its own, what it learns from the others', and what follows for its
+//! objects.
 //!
-//! Each is written and read eight times in a failure bound. Whose board has not changed for six of these is taken for dead: told to all
-//! within the bound, and whoever is only slow has half of it. The store itself is taken for dead when it does not answer for as long.
+//! Each board is written and read eight times in a failure bound. A member whose board has not changed for six of these
+//! is taken for dead: all members know that within the bound, and a member that is only slow has half of it. The store
+//! itself is taken for dead when it does not answer for as long.
 
 mod beats;
 
@@ -19,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What this member knows of another one.
+/// State of another member, as this one knows it.
 struct Other {
     board: Option<Board>,
     changed: Instant,
@@ -27,11 +29,11 @@ struct Other {
     /// Communicators that it has left.
     quit: BTreeSet<u64>,
     is_lost: bool,
-    /// It needs nothing of this member any more, which was told.
+    /// It needs nothing of this member any more, and the engine was told so.
     has_parted: bool,
 }
 
-/// What this member has written for several others, or in pieces.
+/// Object that this member has written for several others, or in pieces.
 struct Written {
     context: u64,
     collective: u32,
@@ -40,26 +42,26 @@ struct Written {
     pieces: u64,
 }
 
-/// See the module.
+/// Boards of all members, and the objects that depend on them.
 pub(super) struct Boards {
     me: Rank,
     keys: Vec<String>,
     own: Board,
-    /// Words on it that have not been written.
+    /// Number of words on the own board that have not been written.
     unwritten: usize,
     others: Vec<Other>,
     is_leaving: bool,
-    /// Others can see that.
+    /// Others can see that this member leaves.
     is_seen_leaving: bool,
-    /// Somebody has failed, or something went wrong in a collective: objects may be left that nobody knows of.
+    /// A member has failed, or a collective has gone wrong: objects may be left that no member knows of.
     is_untidy: bool,
-    /// Communicators that all have left, and others may not know yet that this member has.
+    /// Communicators that all have left, while others may not know yet that this member has.
     over: BTreeSet<u64>,
     sent: BTreeMap<(u64, Rank), u64>,
-    /// Messages that may not have been read yet, and of how many pieces they are.
+    /// Messages that may not have been read yet, and their numbers of pieces.
     unread: BTreeMap<(u64, Rank), BTreeMap<u64, u64>>,
     written: Vec<Written>,
-    /// What was read, or done with, before its turn.
+    /// Messages that were read, and collectives that were done with, before their turn.
     read_ahead: BTreeMap<(u64, Rank), BTreeSet<u64>>,
     done_ahead: BTreeMap<u64, BTreeSet<u32>>,
 }
@@ -100,31 +102,31 @@ impl Boards {
         self.is_untidy = true;
     }
 
-    /// This member says that it has left a communicator, and what it has sent there.
+    /// Says that this member has left a communicator, and what it has sent there.
     pub(super) fn quit(&mut self, to: Rank, of: u64) {
         self.own.say(to, &Frame::Leave { context: of });
         self.unwritten += 1;
         if let Some(sent) = self.sent.get(&(of, to)) {
             self.own.quit.insert((of, to), *sent);
         }
-        // Others do not wait for that any more.
+        // Others no longer need to know what this member has read there.
         self.own.read.retain(|(context, _), _| *context != of);
         self.read_ahead.retain(|(context, _), _| *context != of);
     }
 
-    /// This member says that it has finished.
+    /// Says that this member has finished.
     pub(super) fn say_goodbye(&mut self) {
         self.leave();
         self.unwritten += 1;
     }
 
-    /// This member has finished.
+    /// Notes that this member has finished.
     pub(super) fn leave(&mut self) {
         self.own.left = Some(self.sent.clone());
         self.is_leaving = true;
     }
 
-    /// This member writes an object.
+    /// Notes that this member writes an object.
     pub(super) fn wrote(&mut self, name: &Name, key: &str, pieces: u64, is_left: bool, members: Arc<[Rank]>) {
         match *name {
             Name::Message {
@@ -154,7 +156,7 @@ impl Boards {
         }
     }
 
-    /// This member has read an object whole.
+    /// Notes that this member has read an object completely.
     pub(super) fn has_read(&mut self, name: &Name) {
         let Name::Message {
             context,
@@ -187,7 +189,7 @@ impl Boards {
         others.filter(|(rank, _)| *rank != self.me)
     }
 
-    /// Nobody was silent before this.
+    /// Counts no member as silent before this time.
     fn forgive(&mut self, now: Instant) {
         self.others.iter_mut().for_each(|other| other.changed = now);
     }
@@ -196,7 +198,7 @@ impl Boards {
         self.others().all(|(_, other)| other.board.is_some())
     }
 
-    /// Who is not there has failed.
+    /// Counts members that are not there as failed.
     fn give_up_missing(&mut self, plan: &Plan) {
         let me = self.me;
         for (rank, other) in (0..).zip(&mut self.others) {
@@ -224,7 +226,7 @@ impl Boards {
             || done.is_some_and(|done| *done > written.collective)
     }
 
-    /// Objects of collectives that all have done with.
+    /// Takes the keys of objects of collectives that all have done with.
     fn outlived(&mut self) -> Vec<String> {
         let written = std::mem::take(&mut self.written);
         let (over, kept) = written.into_iter().partition::<Vec<_>, _>(|written| {
@@ -237,7 +239,7 @@ impl Boards {
             .collect()
     }
 
-    /// What this member has written and nobody will read any more, now that it goes.
+    /// Takes the keys of objects that this member has written and no member will read, now that this one goes.
     pub(super) fn left_over(&mut self) -> Vec<String> {
         let group = self.keys[0]
             .rsplit_once("/b/")
@@ -262,7 +264,7 @@ impl Boards {
         messages.chain(written).collect()
     }
 
-    /// Looks at what all boards say now; what follows from it.
+    /// Takes in what all boards say now; returns the events that follow.
     fn look(
         &mut self,
         found: Vec<Option<Vec<u8>>>,
@@ -289,7 +291,7 @@ impl Boards {
             }
             self.is_untidy |= self.others[rank as usize].is_lost;
             self.forget_read(rank);
-            // Of two that leave at once, one sees the other leave.
+            // Only once the own leaving can be seen: of two members that leave at once, one then sees the other leave.
             if self.is_seen_leaving && !self.others[rank as usize].has_parted && !self.is_needed_by(rank) {
                 self.others[rank as usize].has_parted = true;
                 let frame = Frame::Farewell;
@@ -300,7 +302,8 @@ impl Boards {
         Ok(events)
     }
 
-    /// Forgets communicators that all have left, when all know that this one has.
+    /// Removes words that all have heard, and forgets communicators that all have left, when all know that this member
+    /// has.
     fn take_down(&mut self) {
         let (me, others) = (self.me, &self.others);
         self.own.take_down(|number, rank| {
@@ -322,7 +325,7 @@ impl Boards {
         }
     }
 
-    /// All members have left a communicator, this one too; what nobody will read there.
+    /// Notes that all members, this one too, have left a communicator; returns the keys there that no member will read.
     pub(super) fn forget(&mut self, over: u64) -> Vec<String> {
         let outlived = self.outlived();
         for other in &mut self.others {
@@ -339,7 +342,7 @@ impl Boards {
             return;
         }
         let Some(found) = found else {
-            // The last one to leave takes all boards down.
+            // The last member to leave removes all boards.
             other.has_left = is_leaving && other.board.is_some();
             return;
         };
@@ -363,7 +366,7 @@ impl Boards {
         for frame in words {
             let Frame::Leave { context } = frame else {
                 self.is_untidy = true;
-                // Whoever gives up says nothing after that, so nobody waits for it to leave.
+                // A member that gives up says nothing after that, so no member waits for it to leave.
                 other.is_lost |= matches!(frame, Frame::Lost { rank: gone, .. } if gone == rank);
                 events.push(Event::Word { from: rank, frame });
                 continue;

@@ -1,4 +1,4 @@
-//! Carries objects to the store and back, many at a time, by whichever thread drives ([`super::driver`]).
+//! Courier: carries objects to the store and back, many at a time, on whichever thread drives ([`super::driver`]).
 
 use super::boards::{self, Boards};
 use super::driver::{Shared, Takes};
@@ -18,56 +18,56 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 /// Pieces of one body that are on their way at a time.
 const PIECES_MAX: usize = 8;
-/// How long cleaning may take at the end, at least.
+/// Time for cleaning at the end, at least.
 const CLEANING: Duration = Duration::from_secs(2);
-/// Where each request is paid for or takes its time, what is to be removed is gathered for so long.
+/// Time for which keys to be removed are gathered, where each request is paid for or takes its time.
 const GATHERS: Duration = Duration::from_millis(50);
-/// What is asked for there may be the answer to what is being written, or be written at the same time: asked sooner, it is not there
-/// yet. Writing takes about as long.
+/// Longest delay of a read from a polled store while this member writes. What it reads may be the answer to what is
+/// being written, or be written at the same time: sooner, it is not there yet. Writing takes about as long.
 const ASKS_WITHIN: Duration = Duration::from_millis(50);
 
-/// For whom, and where.
+/// Parameters of a courier.
 pub(super) struct Plan {
-    /// What all keys of the group begin with.
+    /// Prefix of all keys of the group.
     pub(super) group: String,
     pub(super) me: Rank,
     pub(super) size: Rank,
     pub(super) bound: Duration,
-    /// When all members are to be there.
+    /// Time by which all members are to be there.
     pub(super) deadline: Instant,
-    /// Who is not has failed.
+    /// A member that is not there by then has failed, which is no error.
     pub(super) is_partial: bool,
     pub(super) shared: Arc<Shared>,
-    /// What the store is called, without credentials.
+    /// Name of the store, without credentials.
     pub(super) label: String,
 }
 
-/// What all tasks of the thread have.
+/// State that all tasks of the courier share.
 pub(super) struct Courier<S> {
     pub(super) store: S,
     pub(super) plan: Plan,
     pub(super) boards: Mutex<Boards>,
-    /// The board has something to say that others wait for.
+    /// The board has words that other members wait for.
     pub(super) news: Notify,
     pub(super) is_severed: AtomicBool,
     /// Boards need not be looked at any more.
     pub(super) is_ending: AtomicBool,
     gets: Mutex<HashMap<Key, AbortHandle>>,
-    /// Objects that are being written.
+    /// Number of objects that are being written.
     writing: AtomicUsize,
     is_written: Notify,
-    /// What is to be removed from the store,
+    /// Keys to be removed from the store.
     garbage: Mutex<Vec<String>>,
     has_garbage: Notify,
-    /// without delay once all is over;
+    /// Removal is to begin without delay, because the link ends.
     is_urgent: Notify,
-    /// and is being removed.
+    /// Keys are being removed.
     is_removing: AtomicBool,
-    /// What looks at the boards, and what removes, until the end.
+    /// Tasks that run until the end: one keeps the boards, one removes keys.
     always: Mutex<Option<(JoinHandle<()>, JoinHandle<()>)>>,
 }
 
-/// Of a message that is to be written.
+/// Body of a message that is to be written.
 enum Body {
     Copied(Vec<u8>),
     Lent(Piece, Key),
@@ -81,7 +81,7 @@ impl Body {
         }
     }
 
-    /// Adds a part of it to these bytes; nothing if the memory was taken back.
+    /// Appends a part of the body to these bytes; none if the memory was taken back.
     fn part(&self, range: std::ops::Range<usize>, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
         match self {
             Self::Copied(body) => bytes.extend_from_slice(&body[range]),
@@ -92,7 +92,7 @@ impl Body {
 }
 
 impl<S: Store> Courier<S> {
-    /// When the store answers, and all members are there.
+    /// Opens the courier: waits until the store answers and all members are there.
     pub(super) async fn open(
         opened: impl Future<Output = Result<S, Fault>>,
         plan: Plan,
@@ -125,7 +125,7 @@ impl<S: Store> Courier<S> {
         Ok(courier)
     }
 
-    /// Nothing can be done over the store any more.
+    /// Reports, once, that nothing can be done over the store any more.
     pub(super) fn sever(&self, fault: &Fault) {
         if !self.is_severed.swap(true, Ordering::AcqRel) {
             let why = format!("{}: {}", self.plan.label, fault.why);
@@ -193,7 +193,7 @@ impl<S: Store> Courier<S> {
         let first = S::first_bytes(readers).min(body.len());
         let pieces = object::pieces(body.len() as u64, first, S::PIECE_BYTES).count() as u64;
         let key = name.key(&self.plan.group);
-        // Where the head is taken by its readers and is all, nobody has to remember it.
+        // A head that its readers remove, and that is the whole object, need not be remembered.
         let is_left = !S::HEADS_ARE_TAKEN || pieces > 0;
         let mut boards = lock(&self.boards);
         boards.wrote(&name, &key, pieces, is_left, members);
@@ -234,7 +234,7 @@ impl<S: Store> Courier<S> {
         });
     }
 
-    /// False if the memory was taken back.
+    /// Writes an object; false if the memory was taken back.
     async fn write(
         self: &Arc<Self>,
         key: &str,
@@ -260,7 +260,7 @@ impl<S: Store> Courier<S> {
         while !tasks.is_empty() {
             next_of(&mut tasks).await?;
         }
-        // It is found by its head, so that comes last.
+        // Readers find an object by its head, so the head is written last.
         self.store.put_head(key, head, readers).await?;
         Ok(true)
     }
@@ -310,7 +310,7 @@ impl<S: Store> Courier<S> {
         }
     }
 
-    /// False if the memory was taken back.
+    /// Reads the rest of an object; false if the memory was taken back.
     async fn read_rest(self: &Arc<Self>, name: &Name, first: usize, into: &Piece) -> Result<bool, Fault> {
         let key = name.key(&self.plan.group);
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
@@ -341,7 +341,8 @@ impl<S: Store> Courier<S> {
         Ok(is_written)
     }
 
-    /// An object has been read whole. Its one reader removes it; what several read, who published it.
+    /// Notes that an object was read completely. The one reader of a message removes it; the publisher removes what
+    /// several read.
     fn has_read(&self, name: &Name, key: String, pieces: u64) {
         if !matches!(name, Name::Published { .. }) {
             self.throw_away((1..=pieces).map(|number| object::piece_key(&key, number)));
@@ -352,7 +353,7 @@ impl<S: Store> Courier<S> {
         lock(&self.boards).has_read(name);
     }
 
-    /// To be removed from the store.
+    /// Marks keys for removal from the store.
     pub(super) fn throw_away(&self, keys: impl IntoIterator<Item = String>) {
         let mut garbage = lock(&self.garbage);
         garbage.extend(keys);
@@ -361,7 +362,7 @@ impl<S: Store> Courier<S> {
         }
     }
 
-    /// Leaves nothing in the store that nobody will read.
+    /// Ends the courier, and leaves nothing in the store that no member will read.
     pub(super) async fn end(self: &Arc<Self>, until: Instant) {
         let until = until.max(Instant::now() + CLEANING);
         let Some((beats, remover)) = lock(&self.always).take() else {
@@ -373,12 +374,12 @@ impl<S: Store> Courier<S> {
             self.is_ending.store(true, Ordering::Release);
             self.is_urgent.notify_one();
             self.news.notify_one();
-            // A board that is being written now must not be there when all are gone.
+            // A write of the board must not be under way any more: it would come back after all members are gone.
             let _ = beats.await;
             if self.is_severed.load(Ordering::Acquire) {
                 return;
             }
-            // It has told nobody, where all others had left before.
+            // A member that all others left before it has not said yet that it leaves.
             lock(&self.boards).leave();
             let left_over = lock(&self.boards).left_over();
             self.throw_away(left_over);
@@ -409,7 +410,7 @@ impl<S: Store> Courier<S> {
 
 impl<S: Store> Takes for Courier<S> {
     fn take(self: Arc<Self>, requests: VecDeque<Request>) {
-        // A store can then send what is written together with what is asked for.
+        // Reads begin first: a store can then send writes together with them.
         let is_get = |request: &Request| matches!(request, Request::Order(Order::Get { .. }));
         let (gets, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_get);
         for request in gets.into_iter().chain(others) {

@@ -1,14 +1,16 @@
-//! Who makes the requests to the store go on: the thread of the member that waits, so that nothing has to be handed from one thread to
-//! another (which takes as long as a small message). While the program does something else the courier's own thread does it.
+//! Driving of the requests to the store: the waiting thread of the member does it, so that nothing is handed from one
+//! thread to another (which takes as long as a small message). While the program does something else, the courier's own
+//! thread does it.
 //!
 //! ```text
 //!   a member's thread      begins  computes ...           waits: drives ────┐ computes ...
 //!   the courier's thread   looks . takes over: drives ────┘ rests ........... looks . takes over: drives
 //! ```
 //!
-//! It takes over where nobody has driven for [`GRACE`], and gives way as soon as somebody waits. To be told of each time that a member
-//! stops driving would cost it a wake-up with each message, so it looks: once in each [`GRACE`], as long as members come and go. A thread
-//! that itself carries out tasks of tokio cannot drive this runtime, and leaves it to the courier's.
+//! The courier's thread takes over where no thread has driven for [`GRACE`], and gives way as soon as a member's thread
+//! waits. To be told whenever a member stops driving would cost it a wake-up with each message, so it looks: once in
+//! each [`GRACE`], as long as members come and go. A thread that itself runs tasks of tokio cannot drive this runtime,
+//! and leaves that to the courier's thread.
 
 use super::courier::lock;
 use super::{Event, Request};
@@ -19,25 +21,25 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
-/// For how long nobody may drive before the courier's thread does.
+/// Time without a driving thread after which the courier's thread drives.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// Who begins requests, within the runtime.
+/// Receiver of requests, which begins them within the runtime.
 pub(super) trait Takes: Send + Sync {
     fn take(self: Arc<Self>, requests: VecDeque<Request>);
 }
 
-/// What the link and the courier have in common.
+/// State that the link and the courier share.
 #[derive(Default)]
 pub(super) struct Shared {
     events: Mutex<Events>,
     requests: Mutex<VecDeque<Request>>,
     something: Condvar,
-    /// What is copied and not written yet.
+    /// Bytes that were copied and are not written yet.
     pub(super) under_way: AtomicUsize,
-    /// Messages and words that are not written yet.
+    /// Number of messages and words that are not written yet.
     unwritten: AtomicUsize,
-    /// Somebody waits until all is written.
+    /// A thread waits until all is written.
     is_awaited: AtomicBool,
     pub(super) is_severed: AtomicBool,
 }
@@ -45,13 +47,13 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Events {
     queue: VecDeque<Event>,
-    /// Somebody is to wake up, also without an event.
+    /// The waiting thread is to wake up, even without an event.
     is_woken: bool,
-    /// Of the member's thread that drives until something happens,
+    /// Waker of the member's thread that drives until something happens.
     member: Option<Waker>,
-    /// and of the courier's, which drives until somebody else does.
+    /// Waker of the courier's thread, which drives until a member's thread does.
     courier: Option<Waker>,
-    /// How many wait without driving.
+    /// Number of threads that wait without driving.
     waiting: usize,
 }
 
@@ -59,7 +61,7 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut Events)) {
         let mut events = lock(&self.events);
         change(&mut events);
-        // Once: who is woken looks at everything, and comes back.
+        // The waker is used once: the woken thread looks at everything and sets it again.
         let waker = events.member.take();
         let is_waited_for = events.waiting > 0;
         drop(events);
@@ -75,7 +77,7 @@ impl Shared {
         self.change(|events| events.queue.push_back(event));
     }
 
-    /// Ends a sleep, that of now or else the next.
+    /// Ends the current sleep, or else the next one.
     pub(super) fn wake(&self) {
         self.change(|events| events.is_woken = true);
     }
@@ -88,13 +90,13 @@ impl Shared {
         lock(&self.requests).push_back(request);
     }
 
-    /// Whether something is to be begun, and whether at once: others wait for what is written.
+    /// Whether there are requests to begin, and whether at once, because other members wait for what is written.
     fn has_requests(&self) -> (bool, bool) {
         let requests = lock(&self.requests);
         (!requests.is_empty(), requests.iter().any(Request::is_write))
     }
 
-    /// Whoever drives is to look at what there is to do.
+    /// Makes the driving threads look at what there is to do.
     fn wake_drivers(&self) {
         let mut events = lock(&self.events);
         let wakers = [events.member.take(), events.courier.take()];
@@ -106,16 +108,16 @@ impl Shared {
         self.unwritten.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// So many messages and words are written, or will not be.
+    /// Notes that this many messages and words are written, or will not be.
     pub(super) fn has_written(&self, count: usize) {
         let left = self.unwritten.fetch_sub(count, Ordering::SeqCst) - count;
-        // Either this sees that somebody waits, or who waits sees that all is written.
+        // Either this thread sees that another one waits, or that one sees that all is written.
         if left == 0 && self.is_awaited.swap(false, Ordering::SeqCst) {
             self.wake();
         }
     }
 
-    /// Whether something is not written yet; if so, the last of it wakes who waits.
+    /// Whether something is not written yet; if so, the write of the last of it wakes the waiting thread.
     pub(super) fn is_writing(&self) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
         let is_writing = self.unwritten.load(Ordering::SeqCst) > 0;
@@ -142,7 +144,7 @@ impl Shared {
     }
 }
 
-/// See the module.
+/// Driver of the courier's runtime.
 #[derive(Default)]
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
@@ -150,19 +152,19 @@ pub(super) struct Driver {
     changed: Condvar,
 }
 
-/// Whose turn it is.
+/// State of driving: which threads do it.
 #[derive(Default)]
 struct Turn {
-    /// None before the store is open, and when all is over.
+    /// None before the store is open, and after the end.
     works: Option<Works>,
-    /// Threads of the member that drive now,
+    /// Number of the member's threads that drive now.
     driving: usize,
-    /// and how often one has done so.
+    /// Number of times that such a thread has driven.
     drives: u64,
-    /// How many wait and cannot drive.
+    /// Number of threads that wait and cannot drive.
     helpless: usize,
     courier: Doing,
-    /// It is to end, at the latest then.
+    /// The courier is to end, at the latest then.
     end: Option<Instant>,
 }
 
@@ -172,7 +174,8 @@ impl Turn {
     }
 }
 
-/// The runtime is dropped by a thread that drives: one that carries out tasks of tokio must not.
+/// Runtime, and receiver of requests, for a driving thread. A driving thread drops the runtime: a thread that runs
+/// tasks of tokio must not.
 #[derive(Clone)]
 struct Works {
     runtime: Arc<Runtime>,
@@ -183,18 +186,18 @@ struct Works {
 enum Doing {
     #[default]
     Looks,
-    /// Somebody drives for long, and tells it when that ends.
+    /// A member's thread drives for long, and notifies the courier's thread when that ends.
     Rests,
     Drives,
 }
 
 impl Driver {
-    /// From now on members drive.
+    /// Lets members drive from now on.
     pub(super) fn open(&self, runtime: Arc<Runtime>, takes: Arc<dyn Takes>) {
         lock(&self.turn).works = Some(Works { runtime, takes });
     }
 
-    /// Nobody drives any more.
+    /// Ends driving.
     pub(super) fn close(&self) {
         let works = lock(&self.turn).works.take();
         drop(works);
@@ -207,7 +210,7 @@ impl Driver {
         self.shared.wake_drivers();
     }
 
-    /// Begins what was asked for.
+    /// Begins the requests that wait.
     pub(super) fn begin(&self, takes: &Arc<dyn Takes>) {
         let requests = std::mem::take(&mut *lock(&self.shared.requests));
         if !requests.is_empty() {
@@ -215,7 +218,8 @@ impl Driver {
         }
     }
 
-    /// The courier's thread: drives while nobody else does, until all is to end, and says when that has to be done.
+    /// Runs on the courier's thread: drives while no other thread does, until the end is requested. Returns the
+    /// deadline of the end.
     pub(super) fn stand_in(&self) -> Instant {
         let mut turn = lock(&self.turn);
         loop {
@@ -252,7 +256,7 @@ impl Driver {
         }
     }
 
-    /// Lets a member's thread drive; not where others do, unless it has to wait.
+    /// Registers a member's thread as driving. Refused while other threads drive, unless this thread has to wait.
     fn enter(&self, is_waiting: bool) -> Option<Works> {
         let mut turn = lock(&self.turn);
         let (courier_drives, is_driven) = (turn.courier == Doing::Drives, turn.is_driven());
@@ -277,12 +281,12 @@ impl Driver {
         }
     }
 
-    /// Does what can be done now, unless somebody else is about it.
+    /// Does what can be done now, unless another thread is driving.
     pub(super) fn advance(&self) {
         while let Some(works) = self.enter(false) {
             works.runtime.block_on(async {
                 self.begin(&works.takes);
-                // Everything that has been begun has its turn before this one has another.
+                // Every task that has begun has its turn before this one has another.
                 tokio::task::yield_now().await;
             });
             self.leave();
@@ -292,7 +296,7 @@ impl Driver {
         }
     }
 
-    /// Begins what is to be begun at once.
+    /// Begins requests that must begin at once.
     pub(super) fn go(&self) {
         match self.shared.has_requests() {
             (_, true) => self.advance(),

@@ -1,24 +1,27 @@
-//! DynamoDB: an object is an item, up to 31 KiB in one; longer ones go on in items of 399 KiB, which are written first.
+//! DynamoDB: an object is an item, up to 31 KiB in one; longer bodies go on in items of 399 KiB, which are written
+//! first.
 //!
 //! ```text
 //! partition (pk)      sort key (sk)                                       items
 //! GROUP/TO            m-CONTEXT-NUMBER-FROM                               heads of messages, where their reader looks
-//! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    the same of what a schedule sends
+//! GROUP/TO            s-CONTEXT-COLLECTIVE-NUMBER-FROM                    heads of what a schedule sends, likewise
 //! GROUP/p             CONTEXT-COLLECTIVE-KEY-FROM                         what is published
 //! GROUP/b             RANK                                                boards: one Query reads all
 //! GROUP/x0 to xf      OBJECT.PART                                         parts, so that no partition has all of the load
 //! ```
 //!
-//! Nothing blocks there. One Query finds all that a member waits for in a partition ([`waits`]), and costs what one read costs where there
-//! is nothing yet. Reads are consistent: what one was told by another, it finds. No write has a condition: an item is written once, with a
-//! key of its own, so that writing it again, when an answer was lost, changes nothing.
+//! DynamoDB has no blocking read. One Query finds all that a member waits for in a partition ([`waits`]), and costs one
+//! read where there is nothing yet. Reads are consistent: a member finds what another member told it of. No write has a
+//! condition: an item is written once, with a key of its own, so that writing it again, when an answer was lost,
+//! changes nothing.
 //!
-//! An item of a group can be found without reading the whole table, which may be others' as well: all partitions are known. What nobody
-//! removes, because all members were killed, goes by itself a day later where the table has `expires` as its time to live.
+//! The items of a group can be found without reading the whole table, which may have items of other programs as well:
+//! all partitions are known. What no member removes, because all were killed, expires a day later where the table has
+//! `expires` as its time to live.
 //!
-//! What is paid for, at Amazon: a write for each KiB, the same again when it is removed, a read for each 4 KiB and for each question. The
-//! boards cost a write and a read (of all, up to 4 KiB) eight times in a failure bound: at 2 s 14,400 times 0.75 millionths of a dollar
-//! an hour, which is 1.1 cents for each member.
+//! What Amazon charges for: a write for each KiB, and as much again when it is removed; a read for each 4 KiB and for
+//! each question. The boards cost a write and a read (of all, up to 4 KiB) eight times in a failure bound: at 2 s
+//! 14,400 times 0.75 millionths of a dollar an hour, which is 1.1 cents for each member.
 
 mod fault;
 mod place;
@@ -36,15 +39,16 @@ use table::Table;
 use tokio::sync::Semaphore;
 use waits::Waits;
 
-/// Bytes of a body that go with its head: with that and its keys it is a bit less than 32 KiB, of which an answer has room for 32,
-/// and a partition takes 31 a second.
+/// Bytes of a body that travel with its head. With head and keys the item is a bit less than 32 KiB; an answer has room
+/// for 32 such items, and a partition takes 31 a second.
 const FIRST_BYTES: usize = 31 << 10;
-/// Of a part: with its keys less than the 400 KiB that an item can have.
+/// Bytes of a part: with its keys less than the 400 KiB that an item can have.
 const PIECE_BYTES: usize = 399 << 10;
-/// Objects that are written or read at a time, each over a connection of its own. Boards and questions do not wait for them.
+/// Objects that are written or read at a time, each over a connection of its own. Boards and questions do not wait for
+/// them.
 const AT_ONCE: usize = 64;
 
-/// See the module.
+/// Store in a table of DynamoDB.
 pub(super) struct DynamoDb {
     table: Arc<Table>,
     waits: Arc<Waits>,
@@ -61,7 +65,8 @@ impl DynamoDb {
         let boards = Place::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
         async move {
             let table = Arc::new(Table::open(address, bound).await?);
-            // Whether all is well is found out before anybody has to be in time: credentials may have to be fetched for the first request.
+            // Shows faults before any member has to be in time: credentials may have to be fetched for the first
+            // request.
             table.names(&boards).await?;
             let waits = Arc::new(Waits::default());
             tokio::spawn(Arc::clone(&waits).run(Arc::clone(&table)));

@@ -1,42 +1,42 @@
-//! What is in a store, under which key.
+//! Objects in a store, and their keys.
 //!
 //! ```text
 //! GROUP/m-CONTEXT-FROM-TO-NUMBER             the messages of users, counted for each receiver
-//! GROUP/s-CONTEXT-COLLECTIVE-FROM-TO-NUMBER  what a schedule sends
+//! GROUP/s-CONTEXT-COLLECTIVE-FROM-TO-NUMBER  messages of a schedule
 //! GROUP/p-CONTEXT-COLLECTIVE-FROM-KEY        what a schedule publishes
-//! GROUP/b/RANK                               what a member says of itself (board.rs)
+//! GROUP/b/RANK                               the board of a member (board.rs)
 //! ```
 //!
-//! Stores that keep objects as files remove a folder with its last one, also where another is being written there: so no object that comes
-//! and goes has a folder to itself.
+//! Stores that keep objects as files remove a folder with its last object, even while another object is being written
+//! there: so no object that comes and goes has a folder to itself.
 //!
-//! An object is a head and what of the body goes with it; where a store's objects cannot be so large, the rest is in pieces, `KEY.1`,
-//! `KEY.2` and so on, which are written first:
+//! An object is a head and the beginning of the body. Where the store's objects cannot be as large as the body, the
+//! rest is in pieces, `KEY.1`, `KEY.2` and so on, which are written first:
 //!
 //! ```text
 //! byte  0        4         5      6         8     12       16        24       32       40
 //!       | "HLOB" | version | kind | readers | tag | member | context | number | length | body ...
 //! ```
 //!
-//! A group's id is random, so no key of another group, or of another communicator of this one, is ever the same; what a head says is
-//! compared with what was asked for nevertheless.
+//! A group's id is random, so no key of another group, or of another communicator of this group, is ever equal. A head
+//! is compared with the name that was asked for nevertheless.
 
 use crate::schedule::Rank;
 use hotlease_wire::comm::GroupId;
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Which object. Ranks are those of the group.
+/// Name of an object. Ranks are those of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Name {
-    /// A user's message, by its number among those of this sender to this receiver.
+    /// Message of a user, by its number among those of this sender to this receiver.
     Message {
         context: u64,
         from: Rank,
         to: Rank,
         number: u64,
     },
-    /// A message of a collective, by its number among those of this sender to this receiver in it.
+    /// Message of a collective, by its number among those of this sender to this receiver in the collective.
     Step {
         context: u64,
         collective: u32,
@@ -44,7 +44,7 @@ pub(crate) enum Name {
         to: Rank,
         number: u32,
     },
-    /// What a member publishes in a collective.
+    /// Object that a member publishes in a collective.
     Published {
         context: u64,
         collective: u32,
@@ -54,7 +54,7 @@ pub(crate) enum Name {
 }
 
 impl Name {
-    /// The communicator that it belongs to.
+    /// Communicator that the object belongs to.
     pub(crate) fn context(&self) -> u64 {
         match self {
             Self::Message { context, .. } | Self::Step { context, .. } | Self::Published { context, .. } => {
@@ -63,7 +63,7 @@ impl Name {
         }
     }
 
-    /// The collective that it belongs to.
+    /// Collective that the object belongs to.
     pub(crate) fn collective(&self) -> Option<u32> {
         match self {
             Self::Message { .. } => None,
@@ -95,7 +95,7 @@ impl Name {
         }
     }
 
-    /// Kind, member, number: what a head repeats.
+    /// Kind, member and number, as a head repeats them.
     fn fields(&self) -> (u8, u32, u64) {
         match *self {
             Self::Message { from, number, .. } => (1, from, number),
@@ -115,7 +115,7 @@ impl Name {
     }
 }
 
-/// The key of a group: all of its keys begin so.
+/// Key of a group: the prefix of all its keys.
 pub(super) fn group_key(prefix: &str, group: GroupId) -> String {
     let mut key = prefix.to_owned();
     for byte in group.0 {
@@ -125,14 +125,14 @@ pub(super) fn group_key(prefix: &str, group: GroupId) -> String {
     key
 }
 
-/// What an object says of itself.
+/// Head of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// The user's; 0 in collectives.
+    /// Tag of the user; 0 in collectives.
     pub(crate) tag: u32,
-    /// Bytes of the whole body.
+    /// Length of the whole body, bytes.
     pub(crate) length: u64,
-    /// How many read it.
+    /// Number of members that read it.
     pub(crate) readers: u16,
 }
 
@@ -156,8 +156,8 @@ impl Head {
         bytes
     }
 
-    /// Of an object that was asked for by this name, of which so many bytes go with the head; none if it is not that, or is not as long as
-    /// it should be.
+    /// Decodes the head of an object that was asked for by this name. None if the object is another one, or its length
+    /// does not fit: `first_bytes` of the body travel with the head.
     pub(super) fn decode(name: &Name, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<Self> {
         let (head, body) = object.split_first_chunk::<HEAD_BYTES>()?;
         let word = |at: usize| {
@@ -177,12 +177,12 @@ impl Head {
     }
 }
 
-/// The key of a piece of the body, from 1.
+/// Key of a piece of the body; pieces are numbered from 1.
 pub(super) fn piece_key(key: &str, number: u64) -> String {
     format!("{key}.{number}")
 }
 
-/// Which bytes of the body the pieces are, the first of which is number 1.
+/// Numbers of the pieces, from 1, and the bytes of the body that each holds.
 pub(super) fn pieces(length: u64, first: usize, piece: usize) -> impl Iterator<Item = (u64, Range<usize>)> {
     let (length, first) = (length as usize, first.min(length as usize));
     let starts = (first..length).step_by(piece.max(1));

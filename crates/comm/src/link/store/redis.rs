@@ -1,9 +1,9 @@
-//! Redis: a head is a list with a copy for each reader, which reading takes away, so that what several read needs no counting; pieces are
-//! strings.
+//! Redis: a head is a list with one copy for each reader, and reading removes a copy, so that heads with several
+//! readers need no counting; pieces are strings.
 //!
-//! Who waits for heads has a connection of its own and blocks there ([`waits`]): the server tells it when one comes, and nobody polls.
-//! (Streams would keep what was read; publishing loses what nobody listens for yet.) Nothing is done twice: a connection that is lost may
-//! have lost a message with it, so that is an end.
+//! Heads are awaited on a connection of their own, which blocks ([`waits`]): the server reports when one comes, and
+//! nothing is polled. (Streams would keep what was read; publishing loses what no client listens for yet.) No command
+//! is repeated: a message may be lost with a lost connection, so that ends the link.
 
 mod waits;
 
@@ -15,14 +15,14 @@ use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError};
 use std::sync::Arc;
 use waits::Waits;
 
-/// What nobody removes, because all members were killed, goes by itself after a day.
+/// Time to live of a key, seconds: what no member removes, because all were killed, expires after a day.
 const KEPT_S: u64 = 24 * 60 * 60;
-/// Bytes of heads of one object, in all copies.
+/// Bytes of a body that travel with the heads of an object with several readers, in all copies together.
 const COPIES_BYTES: usize = 64 * 1024;
-/// Bytes of a body that go with a head for one reader.
+/// Bytes of a body that travel with the head for one reader.
 const FIRST_BYTES: usize = 1 << 20;
 
-/// See the module.
+/// Store in a Redis server.
 pub(super) struct Redis {
     commands: MultiplexedConnection,
     waits: Arc<Waits>,
@@ -36,7 +36,7 @@ impl Redis {
         let (address, bell) = (address.full.clone(), format!("{}/w/{}", plan.group, plan.me));
         async move {
             let client = client(&address)?;
-            // Requests take as long as they take: the boards are looked at in time.
+            // Requests have no time limit: the exchange of boards has one, and finds a store that does not answer.
             let config = AsyncConnectionConfig::new()
                 .set_response_timeout(None)
                 .set_connection_timeout(None);
@@ -67,7 +67,7 @@ fn client(address: &str) -> Result<Client, Fault> {
     Client::open(info.set_redis_settings(settings)).map_err(fault)
 }
 
-/// What a server said, which begins with a word of its own, and what to do.
+/// Fault of an error: what the server said, which begins with a word of its own, and what to do about it.
 fn fault(error: RedisError) -> Fault {
     const NEXT: [(&str, &str); 9] = [
         ("NOAUTH", PASSWORD),
@@ -194,7 +194,7 @@ impl Store for Redis {
     }
 }
 
-/// Of all keys that begin so.
+/// Pattern of all keys with this prefix.
 fn pattern(prefix: &str) -> String {
     let mut pattern = String::new();
     for letter in prefix.chars() {

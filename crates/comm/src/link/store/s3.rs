@@ -1,9 +1,10 @@
-//! S3, and what speaks its language: an object is one of its objects, up to 8 MiB in one piece. Nothing blocks there, so what is waited for is
-//! asked for again and again.
+//! S3, and services with its protocol: an object is one object of S3, up to 8 MiB in one piece. S3 has no blocking
+//! read, so what is awaited is asked for again and again.
 //!
-//! What is paid for, at Amazon: each message a write and, at the least, a read; each question for what is not there yet a read;
-//! removing is free. The boards cost a write and a read of each other one, eight times in a failure bound: at 2 s and 8 members
-//! 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11 cents for each member; a bound of 30 s costs a fifteenth of that.
+//! What Amazon charges for: each message is a write and, at the least, a read; each question for what is not there yet
+//! is a read; removing is free. The boards cost a write and a read of each other one, eight times in a failure bound:
+//! at 2 s and 8 members 14,400 times 5 + 7 x 0.4 millionths of a dollar an hour, which is 11 cents for each member; a
+//! bound of 30 s costs a fifteenth of that.
 
 use super::backoff::Backoff;
 use super::{Fault, Store, said};
@@ -14,27 +15,27 @@ use object_store::path::Path;
 use object_store::{ClientOptions, Error, ObjectStore, ObjectStoreExt, RetryConfig};
 use std::time::Duration;
 
-/// Requests for boards, or to remove, at a time.
+/// Number of requests for boards, or to remove objects, at a time.
 const AT_ONCE: usize = 32;
-/// Between questions for what is not there yet: a question itself takes some milliseconds.
+/// First pause between reads of what is not there yet: a read itself takes some milliseconds.
 const PAUSE: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// Store in a bucket of S3.
 pub(super) struct S3 {
     bucket: AmazonS3,
 }
 
 impl S3 {
     pub(super) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, Fault> {
-        // Whoever was first in this process has chosen it for all.
+        // The first caller in this process has chosen it for all.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let name = address.full.trim_start_matches("s3://").trim_end_matches('/');
         let retry = RetryConfig {
             retry_timeout: bound,
             ..RetryConfig::default()
         };
-        // Requests take as long as they take: the boards are looked at in time.
+        // Requests have no time limit: the exchange of boards has one, and finds a store that does not answer.
         let client = ClientOptions::new()
             .with_connect_timeout(bound)
             .with_timeout_disabled();
@@ -56,7 +57,7 @@ impl S3 {
     }
 }
 
-/// What went wrong, and what to do.
+/// Fault of an error: what went wrong, and what to do about it.
 fn fault(error: Error) -> Fault {
     let next = match &error {
         Error::NotFound { .. } => "there is no such bucket: make it, or correct its name",
@@ -134,7 +135,7 @@ impl Store for S3 {
 
     async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
         let paths: Result<Vec<_>, _> = keys.iter().map(|key| path(key)).collect();
-        // A thousand in a request.
+        // One request removes up to a thousand.
         let mut removed = self.bucket.delete_stream(stream::iter(paths?).map(Ok).boxed());
         while let Some(result) = removed.next().await {
             match result {

@@ -1,4 +1,4 @@
-//! When boards are written and read: until all members are there, then a few times in each failure bound, and once more at the end.
+//! Exchange of boards: until all members are there, then a few times in each failure bound, and once more at the end.
 
 use crate::link::store::backoff::Backoff;
 use crate::link::store::courier::{Courier, lock};
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 const BEATS: u32 = 8;
 const SILENT_BEATS_MAX: u32 = 6;
-/// Where somebody waits for what others write on theirs.
+/// First pause while this member waits for what others write on their boards.
 const SOON: Duration = Duration::from_millis(2);
 
-/// Writes the board and reads all others'.
+/// Writes the own board and reads all others.
 async fn exchange<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
     let plan = &courier.plan;
     let silence_max = plan.bound * SILENT_BEATS_MAX / BEATS;
@@ -53,7 +53,7 @@ async fn exchange<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
 pub(in crate::link::store) async fn gather<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
     let mut backoff = Backoff::new(SOON, courier.plan.bound / BEATS);
     loop {
-        // Nobody is late before all are there.
+        // No member is late before all are there.
         let now = Instant::now();
         lock(&courier.boards).forgive(now);
         exchange(courier).await?;
@@ -88,7 +88,7 @@ pub(in crate::link::store) async fn keep<S: Store>(courier: Arc<Courier<S>>) {
     loop {
         let began = Instant::now();
         if began.saturating_duration_since(last) > 2 * beat {
-            // This process stood still: others have not been looked at, and are not to blame.
+            // This process stood still: it has not looked at the others, so they are not to blame.
             lock(&courier.boards).forgive(began);
         }
         last = began;
@@ -106,13 +106,15 @@ pub(in crate::link::store) async fn keep<S: Store>(courier: Arc<Courier<S>>) {
         let _ = tokio::time::timeout_at((began + pause).into(), courier.news.notified()).await;
         let boards = lock(&courier.boards);
         if courier.is_ending.load(Ordering::Acquire) && !boards.is_leaving && boards.unwritten == 0 {
-            // It has given up, which all can read, and which may have been removed by now, with everything else.
+            // This member has given up. All others can read that; the board may have been removed by now, with
+            // everything else.
             return;
         }
     }
 }
 
-/// The last one to leave removes all boards, and, where something went wrong, whatever is left of the group.
+/// Removes all boards, if this is the last member to leave, and all that is left of the group, where something went
+/// wrong.
 pub(in crate::link::store) async fn take_down<S: Store>(courier: &Courier<S>) -> Result<(), Fault> {
     let (is_last, is_untidy, keys) = {
         let boards = lock(&courier.boards);

@@ -1,10 +1,10 @@
-//! What a request failed with, and what to do.
+//! Faults of requests to the table, with what to do about them.
 
 use super::super::{Fault, said};
 use super::table::{EXPIRES, PARTITION, SORT};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
-/// The table, or the account, has no throughput left for it now.
+/// Whether the table, or the account, has no throughput left for the request now.
 pub(super) fn is_throttled<E: ProvideErrorMetadata>(error: &SdkError<E>) -> bool {
     const CODES: [&str; 4] = [
         "ProvisionedThroughputExceededException",
@@ -56,8 +56,8 @@ where
     }
 }
 
-/// It is not made by whoever comes first: few who may write to a table may make one, it takes ten seconds, and a name that is wrong would
-/// be paid for.
+/// Fault of a missing table. The first member does not make it: few users who may write to a table may make one, it
+/// takes ten seconds, and a table with a wrong name would be paid for.
 fn no_table(table: &str, arguments: &str) -> Fault {
     let why = format!(
         "there is no such table: correct its name, or make it with `aws dynamodb create-table --table-name {table} {arguments} \

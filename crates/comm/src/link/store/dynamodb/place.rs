@@ -1,4 +1,5 @@
-//! Where an object is in the table, by its key ([`super::super::object`]): numbers have all their digits, so that they sort.
+//! Places of objects in the table, by their keys ([`super::super::object`]). Numbers have leading zeros, so that they
+//! sort.
 
 use crate::schedule::Rank;
 
@@ -9,7 +10,7 @@ pub(super) struct Place {
     pub(super) sort: String,
 }
 
-/// Partitions with parts of objects.
+/// Number of partitions with parts of objects.
 const PART_PARTITIONS: usize = 16;
 
 impl Place {
@@ -22,7 +23,7 @@ impl Place {
             };
         }
         if let Some((object, part)) = name.split_once('.') {
-            // The parts of one are in different partitions, and the first ones of several, too.
+            // The parts of one object are in different partitions, and so are the first parts of several objects.
             let first: usize = object.bytes().map(usize::from).sum();
             let number = first.wrapping_add(part.parse().unwrap_or(0)) % PART_PARTITIONS;
             return Self {
@@ -57,7 +58,7 @@ impl Place {
         Self { partition, sort }
     }
 
-    /// What is asked for together: the messages of a communicator, or what belongs to one collective.
+    /// Series of objects that are asked for together: messages of a communicator, or what belongs to one collective.
     pub(super) fn series(&self) -> (&str, &str) {
         // All but the number and the sender.
         let series = self.sort.rsplitn(3, '-').last().unwrap_or("");
@@ -69,7 +70,7 @@ fn padded((digits, length): (&str, usize)) -> String {
     format!("{digits:0>length$}")
 }
 
-/// All partitions of a group, of which the keys begin so, with a slash in the end.
+/// All partitions of a group, whose keys have this prefix, with a slash at its end.
 pub(super) fn partitions(group: &str, size: Rank) -> impl Iterator<Item = String> + use<> {
     let group = group.trim_end_matches('/').to_owned();
     let readers = (0..size).map(|rank| rank.to_string());

@@ -1,4 +1,4 @@
-//! Requests to the table, each made again while it is throttled.
+//! Requests to the table, each repeated while it is throttled.
 
 use super::super::Fault;
 use super::super::backoff::Backoff;
@@ -19,22 +19,23 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What nobody removes goes by itself after a day.
+/// Time to live of an item, seconds: what no member removes expires after a day.
 const KEPT_S: u64 = 24 * 60 * 60;
-/// So many are removed with a request,
+/// Number of items that one request removes.
 const BATCH: usize = 25;
-/// with so many requests at a time.
+/// Number of such requests at a time.
 const BATCHES_MAX: usize = 4;
-/// How often a request is made that gets no answer. All pauses between are together less than half a failure bound.
+/// Number of attempts of a request that gets no answer. All pauses between them are together less than half a failure
+/// bound.
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(25);
-/// How long an answer may take, which has a megabyte at the most.
+/// Time limit of an answer, which has a megabyte at most.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Pauses of what is throttled.
+/// First pause of a throttled request.
 const THROTTLED: Duration = Duration::from_millis(50);
 const THROTTLED_MAX: Duration = Duration::from_secs(1);
 
-/// Attributes.
+/// Names of attributes.
 pub(super) const PARTITION: &str = "pk";
 pub(super) const SORT: &str = "sk";
 const BODY: &str = "body";
@@ -42,11 +43,11 @@ pub(super) const EXPIRES: &str = "expires";
 
 type Item = HashMap<String, AttributeValue>;
 
-/// See the module.
+/// Table that the members use.
 pub(super) struct Table {
     client: Client,
     name: String,
-    /// How the program `aws` would find it.
+    /// Arguments by which the program `aws` finds the table.
     arguments: String,
 }
 
@@ -81,7 +82,7 @@ impl Table {
         let mut arguments = format!("--region {region}");
         let mut builder = Builder::from(&config);
         if let Some(endpoint) = &address.endpoint {
-            // Not of the servers of credentials, which may be asked as well.
+            // Endpoint of the table only, not of the credential servers, which may be asked as well.
             builder = builder.endpoint_url(endpoint);
             arguments = format!("{arguments} --endpoint-url {endpoint}");
         }
@@ -144,7 +145,7 @@ impl Table {
             .expression_attribute_values(":pk", AttributeValue::S(partition.to_owned()))
     }
 
-    /// Reads so many items of a partition, or a megabyte, and says behind which sort key there are more.
+    /// Reads up to `most` items of a partition, or a megabyte; returns also the sort key behind which there are more.
     pub(super) async fn between(
         &self,
         partition: &str,
@@ -184,7 +185,7 @@ impl Table {
         items.into_iter().map(body).collect()
     }
 
-    /// The sort keys of a partition.
+    /// Reads the sort keys of a partition.
     pub(super) async fn names(&self, partition: &str) -> Result<Vec<String>, Fault> {
         let items = self
             .pages(self.query(partition).projection_expression(SORT))
@@ -192,7 +193,7 @@ impl Table {
         items.into_iter().map(|mut item| sort(&mut item)).collect()
     }
 
-    /// Removes what is there of these.
+    /// Removes those of these items that are there.
     pub(super) async fn remove(&self, places: BTreeSet<Place>) -> Result<(), Fault> {
         let delete = |place| {
             let delete = DeleteRequest::builder().set_key(Some(key(place))).build();
@@ -208,7 +209,7 @@ impl Table {
         removals.try_buffer_unordered(BATCHES_MAX).try_collect().await
     }
 
-    /// The table does as many as it has throughput for.
+    /// Removes a batch; the table does as much at a time as it has throughput for.
     async fn remove_batch(&self, mut batch: Vec<WriteRequest>) -> Result<(), Fault> {
         let mut backoff = Backoff::new(THROTTLED, THROTTLED_MAX);
         loop {
@@ -228,7 +229,7 @@ impl Table {
     }
 }
 
-/// Sort key and body of an item, which has to be as this one writes it.
+/// Sort key and body of an item; fails if the item does not have the form that members write.
 fn body(mut item: Item) -> Result<(String, Vec<u8>), Fault> {
     let sort = sort(&mut item)?;
     match item.remove(BODY) {

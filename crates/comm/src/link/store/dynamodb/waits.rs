@@ -1,9 +1,9 @@
-//! Who waits for heads, and one task that looks for all of them: soon after the last look as long as something is likely to come, then ever
-//! more seldom.
+//! Waits for heads, and the one task that looks for all of them: soon after the last look as long as a head is likely
+//! to come, then ever more seldom.
 //!
-//! Those of a series, messages of a communicator or what belongs to one collective, are looked for with one Query from the first to the
-//! last of them, which reads at most as many items as are waited for. Where others lie between, it goes on from the next that is
-//! waited for: so what nobody asks for yet is not read again and again.
+//! Heads of a series, messages of a communicator or what belongs to one collective, are looked for with one Query from
+//! the first to the last awaited one. It reads at most as many items as are awaited. Where other items lie between, the
+//! next Query begins at the next awaited head: so items that no call asks for yet are not read again and again.
 
 use super::super::Fault;
 use super::super::backoff::Backoff;
@@ -16,23 +16,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// Between looks, of which each takes some milliseconds.
+/// First pause between looks, each of which takes some milliseconds.
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 type Found = oneshot::Sender<Result<Vec<u8>, Fault>>;
 
-/// See the module.
+/// Waits for heads, by place.
 #[derive(Default)]
 pub(super) struct Waits {
     of: Mutex<HashMap<Place, Found>>,
     is_new: Notify,
-    /// Why nobody can wait any more.
+    /// Reason why no wait is possible any more.
     fault: Mutex<Option<Fault>>,
 }
 
 impl Waits {
-    /// Until the item is there.
+    /// Waits until the item is there.
     pub(super) async fn wait(&self, place: Place) -> Result<Vec<u8>, Fault> {
         if let Some(fault) = &*lock(&self.fault) {
             return Err(fault.clone());
@@ -46,14 +46,14 @@ impl Waits {
         })
     }
 
-    /// Looks, as long as the table can be used.
+    /// Looks for awaited heads, as long as the table can be used.
     pub(super) async fn run(self: Arc<Self>, table: Arc<Table>) {
         let mut backoff = Backoff::new(PAUSE, PAUSE_MAX);
         loop {
             lock(&self.of).retain(|_, found| !found.is_closed());
             if lock(&self.of).is_empty() {
                 self.is_new.notified().await;
-                // Those that come together are looked for together.
+                // Heads that are asked for together are looked for together.
                 tokio::task::yield_now().await;
                 backoff = Backoff::new(PAUSE, PAUSE_MAX);
                 continue;
@@ -80,7 +80,7 @@ impl Waits {
         }
     }
 
-    /// Whether something was there.
+    /// Looks for all awaited heads once; returns whether one was there.
     async fn look(&self, table: &Table) -> Result<bool, Fault> {
         let mut all: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
         for place in lock(&self.of).keys() {
@@ -121,7 +121,7 @@ impl Waits {
         Ok(is_any)
     }
 
-    /// False if nobody waits for that.
+    /// Hands a head to its waiter; false if there is none.
     fn hand(&self, place: Place, head: Vec<u8>) -> bool {
         let found = lock(&self.of).remove(&place);
         found.is_some_and(|found| found.send(Ok(head)).is_ok())

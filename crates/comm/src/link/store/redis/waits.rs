@@ -1,13 +1,13 @@
-//! Who waits for heads, on a connection of their own, where the server blocks until one is there (BLPOP).
+//! Waits for heads, on a connection of their own, where the server blocks until one is there (BLPOP).
 //!
-//! A command that blocks blocks all behind it, and what it waits for may depend on what they would read. So:
+//! A blocking command blocks all commands behind it, and what it waits for may depend on what they would read. So:
 //!
-//! * what one collective waits for is asked for with a command for each, all in one write, and told when all are there: a round of it
-//!   needs all of them. If that takes long ([`PATIENCE`]), those that are there are told;
-//! * all else is asked for with one command for all, which says which of them was there.
+//! * heads of one collective are asked for with one command each, all in one write, and reported when all are there: a
+//!   round of the collective needs all of them. If that takes long ([`PATIENCE`]), those that are there are reported;
+//! * all other heads are asked for with one command for all, which says which of them was there.
 //!
-//! Each command waits for the bell as well, a key of this member's own: who comes while others wait rings it once for each command, so that
-//! the server answers, and then all ask anew.
+//! Each command waits for the bell as well, a key of this member. A new request that comes while others wait rings it
+//! once for each command, so that the server answers; then all heads are asked for anew.
 
 use super::super::Fault;
 use super::super::courier::lock;
@@ -18,18 +18,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
-/// After so long who waits for several is told of those that are there.
+/// Time after which a wait for several heads reports those that are there.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// So many are looked for first, where it is likely that more than one is there already.
+/// Number of awaited heads from which on those that are there are read first, without blocking: more than one is likely
+/// to be there already.
 const LOOKED_FOR_MIN: usize = 4;
 
 type Found = oneshot::Sender<Result<Vec<u8>, Fault>>;
 
-/// See the module.
+/// Waits for heads, and the connections that they use.
 pub(super) struct Waits {
-    /// Blocks.
+    /// Connection whose commands block.
     connection: MultiplexedConnection,
-    /// Does not.
+    /// Connection whose commands do not block.
     commands: MultiplexedConnection,
     state: Mutex<State>,
     is_new: Notify,
@@ -38,15 +39,15 @@ pub(super) struct Waits {
 
 #[derive(Default)]
 struct State {
-    /// Who has not been asked for, in the order in which they came.
+    /// Waits for which the server was not asked yet, in the order in which they came.
     waiting: Vec<(String, Found)>,
-    /// The server has been asked, and answers when something comes.
+    /// The server was asked, and answers when a head comes.
     is_blocked: bool,
-    /// Why nobody can wait any more.
+    /// Reason why no wait is possible any more.
     fault: Option<Fault>,
 }
 
-/// The collective that an object belongs to.
+/// Collective that an object belongs to, as its part of the key.
 fn series(key: &str) -> Option<&str> {
     let name = key.rsplit_once('/')?.1;
     let (end, _) = name.match_indices('-').nth(2)?;
@@ -74,7 +75,7 @@ impl Waits {
         self.bell.clone()
     }
 
-    /// Where to write: what is written just before something is asked for goes with that.
+    /// Connection for writes: what is written just before a read goes out with that.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         let is_blocked = lock(&self.state).is_blocked;
         if is_blocked {
@@ -85,7 +86,7 @@ impl Waits {
         .clone()
     }
 
-    /// Until the head is there.
+    /// Waits until the head is there.
     pub(super) async fn wait(&self, key: String) -> Result<Vec<u8>, Fault> {
         let (found, is_found) = oneshot::channel();
         {
@@ -116,7 +117,7 @@ impl Waits {
             let are_together = of.is_some() && all.iter().all(|(key, _)| series(key) == of);
             let taken = if all.len() == 1 || (are_together && !are_slow) {
                 let taken = self.take_all(&mut all).await;
-                // Those that are left are waited for one by one.
+                // The heads that are left are waited for with one command.
                 are_slow = !all.is_empty();
                 taken
             } else {
@@ -135,13 +136,13 @@ impl Waits {
         }
     }
 
-    /// Waits until all are there, or the bell is rung.
+    /// Waits until all heads are there, or the bell is rung.
     async fn take_all(&self, all: &mut Vec<(String, Found)>) -> Result<(), RedisError> {
         let patience = (all.len() > 1).then_some(PATIENCE);
         let popped = self.block(all.chunks(1), patience).await?;
         for ((key, found), (of, head)) in std::mem::take(all).into_iter().zip(popped) {
             if of == key.as_bytes() {
-                // Nobody wants what belongs to a collective that has failed.
+                // The receiver is gone if its collective has failed.
                 let _ = found.send(Ok(head));
             } else {
                 all.push((key, found));
@@ -150,7 +151,7 @@ impl Waits {
         Ok(())
     }
 
-    /// Takes what is there, or else waits for one.
+    /// Takes the heads that are there, or else waits for one.
     async fn take_any(&self, all: &mut Vec<(String, Found)>) -> Result<(), RedisError> {
         let mut found = Vec::new();
         if all.len() >= LOOKED_FOR_MIN {
@@ -173,7 +174,8 @@ impl Waits {
         Ok(())
     }
 
-    /// Asks for one of each of these, and says which came of each, or the bell. That is rung when somebody comes.
+    /// Asks for one head of each of these groups; returns, for each, the key and value that came, or the bell. Rings
+    /// the bell when a new wait comes.
     async fn block<'a>(
         &self,
         each: impl ExactSizeIterator<Item = &'a [(String, Found)]>,
@@ -186,7 +188,7 @@ impl Waits {
             for (key, _) in any {
                 blocks.arg(key);
             }
-            // What others have written comes before the bell.
+            // The bell is last, so heads that are there come before it.
             blocks.arg(&self.bell).arg(0);
         }
         lock(&self.state).is_blocked = true;
@@ -229,7 +231,7 @@ impl Waits {
     }
 }
 
-/// Key and value.
+/// Key and value of an answer.
 fn pair(popped: Value) -> Result<(Vec<u8>, Vec<u8>), RedisError> {
     match popped {
         Value::Array(both) => match <[Value; 2]>::try_from(both) {
