@@ -1,8 +1,9 @@
-//! Where members of a communicator find each other.
+//! Rendezvous: where members of a communicator meet.
 //!
-//! A member says which communicator it belongs to and where it listens; when all have come, each is told where all the others are,
-//! and what NATs make of that. A [`Server`] is a thread of any program, for as many communicators as come; it takes no part in
-//! what members then do, but where two of them cannot reach each other: what these send each other it relays.
+//! A member says which communicator it belongs to and where it listens. When all members have come, each is told the
+//! addresses of all others, and those that NATs give them. A [`Server`] is a thread of any program, for as many
+//! communicators as come. It takes no part in what members do afterwards, except for two members that cannot reach each
+//! other: it relays what these send each other.
 
 mod book;
 pub(crate) mod client;

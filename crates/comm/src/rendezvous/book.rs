@@ -1,4 +1,4 @@
-//! Who waits for whom: a pure state machine.
+//! Matchmaker: assembles the members of each communicator. A pure state machine.
 
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::KeyId;
@@ -6,7 +6,7 @@ use hotlease_wire::comm::rendezvous::{Answer, Join, Mapped, Meeting, Place, Refu
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// A connection of a member.
+/// Number of a member's connection.
 pub(super) type Guest = usize;
 
 struct Member {
@@ -15,7 +15,7 @@ struct Member {
     place: Place,
     since: Instant,
     until: Instant,
-    /// Ranks that need not come.
+    /// Ranks that need not come, because this member holds them to be lost.
     lost: Vec<u32>,
 }
 
@@ -25,10 +25,10 @@ struct Assembly {
     members: Vec<Member>,
 }
 
-/// Names are those of one secret: who has another one neither meets nor disturbs them.
+/// Name of an assembly. Names belong to one secret: members with another secret neither meet nor disturb these.
 type Name = (KeyId, String, Kind);
 
-/// A [`Meeting`] without what members of one may say differently.
+/// Kind of a [`Meeting`], without the parts in which members of one meeting may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Kind {
     First,
@@ -55,20 +55,20 @@ impl Kind {
     }
 }
 
-/// How long it is remembered that those left of a communicator have met: who comes later was left behind, and must not
-/// take itself for the only one that is left.
+/// Time for which a meeting of the rest of a communicator is remembered. A member that comes later was left behind, and
+/// must not take itself for the only one that is left.
 const MEMORY: Duration = Duration::from_secs(60 * 60);
-/// So many such meetings, at most.
+/// Number of such meetings that are remembered, at most.
 const REMEMBERED_MAX: usize = 4096;
 
-/// See the module.
+/// Assemblies that wait for their members.
 pub(super) struct Book {
     assemblies: HashMap<Name, Assembly>,
     names: HashMap<Guest, Name>,
-    /// Meetings of what is left that are over, until then.
+    /// Meetings of the rest of a communicator that are over, and until when each is remembered.
     over: HashMap<Name, Instant>,
     members_max: u32,
-    /// Whether members may be relayed.
+    /// Whether the rendezvous relays between members.
     relays: bool,
 }
 
@@ -83,7 +83,7 @@ impl Book {
         }
     }
 
-    /// A member has come, through a NAT or not: whom to answer what.
+    /// Adds a member that has come, through a NAT or not; returns answers, and the connections that they are for.
     pub(super) fn join(
         &mut self,
         key: KeyId,
@@ -108,7 +108,7 @@ impl Book {
             link: join.link.clone(),
             members: Vec::new(),
         });
-        // An assembly has a member at least, so a new one is of this size, and over this link.
+        // A new assembly has the size and the link of its first member, so only later members can differ.
         if assembly.size != join.size {
             return refuse(Refused::OtherSize {
                 theirs: assembly.size,
@@ -123,7 +123,7 @@ impl Book {
         }
         let same = |member: &&Member| join.rank.is_some() && member.rank == join.rank;
         if kind.is_rest() {
-            // Its connection broke, and it has come anew.
+            // Its connection broke, and the member has come again.
             let again = assembly.members.iter().position(|member| same(&member));
             if let Some(again) = again.map(|place| assembly.members.swap_remove(place)) {
                 self.names.remove(&again.guest);
@@ -149,8 +149,8 @@ impl Book {
         self.look_at(name, group, now)
     }
 
-    /// A member that waits for what is left of a communicator has heard of these lost ranks by now: whom to answer what; none if it
-    /// waits for no such meeting, or they cannot be.
+    /// Records that a member which waits for the rest of a communicator holds these ranks to be lost; returns answers,
+    /// and the connections that they are for. None if it waits for no such meeting, or there are no such ranks.
     pub(super) fn lost(
         &mut self,
         guest: Guest,
@@ -168,7 +168,7 @@ impl Book {
         Some(self.look_at(name, group, now))
     }
 
-    /// Ends the assembly of this name if it is whole.
+    /// Ends the assembly of this name if it is complete.
     fn look_at(&mut self, name: Name, group: GroupId, now: Instant) -> Vec<(Guest, Answer)> {
         let is_whole = |assembly: &Assembly| assembly.is_whole(name.2);
         if !self.assemblies.get(&name).is_some_and(is_whole) {
@@ -205,7 +205,7 @@ impl Book {
             .collect();
         placed.sort_unstable_by_key(|(rank, _)| *rank);
         let members: Vec<Place> = placed.iter().map(|(_, member)| member.place).collect();
-        // The same ranks, but where some have not come.
+        // Equal to the ranks above, except where some members have not come.
         let answers = (0..).zip(&placed).map(|(rank, (_, member))| {
             self.names.remove(&member.guest);
             let answer = Answer::Together {
@@ -219,7 +219,7 @@ impl Book {
         answers.collect()
     }
 
-    /// A member's connection is gone before it was answered: another one may come in its place.
+    /// Removes a member whose connection is gone before it was answered: another one may take its place.
     pub(super) fn gone(&mut self, guest: Guest) {
         let Some(name) = self.names.remove(&guest) else {
             return;
@@ -232,19 +232,19 @@ impl Book {
         }
     }
 
-    /// How many members wait.
+    /// Number of members that wait.
     pub(super) fn waiting(&self) -> usize {
         self.names.len()
     }
 
-    /// When somebody's time is over.
+    /// Earliest time at which a member's wait is over.
     pub(super) fn next_due(&self) -> Option<Instant> {
         let members = self.assemblies.values().flat_map(|assembly| &assembly.members);
         members.map(|member| member.until).min()
     }
 
-    /// Ends the assemblies in which a member's time is over: all that have come are told who has not; what is left of a communicator is
-    /// whoever has come. `group` gives a new number.
+    /// Ends the assemblies in which a member's wait is over. All members of such an assembly are told which ranks are
+    /// missing; the rest of a communicator are those that have come. `group` makes a new number.
     pub(super) fn expire(&mut self, now: Instant, group: impl Fn() -> GroupId) -> Vec<(Guest, Answer)> {
         let is_over = |assembly: &Assembly| assembly.members.iter().any(|member| member.until <= now);
         let over: Vec<Name> = self
@@ -274,7 +274,7 @@ impl Book {
         answers
     }
 
-    /// The rendezvous stops.
+    /// Refuses all members that wait, because the rendezvous stops.
     pub(super) fn stop(&mut self) -> Vec<(Guest, Answer)> {
         let assemblies = std::mem::take(&mut self.assemblies);
         let refused = assemblies
@@ -294,7 +294,7 @@ impl Book {
 }
 
 impl Assembly {
-    /// Whether all have come that will.
+    /// Whether all members have come that will.
     fn is_whole(&self, kind: Kind) -> bool {
         if !kind.is_rest() {
             return self.members.len() >= self.size as usize;
@@ -304,7 +304,7 @@ impl Assembly {
         come.chain(lost).collect::<HashSet<u32>>().len() >= self.size as usize
     }
 
-    /// Ranks that nobody has asked for.
+    /// Ranks that no member has asked for.
     fn free(&self) -> Vec<u32> {
         let mut is_taken = vec![false; self.size as usize];
         for rank in self.members.iter().filter_map(|member| member.rank) {
@@ -313,7 +313,7 @@ impl Assembly {
         (0..self.size).filter(|rank| !is_taken[*rank as usize]).collect()
     }
 
-    /// Those for which nobody is here: members that asked for none have the first.
+    /// Ranks for which no member has come: members that asked for no rank get the first free ones.
     fn missing(&self) -> Vec<u32> {
         let unranked = self.members.iter().filter(|member| member.rank.is_none());
         self.free().split_off(unranked.count())

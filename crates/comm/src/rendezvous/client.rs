@@ -1,4 +1,4 @@
-//! A member at the rendezvous: one question, and the answer when all have come.
+//! Client of the rendezvous: one request, and the answer when all members have come.
 
 use crate::error::Error;
 use crate::link::cipher::{self, Caller, Cipher, Failure};
@@ -11,39 +11,39 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-/// Before the rendezvous is tried again; doubled each time.
+/// First pause before the rendezvous is tried again; doubled each time.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// The rendezvous says itself when the time is over. How much later it is taken for dead.
+/// Time after the deadline at which the rendezvous is taken for dead; it reports the end of the wait itself.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// A member's place in its group.
+/// Place of a member in its group.
 pub(crate) struct Met {
     pub(crate) group: GroupId,
     pub(crate) rank: u32,
     pub(crate) members: Vec<Place>,
-    /// The rendezvous, if it relays.
+    /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
-    /// Where this member listens.
+    /// Port on which this member listens.
     pub(crate) port: Port,
-    /// To the rendezvous. While it is there, so is what a NAT made of the port.
+    /// Connection with the rendezvous. While it is open, a NAT keeps the address that it gave to the port.
     pub(crate) stream: TcpStream,
 }
 
-/// What a member comes for.
+/// Purpose for which a member comes to the rendezvous.
 pub(crate) struct Errand<'a> {
     pub(crate) options: &'a Options,
-    /// How many are to meet, or were members before.
+    /// Number of members that are to meet, or that there were before.
     pub(crate) size: u32,
     pub(crate) rank: Option<u32>,
-    /// Which meeting; asked again while the others are waited for.
+    /// Returns the meeting; called again during the wait for the other members.
     pub(crate) meeting: &'a dyn Fn() -> Meeting,
 }
 
-/// How often a member that waits for what is left of a communicator looks whether more are lost.
+/// Interval at which a member that waits for the rest of a communicator checks for further losses.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Waits until all members have come.
+/// Comes to the rendezvous, and waits until all members have come.
 pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
     let options = errand.options;
     let mut meeting = (errand.meeting)();
@@ -52,7 +52,7 @@ pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
         let reached = reach(options, began, deadline)?;
         match Port::shared_with(&reached.0, options.address.is_some()) {
             Ok(port) => break (port, reached),
-            // Since it was chosen for that connection, somebody has begun to listen there: another one.
+            // A socket has begun to listen on the port since it was chosen for that connection: take another one.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && Instant::now() < deadline => {}
             Err(error) => return Err(Error::local("listen for other members")(error)),
         }
@@ -95,7 +95,7 @@ pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
                 if let Meeting::Rest { lost: ranks, .. } = &now
                     && now != meeting
                 {
-                    // On the same connection: the answer may be on its way, and belongs to this one.
+                    // On this connection, because the answer may be on its way there.
                     ask(&mut stream, &mut cipher, &Question::Lost(ranks.clone())).map_err(lost)?;
                     meeting = now;
                 }
@@ -143,7 +143,7 @@ fn senseless(options: &Options) -> Error {
     }
 }
 
-/// Lets the second port of the rendezvous see what a NAT makes of this member's address there.
+/// Shows the second port of the rendezvous the address that a NAT gives to this member there.
 fn show(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::Result<()> {
     let mut stream = port.call_and_wait(to, Duration::from_millis(MAPPING_MS_MAX))?;
     let greeting = Greeting {
@@ -178,7 +178,7 @@ fn explain(error: &io::Error) -> String {
     }
 }
 
-/// A connection that has proved the secret. The rendezvous may be started after its members.
+/// Opens a connection that has proved the secret. The rendezvous may be started after its members.
 pub(super) fn reach(
     options: &Options,
     began: Instant,
@@ -210,7 +210,7 @@ fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<
         .rendezvous
         .to_socket_addrs()
         .map_err(|error| match error.kind() {
-            // No name: looking it up again finds nothing else.
+            // The text is no address: another look-up finds nothing else.
             io::ErrorKind::InvalidInput => Tried::Final(Error::Options {
                 what: format!("a rendezvous at {:?}; it must be `host:port`", options.rendezvous),
             }),

@@ -1,4 +1,4 @@
-//! The rendezvous's ports: one thread, one loop, and bounds on everything that somebody unknown can do.
+//! Ports of the rendezvous: one thread, one loop, and bounds on everything that an unknown peer can do.
 
 use super::book::{Book, Guest};
 use super::pairs::{Asked, Pairs};
@@ -24,13 +24,13 @@ const BELL: Token = Token(0);
 const FIRST: Token = Token(1);
 const SECOND: Token = Token(2);
 const FIRST_GUEST: usize = 3;
-/// Before the system is asked again for a connection that it had no memory or descriptor for.
+/// Pause before the next accept attempt, after the system had no memory or descriptor for a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// How long a member may take to fetch its answer.
+/// Time that a member has to fetch its answer.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// The same when the rendezvous stops.
+/// Time for that when the rendezvous stops.
 const LAST_FAREWELL: Duration = Duration::from_secs(1);
-/// How long one member may wait for the other to be relayed.
+/// Time that one member of a pair may wait for the other one, to be relayed.
 const RELAY_WAIT: Duration = Duration::from_secs(30);
 
 pub(super) struct Desk {
@@ -41,19 +41,19 @@ pub(super) struct Desk {
     limits: Limits,
     book: Book,
     pairs: Pairs,
-    /// Since somebody needed it.
+    /// Started for the first pair that needs it.
     relay: Option<Relay>,
     guests: HashMap<Guest, Visitor>,
-    /// Who is to show itself at the second port, by the number that it was given.
+    /// Members that are to show themselves at the second port, by the number that each was given.
     seen: HashMap<GroupId, Guest>,
     next_guest: Guest,
-    /// When to look again for who could not be let in.
+    /// Time of the next accept attempt, after a failed one.
     welcome_at: Option<Instant>,
     tally: Arc<Tally>,
 }
 
 impl Desk {
-    /// At these ports; and what wakes it.
+    /// Serves these ports; returns also the waker of its thread.
     pub(super) fn new(
         port: std::net::TcpListener,
         second: Option<std::net::TcpListener>,
@@ -108,7 +108,7 @@ impl Desk {
         }
         let stopped = self.book.stop();
         self.answer(stopped);
-        // Answers that are on their way still arrive.
+        // Gives answers that are on their way the time to arrive.
         let until = Instant::now() + LAST_FAREWELL;
         while self.guests.values().any(Visitor::is_sending) && Instant::now() < until {
             self.wait(&mut events, Some(until));
@@ -123,7 +123,7 @@ impl Desk {
         let due = due.chain(self.book.next_due()).chain(self.welcome_at);
         let due = due.chain(until).min();
         let at_most = due.map(|due| due.saturating_duration_since(Instant::now()));
-        // Rounded up, so as not to come a moment too early again and again.
+        // Rounded up, so that the wait does not end a moment too early again and again.
         let at_most = at_most.map(|at_most| at_most + Duration::from_millis(1));
         if let Err(error) = self.poll.poll(events, at_most)
             && error.kind() != io::ErrorKind::Interrupted
@@ -165,7 +165,7 @@ impl Desk {
     fn let_in(&mut self, mut visitor: Visitor) {
         let strangers = self.guests.iter().filter(|(_, visitor)| visitor.is_stranger());
         if strangers.clone().count() >= self.limits.strangers {
-            // Members take milliseconds: who has been here longest is none.
+            // Members take milliseconds: the oldest stranger is no member.
             let oldest = strangers.min_by_key(|(_, visitor)| visitor.until);
             if let Some(oldest) = oldest.map(|(guest, _)| *guest) {
                 self.turn_away(oldest, "it had said nothing when others came");
@@ -181,7 +181,7 @@ impl Desk {
         }
     }
 
-    /// A connection is closed, and all that was known of it.
+    /// Closes a connection, and removes everything that was known of its peer.
     fn forget(&mut self, guest: Guest) -> Option<Visitor> {
         self.book.gone(guest);
         self.pairs.gone(guest);
@@ -202,7 +202,7 @@ impl Desk {
         while self.hear_one(guest) {}
     }
 
-    /// One wish; whether there may be more.
+    /// Handles one wish; returns whether there may be more.
     fn hear_one(&mut self, guest: Guest) -> bool {
         let Some(visitor) = self.guests.get_mut(&guest) else {
             return false;
@@ -228,7 +228,7 @@ impl Desk {
         true
     }
 
-    /// A member asks to be put together with others: does it come from where it listens?
+    /// Handles a request to join: checks whether the member comes from the address on which it listens.
     fn look_at(&mut self, guest: Guest, key: KeyId, join: Join) {
         let Some(visitor) = self.guests.get_mut(&guest) else {
             return;
@@ -259,7 +259,7 @@ impl Desk {
         });
     }
 
-    /// Somebody says at the second port that it is the member of this number.
+    /// Handles a peer at the second port that claims to be the member of this number.
     fn show(&mut self, at_second: Guest, key: KeyId, number: GroupId) {
         let Some(shown) = self.forget(at_second) else {
             return;
@@ -277,7 +277,7 @@ impl Desk {
         }
     }
 
-    /// What can be known of a member's NAT is known.
+    /// Joins a member about whose NAT nothing more can be learned.
     fn has_shown(&mut self, guest: Guest, varies: bool) {
         let Some(visitor) = self.guests.get_mut(&guest) else {
             return;
@@ -306,7 +306,7 @@ impl Desk {
         }
     }
 
-    /// A member that waits for what is left of a communicator knows of more that are lost.
+    /// Handles the report of a member that waits for the rest of a communicator and knows of further losses.
     fn lost(&mut self, guest: Guest, ranks: Vec<u32>) {
         match self.guests.get_mut(&guest).map(|visitor| &mut visitor.stage) {
             Some(Stage::Seen { join, .. }) => {
@@ -317,7 +317,7 @@ impl Desk {
                     return;
                 }
             }
-            // It said so before it had the answer.
+            // The member sent it before it had the answer.
             Some(Stage::Answered) => return,
             _ => {}
         }
@@ -328,7 +328,7 @@ impl Desk {
         }
     }
 
-    /// A member asks to be relayed.
+    /// Handles a request to be relayed.
     fn pair(&mut self, guest: Guest, key: KeyId, relay: &wire::Relay) {
         if let Some(visitor) = self.guests.get_mut(&guest) {
             visitor.stage = Stage::Waits;
@@ -390,9 +390,9 @@ impl Desk {
         let over: Vec<Guest> = over.map(|(guest, _)| *guest).collect();
         for guest in over {
             match self.guests.get(&guest).map(|visitor| &visitor.stage) {
-                // Something keeps it from the second port.
+                // Something keeps the member from the second port.
                 Some(Stage::Seen { .. }) => self.has_shown(guest, false),
-                // The other one of its pair does not come, or it has had all that it wanted.
+                // The other member of its pair does not come, or this member has had all that it wanted.
                 Some(Stage::Waits) => drop(self.forget(guest)),
                 Some(Stage::Answered) if !self.guests[&guest].is_sending() => drop(self.forget(guest)),
                 _ => self.turn_away(guest, "it took too long"),

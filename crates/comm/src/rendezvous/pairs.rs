@@ -1,4 +1,4 @@
-//! Which two members are to be relayed: a pure state machine.
+//! Matchmaker of pairs of members that are to be relayed. A pure state machine.
 
 use super::book::Guest;
 use hotlease_wire::comm::GroupId;
@@ -6,7 +6,7 @@ use hotlease_wire::comm::greeting::KeyId;
 use hotlease_wire::comm::rendezvous::Relay;
 use std::collections::HashMap;
 
-/// Two ranks of a group whose members have one secret; the lower one first.
+/// Two ranks of a group, the lower one first, and the secret of its members.
 type Pair = (KeyId, GroupId, u32, u32);
 
 struct Half {
@@ -14,20 +14,20 @@ struct Half {
     rank: u32,
 }
 
-/// What becomes of a question.
+/// Result of a request to be relayed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// The other one has not asked yet.
+    /// The other member has not asked yet.
     Waits,
-    /// It has asked before, on this connection, which is to be closed.
+    /// The same member has asked before, on this connection, which is to be closed.
     Again(Guest),
-    /// The other one waits on this connection.
+    /// The other member waits on this connection.
     Meets(Guest),
-    /// There are as many as may be.
+    /// The limit of pairs is reached.
     Full,
 }
 
-/// Members that have asked, and whose others have not.
+/// Members that have asked, while the other member of their pair has not.
 #[derive(Default)]
 pub(super) struct Pairs {
     halves: HashMap<Pair, Half>,
@@ -35,7 +35,7 @@ pub(super) struct Pairs {
 }
 
 impl Pairs {
-    /// A member asks, where so many more pairs may be relayed.
+    /// Records the request of a member, while `room` more pairs may be relayed.
     pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, guest: Guest, room: usize) -> Asked {
         let (rank, other) = (relay.from, relay.to);
         let pair = (key, relay.group, rank.min(other), rank.max(other));
@@ -56,7 +56,7 @@ impl Pairs {
         asked
     }
 
-    /// A connection is gone.
+    /// Removes a connection that is gone.
     pub(super) fn gone(&mut self, guest: Guest) {
         if let Some(pair) = self.of.remove(&guest) {
             self.halves.remove(&pair);
@@ -89,7 +89,7 @@ mod tests {
         let other_secret = KeyId([2; 16]);
         assert_eq!(pairs.ask(other_secret, &between(1, 3), 13, 9), Asked::Waits);
         assert_eq!(pairs.ask(KEY, &between(1, 3), 14, 9), Asked::Meets(10));
-        // They may once more, when that connection is gone.
+        // They may meet once more, when that connection is gone.
         assert_eq!(pairs.ask(KEY, &between(1, 3), 15, 9), Asked::Waits);
     }
 

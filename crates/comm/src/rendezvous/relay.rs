@@ -1,7 +1,8 @@
-//! Pairs of connections, of which each gets what comes of the other: one thread for all, which take turns.
+//! Relay: forwards bytes between the two connections of a pair; one thread serves all pairs in turn.
 //!
-//! What is relayed is a handshake between two members and their records after it: nothing here looks at it. A member that does not read
-//! holds up what is sent to it, and nobody else: its pair's buffer is full, and the other side's connection with it.
+//! What is relayed is a handshake between two members, and then their records: the relay does not look at it. A member
+//! that does not read delays only what is sent to it: the buffer of its pair fills up, and then the other side's
+//! connection.
 
 mod pipe;
 
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 const BELL: Token = Token(0);
 
-/// The thread, as the desk sees it; it ends, and all its pairs with it, when this is dropped.
+/// Thread of the relay, for the desk; dropping it ends the thread and all its pairs.
 pub(super) struct Relay {
     pairs: Option<Sender<Pipe>>,
     waker: Arc<Waker>,
@@ -27,7 +28,7 @@ pub(super) struct Relay {
 }
 
 impl Relay {
-    /// Counts the pairs that it takes and has.
+    /// Starts the thread. `running` is the number of pairs; the thread subtracts those that end.
     pub(super) fn start(running: Arc<AtomicU32>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), BELL)?);
@@ -48,10 +49,10 @@ impl Relay {
         })
     }
 
-    /// Relays between these two from now on.
+    /// Relays between the two sides of this pipe from now on.
     pub(super) fn take(&self, pipe: Pipe) {
         if let Some(pairs) = &self.pairs {
-            // It fails only if the thread is gone; then so is the pair.
+            // Fails only if the thread is gone; then the pair ends, too.
             let _ = pairs.send(pipe);
             let _ = self.waker.wake();
         }
@@ -73,12 +74,12 @@ struct Exchange {
     arriving: Receiver<Pipe>,
     pipes: HashMap<usize, Pipe>,
     next: usize,
-    /// Those with something to do, and whose turn it is.
+    /// Pairs that have something to do, and wait for their turn.
     busy: BTreeSet<usize>,
     running: Arc<AtomicU32>,
 }
 
-/// The tokens of a pair's two connections.
+/// Tokens of a pair's two connections.
 const fn tokens(pair: usize) -> [Token; 2] {
     [Token(2 * pair + 1), Token(2 * pair + 2)]
 }
@@ -110,7 +111,7 @@ impl Exchange {
             if !self.welcome() {
                 break;
             }
-            // One turn for each, however much it has.
+            // One turn for each pair, however much it has.
             for pair in std::mem::take(&mut self.busy) {
                 let Some(pipe) = self.pipes.get_mut(&pair) else {
                     continue;

@@ -1,4 +1,4 @@
-//! A rendezvous as its owner sees it: where it listens, what others may occupy of it, and whom it has not let in.
+//! Server of a rendezvous: its ports, its limits, and its statistics.
 
 use super::desk::Desk;
 use crate::secret::Secret;
@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How much of a rendezvous others may occupy.
+/// Limits on what peers may occupy of a rendezvous.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections that have not proved the secret, at a time (default: 256). A new one takes the place of the oldest.
+    /// Connections that have not proved the secret, at a time (default: 256). A new one replaces the oldest.
     pub strangers: usize,
-    /// How long the proof may take (default: 5 s).
+    /// Time that the proof may take (default: 5 s).
     pub handshake: Duration,
     /// Members that wait for others, at a time (default: 16384).
     pub members: u32,
-    /// Pairs of members that cannot reach each other and talk through the rendezvous, at a time (default: 1024; 0: none). Each
-    /// takes two connections and 128 KiB at most; they have their turns one after the other.
+    /// Pairs of members that cannot reach each other and talk through the rendezvous, at a time (default: 1024; 0:
+    /// none). Each pair takes two connections and 128 KiB at most; pairs have their turns one after the other.
     pub relays: u32,
 }
 
@@ -35,22 +35,22 @@ impl Default for Limits {
     }
 }
 
-/// Whom a rendezvous has not let in.
+/// Statistics of the peers that a rendezvous has refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Refusals {
-    /// Members with another secret.
+    /// Number of members with another secret.
     pub other_secret: u64,
-    /// Everybody else: what is no member, took too long, or had to make place.
+    /// Number of other peers: those that are no members, took too long, or were replaced.
     pub others: u64,
-    /// The last one, and why.
+    /// The last refused peer, with the reason.
     pub last: Option<String>,
 }
 
-/// What is counted of a rendezvous.
+/// Counters of a rendezvous.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) waiting: AtomicU64,
-    /// Pairs that are relayed.
+    /// Number of pairs that are relayed.
     pub(super) relayed: Arc<AtomicU32>,
     other_secret: AtomicU64,
     others: AtomicU64,
@@ -75,14 +75,14 @@ impl Tally {
     }
 }
 
-/// What its owner wants of a rendezvous.
+/// Orders of the owner of a rendezvous.
 #[derive(Default)]
 pub(super) struct Wishes {
     pub(super) is_closed: AtomicBool,
     pub(super) is_over: AtomicBool,
 }
 
-/// A rendezvous, which serves until it is dropped.
+/// Rendezvous that serves until it is dropped.
 ///
 /// ```
 /// use hotlease_comm::{Secret, rendezvous::Server};
@@ -101,11 +101,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens at an address (port 0: any free one), for members that have one of these secrets; and at the next port, too, where
-    /// members behind NATs show what kind of NAT that is. Without the second one it does, with a warning.
+    /// Listens at an address (port 0: any free one), for members that have one of these secrets. Listens at the next
+    /// port, too, where members behind NATs show what kind of NAT it is; if that port is not available, the rendezvous
+    /// works without it, with a warning.
     ///
     /// # Errors
-    /// [`crate::Error::Local`] if it cannot listen there, [`crate::Error::Secret`] without a secret.
+    /// [`crate::Error::Local`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
     pub fn start(
         address: impl ToSocketAddrs,
         secrets: Vec<Secret>,
@@ -149,35 +150,35 @@ impl Server {
         })
     }
 
-    /// Puts nobody together any more: members that wait, and those that come later, are told at once that it is stopping
-    /// ([`Refused::Stopping`](crate::Refused::Stopping)). Those that it relays go on.
+    /// Assembles no more members: those that wait, and those that come later, are told at once that the rendezvous is
+    /// stopping ([`Refused::Stopping`](crate::Refused::Stopping)). Relayed pairs go on.
     pub fn close(&self) {
         self.wishes.is_closed.store(true, Ordering::Release);
-        // Fails only where it is awake anyway.
+        // Fails only where the thread is awake anyway.
         let _ = self.waker.wake();
     }
 
-    /// Where it listens.
+    /// Address on which the rendezvous listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The second port, if it has one.
+    /// Address of the second port, if there is one.
     pub fn second_address(&self) -> Option<SocketAddr> {
         self.second
     }
 
-    /// How many pairs of members talk through it.
+    /// Number of pairs of members that talk through the rendezvous.
     pub fn relayed(&self) -> u32 {
         self.tally.relayed.load(Ordering::Acquire)
     }
 
-    /// How many members wait for others there.
+    /// Number of members that wait for others there.
     pub fn waiting(&self) -> u64 {
         self.tally.waiting.load(Ordering::Acquire)
     }
 
-    /// Whom it has not let in.
+    /// Statistics of the refused peers.
     pub fn refusals(&self) -> Refusals {
         Refusals {
             other_secret: self.tally.other_secret.load(Ordering::Relaxed),
@@ -202,7 +203,7 @@ impl Drop for Server {
     }
 }
 
-/// Beside the first one: the next, or any where that one is any, too.
+/// Opens the port beside the first one: the next one, or any if the first one may be any.
 fn second_port(first: SocketAddr, is_any: bool) -> io::Result<TcpListener> {
     let next = if is_any {
         0

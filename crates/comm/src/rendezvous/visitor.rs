@@ -1,4 +1,4 @@
-//! Somebody at the rendezvous: what has come of it, and what is to be sent to it.
+//! Peer at the rendezvous: its connection, how far it has come, and what is to be sent to it.
 
 use crate::link::cipher::{Cipher, Door, Failure, Listener, Step, explain};
 use hotlease_wire::comm::greeting::{Greeting, KeyId, Purpose, Verdict};
@@ -10,56 +10,56 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 pub(super) enum Stage {
-    /// It has not proved the secret.
+    /// The peer has not proved the secret.
     Stranger(Box<Listener>),
-    /// It came to the second port, and has said this.
+    /// The peer came to the second port, and has sent these bytes.
     Shows(Vec<u8>),
-    /// It is behind a NAT, and is to show itself at the second port under this number.
+    /// The member is behind a NAT, and is to show itself at the second port under this number.
     Seen {
         number: GroupId,
         key: KeyId,
         join: Box<Join>,
         mapped: Mapped,
     },
-    /// It waits for the others of its group, or the other one of its pair.
+    /// The member waits for the others of its group, or for the other one of its pair.
     Waits,
-    /// It has its answer, or what of it the system has not taken yet. It may stay for a while: a NAT
-    /// forgets connections that are closed.
+    /// The member has its answer, except for what the system has not taken yet. Its connection may stay for a while: a
+    /// NAT forgets connections that are closed.
     Answered,
 }
 
-/// See the module.
+/// Connection of a peer.
 pub(super) struct Visitor {
     pub(super) stream: TcpStream,
-    /// Where it came from.
+    /// Address that the peer comes from.
     pub(super) from: SocketAddr,
     pub(super) stage: Stage,
-    /// When it has to go; that of a member that waits for its group is in the book.
+    /// Time at which the connection is closed; for a member that waits for its group, the book has that time.
     pub(super) until: Option<Instant>,
     cipher: Option<Box<Cipher>>,
-    /// What came after its first question, and is no whole record yet.
+    /// Bytes that came after the first request, and are no complete record yet.
     incoming: Vec<u8>,
-    /// How often it has told of losses.
+    /// Number of reports of losses.
     told: u32,
-    /// What the system has not taken yet.
+    /// Bytes that the system has not taken yet.
     outgoing: Vec<u8>,
 }
 
-/// What somebody wants.
+/// Wish of a peer.
 pub(super) enum Wish {
     Nothing,
     Ask(KeyId, Question),
-    /// It knows of these lost ranks by now.
+    /// Reports all ranks that the member holds to be lost by now.
     Tell(Vec<u32>),
-    /// To be seen at the second port.
+    /// Shows the member of this number at the second port.
     Show(KeyId, GroupId),
 }
 
-/// Why a connection is closed.
+/// Reason why a connection is closed.
 pub(super) enum Farewell {
-    /// By the other side.
+    /// The other side closed it.
     Goes,
-    /// By this one.
+    /// This side closes it.
     Sent {
         is_other_secret: bool,
         why: &'static str,
@@ -77,7 +77,7 @@ impl Visitor {
     pub(super) fn new(stream: TcpStream, from: SocketAddr, is_second: bool, until: Instant) -> Self {
         Self {
             stream,
-            // The form in which members say it, also where the port is one of both families.
+            // The form that members use, also where the port serves both address families.
             from: SocketAddr::new(from.ip().to_canonical(), from.port()),
             stage: if is_second {
                 Stage::Shows(Vec::new())
@@ -100,18 +100,18 @@ impl Visitor {
         !self.outgoing.is_empty()
     }
 
-    /// Sends an answer, or what the system takes of it.
+    /// Sends an answer, as far as the system takes it.
     pub(super) fn answer(&mut self, answer: &Answer) {
         if let Some(cipher) = &mut self.cipher {
             for piece in answer.pieces() {
                 cipher.seal(&piece, &mut self.outgoing);
             }
         }
-        // What is wrong with the connection is found when it is read.
+        // A fault of the connection shows when it is read.
         let _ = self.push();
     }
 
-    /// The connection, and what is still to be sent over it.
+    /// Returns the connection, and the bytes that are still to be sent over it.
     pub(super) fn into_parts(self) -> (TcpStream, Vec<u8>) {
         (self.stream, self.outgoing)
     }
@@ -127,11 +127,11 @@ impl Visitor {
         Ok(())
     }
 
-    /// The system says that something may have happened. To be called until there are no more wishes: it is not said again.
+    /// Handles an event of the system. To be called until there is no further wish: the event is not reported again.
     pub(super) fn hear(&mut self, door: &Door<'_>) -> Result<Wish, Farewell> {
         self.push().map_err(|_| Farewell::Goes)?;
         let mut bytes = [0; 2048];
-        // What came together with the question before.
+        // Records that came together with the previous request.
         let mut wish = match self.stage {
             Stage::Stranger(_) | Stage::Shows(_) => Wish::Nothing,
             _ => self.went_on(&[])?,
@@ -191,7 +191,7 @@ impl Visitor {
         }
     }
 
-    /// It has something to add. Of what came together the last word is enough.
+    /// Takes further records of a member. Of several that came together the last one is enough.
     fn went_on(&mut self, bytes: &[u8]) -> Result<Wish, Farewell> {
         let early = || sent("it went on before it was answered");
         let cipher = self.cipher.as_mut().ok_or_else(early)?;
@@ -199,7 +199,7 @@ impl Visitor {
         let mut wish = Wish::Nothing;
         while let Some(content) = cipher.open_next(&mut self.incoming).map_err(|_| early())? {
             match Question::decode(&content) {
-                // Each time one more is lost, at least.
+                // Each report has at least one more loss.
                 Ok(Question::Lost(ranks)) if self.told < RANKS_MAX => wish = Wish::Tell(ranks),
                 _ => return Err(early()),
             }
@@ -209,7 +209,7 @@ impl Visitor {
     }
 }
 
-/// What somebody said at the second port.
+/// Wish of a peer at the second port.
 fn shown(said: &[u8]) -> Result<Wish, Farewell> {
     let Some(bytes) = said.first_chunk() else {
         return Ok(Wish::Nothing);

@@ -35,12 +35,12 @@ fn refused(answers: Vec<(Guest, Answer)>) -> Vec<(Guest, Refused)> {
 fn everybody_is_told_where_all_are_when_the_last_has_come() {
     let mut book = Book::new(10, true);
     let now = Instant::now();
-    // Two that want a rank, two that take what is left, in the order in which they come.
+    // Two members that want a rank, and two that take what is left, in the order in which they come.
     assert!(
         book.join(KEY, 1, asks(1, 4, Some(3)), None, now, group(1))
             .is_empty()
     );
-    // One of them behind a NAT.
+    // One of them is behind a NAT.
     let mapped = Some(Mapped {
         address: address(99),
         varies: true,
@@ -143,7 +143,7 @@ fn a_rank_that_is_taken_another_size_and_another_link_are_refused_at_once() {
         ours: "redis".into(),
     };
     assert_eq!(elsewhere, [(3, other_link)]);
-    // The one that was first waits as before, and is not in the way when it has gone.
+    // The member that was first waits as before, and is not in the way when it has gone.
     book.gone(1);
     assert!(
         book.join(KEY, 4, asks(4, 4, Some(2)), None, now, group(1))
@@ -166,7 +166,7 @@ fn who_is_missing_is_told_to_all_that_have_come() {
             .is_empty()
     );
     let answers = refused(book.expire(now + Duration::from_millis(500), || group(1)));
-    // Rank 0 is for the one that asked for none.
+    // Rank 0 is for the member that asked for none.
     let missing = Refused::Missing {
         ranks: vec![2, 3],
         size: 5,
@@ -188,7 +188,7 @@ fn no_more_wait_than_may() {
     assert_eq!(stopped, [(1, Refused::Stopping), (2, Refused::Stopping)]);
 }
 
-/// Of what is left of a communicator of 4.
+/// Request of a member of the rest of a communicator of 4.
 fn left(guest: Guest, rank: u32, lost: &[u32]) -> Join {
     let mut join = asks(guest, 4, Some(rank));
     join.meeting = Meeting::Rest {
@@ -200,7 +200,7 @@ fn left(guest: Guest, rank: u32, lost: &[u32]) -> Join {
     join
 }
 
-/// Whom they are told, by new rank.
+/// Connections that are told to be together, by new rank.
 fn together(answers: &[(Guest, Answer)]) -> Vec<Guest> {
     let told = answers
         .iter()
@@ -221,7 +221,7 @@ fn those_that_are_left_wait_for_all_but_those_that_one_knows_to_be_lost() {
     let mut book = Book::new(10, false);
     let now = Instant::now();
     assert!(book.join(KEY, 3, left(3, 3, &[]), None, now, group(1)).is_empty());
-    // A new group of the same name is another meeting.
+    // A new group of this name is another meeting.
     assert!(
         book.join(KEY, 9, asks(9, 4, Some(0)), None, now, group(1))
             .is_empty()
@@ -262,10 +262,10 @@ fn whoever_hears_of_more_that_are_lost_says_so_where_it_waits() {
     );
     let answers = book.lost(1, vec![0, 3], now, group(1)).expect("it waits");
     assert_eq!(together(&answers), [1, 2]);
-    // The other one hears of it at the same time; it has its answer.
+    // The other member hears of the loss at the same time, but has its answer already.
     assert_eq!(book.lost(2, vec![0, 3], now, group(2)), None);
     assert_eq!((book.waiting(), book.next_due()), (0, None));
-    // Nobody is lost to those that meet for the first time.
+    // Members that meet for the first time cannot report losses.
     assert!(
         book.join(KEY, 5, asks(5, 4, Some(0)), None, now, group(3))
             .is_empty()
@@ -288,7 +288,7 @@ fn whoever_comes_anew_has_its_old_place() {
     );
     let answers = book.join(KEY, 11, left(11, 1, &[0, 3]), None, now, group(1));
     assert_eq!(together(&answers), [11, 2]);
-    // The connection of before closes.
+    // The previous connection closes.
     book.gone(1);
     assert_eq!((book.waiting(), book.next_due()), (0, None));
 }

@@ -23,7 +23,7 @@ fn server(relays: u32) -> Server {
     Server::start("127.0.0.1:0", vec![secret(1), secret(2)], limits).expect("a rendezvous")
 }
 
-/// Somebody with a secret, who asks what it likes.
+/// Peer with a secret that asks what a test likes.
 struct Guest {
     stream: TcpStream,
     cipher: Cipher,
@@ -66,7 +66,7 @@ impl Guest {
         self.stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         match self.stream.read(&mut [0; 8]) {
             Ok(got) => got == 0,
-            // What it had sent was not read.
+            // The rendezvous has not read what the peer had sent.
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
         }
     }
@@ -84,7 +84,7 @@ fn join(address: SocketAddr) -> Question {
     })
 }
 
-/// Of what is left of three, waiting for the others; behind a NAT or not.
+/// Makes a member of the rest of three that waits for the others; behind a NAT or not.
 fn rest(server: &Server, rank: u32, is_hidden: bool) -> Guest {
     let guest = Guest::of(server, secret(1));
     let seen = guest.stream.local_addr().expect("an address");
@@ -113,12 +113,13 @@ fn between(from: u32, to: u32) -> Question {
     })
 }
 
-/// An address of whoever is behind a NAT.
+/// Address of a member behind a NAT.
 fn elsewhere() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 2], 4000))
 }
 
-/// What is known of a member in the end that says that it listens elsewhere; shows itself with `show`.
+/// Joins a member that says that it listens elsewhere, and shows itself with `show`; returns the place that others
+/// learn.
 fn place(show: impl FnOnce(&Guest, SocketAddr, GroupId)) -> (SocketAddr, Place) {
     let server = server(1);
     let mut guest = Guest::of(&server, secret(1)).asks(&join(elsewhere()));
@@ -177,7 +178,7 @@ fn nats_that_number_each_connection_are_told_from_those_that_do_not() {
 #[test]
 fn who_is_not_seen_at_the_second_port_is_taken_in_without() {
     let (from, place) = place(|guest, to, number| {
-        // Others say something there: another number, and another secret.
+        // Other peers say something there: with another number, and with another secret.
         let wrong = GroupId([9; 16]);
         say(
             call_from_any(to, PATIENCE).expect("a second port"),
@@ -204,7 +205,7 @@ fn losses_that_both_hear_of_at_once_part_nobody() {
                 assert!(matches!(guest.hears(), Answer::Seen { .. }));
             }
         }
-        // The second one tells when the first one's word is enough already.
+        // The second member reports when the report of the first one is enough already.
         for turn in 0..6 {
             let Guest { stream, cipher, .. } = &mut guests[turn % 2];
             ask(stream, cipher, &Question::Lost(vec![2])).expect("asked");
@@ -231,11 +232,11 @@ fn who_tells_of_losses_where_there_can_be_none_is_turned_away() {
         .asks(&between(0, 1))
         .asks(&lost(&[1]));
     let another = rest(&server, 1, false).asks(&between(0, 1));
-    // More often than there can be losses.
+    // More reports than there can be losses.
     let mut many = rest(&server, 1, false);
     let often = (0..=hotlease_wire::comm::RANKS_MAX)
         .try_for_each(|_| ask(&mut many.stream, &mut many.cipher, &lost(&[])));
-    // It may be turned away before it has said all of it.
+    // The peer may be turned away before it has sent all of them.
     assert!(often.is_err() || many.is_closed());
     for mut guest in [first, rank_3, pair, another] {
         assert!(guest.is_closed());
@@ -246,7 +247,7 @@ fn who_tells_of_losses_where_there_can_be_none_is_turned_away() {
 fn two_that_ask_for_each_other_are_relayed() {
     let server = server(8);
     let mut one = Guest::of(&server, secret(1)).asks(&between(0, 1));
-    // The same ranks of whoever has another secret.
+    // The same ranks with another secret.
     let other_secret = Guest::of(&server, secret(2)).asks(&between(1, 0));
     let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));
     assert_eq!([one.hears(), other.hears()], [Answer::Relayed, Answer::Relayed]);
@@ -263,7 +264,7 @@ fn two_that_ask_for_each_other_are_relayed() {
     until_relayed(&server, 0);
 }
 
-/// Waits until so many pairs are counted.
+/// Waits until this many pairs are counted.
 fn until_relayed(server: &Server, pairs: u32) {
     let began = Instant::now();
     while server.relayed() != pairs {
@@ -291,7 +292,7 @@ fn no_more_are_relayed_than_may() {
 fn who_asks_again_is_not_kept_twice() {
     let server = server(1);
     let mut before = Guest::of(&server, secret(1)).asks(&between(0, 1));
-    // A connection that a NAT has forgotten.
+    // For a connection that a NAT has forgotten.
     let mut again = Guest::of(&server, secret(1)).asks(&between(0, 1));
     assert!(before.is_closed());
     let mut other = Guest::of(&server, secret(1)).asks(&between(1, 0));

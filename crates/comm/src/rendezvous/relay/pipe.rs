@@ -1,4 +1,4 @@
-//! Two connections, each of which gets what comes of the other.
+//! Pipe between two connections: each gets what the other one sends.
 
 use mio::net::TcpStream;
 use socket2::{SockRef, TcpKeepalive};
@@ -6,40 +6,41 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-/// What is kept of each direction at most, bytes.
+/// Bytes that are kept for each direction, at most.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// After so many bytes it is the turn of other pairs.
+/// Bytes after which it is the turn of other pairs.
 const TURN_BYTES: usize = 256 * 1024;
-/// Members say that they are alive several times a second: after so long, and as many questions, a host is gone.
+/// Time without a byte after which the system probes a connection. Members say that they are alive several times a
+/// second: after this time, and [`QUESTIONS`] probes, a host is gone.
 const SILENCE: Duration = Duration::from_secs(15);
 const QUESTION_EVERY: Duration = Duration::from_secs(5);
 const QUESTIONS: u32 = 3;
 
-/// How a turn ended.
+/// State at the end of a turn.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::rendezvous) enum Turn {
-    /// There is nothing to do until the system says so.
+    /// There is nothing to do until the system reports an event.
     Idle,
-    /// Others should have their turn.
+    /// It is the turn of other pairs.
     More,
     /// Both sides have ended, or one of them is gone.
     Over,
 }
 
-/// What one side has sent, and the other has not got yet.
+/// Bytes that one side has sent and the other has not got yet.
 struct Flow {
     buffer: Vec<u8>,
     at: usize,
-    /// It sends no more.
+    /// The sending side sends no more.
     has_ended: bool,
-    /// And the other one has been told.
+    /// The receiving side was told that.
     is_over: bool,
 }
 
-/// See the module.
+/// Two connections, and what is on its way between them.
 pub(in crate::rendezvous) struct Pipe {
     streams: [TcpStream; 2],
-    /// By the side that sends.
+    /// Both directions, by the sending side.
     flows: [Flow; 2],
 }
 
@@ -57,7 +58,7 @@ impl Flow {
         self.at == self.buffer.len()
     }
 
-    /// Moves what there is; how much. An error if nothing more can get there.
+    /// Moves what there is; returns how many bytes. Fails if nothing more can reach the receiving side.
     fn step(&mut self, mut from: &TcpStream, mut to: &TcpStream) -> io::Result<usize> {
         if self.is_empty() && !self.has_ended {
             self.at = 0;
@@ -67,7 +68,7 @@ impl Flow {
             match got {
                 Ok(0) => self.has_ended = true,
                 Err(error) if is_not_now(&error) => {}
-                // What it had sent before is with the other side.
+                // What the side had sent before is at the other side.
                 Err(_) => self.has_ended = true,
                 Ok(_) => {}
             }
@@ -75,7 +76,7 @@ impl Flow {
         if self.is_empty() {
             if self.has_ended && !self.is_over {
                 self.is_over = true;
-                // What is on its way arrives before the end does.
+                // Bytes that are on their way arrive before the end does.
                 to.shutdown(Shutdown::Write)?;
             }
             return Ok(0);
@@ -99,13 +100,13 @@ fn is_not_now(error: &io::Error) -> bool {
 }
 
 impl Pipe {
-    /// Between two members; what is to be sent to each of them first.
+    /// Makes a pipe between two members; each side comes with the bytes that are to be sent to it first.
     pub(in crate::rendezvous) fn new(sides: [(TcpStream, Vec<u8>); 2]) -> Self {
         let [(one, to_one), (other, to_other)] = sides;
         let keepalive = TcpKeepalive::new().with_time(SILENCE);
         let keepalive = keepalive.with_interval(QUESTION_EVERY).with_retries(QUESTIONS);
         for stream in [&one, &other] {
-            // Without it, two hosts that vanish together would keep their place.
+            // Without keepalive, two hosts that vanish together would occupy their place for ever.
             if let Err(error) = SockRef::from(stream).set_tcp_keepalive(&keepalive) {
                 tracing::debug!(%error, "a relayed connection is not looked after");
             }
@@ -146,7 +147,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A pipe, and what is at its two ends.
+    /// Makes a pipe, and returns its two far ends.
     fn pipe(first: [&[u8]; 2]) -> (Pipe, [std::net::TcpStream; 2]) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -161,7 +162,7 @@ mod tests {
         (Pipe::new(sides), [far_one, far_other])
     }
 
-    /// Gives it turns until something holds.
+    /// Gives the pipe turns until a condition holds.
     fn until(pipe: &mut Pipe, mut holds: impl FnMut(&Turn) -> bool) {
         let began = std::time::Instant::now();
         while !holds(&pipe.turn()) {
@@ -201,7 +202,7 @@ mod tests {
     fn who_does_not_read_costs_a_buffer_and_the_other_waits() {
         let (mut pipe, [one, other]) = pipe([b"", b""]);
         one.set_nonblocking(true).expect("a socket");
-        // Until neither the pipe nor the system takes any more.
+        // Sends until neither the pipe nor the system takes any more.
         let mut sent = 0;
         let mut still = 0;
         while still < 20 {
