@@ -1,11 +1,11 @@
-//! What one member does with frames: a pure state machine, without links, clocks or threads.
+//! Protocol of one member: what it does with frames. A pure state machine, without links, clocks or threads.
 //!
-//! Calls and frames go in, [`Action`]s come out; what is moved is memory that both name ([`Piece`]). Sends and receives end
+//! Calls and frames go in, [`Action`]s come out; both name the memory that is moved ([`Piece`]). Sends and receives end
 //! by [`Protocol::complete`], which tells a request, or the collective that they are a step of.
 //!
-//! A message is sent at once if it is not too long for that and there is credit for it. Else a small one waits for credit, in order, and a
-//! larger one for the receiver's grant ([`hotlease_wire::comm::frame`]). What a receiver keeps of messages that nobody has
-//! asked for is bounded: each costs credit, which comes back when it is taken.
+//! A message is sent at once if it is short enough and there is credit for it. Otherwise a small one waits for credit,
+//! in order, and a larger one for the receiver's grant ([`hotlease_wire::comm::frame`]). The receiver keeps a bounded
+//! amount of messages that no receive has asked for: each costs credit, which comes back when the message is taken.
 
 mod collectives;
 mod contexts;
@@ -39,136 +39,136 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stored::Stored;
 
-/// Operations that may be pending at a time, of each kind.
+/// Operations of each kind that may be pending at a time.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
 
-/// How a message was received.
+/// Description of a received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status {
-    /// Who sent it.
+    /// Rank of the sender.
     pub source: Rank,
-    /// The sender's.
+    /// Tag that the sender gave it.
     pub tag: u32,
-    /// Its length.
+    /// Length, bytes.
     pub bytes: u64,
 }
 
-/// Whom the end of an operation is told.
+/// Operation that is told when a transfer ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     Request(Key),
     Collective(Key),
 }
 
-/// What is to be done outside.
+/// Order of the protocol to its engine.
 #[derive(Debug)]
 pub(crate) enum Action {
-    /// To send a frame without a body.
+    /// Sends a frame without a body.
     Frame { to: Rank, frame: Frame },
-    /// To send a frame and, copied now, its body.
+    /// Sends a frame and a body, which is copied now.
     Eager { to: Rank, frame: Frame, body: Piece },
-    /// To send a frame and its body, and to say so when the body is gone.
+    /// Sends a frame and a body, and reports when the body is gone.
     Data {
         to: Rank,
         frame: Frame,
         body: Piece,
         send: Key,
     },
-    /// Of members that talk through a store.
+    /// Orders the link through a store.
     Store(Order),
-    /// To close the connection with a member that has failed.
+    /// Closes the connection with a member that has failed.
     Close { rank: Rank },
 }
 
-/// How far a request is.
+/// State of a request.
 enum Request {
     Pending(During),
-    /// Nobody will ask for its result.
+    /// No caller will ask for the result.
     Forgotten,
     Done(Result<Status, Error>),
 }
 
-/// What may be set.
+/// Bounds that a user may set.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bounds {
-    /// The longest message that waits for credit to be sent with its frame.
+    /// Longest message that waits for credit to be sent with its frame, bytes.
     pub(crate) small_bytes: u64,
-    /// The longest message that is sent with its frame, if there is credit for it.
+    /// Longest message that is sent with its frame, if there is credit for it, bytes.
     pub(crate) eager_bytes: u64,
-    /// For large messages that come before anybody asks for them, while this member waits in a send.
+    /// Memory for large messages that come before any receive asks for them, while this member waits in a send, bytes.
     pub(crate) early_bytes: u64,
 }
 
-/// What is known of a member.
+/// State of another member.
 struct Peer {
-    /// Why it is no more.
+    /// Reason why the member is lost.
     lost: Option<Loss>,
-    /// It has finished.
+    /// The member has finished.
     has_left: bool,
-    /// It has read everything that came before this member's goodbye.
+    /// The member has read everything that came before this member's goodbye.
     has_read_all: bool,
-    /// What may still be sent to it, by class.
+    /// Credit for what is sent to the member, by class.
     spend: [Spender; 2],
-    /// What it may still send.
+    /// Credit that the member may still spend, by class.
     lend: [Lender; 2],
-    /// What waits for credit.
+    /// Messages that wait for credit, by class.
     waiting: [VecDeque<Waiting>; 2],
-    /// Where the body of its last frame goes.
+    /// Landing of the body of the member's last frame.
     landing: Option<Key>,
 }
 
-/// Of one communicator.
+/// State of one communicator.
 struct Context {
     /// None until this member has opened it.
     members: Option<Arc<[Rank]>>,
-    /// Of each class.
+    /// Matching of messages and receives, by class.
     matching: [Matching<Posted, Kept>; 2],
-    /// The next collective.
+    /// Number of the next collective.
     number: u32,
-    /// Who had an error in a collective, and in which: it and those after it have ended.
+    /// Member that had an error in a collective, and the number of that: it and all later ones have ended.
     broken: Option<(Rank, u32)>,
-    /// This member's.
+    /// State of this member in the communicator.
     stay: Stay,
-    /// Others that have left it.
+    /// Other members that have left it.
     left: Vec<Rank>,
 }
 
-/// See the module.
+/// Protocol of one member.
 pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
     peers: Vec<Peer>,
-    /// Few: found faster than by a hash.
+    /// Few: a tree finds them faster than a hash.
     contexts: BTreeMap<u64, Context>,
-    /// Places kept for contexts.
+    /// Number of places that are reserved for contexts.
     reserved: usize,
-    /// Contexts that this member has left, until all have.
+    /// Contexts that this member has left, until all members have.
     leaving: Vec<u64>,
-    /// Something has happened that those may have waited for.
+    /// Something has happened that those contexts may have waited for.
     is_leaving_due: bool,
-    /// Members that have left contexts, in all.
+    /// Number of members that have left contexts, in all.
     leaves: usize,
     requests: Slots<Request>,
     sends: Slots<Sending>,
     landings: Slots<Landing>,
     collectives: Slots<Running>,
-    /// Collectives whose round's transfers are done.
+    /// Collectives in which the transfers of the round are done.
     ready: VecDeque<Key>,
     jobs: VecDeque<Job>,
     /// Scratch memory of collectives that have ended.
     spare: Vec<Memory>,
     actions: VecDeque<Action>,
-    /// Of [`Bounds::early_bytes`].
+    /// Memory of [`Bounds::early_bytes`] that is in use.
     early_bytes: u64,
     /// This member has said goodbye.
     has_finished: bool,
-    /// Who holds that this member has failed, and why.
+    /// Member that holds this one to have failed, and why.
     outcast: Option<(Rank, Loss)>,
-    /// Of members that talk through a store.
+    /// State of messages through a store; none without one.
     stored: Option<Stored>,
-    /// Why that store cannot be used any more.
+    /// Reason why the store cannot be used any more.
     severed: Option<Arc<str>>,
-    /// Rises with everything that somebody may wait for.
+    /// Rises with everything that a thread may wait for.
     news: u64,
 }
 
@@ -213,7 +213,7 @@ impl Protocol {
         self.actions.pop_front()
     }
 
-    /// Work of collectives that takes time: to be done by whoever drives, without the lock.
+    /// Takes local work of collectives that takes time: the driving thread does it, without the lock.
     pub(crate) fn next_job(&mut self) -> Option<Job> {
         self.jobs.pop_front()
     }
@@ -223,12 +223,12 @@ impl Protocol {
         !self.jobs.is_empty()
     }
 
-    /// Rises with everything that somebody may wait for: ends of requests, messages to probe for, work to do.
+    /// Number that rises with everything a thread may wait for: ends of requests, messages to probe for, work to do.
     pub(crate) fn news(&self) -> u64 {
         self.news
     }
 
-    /// A new request, pending until [`Protocol::result`] gives its result.
+    /// Makes a request, which is pending until [`Protocol::result`] returns its result.
     pub(crate) fn request(&mut self, during: During) -> Result<Key, Error> {
         if self.requests.len() >= PENDING_MAX {
             return Err(Error::TooManyRequests { pending: PENDING_MAX });
@@ -236,7 +236,7 @@ impl Protocol {
         Ok(self.requests.insert(Request::Pending(during)))
     }
 
-    /// The result of a request that has ended, which is forgotten with it.
+    /// Takes the result of a request that has ended, and forgets the request.
     pub(crate) fn result(&mut self, key: Key) -> Option<Result<Status, Error>> {
         match self.requests.get(key)? {
             Request::Pending(_) | Request::Forgotten => None,
@@ -247,13 +247,13 @@ impl Protocol {
         }
     }
 
-    /// Whether a request has ended, or was before.
+    /// Whether a request has ended or was forgotten.
     pub(crate) fn has_ended(&self, key: Key) -> bool {
         !matches!(self.requests.get(key), Some(Request::Pending(_)))
     }
 
-    /// Ends a request whose memory is taken back, as far as it can be ended: a receive that nothing has come for, a send that has
-    /// not begun. Whether it was.
+    /// Ends a request whose memory is taken back, if it can be ended: a receive for which nothing has come, or a send
+    /// that has not begun. Returns whether it ended.
     pub(crate) fn cancel(&mut self, key: Key) -> bool {
         let Some(Request::Pending(during)) = self.requests.get(key) else {
             return false;
@@ -267,7 +267,7 @@ impl Protocol {
         withdrawn
     }
 
-    /// Nobody will ask for this result: as far as it cannot be cancelled, it goes on by itself.
+    /// Drops a request whose result no caller will ask for: if it cannot be cancelled, it goes on by itself.
     pub(crate) fn forget(&mut self, key: Key) {
         if self.result(key).is_some() {
             return;
@@ -279,7 +279,7 @@ impl Protocol {
         }
     }
 
-    /// An operation has ended.
+    /// Ends an operation.
     fn complete(&mut self, owner: Owner, result: Result<Status, Error>) {
         match owner {
             Owner::Request(key) => {
@@ -307,7 +307,7 @@ impl Protocol {
         &mut self.peers[rank as usize]
     }
 
-    /// Takes posted receives out, of all communicators; how many.
+    /// Takes posted receives out of all communicators; returns how many.
     fn withdraw(&mut self, is_meant: impl Fn(&Posted) -> bool) -> usize {
         let matchings = self
             .contexts

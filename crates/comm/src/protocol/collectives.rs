@@ -1,9 +1,10 @@
-//! Runs schedules: the transfers of a round all at once, then its local work, then the next round.
+//! Collectives: runs schedules. The transfers of a round go all at once, then its local work, then the next round.
 //!
-//! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and may call a
-//! user's operator: it becomes a [`Job`], which whoever drives does without the lock.
+//! Messages of a collective carry its number, so ranks may be several collectives apart. Local work may take long, and
+//! may call a user's operator: it becomes a [`Job`], which the driving thread does without the lock.
 //!
-//! In checked mode each begins with an exchange of what members are about to call, which is a schedule as well.
+//! In checked mode each collective begins with an exchange of what members are about to call, which is a schedule as
+//! well.
 
 mod failing;
 
@@ -22,30 +23,30 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a collective is begun with.
+/// Parameters of a collective.
 pub(crate) struct Start {
     pub(crate) schedule: Arc<Schedule>,
-    /// Bytes of an element.
+    /// Size of an element, bytes.
     pub(crate) element: usize,
     pub(crate) input: Memory,
     pub(crate) output: Memory,
-    /// Of a collective that reduces.
+    /// Reduction, in a collective that reduces.
     pub(crate) reduction: Option<Reduction>,
     /// The schedule was built here, for these buffers, and breaks no rule.
     pub(crate) is_built: bool,
-    /// What goes first.
+    /// Exchange that goes first, in checked mode.
     pub(crate) check: Option<Check>,
 }
 
-/// An exchange of what members are about to call.
+/// Exchange of what members are about to call.
 pub(crate) struct Check {
-    /// An allgather of cards.
+    /// Allgather of cards.
     pub(crate) schedule: Arc<Schedule>,
-    /// This member's.
+    /// Card of this member.
     pub(crate) card: Card,
 }
 
-/// A schedule and what it works on.
+/// Schedule, and the memory that it works on.
 #[derive(Clone)]
 struct Work {
     schedule: Arc<Schedule>,
@@ -66,22 +67,22 @@ impl Work {
     }
 }
 
-/// A collective that goes on.
+/// Collective that is under way.
 pub(super) struct Running {
     pub(super) context: u64,
     pub(super) number: u32,
     pub(super) members: Arc<[Rank]>,
     request: Key,
     work: Work,
-    /// What follows, where the work is an exchange of cards.
+    /// Work that follows, where the current work is an exchange of cards.
     then: Option<Work>,
     round: usize,
-    /// Transfers of this round that have not ended.
+    /// Number of transfers of this round that have not ended.
     pub(super) outstanding: usize,
-    /// Whoever drives does the local work of this round.
+    /// The driving thread does the local work of this round.
     is_at_work: bool,
     error: Option<Error>,
-    /// Through a store: messages to (true) and of each member so far.
+    /// Through a store: number of messages to (true) and from each member so far.
     pub(super) counts: HashMap<(bool, Rank), u32>,
 }
 
@@ -102,17 +103,18 @@ impl Running {
         self.work.piece(span)
     }
 
-    /// It exchanges what members are about to call.
+    /// Whether the collective exchanges what members are about to call.
     pub(super) fn is_checking(&self) -> bool {
         self.then.is_some()
     }
 }
 
-/// Scratch memory that is kept for the next collective or the next message that nobody waits for: so many pieces, each of so many bytes at most.
+/// Pieces of scratch memory that are kept for the next collective, or the next message that no receive waits for; each
+/// has [`SPARE_BYTES_MAX`] bytes at most.
 const SPARE_MAX: usize = 4;
 const SPARE_BYTES_MAX: usize = 1 << 20;
 
-/// The local work of one round.
+/// Local work of one round.
 pub(crate) struct Job {
     collective: Key,
     work: Work,
@@ -120,7 +122,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Does it; which collective it was, and what an operator said that panicked.
+    /// Does the work. Returns its collective and, if an operator panicked, the message of the panic.
     pub(crate) fn run(self) -> (Key, Result<(), String>) {
         let Work {
             schedule,
@@ -159,7 +161,7 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl Protocol {
-    /// Begins the next collective of a communicator; every member counts it, also if it fails here.
+    /// Begins the next collective of a communicator; every member counts it, even if it fails here.
     pub(crate) fn collective(&mut self, context: u64, start: Start) -> Result<Key, Error> {
         let of_context = self.context(context);
         let number = of_context.number;
@@ -223,7 +225,7 @@ impl Protocol {
         Ok(request)
     }
 
-    /// Memory of any content, of so many bytes at least.
+    /// Memory with any content, of at least this size.
     pub(super) fn scratch(&mut self, bytes: usize) -> Memory {
         let place = self.spare.iter().position(|memory| memory.len() >= bytes);
         match place {
@@ -232,7 +234,7 @@ impl Protocol {
         }
     }
 
-    /// Keeps it for the next one, unless it is still used or too much.
+    /// Keeps memory for the next use, unless it is still in use or too large.
     pub(super) fn spare(&mut self, memory: Memory) {
         if memory.len() == 0 || memory.len() > SPARE_BYTES_MAX || !memory.is_free() {
             return;
@@ -243,7 +245,7 @@ impl Protocol {
         self.spare.push(memory);
     }
 
-    /// What is wrong with a collective, before anything was sent.
+    /// Checks a collective before anything is sent; returns what is wrong with it.
     fn wrong(&self, start: &Start, members: &[Rank], during: During) -> Option<Error> {
         if start.is_built {
             return None;
@@ -288,7 +290,7 @@ impl Protocol {
         let Some(round) = schedule.rounds.get(running.round) else {
             return self.end(key);
         };
-        // One more until all have begun, so that none ends the round before.
+        // One more until all transfers have begun, so that none of them ends the round early.
         running.outstanding = 1;
         let transfers = &round.transfers;
         let is_receive = |step: &&Step| matches!(step, Step::Receive { .. } | Step::Fetch { .. });
@@ -330,7 +332,7 @@ impl Protocol {
         self.one_less(key);
     }
 
-    /// A transfer of a collective has ended.
+    /// Notes the end of a transfer of a collective.
     pub(super) fn transferred(&mut self, key: Key, result: Result<Status, Error>) {
         if let Err(error) = result {
             self.fail_collective(key, error);
@@ -377,7 +379,7 @@ impl Protocol {
         self.go_on_leaving();
     }
 
-    /// Local work is done.
+    /// Goes on with a collective whose local work is done.
     pub(crate) fn worked(&mut self, (key, result): (Key, Result<(), String>)) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
@@ -389,7 +391,7 @@ impl Protocol {
         match result {
             _ if has_failed => self.end(key),
             Ok(()) => self.next_round(key),
-            // It puts it among those that are ready.
+            // The failure puts the collective among those that are ready.
             Err(message) => self.fail_collective(key, Error::OperatorPanicked { during, message }),
         }
     }
@@ -432,13 +434,13 @@ impl Protocol {
         }
     }
 
-    /// What a collective is called in errors.
+    /// Description of a collective for errors.
     pub(super) fn during_collective(&self, key: Key) -> During {
         let number = self.collectives.get(key).map_or(0, |running| running.number);
         During::Collective { number }
     }
 
-    /// What a request is called in errors.
+    /// Description of a request for errors.
     pub(super) fn during(&self, key: Key) -> During {
         match self.requests.get(key) {
             Some(Request::Pending(during)) => *during,

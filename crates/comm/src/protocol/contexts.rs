@@ -1,8 +1,8 @@
-//! Communicators that begin and end on the same connections.
+//! Contexts: communicators that begin and end on one set of connections.
 //!
-//! A communicator ends at each member by itself: the member says so to the others ([`Frame::Leave`]), behind everything
-//! that it has sent there, and takes nothing more. Whoever still sends to it or waits for it is told. When all members have
-//! left, no frame of the communicator can be on its way, and it is forgotten.
+//! Each member leaves a communicator on its own: it says so to the others ([`Frame::Leave`]), behind everything that it
+//! has sent there, and takes nothing more. Operations of other members that still send to it or wait for it end with an
+//! error. When all members have left, no frame of the communicator can be on its way, and it is forgotten.
 
 use super::{Action, Context, Kept, Owner, Protocol};
 use crate::error::{During, Error};
@@ -12,21 +12,21 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Address, Class, Frame};
 use std::sync::Arc;
 
-/// Communicators on one set of connections, with those that others have opened and this member has not yet, and those that this member
-/// has left and others not yet.
+/// Communicators on one set of connections. Those that other members have opened before this one count, and those that
+/// this member has left before others.
 pub(crate) const CONTEXTS_MAX: usize = 4096;
 
-/// How far a member is with leaving a communicator.
+/// State of this member in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stay {
     Here,
-    /// It takes no messages; what it has begun goes on.
+    /// The member takes no messages; what it has begun goes on.
     Leaving,
-    /// The others have been told.
+    /// The other members have been told.
     Gone,
 }
 
-/// Whether a collective is before another one of its communicator. Numbers wrap around.
+/// Whether a collective comes before another one of its communicator. Numbers wrap around.
 pub(super) fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other).cast_signed() < 0
 }
@@ -43,7 +43,7 @@ impl Context {
         }
     }
 
-    /// The first one that had an error is what ends the others.
+    /// Notes an error in a collective; the first collective with an error ends all later ones.
     pub(super) fn break_from(&mut self, rank: Rank, number: u32) {
         if self.broken.is_none_or(|(_, first)| is_before(number, first)) {
             self.broken = Some((rank, number));
@@ -52,25 +52,25 @@ impl Context {
 }
 
 impl Protocol {
-    /// Keeps a place for a communicator that this member may open; false if there is none.
+    /// Reserves a place for a communicator that this member may open; false if there is none.
     pub(crate) fn reserve(&mut self) -> bool {
         let has_room = self.contexts.len() + self.reserved < CONTEXTS_MAX;
         self.reserved += usize::from(has_room);
         has_room
     }
 
-    /// Whether no frame may begin one more: who may have opened one has kept a place for it.
+    /// Whether a frame must not begin another communicator: a place is reserved for each that a member may have opened.
     pub(super) fn is_full(&self) -> bool {
         self.contexts.len() >= CONTEXTS_MAX
     }
 
-    /// Gives a place back.
+    /// Gives a reserved place back.
     pub(crate) fn release(&mut self) {
         self.reserved -= 1;
     }
 
-    /// Begins a communicator of these members, of whom this is one. Others may have sent something there already. False if there is one
-    /// of this number.
+    /// Begins a communicator of these members, of whom this is one. Other members may have sent something there
+    /// already. False if it was opened before.
     pub(crate) fn open(&mut self, context: u64, members: Arc<[Rank]>) -> bool {
         let of_context = self.context(context);
         let is_new = of_context.members.is_none();
@@ -80,7 +80,8 @@ impl Protocol {
         is_new
     }
 
-    /// This member takes no part in a communicator any more. `gives_up`: in the middle of something, so that nobody waits for it.
+    /// Ends this member's part in a communicator. `gives_up`: in the middle of something, so that no member waits for
+    /// it.
     pub(crate) fn leave(&mut self, context: u64, gives_up: bool) {
         if self.has_finished {
             return;
@@ -107,7 +108,8 @@ impl Protocol {
         self.is_leaving_due = true;
     }
 
-    /// A member had an error in a collective: those of its communicator end, from that on. Whoever had it has done its part of those before.
+    /// Ends the collectives of a communicator from this number on, because a member had an error in that one. The
+    /// member has done its part of earlier ones.
     pub(super) fn end_broken(&mut self, context: u64, rank: Rank, number: u32) {
         self.context(context).break_from(rank, number);
         for collective in self
@@ -119,7 +121,7 @@ impl Protocol {
         }
     }
 
-    /// The first collective of a communicator that has not ended here.
+    /// Number of the first collective of a communicator that has not ended here.
     pub(super) fn first_running(&mut self, context: u64) -> u32 {
         let mut first = self.context(context).number;
         for key in self.collectives.keys(|running| running.context() == context) {
@@ -132,7 +134,8 @@ impl Protocol {
         first
     }
 
-    /// Tells others of communicators that this member has left and has nothing more to send in, and forgets those that all have left.
+    /// Tells others of communicators that this member has left and has nothing more to send in. Forgets those that all
+    /// have left.
     pub(super) fn go_on_leaving(&mut self) {
         if !std::mem::take(&mut self.is_leaving_due) {
             return;
@@ -161,7 +164,7 @@ impl Protocol {
         self.tell_members(context, Frame::Leave { context });
     }
 
-    /// Whether all have left it.
+    /// Forgets a communicator if all members have left it; returns whether it is forgotten.
     fn forget_context(&mut self, context: u64) -> bool {
         let Some(of_context) = self.contexts.get(&context) else {
             return true;
@@ -190,7 +193,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a message is for a communicator that this member has not left.
+    /// Whether this member still takes messages to this address, because it has not left the communicator.
     pub(super) fn takes(&self, to: &Address) -> bool {
         let stay = self.contexts.get(&to.context).map(|of_context| of_context.stay);
         match stay {
@@ -200,7 +203,7 @@ impl Protocol {
         }
     }
 
-    /// A member has left a communicator: nothing more comes of it there, and it takes nothing.
+    /// Notes that a member has left a communicator: it sends nothing more there, and takes nothing.
     pub(super) fn left(&mut self, from: Rank, context: u64) -> Result<(), Loss> {
         let is_new = !self.contexts.contains_key(&context);
         if is_new && self.is_full() {
@@ -217,7 +220,8 @@ impl Protocol {
         Ok(())
     }
 
-    /// Ends what cannot end otherwise, because a member has left a communicator. What it sent before stays to be received.
+    /// Ends operations that cannot end otherwise, because a member has left a communicator. What the member sent before
+    /// can still be received.
     pub(super) fn end_in(&mut self, context: u64, from: Rank) {
         let mut ended: Vec<(Owner, Option<During>)> = Vec::new();
         for waiting in &mut self.peers[from as usize].waiting {
@@ -230,7 +234,7 @@ impl Protocol {
             );
             waiting.retain(|waiting| !is_meant(waiting));
         }
-        // What was granted still goes, and so does what a store is getting.
+        // Messages that were granted still go, and so do those that a store is getting.
         let is_stored = self.is_stored();
         let announced = self.sends.keys(|sending| {
             !is_stored && sending.to == from && sending.context == context && sending.is_announced()
@@ -261,7 +265,7 @@ impl Protocol {
         }
     }
 
-    /// Forgets messages that nobody will ask for; their senders may send as much again.
+    /// Forgets messages that no receive will ask for; their senders may send as much again.
     fn drop_kept(&mut self, context: u64, class: Class) {
         for (source, kept) in self.matching(class, context).drain() {
             match kept {

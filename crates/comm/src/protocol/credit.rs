@@ -1,12 +1,12 @@
-//! How much a member keeps of messages that nobody has asked for yet: as much as it has lent to the sender.
+//! Credit: bounds what a member keeps of messages that no receive has asked for yet to what it has lent to the sender.
 
 use hotlease_wire::comm::frame::{ENTRY_COST, credit_of};
 
-/// The sender's side.
+/// Credit of a sender.
 #[derive(Debug)]
 pub(super) struct Spender {
     left: u64,
-    /// What messages that need not travel with their frames leave for those that do.
+    /// Credit that messages which can also be announced leave to the others.
     reserve: u64,
 }
 
@@ -18,12 +18,12 @@ impl Spender {
         }
     }
 
-    /// Spends it, if there is enough.
+    /// Spends the cost of a message, if there is enough.
     pub(super) fn spend(&mut self, bytes: u64) -> bool {
         self.spend_above(0, bytes)
     }
 
-    /// The same for a message that can also be announced.
+    /// Spends the cost of a message that can also be announced, if there is enough.
     pub(super) fn spend_large(&mut self, bytes: u64) -> bool {
         self.spend_above(self.reserve, bytes)
     }
@@ -47,13 +47,13 @@ impl Spender {
     }
 }
 
-/// The receiver's side.
+/// Credit that a receiver has lent to a sender.
 #[derive(Debug)]
 pub(super) struct Lender {
     limit: u64,
-    /// Spent by the sender, and not given back.
+    /// Credit that the sender has spent, and that was not given back.
     spent: u64,
-    /// Of that, what belongs to messages that were taken.
+    /// Part of that which belongs to messages that were taken.
     owed: u64,
 }
 
@@ -71,13 +71,14 @@ impl Lender {
         self.owed
     }
 
-    /// A message has come; false if the sender had no credit for it.
+    /// Counts a message that has come; false if the sender had no credit for it.
     pub(super) fn came(&mut self, bytes: u64) -> bool {
         self.spent += cost(bytes);
         self.spent <= self.limit
     }
 
-    /// A message was taken. What to give back now: not each time, but before the sender has spent half.
+    /// Counts a message that was taken. Returns what to give back now: not each time, but before the sender has spent
+    /// half.
     pub(super) fn taken(&mut self, bytes: u64) -> Option<u64> {
         self.owed += cost(bytes);
         let amount = self.owed;

@@ -1,8 +1,9 @@
-//! Members that fail, and members that finish.
+//! Failures of members, and members that finish.
 //!
-//! A failure is found by a link, and told to all other members, so that everybody hears of it, with the same cause, also
-//! those that could still reach the one in question. It ends what involves that member: sends to it, receives from it or
-//! from any rank, and every collective of a communicator that it belongs to. What had come of it before stays to be received.
+//! A link finds a failure, and this member tells it to all others. So all members learn of it, with its cause, even
+//! those that could still reach the failed member. It ends all operations that involve that member: sends to it,
+//! receives from it or from any rank, and every collective of a communicator that it belongs to. What had come from it
+//! before can still be received.
 
 use super::{Action, Owner, Peer, Protocol, Stay};
 use crate::error::{During, Error};
@@ -18,7 +19,7 @@ impl Peer {
 }
 
 impl Protocol {
-    /// Why nothing can be done with a member, if that is so.
+    /// Reason why nothing can be done with a member, if there is one.
     pub(crate) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
         if let Some(why) = &self.severed {
             let why = why.to_string();
@@ -43,10 +44,10 @@ impl Protocol {
         }
     }
 
-    /// The same in one communicator, which a member may have left.
+    /// Reason why nothing can be done with a member in a communicator, which the member may have left.
     pub(super) fn gone_in(&self, context: u64, rank: Rank, during: During) -> Option<Error> {
         let gone = self.gone(rank, during);
-        // Most of the time nobody has left any.
+        // Most of the time no member has left any communicator.
         if gone.is_some() || self.leaves == 0 {
             return gone;
         }
@@ -64,7 +65,7 @@ impl Protocol {
         self.peers[rank as usize].has_left || of_context.is_some_and(|context| context.left.contains(&rank))
     }
 
-    /// Why nothing can come that a receive takes, if that is so.
+    /// Reason why no message can come for this receive, if there is one.
     pub(crate) fn hopeless(&self, context: u64, pattern: Pattern, during: During) -> Option<Error> {
         if let Some(source) = pattern.source {
             let may_come = self.may_still_come(context, source);
@@ -99,9 +100,9 @@ impl Protocol {
         members.map_or(&[], |members| members)
     }
 
-    /// A link has lost a member, for this reason.
+    /// Handles the loss of a member, which a link has found.
     pub(crate) fn lost(&mut self, rank: Rank, loss: Loss) {
-        // Whoever has said goodbye may go.
+        // A member that has said goodbye may close its connection.
         if self.peers[rank as usize].has_left {
             self.peer(rank).has_read_all = true;
             return;
@@ -119,14 +120,15 @@ impl Protocol {
             return;
         }
         self.peer(rank).lost = Some(loss);
-        // Also to whoever only waits for others to part.
+        // Also for a thread that only waits for others to part.
         self.news += 1;
         self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {
             self.tell_all(Frame::Lost { rank, loss });
         }
         if is_news {
-            // It may be well, and only out of reach or stopped for a while: then it learns why nobody talks with it.
+            // The member may be alive, and only out of reach or stopped for a while: it learns why no member talks to
+            // it.
             let frame = Frame::Lost { rank, loss };
             self.actions.push_back(Action::Frame { to: rank, frame });
         }
@@ -141,11 +143,11 @@ impl Protocol {
         }
     }
 
-    /// Ends every send to a member that is gone and every receive that can take only what it sends.
+    /// Ends every send to a member that is gone, and every receive that can match only its messages.
     pub(super) fn end_with(&mut self, rank: Rank) {
         for waiting in std::mem::take(&mut self.peer(rank).waiting) {
             for waiting in waiting {
-                // What it is called is known to its request.
+                // The request has the description of the operation.
                 self.complete_gone(waiting.owner, rank, None);
             }
         }
@@ -194,7 +196,7 @@ impl Protocol {
         }
     }
 
-    /// What an operation is called.
+    /// Description of an operation for errors.
     pub(super) fn during_of(&self, owner: Owner) -> During {
         match owner {
             Owner::Request(key) => self.during(key),
@@ -213,7 +215,7 @@ impl Protocol {
         self.actions.extend(frames);
     }
 
-    /// What a member says of itself, of others, and of communicators.
+    /// Handles what a member says of itself, of others, and of communicators.
     pub(super) fn word(&mut self, from: Rank, frame: Frame) -> Result<(), Loss> {
         match frame {
             Frame::Goodbye if self.peers[from as usize].is_here() => {
@@ -231,7 +233,7 @@ impl Protocol {
             Frame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
             Frame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
             Frame::Leave { context } => return self.left(from, context),
-            // Whoever opens one has kept a place for it.
+            // A member that opens a communicator has reserved a place for it.
             Frame::Broken { context, .. } if !self.contexts.contains_key(&context) && self.is_full() => {
                 return Err(Loss::Protocol);
             }
@@ -245,7 +247,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// Others hold that this member has failed: nobody will talk with it any more.
+    /// Notes that other members hold this one to have failed: none of them will talk to it any more.
     fn cast_out(&mut self, by: Rank, loss: Loss) {
         if self.outcast.is_some() || self.has_finished {
             return;
@@ -259,7 +261,8 @@ impl Protocol {
         }
     }
 
-    /// Whoever goes says first what it knows: others that have not heard of it yet would take its going for the cause.
+    /// Tells all others which failures this member knows of. A member that goes does so first: others that have not
+    /// heard of them would take its going for the cause.
     fn tell_causes(&mut self) {
         let lost = self.peers.iter().enumerate();
         let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));
@@ -278,7 +281,7 @@ impl Protocol {
         }
     }
 
-    /// This member gives up: whoever hears of it learns that, and not only that a connection was closed.
+    /// Gives up: the others learn that, and not only that a connection was closed.
     pub(crate) fn give_up(&mut self) {
         self.tell_causes();
         let frame = Frame::Lost {
@@ -289,7 +292,7 @@ impl Protocol {
         self.has_finished = true;
     }
 
-    /// This member has nothing to send any more, and takes nothing.
+    /// Finishes: this member has nothing more to send, and takes nothing.
     pub(crate) fn finish(&mut self) {
         if self.has_finished {
             return;
@@ -309,12 +312,12 @@ impl Protocol {
         }
     }
 
-    /// Whether everybody has read what this member sent before it finished, or is gone.
+    /// Whether every other member has read what this one sent before it finished, or is gone.
     pub(crate) fn has_parted(&self) -> bool {
         self.not_parted().is_none()
     }
 
-    /// Somebody of whom that is not so.
+    /// A member that has not read it yet, and is not gone.
     pub(crate) fn not_parted(&self) -> Option<Rank> {
         let others = self.peers.iter().enumerate();
         let mut others = others.filter(|(rank, _)| *rank != self.me as usize);

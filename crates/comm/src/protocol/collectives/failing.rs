@@ -1,4 +1,4 @@
-//! Collectives that end with an error, here or at all members.
+//! Failures of collectives, here or at all members.
 
 use crate::error::Error;
 use crate::protocol::{Action, Owner, Protocol};
@@ -7,7 +7,8 @@ use hotlease_wire::comm::frame::Frame;
 use std::sync::Arc;
 
 impl Protocol {
-    /// Ends a collective with an error: at once, but for pieces of messages that are being sent, whose memory must stay.
+    /// Ends a collective with an error: at once, except for pieces of messages that are being sent, whose memory must
+    /// stay.
     pub(in crate::protocol) fn fail_collective(&mut self, key: Key, error: Error) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
@@ -17,7 +18,7 @@ impl Protocol {
         }
         let (context, number) = (running.context, running.number);
         let is_idle = running.outstanding == 0 && !running.is_at_work;
-        // Others cannot know of these.
+        // Other members cannot know of these errors.
         let is_own = matches!(
             error,
             Error::Mismatch { .. }
