@@ -1,10 +1,11 @@
-//! Makes progress: what comes over a link goes through the protocol, and what the protocol wants goes out.
+//! Engine: makes progress. What comes over a link goes through the protocol, and what the protocol orders goes out.
 //!
-//! There is no thread for it. Whoever waits drives: it polls under the lock, for everybody, first for a short while without
-//! sleeping, then from one sleep to the next. One thread sleeps on the link; others that wait, wait for it, and one of them
-//! takes its place when it goes. A reduction is done without the lock, by whoever drives.
+//! No thread is set apart for that: a waiting thread drives. It polls under the lock, for all threads, first for a
+//! short while without sleeping, then from one sleep to the next. One thread sleeps on the link; other waiting threads
+//! wait for that one, and one of them takes its place when it returns. A reduction is done without the lock, by the
+//! driving thread.
 //!
-//! A second thread, the keeper ([`keeper`]), looks in a few times in each failure bound, also while the program computes.
+//! A second thread, the keeper ([`keeper`]), polls a few times in each failure bound, even while the program computes.
 
 mod direct;
 pub(crate) mod keeper;
@@ -27,15 +28,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
-/// See the module.
+/// Protocol and link of a member, and the threads that wait for them.
 pub(crate) struct Engine {
     state: Mutex<State>,
-    /// How many wait for the state: whoever drives without a pause lets them in.
+    /// Number of threads that wait for the state: a thread that drives without a pause lets them in.
     queued: AtomicU32,
-    /// Held while waiting for it, so that whoever has let it go does not have it again before them. (A mutex alone
-    /// goes to whoever asks first.)
+    /// Held by a thread that waits for the state, so that a thread that has released the state does not get it again
+    /// first. (A mutex alone goes to the thread that asks first.)
     queue: Mutex<()>,
-    /// For those that wait while another one sleeps.
+    /// Wakes threads that wait while another one sleeps.
     turn: Condvar,
     sleeper: Arc<dyn Sleeper>,
     patience: Patience,
@@ -44,15 +45,16 @@ pub(crate) struct Engine {
 pub(crate) struct State {
     pub(crate) protocol: Protocol,
     pub(crate) link: Box<dyn Link>,
-    /// A thread sleeps on the link, for all that wait.
+    /// A thread sleeps on the link, for all threads that wait.
     is_asleep: bool,
-    /// How many wait for it.
+    /// Number of threads that wait for that thread.
     waiting: usize,
-    /// How many wait in a send.
+    /// Number of threads that wait in a send.
     sending: usize,
-    /// What was new when they were told last.
+    /// Value of [`Protocol::news`] when threads were woken last.
     told: u64,
-    /// A thread waits for what is no news to anybody else: that the link has sent everything, and who was done closes.
+    /// A thread waits for what is no news to other threads: that the link has sent everything, and that finished
+    /// members close.
     is_parting: bool,
     habit: Habit,
 }
@@ -84,7 +86,7 @@ impl Sink for Protocol {
 }
 
 impl State {
-    /// Does what the protocol wants, until it wants nothing.
+    /// Carries out the orders of the protocol until there are none.
     pub(crate) fn flush(&mut self) {
         loop {
             self.protocol.settle();
@@ -121,7 +123,7 @@ impl State {
             Action::Frame { to, frame } => link.send(to, &frame, Body::Now(&[])),
             Action::Eager { to, frame, body } => {
                 let sent = body.read(|bytes| link.send(to, &frame, Body::Now(bytes)));
-                // It is sent within the call that lent it, or while that call waits.
+                // It is sent within the call that lent the memory, or while that call waits.
                 debug_assert!(sent.is_some(), "an eager message has its memory");
             }
             Action::Data {
@@ -135,7 +137,8 @@ impl State {
         }
     }
 
-    /// Before a thread sleeps: if any waits in a send, takes what others may be waiting to send. Whether anything is new then.
+    /// Takes in what other members may be waiting to send, if a thread waits in a send. Called before a thread sleeps;
+    /// returns whether anything is new.
     fn relieve(&mut self) -> bool {
         let news = self.protocol.news();
         if self.sending > 0 {
@@ -145,7 +148,7 @@ impl State {
         self.protocol.news() != news
     }
 
-    /// Takes in what has come, and does what follows; whether anything did.
+    /// Takes in what has come, and does what follows; returns whether there was anything.
     pub(crate) fn poll(&mut self) -> bool {
         let any = self.link.poll(&mut self.protocol);
         if any {
@@ -154,7 +157,7 @@ impl State {
         any
     }
 
-    /// The same, wherever something may have come.
+    /// Takes in what has come from all sources of the link, and does what follows; returns whether there was anything.
     pub(crate) fn poll_all(&mut self) -> bool {
         let any = self.link.poll_all(&mut self.protocol);
         self.flush();
@@ -186,7 +189,7 @@ impl Engine {
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         match self.state.try_lock() {
             Ok(state) => state,
-            // Nothing of a user's runs under the lock; what panics there is a defect, and the next call says so or works.
+            // No code of a user runs under the lock. A panic there is a defect; the next call reports it or works.
             Err(TryLockError::Poisoned(state)) => state.into_inner(),
             Err(TryLockError::WouldBlock) => self.lock_in_turn(),
         }
@@ -202,13 +205,13 @@ impl Engine {
         state
     }
 
-    /// Whether anybody waits for the state.
+    /// Whether a thread waits for the state.
     fn is_wanted(&self) -> bool {
-        // It orders nothing: who is not seen now is seen at the next poll.
+        // Relaxed, as it orders nothing: a thread that is not seen now is seen at the next poll.
         self.queued.load(Ordering::Relaxed) > 0
     }
 
-    /// Lets in who waits for the state, if anybody does.
+    /// Lets threads that wait for the state have it first, if there are any.
     fn let_in<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if !self.is_wanted() {
             return state;
@@ -224,7 +227,7 @@ impl Engine {
         self.lock()
     }
 
-    /// Something is new: tells those that wait for it.
+    /// Wakes waiting threads if something is new.
     pub(crate) fn tell(&self, state: &mut State) {
         let news = state.protocol.news();
         if news == state.told && !state.is_parting {
@@ -239,12 +242,12 @@ impl Engine {
         }
     }
 
-    /// From now on whoever waits looks again whenever another thread has taken in something, news or not.
+    /// From now on wakes waiting threads whenever another thread has taken in something, news or not.
     pub(crate) fn begin_to_part(&self) {
         self.lock().is_parting = true;
     }
 
-    /// Changes something, and does what follows.
+    /// Changes the protocol, and does what follows.
     pub(crate) fn change<R>(&self, change: impl FnOnce(&mut Protocol) -> R) -> R {
         let mut state = self.lock();
         let result = change(&mut state.protocol);
@@ -253,7 +256,7 @@ impl Engine {
         result
     }
 
-    /// Sends a small message from where it is; false if it has to be sent otherwise.
+    /// Sends a small message from where it is; false if it has to be sent in another way.
     pub(crate) fn send_now(&self, to: Rank, address: Address, bytes: &[u8]) -> Result<bool, Error> {
         let mut state = self.lock();
         let length = bytes.len() as u64;
@@ -267,7 +270,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// Begins something that a request stands for.
+    /// Begins an operation, with a request for it.
     pub(crate) fn begin(&self, during: During, begin: impl FnOnce(&mut Protocol, Key)) -> Result<Key, Error> {
         self.change(|protocol| {
             let key = protocol.request(during)?;
@@ -288,7 +291,7 @@ impl Engine {
         result.unwrap_or(Err(Error::Finished))
     }
 
-    /// The same, until then at most.
+    /// Waits for a request until the deadline, at most.
     pub(crate) fn wait_until(
         &self,
         key: Key,
@@ -298,12 +301,12 @@ impl Engine {
         self.until(is_send, Some(deadline), |state| state.protocol.result(key))
     }
 
-    /// The result of a request if it has ended.
+    /// Takes the result of a request if it has ended.
     pub(crate) fn test(&self, key: Key) -> Option<Result<Status, Error>> {
         self.until(false, Some(Instant::now()), |state| state.protocol.result(key))
     }
 
-    /// Drives until something is the case, or it is too late; looks once at least.
+    /// Drives until `is_so` returns something, or the deadline is over; polls at least once.
     pub(crate) fn until<T>(
         &self,
         is_send: bool,
@@ -315,7 +318,7 @@ impl Engine {
         let (mut state, found) = self.drive(state, deadline, is_so);
         state.sending -= usize::from(is_send);
         if state.waiting > 0 && !state.is_asleep {
-            // One of those that wait takes this one's place.
+            // One of the waiting threads takes this one's place.
             self.turn.notify_one();
         }
         found
@@ -398,7 +401,7 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> MutexGuard<'a, State> {
         state.link.doze();
-        // What came before others could see that this thread sleeps.
+        // Takes in what came before others could see that this thread sleeps.
         if state.poll_all() {
             state.link.awake();
             self.tell(&mut state);

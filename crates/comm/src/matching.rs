@@ -1,18 +1,18 @@
-//! Which message is for which receive: the posted receives and the unexpected messages of one communicator.
+//! Matching of the posted receives and the unexpected messages of one communicator.
 //!
-//! A message goes to the first posted receive that it matches; a receive takes the first message that it matches. Between two
-//! ranks messages keep their order, and a receive from any rank takes what came first. This is a pure state
-//! machine over what is kept of a message (`M`) and of a receive (`P`).
+//! A message goes to the first posted receive that it matches; a receive takes the first message that it matches.
+//! Between two ranks messages keep their order, and a receive from any rank takes the message that came first. A pure
+//! state machine over what is kept of a message (`M`) and of a receive (`P`).
 
 use crate::schedule::Rank;
 use std::collections::VecDeque;
 
-/// What a receive takes; where nothing is named, anything.
+/// Pattern of the messages that a receive takes; a field without a value matches anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Pattern {
-    /// Of this rank only.
+    /// Rank of the sender.
     pub source: Option<Rank>,
-    /// With this tag only.
+    /// Tag of the message.
     pub tag: Option<u32>,
 }
 
@@ -23,7 +23,7 @@ impl Pattern {
         tag: None,
     };
 
-    /// Messages of a rank, with a tag.
+    /// Messages of this rank with this tag.
     pub const fn of(source: Rank, tag: u32) -> Self {
         Self {
             source: Some(source),
@@ -40,35 +40,35 @@ impl Pattern {
     }
 }
 
-/// What a message is known by.
+/// Properties by which messages are matched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Envelope {
-    /// Who sent it.
+    /// Rank of the sender.
     pub source: Rank,
-    /// The sender's.
+    /// Tag that the sender gave it.
     pub tag: u32,
 }
 
 struct Kept<M> {
-    /// Of all messages of the communicator, so that a receive from any rank knows what came first.
+    /// Number among all messages of the communicator: shows a receive from any rank which message came first.
     number: u64,
     tag: u32,
     message: M,
 }
 
-/// See the module.
+/// Posted receives and unexpected messages of one communicator.
 pub struct Matching<P, M> {
     posted: VecDeque<(Pattern, P)>,
-    /// By rank, each in the order of arrival.
+    /// Unexpected messages by rank, each in the order of arrival.
     kept: Vec<VecDeque<Kept<M>>>,
     arrivals: u64,
     posted_max: usize,
-    /// How many wait for each rank, and for any.
+    /// Number of receives that wait for each rank, and for any.
     waiting: (Vec<usize>, usize),
 }
 
 impl<P, M> Matching<P, M> {
-    /// Of nothing, for so many receives at a time. How many messages may be kept is the sender's credit.
+    /// Makes an empty one, for this many receives at a time. The sender's credit bounds how many messages are kept.
     pub fn new(posted_max: usize) -> Self {
         Self {
             posted: VecDeque::new(),
@@ -79,7 +79,7 @@ impl<P, M> Matching<P, M> {
         }
     }
 
-    /// A message has come: takes out the receive that it is for. If there is none, [`keep`](Self::keep) it.
+    /// Takes out the receive that a message is for. If there is none, [`keep`](Self::keep) the message.
     pub fn arrive(&mut self, envelope: Envelope) -> Option<P> {
         let place = self
             .posted
@@ -90,7 +90,7 @@ impl<P, M> Matching<P, M> {
         Some(posted)
     }
 
-    /// Whether a posted receive would take it.
+    /// Whether a posted receive would take this message.
     pub fn is_awaited(&self, envelope: Envelope) -> bool {
         self.posted.iter().any(|(pattern, _)| pattern.takes(envelope))
     }
@@ -109,7 +109,7 @@ impl<P, M> Matching<P, M> {
         self.arrivals += 1;
     }
 
-    /// The first message that a receive would take.
+    /// First message that a receive would take.
     pub fn find(&self, pattern: Pattern) -> Option<(Envelope, &M)> {
         let (source, place) = self.place(pattern)?;
         let kept = &self.kept[source as usize][place];
@@ -122,7 +122,7 @@ impl<P, M> Matching<P, M> {
         ))
     }
 
-    /// Takes it out.
+    /// Takes out the first message that a receive would take.
     pub fn take(&mut self, pattern: Pattern) -> Option<(Envelope, M)> {
         let (source, place) = self.place(pattern)?;
         let kept = self.kept[source as usize].remove(place)?;
@@ -148,7 +148,7 @@ impl<P, M> Matching<P, M> {
         found.map(|(_, source, place)| (source, place))
     }
 
-    /// Waits for a message that is not there yet.
+    /// Posts a receive for a message that is not there yet.
     ///
     /// # Errors
     /// Gives the receive back if as many wait as may.
@@ -174,15 +174,15 @@ impl<P, M> Matching<P, M> {
         }
     }
 
-    /// How many receives wait that take messages of this rank, of some tag.
+    /// Number of waiting receives that take messages of this rank, of some tag.
     pub fn waiting_for(&self, source: Rank) -> usize {
         let (of_rank, of_any) = &self.waiting;
         of_rank.get(source as usize).copied().unwrap_or(0) + of_any
     }
 
-    /// Takes out the posted receives of which this is true, in their order.
+    /// Takes out the posted receives for which this is true, in their order.
     pub fn withdraw(&mut self, mut is_meant: impl FnMut(&Pattern, &P) -> bool) -> Vec<(Pattern, P)> {
-        // Most of the time there is none, and nothing is to be moved.
+        // Most of the time there is none, and nothing has to be moved.
         if !self
             .posted
             .iter()
@@ -200,14 +200,14 @@ impl<P, M> Matching<P, M> {
         meant
     }
 
-    /// Forgets messages of a rank, all but those of which this is true.
+    /// Forgets messages of a rank, except those for which this is true.
     pub fn retain(&mut self, source: Rank, mut is_kept: impl FnMut(&M) -> bool) {
         if let Some(of_source) = self.kept.get_mut(source as usize) {
             of_source.retain(|kept| is_kept(&kept.message));
         }
     }
 
-    /// Takes out all messages that nobody has asked for.
+    /// Takes out all messages that no receive has asked for.
     pub fn drain(&mut self) -> Vec<(Rank, M)> {
         let kept = std::mem::take(&mut self.kept).into_iter().enumerate();
         let kept = kept.flat_map(|(source, of_source)| {
@@ -217,7 +217,7 @@ impl<P, M> Matching<P, M> {
         kept.collect()
     }
 
-    /// All messages that nobody has asked for, the oldest first.
+    /// All messages that no receive has asked for, the oldest first.
     pub fn kept(&mut self) -> impl Iterator<Item = (Rank, &mut M)> {
         let mut all: Vec<_> = self
             .kept
@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(matching.take(Pattern::ANY), None);
     }
 
-    /// The same, as plainly as can be: two lists, searched from their beginnings.
+    /// Matching as plain as can be: two lists, searched from their beginnings.
     #[derive(Default)]
     struct Plain {
         posted: Vec<(Pattern, u32)>,

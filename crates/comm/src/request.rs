@@ -1,4 +1,4 @@
-//! Operations that go on while the program does something else.
+//! Requests: operations that go on while the program does something else.
 
 use crate::communicator::group::Group;
 use crate::element::Element;
@@ -11,13 +11,13 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long [`wait_any`] waits for one of several engines before it asks the next one.
+/// Time that [`wait_any`] waits for one of several engines before it asks the next one.
 const TURN: Duration = Duration::from_millis(1);
 
-/// A send, a receive into lent memory, or a collective, that has begun.
+/// Send, receive into lent memory, or collective, that has begun.
 ///
-/// Progress is made in the calls of any thread, and a few times a second besides. Dropped before its end, a receive that
-/// nothing has come for is cancelled; everything else goes on by itself.
+/// Progress is made in the calls of any thread, and a few times a second besides. If the request is dropped before its
+/// end, a receive for which nothing has come is cancelled; any other operation goes on by itself.
 #[must_use = "an operation may not have ended; wait for it"]
 pub struct Request {
     group: Arc<Group>,
@@ -35,7 +35,7 @@ impl Request {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the operation.
     ///
     /// # Errors
     /// Those of the operation.
@@ -46,7 +46,7 @@ impl Request {
         }
     }
 
-    /// In the ranks of the communicator.
+    /// Translates ranks of a result into those of the communicator.
     fn inner(&self, result: Result<Status, Error>) -> Result<Status, Error> {
         match result {
             Ok(status) => Ok(self.group.status(status)),
@@ -54,14 +54,14 @@ impl Request {
         }
     }
 
-    /// Its result, if it has ended; to be asked again otherwise. Makes progress.
+    /// Returns the result if the operation has ended; call it again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Status, Error>> {
         let result = self.group.engine.test(self.key?)?;
         self.key = None;
         Some(self.inner(result))
     }
 
-    /// Waits for its end, so long at most; to be asked again if it has not come.
+    /// Waits for the end of the operation, this long at most; call it again if it has not ended.
     pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Status, Error>> {
         let engine = &self.group.engine;
         let result = engine.wait_until(self.key?, self.is_send, Instant::now() + at_most)?;
@@ -69,7 +69,7 @@ impl Request {
         Some(self.inner(result))
     }
 
-    /// What [`wait_any`] waits for.
+    /// Handle for [`wait_any`].
     pub fn watch(&self) -> Watch {
         Watch {
             group: Arc::clone(&self.group),
@@ -78,8 +78,8 @@ impl Request {
         }
     }
 
-    /// Cancels it if that is possible: a receive that nothing has come for, or a send that has not begun. Whether it was;
-    /// [`wait`](Self::wait) says [`Error::Cancelled`] then.
+    /// Cancels the operation if that is possible: a receive for which nothing has come, or a send that has not begun.
+    /// Returns whether it was cancelled; [`wait`](Self::wait) then returns [`Error::Cancelled`].
     pub fn cancel(&mut self) -> bool {
         self.key
             .is_some_and(|key| self.group.engine.change(|protocol| protocol.cancel(key)))
@@ -94,7 +94,7 @@ impl Drop for Request {
     }
 }
 
-/// Waits for all of these; the first error, after all have ended.
+/// Waits for all of these requests; returns the first error, after all have ended.
 ///
 /// # Errors
 /// Those of the operations.
@@ -103,7 +103,8 @@ pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Statu
     results.into_iter().collect()
 }
 
-/// An operation to wait for in [`wait_any`]. Does not keep it from going on or being forgotten; may be used by any thread.
+/// Operation to wait for in [`wait_any`]. Neither stops the operation nor keeps it from being forgotten; any thread may
+/// use it.
 #[derive(Clone)]
 pub struct Watch {
     group: Arc<Group>,
@@ -123,8 +124,9 @@ impl Watch {
     }
 }
 
-/// Waits until at least one of these operations has ended, so long at most: the first of them in the order given, whose request
-/// then has its result at once. `None` if none has, or none was given. A result that was taken counts as an end.
+/// Waits until at least one of these operations has ended, this long at most. Returns the first one in the order given;
+/// its request then has its result at once. `None` if none has ended, or none was given. An operation whose result was
+/// taken counts as ended.
 ///
 /// Operations of communicators that were joined separately are asked in turn, a millisecond each.
 ///
@@ -172,7 +174,7 @@ pub fn wait_any(watches: &[Watch], at_most: Duration) -> Option<usize> {
     }
 }
 
-/// The first of one engine's that has ended.
+/// First operation of one engine that has ended.
 fn ended_by<'a>(
     watches: impl Iterator<Item = (usize, &'a Watch)> + Clone,
     engine: &Engine,
@@ -186,19 +188,19 @@ fn ended_by<'a>(
     })
 }
 
-/// A receive into memory of its own.
+/// Receive into memory of its own.
 #[must_use = "a message may not have come; wait for it"]
 pub struct Receiving {
     request: Request,
     memory: Memory,
 }
 
-/// A message that was received.
+/// Message that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Received {
-    /// Who sent it, with which tag.
+    /// Rank of the sender, tag and length.
     pub status: Status,
-    /// Its bytes, no more.
+    /// Bytes of the message, no more.
     pub bytes: Vec<u8>,
 }
 
@@ -216,30 +218,30 @@ impl Receiving {
         Ok(received(status, self.memory))
     }
 
-    /// The message, if it has come; to be asked again otherwise. Makes progress.
+    /// Returns the message if it has come; call it again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Received, Error>> {
         self.wait_for(Duration::ZERO)
     }
 
-    /// The message, if it comes within this time; to be asked again otherwise.
+    /// Returns the message if it comes within this time; call it again otherwise.
     pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Received, Error>> {
         let result = self.request.wait_for(at_most)?;
         let memory = std::mem::replace(&mut self.memory, Memory::of(Vec::new()));
         Some(result.map(|status| received(status, memory)))
     }
 
-    /// What [`wait_any`] waits for.
+    /// Handle for [`wait_any`].
     pub fn watch(&self) -> Watch {
         self.request.watch()
     }
 
-    /// Cancels it if nothing has come; whether it was.
+    /// Cancels the receive if nothing has come; returns whether it was cancelled.
     pub fn cancel(&mut self) -> bool {
         self.request.cancel()
     }
 }
 
-/// A collective on vectors of its own.
+/// Collective on vectors of its own.
 #[must_use = "a collective may not have ended; wait for it"]
 pub struct Pending<T: Element> {
     request: Request,
@@ -251,7 +253,7 @@ impl<T: Element> Pending<T> {
         Self { request, elements }
     }
 
-    /// Waits for its result.
+    /// Waits for the result.
     ///
     /// # Errors
     /// Those of the collective.
@@ -260,12 +262,12 @@ impl<T: Element> Pending<T> {
         Ok(T::of_bits(take(&self.elements)))
     }
 
-    /// What [`wait_any`] waits for.
+    /// Handle for [`wait_any`].
     pub fn watch(&self) -> Watch {
         self.request.watch()
     }
 
-    /// Its result, if it has ended; to be asked again otherwise. Makes progress.
+    /// Returns the result if the collective has ended; call it again otherwise. Makes progress.
     pub fn test(&mut self) -> Option<Result<Vec<T>, Error>> {
         let result = self.request.test()?;
         Some(result.map(|_| T::of_bits(take(&self.elements))))

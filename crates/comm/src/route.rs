@@ -1,24 +1,25 @@
-//! On which way another member is reached.
+//! Route to another member.
 
 use std::fmt;
 
-/// How messages get to a member, as it turned out when the communicator was joined.
+/// Route of messages to a member, as found when the communicator was joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Route {
-    /// It is this member.
+    /// This member itself.
     Itself,
-    /// At its own address.
+    /// To the member's own address.
     Direct,
-    /// Through a NAT, which lets pass what its member has asked for.
+    /// Through a NAT, which lets pass answers to what its member has sent.
     Punched,
-    /// Through the rendezvous, encrypted: nothing else worked. As fast as its network is, shared with all whom it relays.
+    /// Through the rendezvous, encrypted: nothing else worked. As fast as the rendezvous's network, which all relayed
+    /// members share.
     Relayed,
-    /// Through a store, as all members of this communicator.
+    /// Through a store, as for all members of this communicator.
     Stored,
     /// Over libfabric.
     Fabric {
-        /// By this provider of it.
+        /// Provider of libfabric.
         provider: &'static str,
     },
 }

@@ -1,15 +1,15 @@
-//! What all members of a communicator and their rendezvous know, and nobody else.
+//! Secret that only the members of a communicator and their rendezvous know.
 
 use crate::error::Error;
 use hotlease_wire::comm::greeting::KeyId;
 use std::fmt;
 use std::path::Path;
 
-/// The shortest secret, bytes: what is recorded of a handshake can be tried against guesses for ever.
+/// Shortest secret, bytes: a recorded handshake can be tried against guesses for ever.
 pub const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 64 * 1024;
 
-/// A shared secret. Never shown, and never an argument of a program: other users see those.
+/// Shared secret. Never shown, and never an argument of a program: other users see those.
 #[derive(Clone)]
 pub struct Secret {
     key: [u8; 32],
@@ -17,10 +17,10 @@ pub struct Secret {
 }
 
 impl Secret {
-    /// Of at least [`SECRET_BYTES_MIN`] bytes, best random ones.
+    /// Makes a secret of at least [`SECRET_BYTES_MIN`] bytes, best random ones.
     ///
     /// # Errors
-    /// [`Error::Secret`] if it is shorter.
+    /// [`Error::Secret`] if it is shorter, or longer than 64 KiB.
     pub fn new(bytes: &[u8]) -> Result<Self, Error> {
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&bytes.len()) {
             let why = format!(
@@ -36,11 +36,11 @@ impl Secret {
         Ok(Self { key, id: KeyId(id) })
     }
 
-    /// Of `HOTLEASE_COMM_SECRET`, else of the file that `HOTLEASE_COMM_SECRET_FILE` names. White space at the end does not
-    /// count.
+    /// Reads the secret from `HOTLEASE_COMM_SECRET`, else from the file that `HOTLEASE_COMM_SECRET_FILE` names. White
+    /// space at the end does not count.
     ///
     /// # Errors
-    /// [`Error::Secret`] if neither is set, or what is there cannot be used.
+    /// [`Error::Secret`] if neither is set, or the value cannot be used.
     pub fn from_environment() -> Result<Self, Error> {
         if let Some(text) = std::env::var_os("HOTLEASE_COMM_SECRET") {
             return Self::new(text.as_encoded_bytes().trim_ascii_end());
@@ -53,7 +53,7 @@ impl Secret {
         }
     }
 
-    /// Of a file.
+    /// Reads the secret from a file. White space at the end does not count.
     ///
     /// # Errors
     /// [`Error::Secret`] if it cannot be read or used.

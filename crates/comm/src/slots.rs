@@ -1,9 +1,9 @@
-//! Things with numbers that are given to others: a number is good until its thing is taken out, and never again.
+//! Table of things whose numbers are given to others: a number is valid until its thing is removed, and never again.
 
-/// Names a thing: its place, and which of the things that were there.
+/// Number of a thing: its place in the table, and the generation of that place.
 pub(crate) type Key = u64;
 
-/// See the module.
+/// Table of numbered things.
 pub(crate) struct Slots<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,
@@ -55,7 +55,7 @@ impl<T> Slots<T> {
         entry.take()
     }
 
-    /// The numbers of those things of which this is true.
+    /// Numbers of the things for which this is true.
     pub(crate) fn keys(&self, is_meant: impl Fn(&T) -> bool) -> Vec<Key> {
         let keys = self.entries.iter().enumerate().filter_map(|(place, entry)| {
             let (generation, thing) = entry;

@@ -1,5 +1,5 @@
-//! Receiving a small message that comes soon straight into the caller's memory, without lending that to anybody: half of the time that a
-//! message of a few bytes takes inside a node.
+//! Receiving of small messages that come soon straight into the caller's memory, without lending that memory: half of
+//! the time that a message of a few bytes takes within a node.
 
 use super::patience::{Idle, Next};
 use super::{Engine, State};
@@ -12,14 +12,14 @@ use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
 
-/// The protocol, and a receive that it does not know of.
+/// Sink for the protocol, and for a receive that the protocol does not know of.
 struct Direct<'a> {
     protocol: &'a mut Protocol,
     context: u64,
     pattern: Pattern,
     into: &'a mut [u8],
     got: Option<Status>,
-    /// The message has come, and is to be received otherwise: it is too long for this.
+    /// The message has come and is too long for this: it is received in the usual way.
     is_held: bool,
 }
 
@@ -67,7 +67,8 @@ impl Sink for Direct<'_> {
 }
 
 impl State {
-    /// Whether nobody else is to be served first, and neither has come already what this receive takes, nor can it come no more.
+    /// Whether nothing comes first (a thread that sleeps on the link, or local work), no kept message matches this
+    /// receive, and one can still come.
     fn is_free_for(&self, context: u64, pattern: Pattern) -> bool {
         let during = During::Receive {
             from: pattern.source,
@@ -80,8 +81,8 @@ impl State {
 }
 
 impl Engine {
-    /// A message that comes while this thread would spin anyway. If none does, or what comes is not small, it is to be
-    /// received otherwise: nothing was changed.
+    /// Receives a message that comes while this thread would poll anyway. None if there was none, or it is not small:
+    /// it is then received in the usual way, and nothing was changed.
     pub(crate) fn receive_now(&self, context: u64, pattern: Pattern, into: &mut [u8]) -> Option<Status> {
         if self.patience.is_none() {
             return None;

@@ -1,5 +1,6 @@
-//! Looks in a few times in each failure bound, whatever the program does meanwhile: says that this member is alive, notices
-//! who is not, and takes in what has come, so that nobody else has to wait for this member's next call.
+//! Keeper: a thread that polls a few times in each failure bound, whatever the program does meanwhile. It says that
+//! this member is alive, notices members that are not, and takes in what has come, so that no other member has to wait
+//! for this one's next call.
 
 use super::Engine;
 use super::pulse::{BEATS, Pulse};
@@ -12,14 +13,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The thread, which ends when this is dropped.
+/// Thread of the keeper; ends when this is dropped.
 pub(crate) struct Keeper {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Keeper {
-    /// Until `joined_by` others may still be busy with becoming connected, and say nothing.
+    /// Starts the thread. Until `joined_by` other members may still be connecting, and say nothing.
     pub(crate) fn start(
         engine: Arc<Engine>,
         me: Rank,
@@ -57,7 +58,7 @@ fn keep(
 ) {
     let others = || (0..size).filter(|rank| *rank != me);
     let mut pulse = Pulse::new(size as usize);
-    // From now on this member is to be heard.
+    // From here on this member can be heard.
     let mut state = engine.lock();
     for rank in others() {
         state.link.send(rank, &Frame::Alive, Body::Now(&[]));
@@ -73,7 +74,7 @@ fn keep(
         }
         let now = Instant::now();
         let mut state = engine.lock();
-        // What has come of each is looked at before it is judged.
+        // What has come from each member is looked at before the member is judged.
         state.poll_all();
         if now > next + beat {
             pulse.forgive();

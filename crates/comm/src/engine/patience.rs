@@ -1,38 +1,41 @@
-//! How long a thread that waits looks for news before it sleeps, and whether it gives the processor away between two looks.
+//! Patience of a waiting thread: how long it polls before it sleeps, and whether it yields the processor between two
+//! polls.
 //!
-//! Who sleeps is woken by a system call, and needs a processor then: several times what a message takes. So everybody looks for a
-//! while first. Where each member has a processor it does nothing else. Where members share processors whoever is waited for could not run
-//! meanwhile: there they give the processor to each other by `sched_yield`, and nobody has to be woken as long as messages come.
+//! A sleeping thread is woken by a system call, and then needs a processor: several times what a message takes. So each
+//! thread first polls for a while. Where each member has a processor, it does nothing else. Where members share
+//! processors, the member that is waited for could not run meanwhile: there they yield the processor to each other by
+//! `sched_yield`, and no thread has to be woken as long as messages come.
 //!
-//! That is good among members only. Linux takes it for a whole time slice given away where somebody else wants the processor to compute:
-//! milliseconds, where a message that wakes its receiver takes some 20 us. It cannot be asked beforehand, but be seen in the clock
-//! ([`Habit`]).
+//! That is good among members only. Where another process wants the processor to compute, Linux gives it a whole time
+//! slice: milliseconds, where a message that wakes its receiver takes some 20 us. A thread cannot ask beforehand, but
+//! it can see it in the clock ([`Habit`]).
 
 use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock, where the processor is kept.
 const CLOCK_POLLS: u32 = 32;
-/// Members that take turns are back much sooner, and others later.
+/// Duration of a yield from which on it counts as slow. Members that take turns are back much sooner, and other
+/// processes later.
 const SLOW: Duration = Duration::from_micros(400);
-/// So many waits that were worth it outweigh one that was slow.
+/// Number of worthwhile yields that outweigh a slow one.
 const WAITS_FOR_SLOW: u32 = 10;
-/// So many slow ones, with hardly any others between, are enough.
+/// Number of slow yields, with hardly any others between, after which threads stop yielding.
 const SLOW_MAX: u32 = 8;
-/// For how long nobody gives way then, at first and at most.
+/// First and longest pause without yields after that.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// See the module.
+/// Patience of a waiting thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Patience {
-    /// To look for news.
+    /// Time for which it polls.
     time: Duration,
     /// Members share a processor.
     gives_way: bool,
 }
 
 impl Patience {
-    /// Where so many members share a processor, and each is to have this time.
+    /// Patience where this many members share a processor, and each is to have this time.
     pub(crate) fn of(time: Duration, members: u32) -> Self {
         Self {
             time: time * members,
@@ -45,9 +48,9 @@ impl Patience {
     }
 }
 
-/// What a thread does after a poll that found nothing.
+/// Next action of a thread after a poll that found nothing.
 pub(super) enum Next {
-    /// Polls again. Without `pause`, which takes as long here as a line from one core to the other.
+    /// Polls again. Without `pause`, which takes as long here as a cache line takes from one core to the other.
     Look,
     /// Lets others run, and polls again.
     GiveWay,
@@ -59,12 +62,12 @@ pub(super) enum Next {
 pub(super) struct Idle {
     polls: u32,
     since: Option<Instant>,
-    /// When it gave way last.
+    /// Time of the last yield.
     gave_way: Option<Instant>,
 }
 
 impl Idle {
-    /// One more.
+    /// Counts one more such poll; returns what to do next.
     pub(super) fn next(&mut self, patience: &Patience, habit: &mut Habit) -> Next {
         if patience.is_none() {
             return Next::Sleep;
@@ -88,7 +91,7 @@ impl Idle {
         Next::GiveWay
     }
 
-    /// There are news.
+    /// Ends the series, because there is news.
     pub(super) fn end(&mut self, habit: &mut Habit) {
         if let Some(before) = self.gave_way {
             let now = Instant::now();
@@ -100,16 +103,16 @@ impl Idle {
     }
 }
 
-/// Whether giving way has been worth it lately.
+/// Record of whether yields have been worth it lately.
 #[derive(Default)]
 pub(super) struct Habit {
-    /// Slow ones, times [`WAITS_FOR_SLOW`], less the others.
+    /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
     losses: u32,
     paused: Option<(Instant, Duration)>,
 }
 
 impl Habit {
-    /// It took so long; whether that was slow.
+    /// Notes the duration of a yield; returns whether it was slow.
     fn gave_way(&mut self, took: Duration, now: Instant) -> bool {
         let is_slow = took >= SLOW;
         if is_slow {
@@ -118,7 +121,7 @@ impl Habit {
                 let longer = |(_, pause): (Instant, Duration)| (pause * 2).min(PAUSE_MAX);
                 let pause = self.paused.map_or(PAUSE_MIN, longer);
                 self.paused = Some((now + pause, pause));
-                // Tried again after that: the next slow one is enough.
+                // Tried again after the pause: the next slow one is enough.
                 self.losses = (SLOW_MAX - 1) * WAITS_FOR_SLOW;
             }
         }
@@ -144,7 +147,7 @@ mod tests {
     const TURN: Duration = Duration::from_micros(5);
     const SLICE: Duration = Duration::from_millis(3);
 
-    /// Gives way as long as that is not paused, `took` each time; how often.
+    /// Yields, `took` each time, until yields are paused; returns how often.
     fn tries(habit: &mut Habit, now: &mut Instant, took: Duration) -> u32 {
         let mut tries = 0;
         while !habit.is_paused(*now) && tries < 10_000 {
@@ -162,7 +165,7 @@ mod tests {
         let (mut habit, mut now) = (Habit::default(), Instant::now());
         assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
         assert_eq!(tries(&mut habit, &mut now, SLICE), SLOW_MAX);
-        // Each time it is tried again once, after longer and longer.
+        // After each pause a yield is tried once; the pauses grow.
         let began = now;
         for _ in 0..10 {
             now = habit.paused.expect("it is paused").0;
@@ -170,7 +173,7 @@ mod tests {
         }
         assert!(10 * SLICE * 100 < now - began, "little is lost by that");
         assert_eq!(habit.paused.expect("it is paused").1, PAUSE_MAX);
-        // Whoever computed has ended.
+        // The process that computed has ended.
         now += PAUSE_MAX;
         assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
         assert!(habit.losses == 0 && habit.paused.is_none());

@@ -1,13 +1,13 @@
-//! Who is alive: everybody says something in each beat, and who was not heard for some beats is not.
+//! Pulse of members: each says something in every beat, and one that was not heard for some beats is dead.
 
-/// After so many beats without a sound a member is taken for dead.
+/// Beats without a sound after which a member is taken for dead.
 const SILENT_BEATS_MAX: u32 = 4;
 /// Beats in a failure bound: one more than that, for the beat in which the silence began.
 pub(super) const BEATS: u32 = SILENT_BEATS_MAX + 1;
 
-/// Counts the silence of each member.
+/// Silent beats of each member.
 pub(super) struct Pulse {
-    /// None: it has said nothing so far, because it is not connected with all others yet.
+    /// None: the member has said nothing so far, because it is not connected with all others yet.
     silent: Vec<Option<u32>>,
 }
 
@@ -18,8 +18,8 @@ impl Pulse {
         }
     }
 
-    /// A beat is over; whether this member has been silent for too long. Until it was heard for the first time it may be, while
-    /// members are still joining.
+    /// Counts a beat of a member; returns whether the member has been silent for too long. Before it was heard for the
+    /// first time it may be silent while members are still joining.
     pub(super) fn beat(&mut self, member: usize, was_heard: bool, is_joining: bool) -> bool {
         let silent = match self.silent[member] {
             _ if was_heard => 0,
@@ -30,7 +30,8 @@ impl Pulse {
         silent >= SILENT_BEATS_MAX
     }
 
-    /// This process stood still: what others said meanwhile has not been read, and they are not to blame.
+    /// Resets the counts, because this process stood still: it has not read what others said meanwhile, so they are not
+    /// to blame.
     pub(super) fn forgive(&mut self) {
         self.silent.iter_mut().flatten().for_each(|silent| *silent = 0);
     }
@@ -66,7 +67,7 @@ mod tests {
         for _ in 0..10 * SILENT_BEATS_MAX {
             assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, true));
         }
-        // One has come, and is to be heard from then on; the other one never comes.
+        // Rank 0 has come, and is to be heard from then on; rank 1 never comes.
         assert!(!pulse.beat(0, true, true));
         for _ in 1..SILENT_BEATS_MAX {
             assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, false));

@@ -1,4 +1,4 @@
-//! Who sleeps, and what another thread takes in meanwhile.
+//! Tests of a sleeping thread, and of what another thread takes in meanwhile.
 
 use super::*;
 use crate::protocol::Bounds;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// On which something waits to be sent until a poll finds that it may go.
+/// Link on which something waits to be sent until a poll finds that it may go.
 #[derive(Default)]
 struct Clogged {
     may_send: Arc<AtomicBool>,
@@ -17,7 +17,7 @@ struct Clogged {
     bed: Arc<Bed>,
 }
 
-/// Sleeps until it is woken, and for no other reason.
+/// Sleeper that sleeps until it is woken, and wakes for no other reason.
 #[derive(Default)]
 struct Bed {
     is_woken: Mutex<bool>,
@@ -76,7 +76,7 @@ impl Link for Clogged {
     }
 }
 
-/// The keeper may be the one that sends the last, or sees that somebody who was done has closed.
+/// The keeper may be the thread that sends the last frame, or sees that a finished member has closed.
 #[test]
 fn whoever_parts_is_woken_when_another_thread_has_sent_the_rest() {
     let link = Clogged::default();

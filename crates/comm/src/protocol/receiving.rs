@@ -1,4 +1,4 @@
-//! The receiver's half: messages that are waited for land in the caller's memory, others are kept within the credit.
+//! Receiver's half: awaited messages land in the caller's memory, others are kept within the credit.
 
 mod kept;
 
@@ -12,7 +12,7 @@ use crate::slots::{Key, Slots};
 use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Address, Class, Frame};
 
-/// A receive that waits.
+/// Receive that waits for its message.
 pub(super) struct Posted {
     pub(super) owner: Owner,
     pub(super) during: During,
@@ -25,42 +25,42 @@ impl Posted {
     }
 }
 
-/// A message that nobody has asked for yet.
+/// Message that no receive has asked for yet.
 pub(crate) enum Kept {
-    /// It is still at its sender.
+    /// Still at its sender.
     Announced { id: u64, length: u64 },
-    /// It is here, or on its way.
+    /// Here, or on its way.
     Landing(Key),
-    /// It is this member's own.
+    /// Sent by this member to itself.
     Own { body: Piece, owner: Owner },
-    /// It is in a store, but for its first bytes, which are here; they may be all.
+    /// In a store, except for its first bytes, which are here and may be all.
     Stored { name: Name, length: u64, first: Vec<u8> },
 }
 
-/// A message that comes.
+/// Message that is being received.
 pub(super) struct Landing {
     from: Rank,
     tag: u32,
     class: Class,
     total: u64,
     received: u64,
-    /// How many of its bytes were sent on credit, if that is to be given back when it is taken.
+    /// Number of its bytes that were sent on credit, if credit is to be given back when it is taken.
     credit: Option<u64>,
-    /// Its sender has given it up.
+    /// The sender has given it up.
     is_withdrawn: bool,
     target: Target,
 }
 
 enum Target {
-    /// Into the memory of who asked for it.
+    /// Memory of the receive that asked for it.
     Asked(Posted),
-    /// Into memory of this member, and to who asks for it.
+    /// Memory of this member, for a receive that asks for it.
     Kept {
         memory: Memory,
         is_early: bool,
         asked: Option<Posted>,
     },
-    /// Who asked for it has given up.
+    /// None: the receive that asked for it has given up.
     Nobody,
 }
 
@@ -82,7 +82,7 @@ fn length_of(kept: &Kept, landings: &Slots<Landing>) -> u64 {
     }
 }
 
-/// A message and the memory for it: an error if they do not fit.
+/// Prepares memory for a message; fails if the two do not fit.
 fn fit(class: Class, envelope: Envelope, length: u64, into: &mut Piece, during: During) -> Result<(), Error> {
     let room = into.len() as u64;
     match class {
@@ -103,7 +103,7 @@ fn fit(class: Class, envelope: Envelope, length: u64, into: &mut Piece, during: 
 }
 
 impl Protocol {
-    /// Receives a message, which is here or comes later. One that is too large stays where it is.
+    /// Receives a message, which is here or comes later. A message that is too large stays where it is.
     pub(crate) fn receive(
         &mut self,
         class: Class,
@@ -141,14 +141,15 @@ impl Protocol {
         }
     }
 
-    /// The first message that a receive would take, and its length.
+    /// First message that a receive would take, and its length.
     pub(crate) fn probe(&self, class: Class, context: u64, pattern: Pattern) -> Option<(Envelope, u64)> {
         let context = self.contexts.get(&context)?;
         let (envelope, kept) = context.matching[class as usize].find(pattern)?;
         Some((envelope, length_of(kept, &self.landings)))
     }
 
-    /// The receive that a message is for. Those whose memory is too small for it are told; the message is for the next.
+    /// Takes the receive that a message is for. A receive with too little memory ends with an error; the message is for
+    /// the next one.
     pub(super) fn receiver_of(&mut self, to: &Address, envelope: Envelope, length: u64) -> Option<Posted> {
         loop {
             let mut posted = self.matching(to.class, to.context).arrive(envelope)?;
@@ -159,7 +160,7 @@ impl Protocol {
         }
     }
 
-    /// Gives a message that was kept to a receive that it fits.
+    /// Gives a kept message to a receive that it fits.
     pub(super) fn deliver(&mut self, class: Class, envelope: Envelope, kept: Kept, posted: Posted) {
         match kept {
             Kept::Announced { id, length } => {
@@ -194,7 +195,7 @@ impl Protocol {
         }
     }
 
-    /// A message of this member's that is here already.
+    /// Keeps a message of this member to itself, which is complete.
     pub(super) fn landed(&mut self, envelope: Envelope, class: Class, length: u64, memory: Memory) -> Kept {
         Kept::Landing(self.landings.insert(Landing {
             from: envelope.source,
@@ -229,7 +230,8 @@ impl Protocol {
         });
     }
 
-    /// A message of a member was taken, of which so many bytes were sent on credit.
+    /// Counts a message that was taken, of which this many bytes were sent on credit; gives credit back once enough is
+    /// owed.
     pub(super) fn taken(&mut self, from: Rank, class: Class, bytes: u64) {
         let me = self.me;
         let peer = self.peer(from);
@@ -243,7 +245,7 @@ impl Protocol {
         self.actions.push_back(Action::Frame { to: from, frame });
     }
 
-    /// A frame has come of a member; where its body is to go, if it has one. An error if the member must not send it.
+    /// Handles a frame of a member; returns where its body goes, if it has one. Fails if the member must not send it.
     pub(crate) fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
         match frame {
             Frame::Eager { to, length } => self.eager(from, to, length),
@@ -264,7 +266,7 @@ impl Protocol {
             | Frame::Lost { .. }
             | Frame::Broken { .. }
             | Frame::Leave { .. } => self.word(from, frame).map(|()| None),
-            // Links say these to each other, where they have other ways than connections.
+            // Links exchange these on their connections, where frames go another way.
             Frame::Offer { .. }
             | Frame::Accept { .. }
             | Frame::Decline
@@ -273,7 +275,8 @@ impl Protocol {
         }
     }
 
-    /// Whether a message is for a receive with this pattern that is not posted, because all that is posted or kept is not for it.
+    /// Whether a message is for a receive with this pattern that is not posted, because everything that is posted or
+    /// kept does not match.
     pub(crate) fn is_direct(&self, from: Rank, to: &Address, pattern: Pattern) -> bool {
         let envelope = Envelope {
             source: from,
@@ -286,7 +289,8 @@ impl Protocol {
         })
     }
 
-    /// Whether a small message that has come whole is for such a receive with so much room. If so, it counts as received.
+    /// Whether a small message that has come completely is for such a receive with this much room. If so, it counts as
+    /// received.
     pub(crate) fn take_direct(
         &mut self,
         from: Rank,
@@ -325,7 +329,7 @@ impl Protocol {
             None
         };
         let (target, into) = match posted {
-            // Swallowed: this member has left the communicator, and the sender has not heard of it yet.
+            // Discarded: this member has left the communicator, and the sender has not heard of it yet.
             None if !takes => (Target::Nobody, None),
             Some(posted) => {
                 let into = posted.into.part(0..length as usize);
@@ -370,7 +374,7 @@ impl Protocol {
     fn announced(&mut self, from: Rank, to: Address, length: u64, id: u64) -> Result<(), Loss> {
         let envelope = self.charge(from, &to, 0)?;
         if !self.takes(&to) {
-            // The sender ends it when it hears that this member has left.
+            // The sender ends the message when it hears that this member has left.
             self.taken(from, to.class, 0);
             return Ok(());
         }
@@ -401,7 +405,7 @@ impl Protocol {
         Ok(into)
     }
 
-    /// The body of the last frame of a member is where it was to go.
+    /// Notes that the body of a member's last frame has come.
     pub(crate) fn body(&mut self, from: Rank, bytes: u64) {
         let Some(key) = self.peer(from).landing.take() else {
             return;
@@ -415,7 +419,7 @@ impl Protocol {
         }
     }
 
-    /// A message is here: to who asked for it, if anybody has.
+    /// Ends a message that has come completely, if a receive has asked for it.
     fn arrived(&mut self, key: Key) {
         let Some(landing) = self.landings.get(key) else {
             return;

@@ -1,4 +1,4 @@
-//! The sender's half: credit, announcements, and large messages, from where they are.
+//! Sender's half: credit, announcements, and large messages, which are sent from where they are.
 
 use super::{Action, Bounds, Kept, Owner, PENDING_MAX, Protocol, Status};
 use crate::error::{During, Error};
@@ -8,7 +8,7 @@ use crate::schedule::Rank;
 use crate::slots::Key;
 use hotlease_wire::comm::frame::{Address, Class, DATA_BYTES_MAX, Frame};
 
-/// A message that is sent from where it is, at once or when it is granted.
+/// Message that is sent from where it is, at once or when it is granted.
 pub(super) struct Sending {
     pub(super) to: Rank,
     pub(super) owner: Owner,
@@ -18,12 +18,12 @@ pub(super) struct Sending {
     body: Piece,
     /// The receiver's number for it, once it was granted.
     landing: Option<u64>,
-    /// Bytes that the link has got.
+    /// Bytes that were given to the link.
     given: u64,
 }
 
 impl Sending {
-    /// A message that the link has got all of.
+    /// Makes a message that was given to the link completely.
     pub(super) fn whole(to: Rank, owner: Owner, during: During, address: &Address, body: Piece) -> Self {
         Self {
             to,
@@ -41,20 +41,20 @@ impl Sending {
         self.tag
     }
 
-    /// Nothing of it goes before it is granted.
+    /// Whether nothing of the message goes before it is granted.
     pub(super) fn is_announced(&self) -> bool {
         self.landing.is_none() && self.given == 0
     }
 }
 
-/// A message for which there was no credit.
+/// Message for which there was no credit.
 pub(super) struct Waiting {
     pub(super) address: Address,
     body: Piece,
     pub(super) owner: Owner,
 }
 
-/// What a send is called in errors.
+/// Description of a send for errors.
 pub(super) fn during(to: Rank, address: &Address) -> During {
     match address.class {
         Class::Message => During::Send { to, tag: address.tag },
@@ -79,7 +79,7 @@ impl Protocol {
             let error = Error::TooManyRequests { pending: PENDING_MAX };
             return self.complete(owner, Err(error));
         }
-        // Those that wait already come first.
+        // Messages that wait already go first.
         if !waiting.is_empty() || !self.dispatch(to, &address, &body, owner) {
             let waiting = &mut self.peer(to).waiting[address.class as usize];
             waiting.push_back(Waiting { address, body, owner });
@@ -102,7 +102,7 @@ impl Protocol {
         Ok(self.peer(to).spend[address.class as usize].spend(bytes))
     }
 
-    /// False if there is no credit.
+    /// Sends or announces a message; false if there is no credit.
     fn dispatch(&mut self, to: Rank, address: &Address, body: &Piece, owner: Owner) -> bool {
         let length = body.len() as u64;
         let Bounds {
@@ -159,7 +159,7 @@ impl Protocol {
         self.complete(owner, Ok(Status { source, tag, bytes }));
     }
 
-    /// To a thread of this member, or to this one later.
+    /// Sends a message to this member: to another thread, or to a later receive.
     fn send_to_self(&mut self, address: Address, body: Piece, owner: Owner) {
         let (class, length) = (address.class, body.len() as u64);
         let envelope = Envelope {
@@ -191,7 +191,7 @@ impl Protocol {
         self.matching(class, address.context).keep(envelope, kept);
     }
 
-    /// A member has taken messages.
+    /// Adds credit that a member has given back.
     pub(super) fn credit(&mut self, from: Rank, class: Class, amount: u64) {
         let index = class as usize;
         self.peer(from).spend[index].give_back(amount);
@@ -203,16 +203,16 @@ impl Protocol {
         }
     }
 
-    /// A member has memory for a message that was announced to it.
+    /// Begins a message that was announced, because its receiver has memory for it.
     pub(super) fn granted(&mut self, from: Rank, id: Key, landing: u64) {
         match self.sends.get_mut(id) {
             Some(sending) if sending.to == from && sending.is_announced() => {
                 sending.landing = Some(landing);
                 self.send_next(id);
             }
-            // Nothing that was announced, or not to this member.
+            // Not announced, or not to this member.
             Some(_) => {}
-            // It was given up meanwhile, with the collective that it was a part of.
+            // It was given up meanwhile, with the collective that it belonged to.
             None => {
                 let frame = Frame::Withdraw { landing };
                 self.actions.push_back(Action::Frame { to: from, frame });
@@ -220,7 +220,7 @@ impl Protocol {
         }
     }
 
-    /// The link has sent what it had of a message.
+    /// Notes that the link has sent what it had of a message.
     pub(crate) fn sent(&mut self, send: Key) {
         let Some(sending) = self.sends.get(send) else {
             return;
@@ -252,7 +252,8 @@ impl Protocol {
         });
     }
 
-    /// The memory of a message is gone in the middle of it: nothing more that makes sense can be sent to its receiver.
+    /// Ends a message whose memory was taken back in the middle of it: its receiver can be sent nothing more that makes
+    /// sense.
     pub(crate) fn cannot_send(&mut self, send: Key) {
         if let Some(sending) = self.sends.remove(send) {
             let during = sending.during;
@@ -266,8 +267,9 @@ impl Protocol {
         self.sends.len() > 0 || self.peers.iter().any(waits)
     }
 
-    /// Takes out sends of which nothing is on its way yet; whether there was any. What was announced is left to the receiver, which
-    /// will wait for it, so only those of collectives that end for all are.
+    /// Takes out sends of which nothing is on its way yet; returns whether there was one. A message that was announced
+    /// is left to its receiver, which will wait for it, so only announcements of collectives that end for all members
+    /// are withdrawn.
     pub(super) fn withdraw_sends(&mut self, owner: Owner) -> bool {
         self.withdraw_waiting(owner) > 0 || self.withdraw_own(owner)
     }
@@ -284,7 +286,7 @@ impl Protocol {
         withdrawn
     }
 
-    /// Those that were announced, and not granted; how many.
+    /// Takes out messages that were announced and not granted; returns how many.
     pub(super) fn withdraw_announced(&mut self, owner: Owner) -> usize {
         let meant = self
             .sends

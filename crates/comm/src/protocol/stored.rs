@@ -1,15 +1,17 @@
-//! Members that talk through a store: a message is one object, written when it is sent, and read when somebody asks for it.
+//! Messages through a store: each is one object, written when it is sent, and read when a call asks for it.
 //!
 //! ```text
 //!   sender                    store                       receiver
 //!     │ ── Put ─────────────► │                               │
 //!     │                       │ ◄──────────────── Get ─────── │  a receive or a probe waits
-//!     │                       │ ── as much as goes at once ─► │  to who asked for it, in the sender's order
-//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the memory of who asked
+//!     │                       │ ── as much as goes at once ─► │  to the call that asked for it, in the sender's order
+//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the memory of that
+//!     call
 //! ```
 //!
-//! There is no credit, and nothing is announced: what nobody asks for stays in the store. Of what a receive passes over, because it
-//! has another tag, the first part is kept here, in all at most [`super::Bounds::early_bytes`] and what is on its way.
+//! There is no credit, and nothing is announced: messages that no call asks for stay in the store. Of a message that a
+//! receive passes over, because it has another tag, the first part is kept here: in all at most
+//! [`super::Bounds::early_bytes`] and what is on its way.
 
 mod ends;
 mod steps;
@@ -29,34 +31,34 @@ use std::sync::Arc;
 /// Messages of one sender that are asked for at a time.
 const ASKED_MAX: u64 = 32;
 
-/// What a member had done when it finished, as far as it is about this one.
+/// State of a member when it finished, as far as it concerns this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Parting {
-    /// How many messages it has sent to this one, by communicator.
+    /// Number of messages that it has sent to this one, by communicator.
     pub(crate) sent: BTreeMap<u64, u64>,
-    /// How many collectives it took part in, by communicator.
+    /// Number of collectives that it took part in, by communicator.
     pub(crate) done: BTreeMap<u64, u32>,
 }
 
-/// The messages of one member in one communicator.
+/// Messages of one member in one communicator.
 #[derive(Default)]
 struct Channel {
-    /// The next to ask for.
+    /// Number of the next message to ask for.
     asked: u64,
-    /// The next that a receive may have.
+    /// Number of the next message that a receive may take.
     taken: u64,
-    /// Those that came before their turn.
+    /// Messages that came before their turn.
     come: BTreeMap<u64, (Head, Vec<u8>)>,
 }
 
-/// What the link was asked for.
+/// Request to the link for an object.
 enum Getting {
     Message {
         context: u64,
         from: Rank,
         number: u64,
     },
-    /// An object of a collective.
+    /// Object of a collective.
     Fetch {
         owner: Owner,
         during: During,
@@ -64,7 +66,7 @@ enum Getting {
         name: Name,
         into: Piece,
     },
-    /// What is missing of an object, by whoever gets it.
+    /// Rest of an object, and the operation that gets it.
     Rest {
         owner: Owner,
         during: During,
@@ -72,38 +74,40 @@ enum Getting {
     },
 }
 
-/// See the module.
+/// State of messages through a store.
 #[derive(Default)]
 pub(super) struct Stored {
-    /// Messages, by communicator and receiver.
+    /// Number of messages sent, by communicator and receiver.
     sent: HashMap<(u64, Rank), u64>,
     channels: HashMap<(u64, Rank), Channel>,
     gets: Slots<Getting>,
-    /// Of messages that nobody has asked for.
+    /// Size of messages that no receive has asked for.
     kept_bytes: u64,
     partings: HashMap<Rank, Parting>,
-    /// How many messages a member has sent to this one in a communicator that it has left, and in how many collectives it took part.
+    /// Number of messages that a member has sent to this one in a communicator that it has left, and of collectives
+    /// that it took part in.
     quits: HashMap<(u64, Rank), (u64, u32)>,
-    /// Somebody waits for something else than when it was looked last.
+    /// A thread waits for something else than at the last look.
     is_changed: bool,
 }
 
 impl Stored {
-    /// What a member that has finished, or left a communicator, has sent to this one there, and how many collectives it took part in.
+    /// Number of messages that a member has sent to this one in a communicator, and of collectives that it took part
+    /// in; none while the member has neither finished nor left it.
     fn in_all(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
         let of = |parting: &Parting| {
             let sent = parting.sent.get(&context).copied().unwrap_or(0);
             (sent, parting.done.get(&context).copied().unwrap_or(0))
         };
         let parting = || self.partings.get(&from).map(of);
-        // Who finishes says no more of what it had left before.
+        // A member that finishes says no more of communicators that it had left before.
         let quit = self.quits.get(&(context, from)).copied();
         quit.or_else(parting)
     }
 }
 
 impl Protocol {
-    /// For members that talk through a store.
+    /// Makes this the protocol of members that talk through a store.
     pub(crate) fn through_a_store(mut self) -> Self {
         self.stored = Some(Stored::default());
         self
@@ -129,7 +133,7 @@ impl Protocol {
         self.put(name, sending, 1, Arc::from([to]), body);
     }
 
-    /// Writes an object of a collective, for so many of these members.
+    /// Writes an object of a collective, for `readers` of these members.
     pub(super) fn publish(
         &mut self,
         name: Name,
@@ -162,7 +166,7 @@ impl Protocol {
         }));
     }
 
-    /// Reads an object of a collective, of exactly this length.
+    /// Reads an object of a collective, of exactly the length of `into`.
     pub(super) fn fetch(&mut self, from: Rank, name: Name, into: Piece, collective: Key) {
         let during = self.during_collective(collective);
         let owner = Owner::Collective(collective);
@@ -188,7 +192,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a member has gone without having got as far as this object of a collective.
+    /// Whether a member has gone before it wrote this object of a collective.
     fn never_wrote(&self, from: Rank, name: &Name) -> bool {
         let (Some(stored), Some(number)) = (&self.stored, name.collective()) else {
             return false;
@@ -255,14 +259,14 @@ impl Protocol {
         channel.map_or(0, |channel| channel.asked - channel.taken)
     }
 
-    /// Somebody waits for something else.
+    /// Notes that a thread waits for something else.
     pub(super) fn wants_change(&mut self) {
         if let Some(stored) = &mut self.stored {
             stored.is_changed = true;
         }
     }
 
-    /// Asks for what receives wait for.
+    /// Asks for the messages that receives wait for.
     pub(super) fn look(&mut self) {
         match &mut self.stored {
             Some(stored) if stored.is_changed => stored.is_changed = false,
@@ -281,7 +285,7 @@ impl Protocol {
         }
     }
 
-    /// Somebody waits for a message without receiving it: asks for the next of each who could send it.
+    /// Asks for the next message of each possible sender, because a thread waits for one without receiving it.
     pub(crate) fn expect(&mut self, context: u64, pattern: Pattern) {
         if self.stored.is_none() {
             return;
@@ -297,7 +301,7 @@ impl Protocol {
         }
     }
 
-    /// An object that was asked for is there: what it says of itself, and its first bytes.
+    /// Takes in an object that was asked for: its head, and its first bytes.
     pub(crate) fn object(&mut self, get: Key, head: Head, first: Vec<u8>) {
         let Some(stored) = &mut self.stored else { return };
         match stored.gets.remove(get) {
@@ -334,12 +338,13 @@ impl Protocol {
                 };
                 self.fill(name, &first, into, owner, during, status);
             }
-            // The collective that it was for has failed, or what was said twice.
+            // Its collective has failed, or the object was reported twice.
             Some(Getting::Rest { .. }) | None => {}
         }
     }
 
-    /// Gives what has come of a member to those who wait for it, in the order in which it was sent.
+    /// Gives the messages that have come from a member to the receives that wait for them, in the order in which they
+    /// were sent.
     fn take_in(&mut self, context: u64, from: Rank) {
         let class = Class::Message;
         loop {
@@ -396,12 +401,12 @@ impl Protocol {
         }
     }
 
-    /// A message that was kept is received after all.
+    /// Notes that a kept message is received after all.
     pub(super) fn no_longer_kept(&mut self, kept: &Kept) {
         self.keep_bytes(kept, u64::saturating_sub);
     }
 
-    /// Gives an object to who receives it, whose memory it fits.
+    /// Gives an object to a receive, whose memory it fits.
     pub(super) fn hand(&mut self, name: Name, envelope: Envelope, length: u64, first: &[u8], posted: Posted) {
         let status = Status {
             source: envelope.source,
@@ -436,7 +441,7 @@ impl Protocol {
         }));
     }
 
-    /// The rest of an object is where it was to go, unless that memory was taken back.
+    /// Ends an operation whose object was read completely; it was not written if its memory was taken back.
     pub(crate) fn rested(&mut self, get: Key, is_written: bool) {
         let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
         if let Some(Getting::Rest {

@@ -1,4 +1,4 @@
-//! Members without links: their frames go through queues, in any order but that of each pair.
+//! Tests of members without links: their frames go through queues, in any order except that each pair keeps its own.
 
 use super::*;
 use crate::matching::{Envelope, Pattern};
@@ -26,7 +26,7 @@ fn seed() -> u64 {
     seed
 }
 
-/// A frame on its way, its body, and the number by which its sender wants to know that it is gone.
+/// Frame on its way, its body, and the number by which its sender wants to know that it is gone.
 struct Sent {
     frame: Frame,
     body: Vec<u8>,
@@ -35,9 +35,9 @@ struct Sent {
 
 struct Net {
     members: Vec<Protocol>,
-    /// From, to.
+    /// By sender, then by receiver.
     wires: Vec<Vec<VecDeque<Sent>>>,
-    /// What is sent to them goes nowhere.
+    /// Members to which frames get lost.
     dead: Vec<Rank>,
     random: StdRng,
 }
@@ -67,7 +67,7 @@ impl Net {
         &mut self.members[rank as usize]
     }
 
-    /// What a member wants goes onto its wires, and its local work is done.
+    /// Puts what a member sends onto its wires, and does its local work.
     fn collect(&mut self, from: usize) -> bool {
         let mut any = false;
         loop {
@@ -105,7 +105,7 @@ impl Net {
         }
     }
 
-    /// One frame arrives, of a random wire; false if there is none.
+    /// Delivers one frame, of a random wire; false if there is none.
     fn step(&mut self) -> bool {
         let size = self.members.len();
         let mut any = false;
@@ -121,7 +121,7 @@ impl Net {
         }
         let (from, to) = busy[self.random.random_range(0..busy.len())];
         let sent = self.wires[from][to].pop_front().expect("it is not empty");
-        // As over a link: the encoding is part of it.
+        // Encoded and decoded, as over a link.
         let frame = Frame::decode(&sent.frame.encode()).expect("a frame of our own");
         if let Some(send) = sent.send {
             self.members[from].sent(send);
@@ -181,7 +181,7 @@ fn message(tag: u32) -> Address {
     }
 }
 
-/// Bytes that say where they come from.
+/// Bytes that depend on their sender and number.
 fn text(from: Rank, number: u32, length: usize) -> Vec<u8> {
     let mut word = u64::from(from) << 32 | u64::from(number);
     let bytes = (0..length).map(|_| {

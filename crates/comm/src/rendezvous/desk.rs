@@ -28,7 +28,7 @@ const FIRST_GUEST: usize = 3;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time that a member has to fetch its answer.
 const FAREWELL: Duration = Duration::from_secs(5);
-/// Time for that when the rendezvous stops.
+/// Time that a member has to fetch its answer when the rendezvous stops.
 const LAST_FAREWELL: Duration = Duration::from_secs(1);
 /// Time that one member of a pair may wait for the other one, to be relayed.
 const RELAY_WAIT: Duration = Duration::from_secs(30);

@@ -1,4 +1,4 @@
-//! Messages that are kept, and what becomes of them otherwise than by being received.
+//! Kept messages, and their ends other than being received.
 
 use super::{Kept, Landing, Posted, Target};
 use crate::memory::Memory;
@@ -9,8 +9,9 @@ use hotlease_wire::comm::Loss;
 use hotlease_wire::comm::frame::{Class, Frame};
 
 impl Protocol {
-    /// This member waits in a send. If what it waits for is that it receives something itself, nobody would ever go on: so
-    /// large messages that nobody has asked for are taken, as far as there is memory for them.
+    /// Accepts large messages that no receive has asked for, as far as there is memory for them. Called while this
+    /// member waits in a send: if the receiver waits for this member to receive something first, neither would ever go
+    /// on.
     pub(crate) fn relieve(&mut self) {
         let class = Class::Message;
         let mut sent = Vec::new();
@@ -65,7 +66,7 @@ impl Protocol {
         }
     }
 
-    /// Who asked for messages that are on their way has given up; how many were on their way.
+    /// Ends the interest of an owner in messages that are on their way; returns how many there were.
     pub(in crate::protocol) fn abandon(&mut self, owner: Owner) -> usize {
         let meant = self.landings.keys(|landing| {
             let asked = landing.target.asked();
@@ -77,7 +78,7 @@ impl Protocol {
         meant.len()
     }
 
-    /// What is still to come of a message is swallowed.
+    /// Discards what is still to come of a message.
     fn want_no_more(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
@@ -90,7 +91,8 @@ impl Protocol {
         }
     }
 
-    /// What was granted does not come. Whoever waits for it has given up as well, or will when it hears why the sender has.
+    /// Notes that a granted message does not come. The receive that waits for it has given up as well, or will when it
+    /// hears why the sender has.
     pub(super) fn withdrawn(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
         let Some(landing) = self.landings.get_mut(key) else {
             return Ok(());
@@ -105,7 +107,7 @@ impl Protocol {
         Ok(())
     }
 
-    /// A kept message that nobody will ask for.
+    /// Drops a kept message that no receive will ask for.
     pub(in crate::protocol) fn drop_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
@@ -116,7 +118,7 @@ impl Protocol {
         self.want_no_more(key);
     }
 
-    /// Takes out messages of this member to itself that it has not received; whom to tell.
+    /// Takes out messages of this member to itself that were not received; returns their owners.
     pub(in crate::protocol) fn take_own(&mut self) -> Vec<Owner> {
         let me = self.me;
         let mut owners = Vec::new();
@@ -134,7 +136,8 @@ impl Protocol {
         owners
     }
 
-    /// No more comes of a member: ends what has not come whole, and forgets what was only announced.
+    /// Ends what has not come completely from a member, and forgets what was only announced, because nothing more
+    /// comes. Returns the receives that waited for it.
     pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<Posted> {
         self.peer(from).landing = None;
         let cut = self

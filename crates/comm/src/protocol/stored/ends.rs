@@ -1,4 +1,4 @@
-//! What ends, and why: collectives that have failed, members that have finished, a store that cannot be used any more.
+//! Ends through a store: failed collectives, members that finish, and a store that cannot be used any more.
 
 use super::{Getting, Parting};
 use crate::error::{During, Error};
@@ -9,7 +9,7 @@ use hotlease_wire::comm::Loss;
 use std::sync::Arc;
 
 impl Protocol {
-    /// Whoever asked for these has given up; how many there are.
+    /// Forgets objects whose owner has given up; returns how many.
     pub(in crate::protocol) fn abandon_gets(&mut self, gives_up: impl Fn(Owner) -> bool) -> usize {
         let Some(stored) = &mut self.stored else { return 0 };
         let meant = stored.gets.keys(|getting| match getting {
@@ -23,7 +23,7 @@ impl Protocol {
         meant.len()
     }
 
-    /// This member has done with a collective.
+    /// Tells the link that this member has done with a collective.
     pub(in crate::protocol) fn done_with(&mut self, context: u64, collective: u32) {
         if self.is_stored() {
             self.actions
@@ -31,7 +31,7 @@ impl Protocol {
         }
     }
 
-    /// A member has finished. What it has written stays in the store for a while.
+    /// Notes that a member has finished. What it has written stays in the store for a while.
     pub(crate) fn parted(&mut self, from: Rank, parting: Parting) {
         if !self.is_here(from) {
             return;
@@ -40,18 +40,19 @@ impl Protocol {
         stored.partings.insert(from, parting);
         stored.is_changed = true;
         self.peer(from).has_left = true;
-        // It reads nothing any more.
+        // The member reads nothing any more.
         self.peer(from).has_read_all = true;
         self.is_leaving_due = true;
         self.end_with(from);
         self.end_missed(from);
     }
 
-    /// A member has left a communicator, in which it has sent so many messages to this one and done so many collectives.
+    /// Notes that a member has left a communicator, in which it has sent this many messages to this one and done this
+    /// many collectives.
     pub(crate) fn quit(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
         let is_known = !self.is_full() || self.contexts.contains_key(&context);
         let Some(stored) = &mut self.stored else { return };
-        // Else it says what must not be said, as over a connection; here nothing follows from that.
+        // Otherwise the member breaks the protocol, as it could over a connection; here nothing follows from that.
         if !is_known || stored.quits.insert((context, from), (sent, done)).is_some() {
             return;
         }
@@ -61,7 +62,7 @@ impl Protocol {
         }
     }
 
-    /// This member takes no messages of a communicator any more.
+    /// Forgets the requests for messages of a communicator, of which this member takes none any more.
     pub(in crate::protocol) fn abandon_messages(&mut self, of: u64) {
         let Some(stored) = &mut self.stored else { return };
         let is_meant =
@@ -72,7 +73,7 @@ impl Protocol {
         }
     }
 
-    /// All have left a communicator.
+    /// Forgets a communicator that all members have left.
     pub(in crate::protocol) fn forget_stored(&mut self, context: u64) {
         if let Some(stored) = &mut self.stored {
             stored.sent.retain(|(of, _), _| *of != context);
@@ -82,7 +83,7 @@ impl Protocol {
         }
     }
 
-    /// Ends what waits for an object that a member did not write before it went.
+    /// Ends operations that wait for an object which a member did not write before it went.
     fn end_missed(&mut self, from: Rank) {
         let mut missed = Vec::new();
         if let Some(stored) = &self.stored {
@@ -101,14 +102,14 @@ impl Protocol {
         }
     }
 
-    /// That the store cannot be used any more, if that is so.
+    /// Error that says that the store cannot be used any more, if that is so.
     pub(crate) fn severance(&self) -> Option<Error> {
         let why = self.severed.as_ref()?.to_string();
         let during = During::Finish;
         Some(Error::Store { during, why })
     }
 
-    /// The store cannot be used any more: ends everything.
+    /// Ends everything, because the store cannot be used any more.
     pub(crate) fn sever(&mut self, why: Arc<str>) {
         if self.severed.is_some() {
             return;

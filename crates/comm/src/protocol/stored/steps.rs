@@ -1,4 +1,4 @@
-//! Transfers of collectives, as objects.
+//! Transfers of collectives through a store, as objects.
 
 use crate::error::During;
 use crate::link::store::Name;
@@ -7,7 +7,8 @@ use crate::schedule::Step;
 use crate::slots::Key;
 use std::sync::Arc;
 
-/// Marks the keys of what is published while members compare what they are about to call; schedules number theirs from 0.
+/// Marks the keys of objects that are published while members compare what they are about to call; schedules number
+/// their keys from 0.
 const CHECKING: u32 = 1 << 31;
 
 impl Protocol {
@@ -18,7 +19,7 @@ impl Protocol {
             return;
         };
         let (context, collective) = (running.context, running.number);
-        // Both schedules of a checked collective may publish by the same key.
+        // Both schedules of a checked collective may publish under the same key.
         let by = if running.is_checking() { CHECKING } else { 0 };
         let mut next = |is_sent, member| {
             let count = running.counts.entry((is_sent, member)).or_default();

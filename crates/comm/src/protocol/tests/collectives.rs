@@ -2,12 +2,12 @@ use super::*;
 use crate::datatype::Datatype;
 use crate::operator::{Operator, Reduction};
 
-/// Of 64-bit numbers.
+/// Sums of 64-bit numbers.
 pub(super) fn sums() -> Option<Reduction> {
     Some(Operator::Sum.of(Datatype::U64).expect("there are sums of these"))
 }
 
-/// Everybody sends everything to everybody, at once, and adds it up in the order of ranks.
+/// Allreduce in which every rank sends everything to every other rank, at once, and adds it up in the order of ranks.
 pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     let others = || (0..size).filter(|rank| *rank != me);
     let slot = |rank: Rank| Span {
@@ -47,7 +47,7 @@ pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     }
 }
 
-/// From rank to rank.
+/// Broadcast from rank to rank.
 pub(super) fn broadcast(me: Rank, size: Rank, count: usize) -> Schedule {
     let output = Span::first(Area::Output, count);
     let mut rounds = Vec::new();
@@ -121,7 +121,8 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
 
 #[test]
 fn a_round_sends_and_receives_at_once() {
-    // Of a length that is asked for: who waited for its own to be taken before it takes the other's would pay twice in each round.
+    // The length is one that must be granted: a member that waited until its own message is taken before it takes the
+    // other's would pay twice in each round.
     let mut net = Net::new(2, seed());
     for rank in 0..2 {
         let output = Memory::zeroed(8 * 600);
@@ -266,7 +267,8 @@ fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_ot
         let first: Vec<Key> = (0..3)
             .map(|rank| net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]))
             .collect();
-        // Rank 0 has sent its part, and begins the next one wrongly, while the others may not have heard of the first.
+        // Rank 0 has sent its part, and begins the next broadcast wrongly, while the others may not have heard of the
+        // first.
         let wrong = net.start(0, broadcast(0, 3, 2), &[], &Memory::zeroed(8));
         net.run();
         assert!(matches!(

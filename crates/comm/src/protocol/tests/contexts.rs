@@ -48,7 +48,7 @@ impl Net {
         self.at(rank).collective(context, start).expect("room")
     }
 
-    /// Nothing is kept, on its way, or owed.
+    /// Checks that nothing is kept, on its way, or owed.
     fn is_at_rest(&self, what: &str) {
         for (rank, member) in self.members.iter().enumerate() {
             assert_eq!(
@@ -86,7 +86,7 @@ impl Net {
     }
 }
 
-/// Ends well, or because somebody has left.
+/// Checks that a request ended well, or because a member has left.
 fn has_ended(net: &mut Net, rank: Rank, key: Key, what: &str) {
     match net.at(rank).result(key) {
         Some(Ok(_) | Err(Error::MemberLeft { .. } | Error::Finished | Error::Broken { .. })) => {}
@@ -102,7 +102,7 @@ fn whoever_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
     for round in 0..300u64 {
         let context = 1 << 63 | round;
         let mut begun: Vec<(Rank, Key)> = Vec::new();
-        // What each does first, and then: open, some calls, leave.
+        // Each member has a number of things to do: open, some calls, leave.
         let mut left_to_do = [0; SIZE as usize].map(|_: u32| random.random_range(2..12));
         let mut is_open = [false; SIZE as usize];
         while left_to_do.iter().any(|left| *left > 0) {
@@ -139,7 +139,7 @@ fn whoever_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
         net.run();
         let what = format!("round {round} of seed {seed}");
         for (rank, key) in begun {
-            // Of different lengths, collectives do not match: that is an end as well.
+            // Collectives of different lengths do not match: that is an end as well.
             match net.members[rank as usize].requests.get(key) {
                 Some(crate::protocol::Request::Done(Err(Error::Mismatch { .. }))) => {
                     net.at(rank).result(key);
@@ -162,14 +162,14 @@ fn a_place_is_kept_for_a_communicator_that_others_open_first() {
     assert!(!net.at(0).reserve(), "it is kept for the other one");
     net.open(1, 1 << 63);
     net.at(1).open(1 << 62, (0..SIZE).collect());
-    // Rank 0 has not opened the one that it has kept a place for.
+    // Rank 0 has not opened the communicator for which it has reserved a place.
     net.send_in(1 << 63, 1, 0, vec![7]);
     net.run();
     assert!(net.at(0).open(1 << 63, (0..SIZE).collect()));
     net.at(0).release();
     let key = net.receive_in(1 << 63, 0, Some(1));
     assert!(net.at(0).result(key).expect("an end").is_ok(), "it was kept");
-    // Nobody may open one that no place was kept for.
+    // No member may open one for which no place was reserved.
     let frame = Frame::Eager {
         to: Address {
             context: 1 << 62,

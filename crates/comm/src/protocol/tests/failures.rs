@@ -2,7 +2,7 @@ use super::collectives::{allreduce, broadcast, numbers};
 use super::*;
 
 impl Net {
-    /// A member's process ends: what it had sent still arrives, one link notices.
+    /// Ends a member's process. What was on its way to or from it is lost, and one link notices the end.
     fn kill(&mut self, rank: Rank, noticed_by: Rank) {
         self.dead.push(rank);
         for wires in &mut self.wires {
@@ -102,7 +102,7 @@ fn a_member_that_fails_in_the_middle_of_a_message_ends_its_receive() {
     assert_eq!(net.at(1).landings.len(), 0);
 }
 
-/// Rank 1 has granted a message of a collective that rank 0 gives up before it hears of that.
+/// Rank 1 has granted a message of a collective that rank 0 gives up before it hears of the grant.
 fn granted_in_vain() -> (Net, Key, Key) {
     let mut net = Net::new(2, seed());
     let count = 2 * EAGER as usize / 8;
@@ -125,7 +125,8 @@ fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
         let member = net.at(rank);
         assert_eq!((member.sends.len(), member.landings.len()), (0, 0), "rank {rank}");
     }
-    // The same where the word that it does not come arrives first, and where it is said twice or by somebody else.
+    // Also where the word that the message does not come arrives first, and where it is said twice or by another
+    // member.
     let (mut net, _, receiver) = granted_in_vain();
     let landing = net.at(1).landings.keys(|_| true)[0];
     let withdraw = Frame::Withdraw { landing };
@@ -162,7 +163,7 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.at(0).finish();
     net.run();
     assert!(net.at(0).has_parted());
-    // Then its connections close, which nobody takes for a failure.
+    // Then its connections close, which no member takes for a failure.
     net.at(1).lost(0, Loss::Closed);
     let memory = Memory::zeroed(20);
     for tag in [2, 1] {
@@ -191,7 +192,7 @@ fn who_finishes_because_another_has_failed_says_so_first() {
         })
         .collect();
     net.run();
-    // Rank 1 hears of it from rank 2, and finishes before rank 0 has heard anything.
+    // Rank 1 hears of the failure from rank 2, and finishes before rank 0 has heard anything.
     net.at(2).lost(3, Loss::Closed);
     let word = Frame::Lost {
         rank: 3,
@@ -213,7 +214,7 @@ fn who_is_held_to_have_failed_learns_it() {
     let mut net = Net::new(3, seed());
     let receive = net.receive(2, Pattern::of(1, 0), &Memory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);
-    // Only one of the others cannot reach it.
+    // Only one of the others cannot reach rank 2.
     net.at(0).lost(2, Loss::Silent);
     net.run();
     // Its link with rank 0 is closed; rank 1 closed it too, but it says so first to none: rank 0 told rank 1 only.
@@ -266,7 +267,7 @@ fn who_gives_up_says_so() {
     );
 }
 
-/// Whenever a member fails in a run of collectives and messages, everybody's operations end.
+/// When a member fails in a run of collectives and messages, the operations of all members end.
 #[test]
 fn a_failure_at_any_moment_leaves_nobody_waiting() {
     let seed = seed();

@@ -201,13 +201,13 @@ fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
         assert!(net.step());
     }
     let landing = net.at(1).landings.keys(|_| true)[0];
-    // Of another member, and more than was announced.
+    // Data of another member, and more than was announced.
     assert_eq!(net.at(1).frame(2, data(landing, 1)).err(), Some(Loss::Protocol));
     assert_eq!(
         net.at(1).frame(0, data(landing, 5001)).err(),
         Some(Loss::Protocol)
     );
-    // What answers to nothing is ignored, and does no harm.
+    // Answers to nothing are ignored, and do no harm.
     assert!(net.at(1).frame(0, Frame::Grant { id: 99, landing: 1 }).is_ok());
     assert!(net.at(1).frame(0, Frame::Farewell).is_ok());
     net.run();
@@ -255,13 +255,13 @@ fn a_receive_is_cancelled_until_something_comes_for_it() {
     let receive = net.receive(1, Pattern::ANY, &memory);
     assert!(!net.at(1).cancel(receive), "it has ended");
     assert!(net.at(1).result(receive).expect("an end").is_ok());
-    // Forgotten ones leave nothing behind.
+    // Forgotten requests leave nothing behind.
     let receive = net.receive(1, Pattern::ANY, &memory);
     net.at(1).forget(receive);
     assert_eq!(net.at(1).requests.len(), 0);
 }
 
-/// Everything at once, in any order: each message arrives once, whole, and in the order of its sender and tag.
+/// Sends everything at once, in any order: each message arrives once, complete, and in the order of its sender and tag.
 #[test]
 fn random_traffic_arrives_whole_and_in_order() {
     let seed = seed();
