@@ -38,7 +38,7 @@ impl Request {
     /// Waits for the end of the operation.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Errors of the operation.
     pub fn wait(mut self) -> Result<Status, Error> {
         match self.key.take() {
             Some(key) => self.inner(self.group.engine.wait(key, self.is_send)),
@@ -97,7 +97,7 @@ impl Drop for Request {
 /// Waits for all of these requests; returns the first error, after all have ended.
 ///
 /// # Errors
-/// Those of the operations.
+/// Errors of the operations.
 pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Status>, Error> {
     let results: Vec<_> = requests.into_iter().map(Request::wait).collect();
     results.into_iter().collect()
@@ -212,7 +212,7 @@ impl Receiving {
     /// Waits for the message.
     ///
     /// # Errors
-    /// Those of the operation.
+    /// Errors of the operation.
     pub fn wait(self) -> Result<Received, Error> {
         let status = self.request.wait()?;
         Ok(received(status, self.memory))
@@ -256,7 +256,7 @@ impl<T: Element> Pending<T> {
     /// Waits for the result.
     ///
     /// # Errors
-    /// Those of the collective.
+    /// Errors of the collective.
     pub fn wait(self) -> Result<Vec<T>, Error> {
         self.request.wait()?;
         Ok(T::of_bits(take(&self.elements)))

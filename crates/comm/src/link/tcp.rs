@@ -1,4 +1,4 @@
-//! One TCP connection with each other member, Nagle off.
+//! Link over one TCP connection with each other member, Nagle off.
 //!
 //! Connections are registered for both directions, edge-triggered. A sleeping thread notes which of them are ready
 //! ([`Readiness`]); a polling thread, under the engine's lock, reads and writes those. With a few members, polling

@@ -120,7 +120,7 @@ impl Protocol {
             return;
         }
         self.peer(rank).lost = Some(loss);
-        // Also for a thread that only waits for others to part.
+        // News also for a thread that only waits for others to part.
         self.news += 1;
         self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {

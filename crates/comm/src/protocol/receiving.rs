@@ -336,7 +336,7 @@ impl Protocol {
                 (Target::Asked(posted), Some(into))
             }
             None => {
-                // At most `EAGER_BYTES_MAX`, on credit.
+                // At most `EAGER_BYTES_MAX` bytes, for which the sender had credit.
                 let bytes = length as usize;
                 let memory = match length <= self.bounds.small_bytes {
                     true => Memory::zeroed(bytes),

@@ -178,7 +178,7 @@ impl Visitor {
                     return Ok(Wish::Ask(key, question));
                 }
                 Err(Failure::Refuse(verdict)) => {
-                    // It may be gone, and then needs no answer.
+                    // The peer may be gone, and then needs no answer.
                     let _ = self.stream.write(&[verdict.encode()]);
                     return Err(Farewell::Sent {
                         is_other_secret: verdict == Verdict::OtherSecret,

@@ -213,7 +213,7 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
         .expect("an end")
         .expect_err("it hears of it");
     assert_eq!(error, Error::Broken { during, rank: 1 });
-    // And no later one hangs.
+    // No later collective hangs.
     for rank in 0..3 {
         let output = Memory::zeroed(8);
         let key = net.start(rank, broadcast(rank, 3, 1), &[], &output);

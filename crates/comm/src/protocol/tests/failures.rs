@@ -52,7 +52,7 @@ fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
         let during = During::Collective { number: 0 };
         assert_eq!(net.error(rank as Rank, key), lost(during), "rank {rank}");
     }
-    // What comes later is told at once.
+    // Later operations end with the error at once.
     let late = net.send(1, 3, 2, large.clone());
     assert_eq!(net.error(1, late), lost(During::Send { to: 3, tag: 2 }));
     let late = net.receive(2, Pattern::ANY, &memory());
@@ -217,7 +217,8 @@ fn who_is_held_to_have_failed_learns_it() {
     // Only one of the others cannot reach rank 2.
     net.at(0).lost(2, Loss::Silent);
     net.run();
-    // Its link with rank 0 is closed; rank 1 closed it too, but it says so first to none: rank 0 told rank 1 only.
+    // Rank 0 has closed its link with rank 2, so that its word to rank 2 is lost. It has told rank 1, which has closed
+    // its link as well, without a word to rank 2.
     assert!(matches!(
         net.at(1).gone(2, During::Collective { number: 0 }),
         Some(Error::MemberLost {

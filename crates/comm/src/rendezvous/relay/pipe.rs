@@ -68,7 +68,7 @@ impl Flow {
             match got {
                 Ok(0) => self.has_ended = true,
                 Err(error) if is_not_now(&error) => {}
-                // What the side had sent before is at the other side.
+                // What the side had sent before was passed on.
                 Err(_) => self.has_ended = true,
                 Ok(_) => {}
             }
