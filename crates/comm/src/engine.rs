@@ -306,7 +306,7 @@ impl Engine {
         self.until(false, Some(Instant::now()), |state| state.protocol.result(key))
     }
 
-    /// Drives until `is_so` returns something, or the deadline is over; polls at least once.
+    /// Drives until `is_so` returns something, or the deadline is over; polls at least once before it gives up.
     pub(crate) fn until<T>(
         &self,
         is_send: bool,

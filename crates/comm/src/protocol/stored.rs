@@ -5,8 +5,7 @@
 //!     │ ── Put ─────────────► │                               │
 //!     │                       │ ◄──────────────── Get ─────── │  a receive or a probe waits
 //!     │                       │ ── as much as goes at once ─► │  to the call that asked for it, in the sender's order
-//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the memory of that
-//!     call
+//!     │                       │ ◄─────────────── Rest ─────── │  if it is longer: straight into the call's memory
 //! ```
 //!
 //! There is no credit, and nothing is announced: messages that no call asks for stay in the store. Of a message that a
