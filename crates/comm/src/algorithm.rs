@@ -1,6 +1,6 @@
-//! Builders of schedules: from a collective as one rank calls it, and an algorithm, to what that rank does.
+//! Builders of schedules: turn a collective, as one rank calls it, and an algorithm into the steps of that rank.
 //!
-//! Builders are pure and need no power of two of ranks. All ranks must build with the same recipe.
+//! Builders are pure, and the number of ranks need not be a power of two. All ranks must build with the same recipe.
 
 mod allgather;
 mod allreduce;
@@ -36,50 +36,50 @@ use serde::Deserialize;
 use std::fmt;
 use std::ops::Range;
 
-/// How a collective can be done. What each of them costs stands at its builder, with where it was published.
+/// Algorithm of a collective. The builder of each algorithm states its cost and where it was published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Algorithm {
-    /// One rank after the other: straight to or from the root, to everyone at once, or from each rank to the next.
+    /// Without a tree: straight to or from the root, to every rank at once, or from each rank to the next.
     Linear,
     /// Along a binomial tree.
     Binomial,
-    /// A barrier in which everyone tells who is 1, 2, 4... ranks on.
+    /// A barrier: in round `k` each rank notifies the rank `2^k` after it.
     Dissemination,
-    /// A broadcast of a share to each, and a ring.
+    /// A broadcast: one share to each rank along a tree, then all shares around a ring.
     ScatterAllgather,
-    /// A broadcast from each to the next, in segments.
+    /// A broadcast from each rank to the next, in segments.
     Chain,
     /// Around a ring.
     Ring,
-    /// Exchanges with who is 1, 2, 4... ranks away.
+    /// Exchanges with the ranks 1, 2, 4... away.
     RecursiveDoubling,
-    /// Exchanges of halves, quarters...
+    /// Exchanges of halves, then quarters and so on.
     RecursiveHalving,
-    /// Bruck's, with the fewest messages.
+    /// Bruck's algorithm, with the fewest messages.
     Bruck,
     /// A gather and a broadcast.
     GatherBroadcast,
-    /// Rabenseifner's: halving, then doubling.
+    /// Rabenseifner's algorithm: recursive halving, then recursive doubling.
     Rabenseifner,
     /// A reduction and a broadcast.
     ReduceBroadcast,
-    /// With one rank after the other, everyone with another one.
+    /// Each rank exchanges with one other rank at a time.
     Pairwise,
-    /// A scan up a tree, and down.
+    /// A scan up a tree, then down the tree.
     TwoPhase,
-    /// Through a store: whoever needs an object reads it.
+    /// Through a store: each rank that needs an object reads it.
     Objects,
-    /// Through a store and rank 0, which reads everyone's and writes one for all.
+    /// Through a store and rank 0, which reads the objects of all ranks and writes one object for all.
     ObjectsRoot,
-    /// Through a store, each rank reducing a share.
+    /// Through a store; each rank reduces one share.
     ObjectsScattered,
-    /// Through a store, with who is 1, 2, 4... ranks away.
+    /// Through a store, with the ranks 1, 2, 4... away.
     ObjectsDoubling,
 }
 
 impl Algorithm {
-    /// Each, with its name in tables and on command lines.
+    /// All algorithms, each with its name in tables and on command lines.
     pub const NAMES: [(Algorithm, &'static str); 18] = [
         (Algorithm::Linear, "linear"),
         (Algorithm::Binomial, "binomial"),
@@ -101,7 +101,7 @@ impl Algorithm {
         (Algorithm::ObjectsDoubling, "objects-doubling"),
     ];
 
-    /// Whether it goes through a store's objects and not by messages.
+    /// Returns whether the algorithm uses objects of a store instead of messages.
     pub const fn is_mediated(self) -> bool {
         matches!(
             self,
@@ -112,7 +112,7 @@ impl Algorithm {
         )
     }
 
-    /// Whether it reduces in another order than that of ranks, in this operation.
+    /// Returns whether the algorithm reduces in another order than rank order, in this operation.
     const fn needs_commuting(self, operation: Operation) -> bool {
         matches!(
             (self, operation),
@@ -132,7 +132,7 @@ impl fmt::Display for Algorithm {
 }
 
 impl Operation {
-    /// The algorithms that there are for it.
+    /// Algorithms that implement this operation.
     pub const fn algorithms(self) -> &'static [Algorithm] {
         use Algorithm::*;
         match self {
@@ -176,7 +176,7 @@ impl Operation {
         }
     }
 
-    /// Whether it can be done in two levels, inside nodes and between them.
+    /// Returns whether the operation can be done in two levels, inside nodes and between them.
     pub const fn has_levels(self) -> bool {
         matches!(
             self,
@@ -194,20 +194,20 @@ impl Operation {
 /// Some rounds of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Part {
-    /// These, with the scratch memory of all.
+    /// The rounds, with the scratch memory of the whole schedule.
     pub schedule: Schedule,
-    /// Whether there are rounds after these.
+    /// Whether more rounds follow.
     pub more: bool,
 }
 
-/// An algorithm, and how it is used. All ranks must use the same.
+/// An algorithm and its parameters. All ranks must use the same recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recipe {
-    /// Which.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Between the leaders of nodes only, and by trees inside nodes.
+    /// Whether the algorithm runs between the leaders of nodes only, with trees inside the nodes.
     pub by_nodes: bool,
-    /// How many elements [`Algorithm::Chain`] sends at a time; 0: all.
+    /// Number of elements that [`Algorithm::Chain`] sends at a time; 0: all.
     pub segment: usize,
 }
 
@@ -222,11 +222,11 @@ impl From<Algorithm> for Recipe {
 }
 
 impl Recipe {
-    /// Whether it can do what is called for. The answer is the same at all ranks.
+    /// Checks whether the recipe can do this call. The result is the same at all ranks.
     ///
     /// # Errors
     ///
-    /// [`Error::NotOffered`] says why not.
+    /// [`Error::NotOffered`] with the reason.
     pub fn serves(&self, call: &Call) -> Result<(), Error> {
         let operation = call.collective.operation();
         let refuse = |why| {
@@ -263,7 +263,7 @@ impl Recipe {
         Ok(())
     }
 
-    /// What the calling rank does.
+    /// Builds the schedule of the calling rank.
     ///
     /// ```
     /// use hotlease_comm::{Algorithm, Call, Collective, Recipe};
@@ -278,13 +278,15 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`Error::Arguments`] if the call contradicts itself, [`Error::NotOffered`] if the algorithm does not do it.
+    /// [`Error::Arguments`] if the call contradicts itself, [`Error::NotOffered`] if the algorithm cannot do this
+    /// call.
     pub fn build(&self, call: &Call) -> Result<Schedule, Error> {
         self.build_part(call, 0..usize::MAX).map(|part| part.schedule)
     }
 
-    /// Some of the rounds: for models of so many ranks that all rounds of all would not fit in memory. They are counted from 0
-    /// as they are planned; those in which this rank does nothing count, and are left out.
+    /// Builds some of the rounds: for models with so many ranks that the rounds of all ranks would not fit in memory.
+    /// Rounds are counted from 0 in the order of planning. A round in which this rank does nothing counts, but is left
+    /// out.
     ///
     /// # Errors
     ///
@@ -429,7 +431,7 @@ impl Recipe {
     fn exchange(&self, plan: &mut Plan, group: &Group, call: &Call, sent: &Blocks, received: &Blocks) {
         let into = Span::first(Area::Output, received.extent(group.size));
         let from = if call.in_place {
-            // What is still to be sent must not be received over.
+            // A received block must not overwrite a block that is still to be sent.
             let saved = plan.scratch(into.count);
             plan.copy(into, saved);
             saved

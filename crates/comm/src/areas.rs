@@ -1,27 +1,27 @@
-//! The memory of one collective at one rank, and the local half of its schedule.
+//! Memory of one collective at one rank, and the local steps of its schedule.
 
 use crate::operator::{Operands, Reduction};
 use crate::schedule::{Area, Span, Step};
 
-/// The three areas that a schedule speaks of, as bytes.
+/// The three areas of a schedule, as bytes.
 #[derive(Debug)]
 pub struct Areas<'a> {
-    /// What the caller gives.
+    /// Data that the caller gives.
     pub input: &'a [u8],
-    /// What the caller gets.
+    /// Memory for the caller's result.
     pub output: &'a mut [u8],
-    /// The schedule's own.
+    /// Scratch memory of the schedule.
     pub scratch: &'a mut [u8],
     /// Bytes of an element.
     pub element: usize,
 }
 
 impl Areas<'_> {
-    /// The bytes of a span.
+    /// Returns the bytes of a span.
     ///
     /// # Panics
     ///
-    /// If they are not inside their area; [`Schedule::check`](crate::Schedule::check) finds that out before.
+    /// If the span is not inside its area; [`Schedule::check`](crate::Schedule::check) finds that out before.
     pub fn read(&self, span: Span) -> &[u8] {
         let range = self.range(span);
         match span.area {
@@ -31,11 +31,11 @@ impl Areas<'_> {
         }
     }
 
-    /// The same, to be written.
+    /// Returns the bytes of a span for writing.
     ///
     /// # Panics
     ///
-    /// If they are not inside their area, or are the caller's input.
+    /// If the span is not inside its area, or is in the caller's input.
     pub fn write(&mut self, span: Span) -> &mut [u8] {
         let range = self.range(span);
         match span.area {
@@ -45,11 +45,11 @@ impl Areas<'_> {
         }
     }
 
-    /// Copies, or reduces. `reduction` is needed by collectives that reduce.
+    /// Runs a local step: a copy or a reduction. Collectives that reduce need `reduction`.
     ///
     /// # Panics
     ///
-    /// If a span is not inside its area, the step is a transfer, or there is something to reduce and nothing to do it by.
+    /// If a span is not inside its area, if the step is a transfer, or if the step reduces and `reduction` is missing.
     pub fn local(&mut self, step: &Step, reduction: Option<&Reduction>) {
         match *step {
             Step::Copy { from, into } => {
@@ -77,7 +77,7 @@ impl Areas<'_> {
         span.offset * self.element..span.end() * self.element
     }
 
-    /// Some spans to read and one to write, of which that one is apart from the others.
+    /// Borrows some spans for reading and one for writing, which must not overlap the others.
     fn borrow<const N: usize>(&mut self, read: [Span; N], write: Span) -> ([&[u8]; N], &mut [u8]) {
         let (target, sources) = (self.range(write), read.map(|span| self.range(span)));
         let (written, other) = match write.area {

@@ -1,9 +1,9 @@
-//! What elements are.
+//! Types of the elements of a buffer.
 
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// The type of the elements of a buffer, in the byte order of the machine. Buffers need not be aligned to it.
+/// Type of the elements of a buffer, in the byte order of the host. Buffers need not be aligned to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum Datatype {
@@ -21,9 +21,9 @@ pub enum Datatype {
     Complex64,
     /// Two `f64`.
     Complex128,
-    /// One byte; all but 0 is true.
+    /// A byte that is a truth value: any value but 0 is true.
     Bool,
-    /// Single bytes that are no numbers.
+    /// Single bytes that are not numbers.
     Bytes,
     /// An `i32` and the `i32` index of where it is: C's `struct { int value; int index; }`, as in `MPI_2INT`.
     I32Index,
@@ -33,16 +33,16 @@ pub enum Datatype {
     F32Index,
     /// An `f64`, its `i32` index, and 4 bytes of any content, as in `MPI_DOUBLE_INT`.
     F64Index,
-    /// So many bytes that stay together, of which only operators of the user's own know what they are.
+    /// A record of this many bytes that stay together. Only user-defined operators know its content.
     Record(NonZeroU32),
 }
 
 impl Datatype {
-    /// A record of this type's size.
+    /// Record type with the size of `T`.
     ///
     /// # Panics
     ///
-    /// If it has none, or over 4 GiB; in a constant that does not compile.
+    /// If `T` has no size or more than 4 GiB; in a constant, this is a compile error.
     pub const fn record<T>() -> Self {
         let bytes = size_of::<T>();
         assert!(bytes <= u32::MAX as usize, "a record is at most 4 GiB long");

@@ -1,9 +1,10 @@
-//! What typed calls send: numbers, truth values, and plain records of the user's.
+//! Elements of typed calls: numbers, truth values, and plain records of the user.
 
 use crate::datatype::Datatype;
 use bytemuck::{NoUninit, Pod};
 
-/// Elements of which any bytes are some: numbers, complex ones as `[f32; 2]` and `[f64; 2]`, and what users declare.
+/// Elements for which any bytes are a valid value: numbers, complex numbers as `[f32; 2]` and `[f64; 2]`, and types
+/// that users declare.
 ///
 /// ```
 /// use bytemuck::{Pod, Zeroable};
@@ -22,7 +23,8 @@ use bytemuck::{NoUninit, Pod};
 /// impl Plain for Pixel { const DATATYPE: Datatype = Datatype::record::<Pixel>(); }
 /// ```
 pub trait Plain: Pod + Send + Sync {
-    /// What they are in buffers. It has their size: else what uses them does not compile.
+    /// Datatype of these elements in buffers. It must have the size of the type: otherwise code that uses the type
+    /// does not compile.
     const DATATYPE: Datatype;
 }
 
@@ -41,15 +43,16 @@ plain! {
     [f32; 2]: Complex64, [f64; 2]: Complex128,
 }
 
-/// What typed calls take: everything [`Plain`], and `bool`, of which there is a copy, because not every byte is one.
+/// Elements that typed calls accept: all [`Plain`] types and `bool`. A `bool` is received into a copy, because not
+/// every byte is a valid `bool`.
 pub trait Element: NoUninit + Send + Sync + sealed::Sealed {
-    /// What it is in buffers.
+    /// Datatype in buffers.
     #[doc(hidden)]
     const KIND: Datatype;
-    /// Of its size, and of any bytes.
+    /// Type of the same size for which any bytes are valid.
     #[doc(hidden)]
     type Bits: Plain;
-    /// Lets bytes of these be written.
+    /// Calls `write` with the bytes of the elements, to be written.
     #[doc(hidden)]
     fn write<R>(elements: &mut [Self], write: impl FnOnce(&mut [u8]) -> R) -> R;
     #[doc(hidden)]

@@ -1,4 +1,4 @@
-//! What can go wrong, in terms of what the caller can do about it.
+//! Errors of this library, grouped by what the caller can do about them.
 
 use crate::algorithm::Algorithm;
 use crate::collective::Operation;
@@ -11,31 +11,31 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// What was being done when something went wrong.
+/// The operation that was in progress when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum During {
-    /// A message to this rank.
+    /// A message to a rank.
     Send {
-        /// Which rank.
+        /// The receiving rank.
         to: Rank,
-        /// The message's.
+        /// Tag of the message.
         tag: u32,
     },
-    /// A message from this rank, or from any.
+    /// A message from one rank, or from any.
     Receive {
-        /// Which rank, if it was named.
+        /// The sending rank, if one was named.
         from: Option<Rank>,
-        /// Which tag, if it was named.
+        /// The tag, if one was named.
         tag: Option<u32>,
     },
-    /// The end.
+    /// The end of the communicator.
     Finish,
-    /// A collective, by its number at this communicator, from 0.
+    /// A collective.
     Collective {
-        /// Which.
+        /// Number of the collective at this communicator, from 0.
         number: u32,
     },
-    /// Meeting the members again, in another communicator.
+    /// The members' meeting for another communicator.
     Meeting,
 }
 
@@ -63,11 +63,11 @@ impl fmt::Display for During {
 /// A member's call of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Who.
+    /// The calling rank.
     pub rank: Rank,
-    /// What it calls, with all that members have to agree in.
+    /// Name of the call, with all arguments that members must agree on.
     pub call: String,
-    /// Where in its program.
+    /// Place of the call in the program.
     pub site: String,
 }
 
@@ -78,7 +78,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// A member, or one of another communicator.
+/// Display name of a member: its rank, or that it belongs to another communicator.
 struct Whom(Option<Rank>);
 
 impl fmt::Display for Whom {
@@ -90,80 +90,80 @@ impl fmt::Display for Whom {
     }
 }
 
-/// Why a call of this library failed.
+/// Error of a call of this library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An option or argument makes no sense.
+    /// An option or argument is invalid.
     #[error("bad option: {what}")]
     Options {
-        /// Which, and why.
+        /// The option or argument, and the reason.
         what: String,
     },
-    /// There is no secret that can be used.
+    /// No usable secret.
     #[error("no secret for the communicator: {why}")]
     Secret {
-        /// What is wrong with it.
+        /// The fault of the secret.
         why: String,
     },
-    /// The other side has another secret.
+    /// The peer has another secret.
     #[error(
         "{whom} has another secret, and let nobody in; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
     )]
     OtherSecret {
-        /// Who that is.
+        /// The peer.
         whom: String,
     },
-    /// What answers there is no such member or rendezvous.
+    /// The peer rejected this member, or is no such member or rendezvous.
     #[error("{whom} did not let this member in: {why}")]
     NotLetIn {
-        /// Who that is.
+        /// The peer.
         whom: String,
-        /// What it said, or did instead.
+        /// What the peer said, or did instead.
         why: String,
     },
-    /// Nobody answers at the rendezvous.
+    /// No rendezvous answers at the address.
     #[error(
         "no rendezvous at {address} within {waited:?}: {why}; start one with `hotlease comm rendezvous`, or correct the address"
     )]
     NoRendezvous {
-        /// Where.
+        /// Address of the rendezvous.
         address: String,
-        /// For how long it was tried.
+        /// How long this member tried.
         waited: Duration,
-        /// What happened the last time.
+        /// Result of the last attempt.
         why: String,
     },
     /// The members did not come together.
     #[error("communicator `{name}`: {refused}")]
     NotTogether {
-        /// Of the communicator.
+        /// Name of the communicator.
         name: String,
-        /// What the rendezvous said.
+        /// Reason from the rendezvous.
         refused: Refused,
     },
-    /// Members that the rendezvous knows cannot reach each other.
+    /// Two members that the rendezvous knows cannot reach each other.
     #[error(
         "communicator `{name}`: no connection with rank {rank}, which listens at {address}, within {waited:?}: {why}"
     )]
     Unreachable {
-        /// Of the communicator.
+        /// Name of the communicator.
         name: String,
-        /// Of the other member.
+        /// Rank of the other member.
         rank: Rank,
-        /// Where it listens.
+        /// Address where the other member listens.
         address: SocketAddr,
-        /// For how long it was tried.
+        /// How long this member tried.
         waited: Duration,
-        /// What happened the last time.
+        /// Result of the last attempt.
         why: String,
     },
     /// libfabric cannot be used.
     #[error("communicator `{name}` cannot talk over libfabric: {why}")]
     NoFabric {
-        /// Of the communicator.
+        /// Name of the communicator.
         name: String,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
     /// A message is larger than the memory to receive it.
@@ -171,230 +171,231 @@ pub enum Error {
         "the message of rank {source_rank} with tag {tag} has {sent} bytes, the memory to receive it {room}; it waits to be received with enough"
     )]
     Truncated {
-        /// Who sent it.
+        /// Sender of the message.
         source_rank: Rank,
-        /// The message's.
+        /// Tag of the message.
         tag: u32,
         /// Bytes of the message.
         sent: u64,
         /// Bytes of the memory.
         room: u64,
     },
-    /// In a collective a rank sent more or less than another one expected.
+    /// In a collective, a rank sent more or fewer bytes than another rank expected.
     #[error(
         "{during}: rank {source_rank} sent {sent} bytes where {expected} were expected; all ranks must call the same operations in the same order, with matching counts and types"
     )]
     Mismatch {
-        /// Which.
+        /// The collective.
         during: During,
-        /// Who sent it.
+        /// Sender of the message.
         source_rank: Rank,
         /// Bytes of the message.
         sent: u64,
         /// Bytes that this rank expected.
         expected: u64,
     },
-    /// A collective ended with an error at another rank, so nobody can go on with it.
+    /// A collective ended with an error at another rank, so no rank can go on with it.
     #[error("{during}: rank {rank} had an error in a collective of this communicator, and says which")]
     Broken {
-        /// Which.
+        /// The collective.
         during: During,
-        /// Who had the error.
+        /// The rank with the error.
         rank: Rank,
     },
     /// A member has failed.
     #[error("{during}: rank {rank} has failed: {loss}")]
     MemberLost {
-        /// What was being done.
+        /// The operation in progress.
         during: During,
-        /// Who.
+        /// The failed member.
         rank: Rank,
-        /// Why.
+        /// Cause of the failure.
         loss: Loss,
     },
-    /// The other members hold that this one has failed.
+    /// The other members consider this member failed.
     #[error("{during}: this member, rank {rank}, has failed in the eyes of {}: {loss}", Whom(*by))]
     Outcast {
-        /// What was being done.
+        /// The operation in progress.
         during: During,
         /// This member.
         rank: Rank,
-        /// Who said so first, if that is a member of this communicator.
+        /// First member that reported it, if it belongs to this communicator.
         by: Option<Rank>,
-        /// Why.
+        /// Cause of the failure.
         loss: Loss,
     },
     /// A member has finished.
     #[error("{during}: rank {rank} has finished, so it sends and takes nothing any more")]
     MemberLeft {
-        /// What was being done.
+        /// The operation in progress.
         during: During,
-        /// Who.
+        /// The finished member.
         rank: Rank,
     },
-    /// A member did not read in time what this one had sent before it finished.
+    /// A member did not read in time what this member had sent before it finished.
     #[error(
         "rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost"
     )]
     NotRead {
-        /// Who.
+        /// The member that did not read.
         rank: Rank,
-        /// How long it was waited for.
+        /// How long this member waited.
         waited: Duration,
     },
-    /// The store that members talk through cannot be used at the start.
+    /// The store that members communicate through cannot be used at the start.
     #[error("communicator `{name}`: {store}, within {waited:?}: {why}")]
     NoStore {
-        /// Of the communicator.
+        /// Name of the communicator.
         name: String,
-        /// Which store, without credentials.
+        /// The store, without credentials.
         store: String,
-        /// For how long it was tried.
+        /// How long this member tried.
         waited: Duration,
-        /// Why not, and what to do.
+        /// The reason, and what to do.
         why: String,
     },
-    /// The store that members talk through cannot be used any more. Nothing succeeds at this communicator after that.
+    /// The store that members communicate through has become unusable. No later operation of this communicator
+    /// succeeds.
     #[error("{during}: {why}")]
     Store {
-        /// What was being done.
+        /// The operation in progress.
         during: During,
-        /// Which store, what happened, and what to do.
+        /// The store, what happened, and what to do.
         why: String,
     },
     /// This communicator has finished.
     #[error("this communicator has finished")]
     Finished,
-    /// There is no such rank.
+    /// The communicator has no such rank.
     #[error("there is no rank {rank} in a communicator of {size}")]
     NoSuchRank {
-        /// What was asked for.
+        /// The requested rank.
         rank: Rank,
-        /// How many there are.
+        /// Number of ranks.
         size: Rank,
     },
-    /// In checked mode: two members call collectives that do not belong together. All members end with this.
+    /// In checked mode: two members call collectives that do not match. All members get this error.
     #[error("members call different collectives: {first}, {other}; nothing was sent")]
     Differ {
-        /// Rank 0.
+        /// Call of rank 0.
         first: Box<Caller>,
-        /// The first rank that calls something else.
+        /// Call of the first rank that calls a different collective.
         other: Box<Caller>,
     },
-    /// A member has as many communicators on its connections as can be.
+    /// A member has reached the maximum number of communicators on its connections.
     #[error(
         "rank {rank} has {most} communicators on its connections, which is as many as can be; drop some that are not used any more"
     )]
     TooManyCommunicators {
-        /// Which.
+        /// The member.
         rank: Rank,
-        /// How many can be.
+        /// The maximum.
         most: usize,
     },
-    /// As many operations are pending as can.
+    /// The maximum number of operations is pending.
     #[error("{pending} operations are pending, which is as many as can; wait for some")]
     TooManyRequests {
-        /// How many.
+        /// Number of pending operations.
         pending: usize,
     },
     /// The operation was cancelled.
     #[error("{during}: cancelled")]
     Cancelled {
-        /// Which.
+        /// The operation.
         during: During,
     },
-    /// The memory of an operation was taken back before it ended.
+    /// The memory of an operation was taken back before the operation ended.
     #[error("{during}: its memory was taken back before it ended; wait for it first")]
     MemoryGone {
-        /// Which.
+        /// The operation.
         during: During,
     },
-    /// A schedule of a collective breaks its own rules.
+    /// The schedule of a collective breaks its own rules.
     #[error("{during}: its schedule is wrong: {why}")]
     Schedule {
-        /// Which.
+        /// The collective.
         during: During,
-        /// What is wrong.
+        /// The broken rule.
         why: String,
     },
     /// A reduction operator panicked.
     #[error("{during}: its operator panicked: {message}")]
     OperatorPanicked {
-        /// Which.
+        /// The collective.
         during: During,
-        /// What it said.
+        /// Message of the panic.
         message: String,
     },
     /// The arguments of a collective contradict each other. Nothing was sent.
     #[error("{operation} at rank {rank}: {why}; nothing was sent")]
     Arguments {
-        /// Of what.
+        /// The operation.
         operation: Operation,
-        /// Who called it.
+        /// The calling rank.
         rank: Rank,
-        /// What does not fit.
+        /// The contradiction.
         why: String,
     },
-    /// The algorithm that was asked for does not do this.
+    /// The requested algorithm cannot do this operation.
     #[error(
         "{operation} by `{algorithm}`: {why}; nothing was sent; unless one is named, one that fits is chosen"
     )]
     NotOffered {
-        /// What was to be done.
+        /// The operation.
         operation: Operation,
-        /// How.
+        /// The algorithm.
         algorithm: Algorithm,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// There is no such reduction.
     #[error("{operator} of {datatype}: there is no such reduction; a function of your own can be one")]
     Operator {
-        /// The operator's name.
+        /// Name of the operator.
         operator: &'static str,
-        /// What it was to be applied to.
+        /// Datatype of the operands.
         datatype: Datatype,
     },
-    /// Simulated ranks wait for what nobody sends.
+    /// Simulated ranks wait for messages that no rank sends.
     #[error(
         "a simulated collective does not end: {why}; all ranks must build with the same recipe and counts"
     )]
     Stuck {
-        /// Who waits for whom.
+        /// The waiting ranks, and the ranks that each waits for.
         why: String,
     },
     /// A table of algorithms cannot be used.
     #[error("the table of algorithms: {why}; without one the built-in table is used")]
     Table {
-        /// What is wrong in it.
+        /// Fault of the table.
         why: String,
     },
-    /// What links cost cannot be read.
+    /// Prices of links cannot be read.
     #[error("the prices: {why}; without a file the built-in ones are used")]
     Prices {
-        /// What is wrong in them.
+        /// Fault of the prices.
         why: String,
     },
-    /// The model has no answer.
+    /// The model has no estimate.
     #[error("no estimate for {operation}: {why}")]
     Model {
-        /// Of what.
+        /// The operation.
         operation: Operation,
-        /// What is missing, or too much.
+        /// What is missing, or too large.
         why: String,
     },
-    /// This process lacks something.
+    /// A local operation of this process failed.
     #[error("cannot {what}: {why}")]
     Local {
-        /// What was tried.
+        /// The local operation.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
 
 impl Error {
-    /// The member whose failure or end this is.
+    /// Rank of the member whose failure or end this error reports.
     pub fn rank(&self) -> Option<Rank> {
         match self {
             Self::MemberLost { rank, .. } | Self::MemberLeft { rank, .. } | Self::Broken { rank, .. } => {

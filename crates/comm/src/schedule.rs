@@ -1,29 +1,29 @@
-//! What one rank does in one collective: pure data, which an engine runs, a test checks and a model costs.
+//! Schedule of one rank in one collective: pure data, which an engine runs, a test checks and a model prices.
 
 use std::fmt;
 
-/// A member of a communicator, from 0.
+/// Number of a member in a communicator, from 0.
 pub type Rank = u32;
 
-/// Where the elements of a collective are.
+/// Memory that holds elements of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Area {
-    /// What the caller gives. Never written.
+    /// Data that the caller gives. Never written.
     Input,
-    /// What the caller gets. In place it is also what the caller gives, and there is no input.
+    /// Result for the caller. In place, it is also the data that the caller gives, and there is no input.
     Output,
-    /// The schedule's own memory, of [`Schedule::scratch`] elements, of any content at first.
+    /// Scratch memory of the schedule: [`Schedule::scratch`] elements, with undefined content at first.
     Scratch,
 }
 
-/// Elements that follow each other in an area.
+/// Consecutive elements in an area.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Span {
-    /// Which memory.
+    /// The area.
     pub area: Area,
-    /// The first of them, in elements from the area's start.
+    /// The first element, counted from the start of the area.
     pub offset: usize,
-    /// How many.
+    /// Number of elements.
     pub count: usize,
 }
 
@@ -37,7 +37,7 @@ impl Span {
         }
     }
 
-    /// A part of this span, `offset` counted from its start.
+    /// A part of this span; `offset` counts from the start of the span.
     pub const fn part(self, offset: usize, count: usize) -> Self {
         debug_assert!(offset + count <= self.count, "a part of a span is inside it");
         Span {
@@ -47,12 +47,12 @@ impl Span {
         }
     }
 
-    /// The element after the last.
+    /// Index of the element after the last.
     pub const fn end(self) -> usize {
         self.offset.saturating_add(self.count)
     }
 
-    /// Whether two spans have an element in common.
+    /// Returns whether two spans have an element in common.
     pub const fn overlaps(self, other: Span) -> bool {
         self.area as u8 == other.area as u8
             && self.count > 0
@@ -73,55 +73,55 @@ impl fmt::Display for Span {
     }
 }
 
-/// One thing that a rank does.
+/// One step of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A message to another rank. Between two ranks messages keep their order.
+    /// Sends a message to another rank. Messages between two ranks keep their order.
     Send {
-        /// Who gets it.
+        /// The receiver.
         to: Rank,
-        /// What is in it.
+        /// The content.
         from: Span,
     },
-    /// The next message of another rank, which is of exactly this length.
+    /// Receives the next message of another rank, which must have exactly this length.
     Receive {
-        /// Who sends it.
+        /// The sender.
         from: Rank,
-        /// Where it goes.
+        /// Memory for the content.
         into: Span,
     },
-    /// An object that others read, on links through a store.
+    /// Writes an object that other ranks read, on links through a store.
     Publish {
-        /// Names it among the objects that this rank publishes in this collective.
+        /// Name of the object among those that this rank publishes in this collective.
         key: u32,
-        /// What is in it.
+        /// The content.
         from: Span,
-        /// How many ranks read it, each once; then it can be removed.
+        /// Number of ranks that read the object, each once; then it can be removed.
         readers: u32,
     },
-    /// The whole of an object, as soon as there is one.
+    /// Reads a whole object as soon as it exists.
     Fetch {
-        /// Who publishes it.
+        /// The publishing rank.
         of: Rank,
-        /// Its name there.
+        /// Name of the object at the publishing rank.
         key: u32,
-        /// Where it goes; exactly its length.
+        /// Memory for the content, of exactly its length.
         into: Span,
     },
-    /// Elements from here to there; both of one length, and apart.
+    /// Copies elements between two spans, which have the same length and do not overlap.
     Copy {
-        /// From here.
+        /// The source.
         from: Span,
-        /// To there.
+        /// The target.
         into: Span,
     },
-    /// `into = left op right`, element by element, in this order. `into` is `left`, or `right`, or apart from both.
+    /// `into = left op right`, element by element, in this order. `into` is `left`, is `right`, or overlaps neither.
     Reduce {
-        /// What comes of lower ranks, if the operator does not commute.
+        /// The operand of the lower ranks, if the operator does not commute.
         left: Span,
-        /// What comes of higher ones.
+        /// The operand of the higher ranks.
         right: Span,
-        /// Where the result goes.
+        /// Memory for the result.
         into: Span,
     },
 }
@@ -141,34 +141,35 @@ impl fmt::Display for Step {
     }
 }
 
-/// What can go on at the same time, and what follows on it.
+/// Transfers that run at the same time, and the local work that follows them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Sends, receives, publishes and fetches: all are begun at once, and waited for together.
+    /// Sends, receives, publishes and fetches: all are started at once, and the round waits for all of them.
     pub transfers: Vec<Step>,
-    /// Then copies and reductions, one after the other.
+    /// Copies and reductions that follow, one after the other.
     pub local: Vec<Step>,
 }
 
-/// What one rank does in one collective: rounds, one after the other.
+/// Steps of one rank in one collective: rounds, one after the other.
 ///
-/// Messages match by sender and order alone, so two ranks need not have the same number of rounds. Nothing of no
-/// elements is sent, received, published or fetched: both sides know that it is empty.
+/// Messages match by sender and order alone, so two ranks need not have the same number of rounds. A transfer without
+/// elements is never made: both sides know that it is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// How many elements [`Area::Scratch`] has.
+    /// Number of elements in [`Area::Scratch`].
     pub scratch: usize,
-    /// What is done, in order.
+    /// The rounds, in order.
     pub rounds: Vec<Round>,
 }
 
 impl Schedule {
-    /// Whether a schedule keeps its own rules: peers are ranks of the communicator and not `rank` itself, spans are inside
-    /// their areas, the input is not written, and what a round receives is not touched by its other transfers.
+    /// Checks that the schedule keeps its own rules: peers are ranks of the communicator and not `rank` itself, spans
+    /// are inside their areas, the input is not written, and other transfers of a round do not touch the memory that
+    /// the round receives into.
     ///
     /// # Errors
     ///
-    /// The first rule that is broken, in words.
+    /// The first broken rule, in words.
     pub fn check(&self, rank: Rank, ranks: Rank, input: usize, output: usize) -> Result<(), String> {
         let bounds = Bounds {
             rank,
@@ -286,7 +287,8 @@ impl Bounds {
     }
 }
 
-/// In `n log n`: a round of a linear exchange has two spans for each rank.
+/// Checks that no written span overlaps another span. Takes `n log n` time: a round of a linear exchange has two spans
+/// for each rank.
 fn apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
     let place = |span: &Span| (span.area, span.offset);
     written.sort_unstable_by_key(place);
@@ -294,7 +296,7 @@ fn apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
         return Err(format!("{} and {} are received at once", pair[0], pair[1]));
     }
     for span in read {
-        // Written spans are apart, so the one that begins last before this span's end is the only one to look at.
+        // Written spans do not overlap, so only the span that begins last before this span's end must be examined.
         let next = written.partition_point(|other| place(other) < (span.area, span.end()));
         if let Some(other) = next
             .checked_sub(1)

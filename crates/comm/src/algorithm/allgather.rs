@@ -1,4 +1,5 @@
-//! Allgathers. `mine` is what this member gives, perhaps already in its place; `all` is where everyone gets the blocks.
+//! Allgathers. `mine` is the block that this member contributes, possibly already at its final position; `all` is
+//! where every member receives the blocks.
 
 use super::blocks::{Blocks, Packed};
 use super::fold::{Fold, Role};
@@ -9,7 +10,7 @@ use crate::schedule::Span;
 /// Around a ring: `p - 1` steps, and a member sends all blocks but one.
 pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     for round in plan.passes(1..group.size) {
-        // The first is sent from where the caller has it; it is copied while it is under way.
+        // The first block is sent from where the caller has it, and copied while it is under way.
         let sent = if round == 1 {
             mine
         } else {
@@ -27,7 +28,7 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, 
     }
 }
 
-/// Everyone sends to everyone at once: `p - 1` messages each, none of which waits for another.
+/// Each member sends to all others at once: `p - 1` messages each, none of which waits for another.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     for distance in 1..group.size {
         plan.send(group, group.after(distance), mine);
@@ -41,8 +42,9 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span
     plan.round();
 }
 
-/// Recursive doubling: neighbours exchange what they have, then pairs do, then fours. `log2 p` steps, and all blocks but
-/// one are sent; where `p` is not a power of two, 2 steps more, and a rank sends about twice as much.
+/// Recursive doubling: neighbours exchange the blocks that they have, then pairs do, then groups of four. Takes `log2
+/// p` steps, and a member sends all blocks but one. If `p` is not a power of two, it takes 2 steps more, and a rank
+/// sends about twice as much.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
@@ -80,8 +82,9 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
     unpack(plan, group, &blocks, all, user);
 }
 
-/// Bruck's: in round `k` everyone sends the up to `2^k` blocks that it has to who is `2^k` before it. `ceil(log2 p)` steps for
-/// any `p`, and all blocks but one are sent; at the end they are turned into place.
+/// Bruck's algorithm: in round `k` each member sends the up to `2^k` blocks that it has to the member `2^k` before it.
+/// Takes `ceil(log2 p)` steps for any `p`, and a member sends all blocks but one; at the end the blocks are copied to
+/// their final positions.
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
 /// systems (1997).
@@ -99,7 +102,7 @@ pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span,
     }
     for place in 0..group.size {
         let member = group.after(place);
-        // In place the own block is there, and stays.
+        // In place, the own block is already at its position and stays there.
         if member != group.me || mine != blocks.of(all, member) {
             plan.copy(packed.of(buffer, place..place + 1), blocks.of(all, member));
         }
@@ -107,7 +110,7 @@ pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span,
     plan.round();
 }
 
-/// A binomial gather to member 0, and a binomial broadcast: `2 ceil(log2 p)` steps, few messages.
+/// A binomial gather to member 0, then a binomial broadcast: `2 ceil(log2 p)` steps, few messages.
 pub(crate) fn gather_broadcast(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     through_root(
         plan,
@@ -123,7 +126,7 @@ pub(crate) fn gather_broadcast(plan: &mut Plan, group: &Group, blocks: &Blocks, 
 type GatherTo = fn(&mut Plan, &Group, usize, &Blocks, Span, Span);
 type BroadcastFrom = fn(&mut Plan, &Group, usize, Span);
 
-/// By any gather to member 0, and any broadcast.
+/// A gather to member 0, then a broadcast, by the given builders.
 pub(crate) fn through_root(
     plan: &mut Plan,
     group: &Group,
@@ -152,7 +155,8 @@ pub(crate) fn through_root(
     unpack(plan, group, &blocks, all, user);
 }
 
-/// Blocks without gaps: the caller's, or packed ones of which the caller's are copied in the end.
+/// Blocks without gaps: either the blocks of the caller, or packed blocks that are copied to the caller's blocks at
+/// the end.
 enum Dense<'a> {
     Caller(Blocks<'a>),
     Packed(Packed, Blocks<'a>),
@@ -161,7 +165,7 @@ enum Dense<'a> {
 impl Dense<'_> {
     fn of(&self, buffer: Span, members: std::ops::Range<usize>) -> Span {
         match self {
-            // `dense` has seen that they follow each other.
+            // `dense` has checked that the blocks follow each other.
             Dense::Caller(blocks) => blocks
                 .joined(buffer, members)
                 .unwrap_or(Span { count: 0, ..buffer }),

@@ -1,5 +1,5 @@
-//! Allreduces. `mine` is what this member adds, `into` where everyone gets the result; they may be the same. Each element
-//! is reduced in the same order for all members, so all have the same bits.
+//! Allreduces. `mine` is what this member adds, `into` is where every member gets the result; both may be the same
+//! span. Each element is reduced in the same order at all members, so all get the same bits.
 
 use super::fold::{Fold, Role};
 use super::halving::{Halving, halve};
@@ -7,10 +7,10 @@ use super::plan::{Group, Plan, share};
 use super::{broadcast, reduce, reduce_scatter};
 use crate::schedule::Span;
 
-/// Recursive doubling: everyone exchanges all elements with its neighbour, then with who is 2 away, then 4. `log2 p` steps;
-/// where `p` is not a power of two, 2 more. A member sends `n` elements in each.
+/// Recursive doubling: each member exchanges all elements with its neighbour, then with the member 2 away, then 4.
+/// Takes `log2 p` steps; if `p` is not a power of two, 2 more. A member sends `n` elements in each step.
 ///
-/// Two that exchange reduce the same two operands in the same order: that of their ranks.
+/// Two members that exchange reduce the same two operands in the same order: rank order.
 pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     let fold = Fold::new(group);
     let (number, partner) = match fold.role(group.me) {
@@ -41,8 +41,9 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, int
     plan.round();
 }
 
-/// Rabenseifner's: reduce-scatter by halving, allgather by doubling. `2 log2 p` steps, 2 more where `p` is not a power of
-/// two, and a member sends less than `2 n` elements, those that stand in for a neighbour less than `3 n`. Keeps rank order.
+/// Rabenseifner's algorithm: a reduce-scatter by halving, then an allgather by doubling. Takes `2 log2 p` steps, 2
+/// more if `p` is not a power of two. A member sends less than `2 n` elements; a member that stands in for a neighbour
+/// sends less than `3 n`. Keeps rank order.
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
 pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
@@ -76,8 +77,9 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Spa
     plan.round();
 }
 
-/// Shares of the elements around a ring twice: reduced, then as results. `2 (p - 1)` steps, and a member sends less than
-/// `2 n` elements for any `p`. For operators that commute: each share begins at another rank.
+/// Shares of the elements go around a ring twice: first they are reduced, then the results go around. Takes `2 (p -
+/// 1)` steps, and a member sends less than `2 n` elements for any `p`. Only for operators that commute, because each
+/// share begins at another rank.
 ///
 /// Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations (2009).
 pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
@@ -92,13 +94,15 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     }
 }
 
-/// Everyone sends to member 0, which reduces and sends the result to everyone: `2 (p - 1)` messages, and two that follow on each other.
+/// Each member sends to member 0, which reduces and sends the result to all: `2 (p - 1)` messages, two of them one
+/// after the other.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     reduce::linear(plan, group, 0, mine, into);
     broadcast::linear(plan, group, 0, into);
 }
 
-/// A binomial reduction to member 0, and a binomial broadcast: `2 ceil(log2 p)` steps, `2 (p - 1)` messages. Keeps rank order.
+/// A binomial reduction to member 0, then a binomial broadcast: `2 ceil(log2 p)` steps, `2 (p - 1)` messages. Keeps
+/// rank order.
 pub(crate) fn reduce_broadcast(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     reduce::binomial(plan, group, 0, mine, into, false);
     broadcast::binomial(plan, group, 0, into);

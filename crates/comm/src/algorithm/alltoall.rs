@@ -1,12 +1,14 @@
-//! All-to-all exchanges: block `i` of `from` goes to member `i`; `to` gets one block of everyone.
+//! All-to-all exchanges: block `i` of `from` goes to member `i`; `to` receives one block from each member.
 
 use super::blocks::Blocks;
 use super::plan::{Group, Plan};
 use crate::schedule::Span;
 
-/// Everything at once: `p - 1` messages each way. Each begins with another member, so that nobody is everybody's first.
+/// All transfers at once: `p - 1` messages each way. Each member begins with another peer, so that no member is the
+/// first peer of all others.
 ///
-/// Pair by pair the messages are those of [`pairwise`], so members that choose differently still understand each other.
+/// The messages between two members are those of [`pairwise`], so members that choose differently still understand
+/// each other.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
     for distance in 1..group.size {
         exchange(plan, group, distance, sent, got);
@@ -15,8 +17,8 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got:
     plan.round();
 }
 
-/// Pairwise exchange: in step `i` of `p - 1` everyone sends to who is `i` after it and receives from who is `i` before it.
-/// Each element is sent once, and each member has one message each way at a time.
+/// Pairwise exchange: in step `i` of `p - 1` each member sends to the member `i` after it and receives from the member
+/// `i` before it. Each element is sent once, and each member has one message each way at a time.
 pub(crate) fn pairwise(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
     own(plan, group, sent, got);
     for distance in plan.passes(1..group.size) {
@@ -36,14 +38,15 @@ fn own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Spa
     plan.copy(sent.0.of(sent.1, group.me), got.0.of(got.1, group.me));
 }
 
-/// Bruck's, for blocks of `count` elements: a block that has `d` ranks to go travels by the bits of `d`, together with all
-/// others that have the same bit. `ceil(log2 p)` steps and messages, and about `n/2` elements in each.
+/// Bruck's algorithm, for blocks of `count` elements. A block that has `d` ranks to go travels by the bits of `d`,
+/// together with all other blocks that have the same bit set. Takes `ceil(log2 p)` steps and messages, with about
+/// `n/2` elements in each.
 ///
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
 /// systems (1997).
 pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to: Span) {
     let size = group.size;
-    // Place d has what is still to go d ranks on, at first the own block for that member.
+    // Position `d` holds the block that still has `d` ranks to go; at first, the own block for that member.
     let travelling = plan.scratch(size * count);
     let at = |place: usize| travelling.part(place * count, count);
     for distance in 0..size {

@@ -1,10 +1,11 @@
-//! Barriers. What is sent is one element whose value means nothing.
+//! Barriers. A message is one element whose value has no meaning.
 
 use super::plan::{Group, Plan};
 use super::tree::Tree;
 use crate::schedule::Span;
 
-/// Dissemination: in round `k` everyone tells who is `2^k` after it, and hears of who is `2^k` before it.
+/// Dissemination: in round `k` each member notifies the member `2^k` after it and waits for the member `2^k` before
+/// it.
 ///
 /// `ceil(log2 p)` steps. Hensgen, Finkel, Manber: Two algorithms for barrier synchronization (1988).
 pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
@@ -18,14 +19,16 @@ pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
     }
 }
 
-/// Up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages and not `p log2 p`.
+/// Up a binomial tree and down again: twice the steps of dissemination, but `2 (p - 1)` messages instead of `p log2
+/// p`.
 pub(crate) fn tree(plan: &mut Plan, group: &Group) {
     arrive(plan, group);
     release(plan, group);
 }
 
-/// Everyone tells member 0, which tells everyone: `2 (p - 1)` messages as along a tree, but two that follow on each other, however many
-/// members there are. For members that share processors, where each change from one to another takes longer than a message.
+/// Each member notifies member 0, which then notifies each: `2 (p - 1)` messages as along a tree, but only two of them
+/// one after the other for any number of members. For members that share processors, where each switch from one member
+/// to another takes longer than a message.
 pub(crate) fn linear(plan: &mut Plan, group: &Group) {
     let told = plan.scratch(1);
     if group.me == 0 {
@@ -45,7 +48,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group) {
     plan.round();
 }
 
-/// Member 0 goes on when all are here; the others when their subtrees are.
+/// Waits at member 0 for all members, and at every other member for its subtree.
 pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
     let tree = Tree::new(group, 0);
     let told = plan.scratch(1);
@@ -60,7 +63,7 @@ pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
     }
 }
 
-/// Nobody goes on before member 0 does.
+/// Holds all members until member 0 has arrived here.
 pub(crate) fn release(plan: &mut Plan, group: &Group) {
     let tree = Tree::new(group, 0);
     let [told, heard] = tokens(plan);

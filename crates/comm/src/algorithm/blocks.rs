@@ -1,24 +1,24 @@
-//! One block of elements for each rank: where they are in a buffer, and how they are packed on the way.
+//! Blocks of elements, one for each rank: their positions in a buffer, and their packed form in messages.
 
 use crate::schedule::Span;
 use std::ops::Range;
 
-/// One block for each rank, in a buffer.
+/// Blocks in a buffer, one for each rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocks<'a> {
-    /// Of this many elements each, one after the other in rank order.
+    /// Blocks of this many elements each, one after the other in rank order.
     Equal(usize),
-    /// Each of its own length, at a place of its own; both in elements, one entry for each rank.
+    /// Blocks of individual lengths and positions; both in elements, one entry for each rank.
     Each {
-        /// How long.
+        /// Length of each block.
         counts: &'a [usize],
-        /// Where it begins.
+        /// Start of each block.
         displacements: &'a [usize],
     },
 }
 
 impl Blocks<'_> {
-    /// How many elements the block of a rank has.
+    /// Number of elements in the block of a rank.
     pub fn count(&self, rank: usize) -> usize {
         match self {
             Blocks::Equal(count) => *count,
@@ -26,7 +26,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// Where the block of a rank begins.
+    /// Start of the block of a rank, in elements.
     pub fn offset(&self, rank: usize) -> usize {
         match self {
             Blocks::Equal(count) => rank * count,
@@ -34,7 +34,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// How many elements all blocks of so many ranks have.
+    /// Number of elements in the blocks of this many ranks together.
     pub fn total(&self, ranks: usize) -> usize {
         match self {
             Blocks::Equal(count) => count.saturating_mul(ranks),
@@ -42,7 +42,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// How long a buffer must be for all of them.
+    /// Length that a buffer needs to hold the blocks of all ranks, in elements.
     pub fn extent(&self, ranks: usize) -> usize {
         match self {
             Blocks::Equal(count) => count * ranks,
@@ -54,7 +54,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// How many elements the longest block has.
+    /// Number of elements in the longest block.
     pub(crate) fn longest(&self) -> usize {
         match self {
             Blocks::Equal(count) => *count,
@@ -62,7 +62,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// The block of a rank, in a buffer of such blocks.
+    /// Block of a rank, in a buffer of these blocks.
     pub(crate) fn of(&self, buffer: Span, rank: usize) -> Span {
         match self.count(rank) {
             0 => Span { count: 0, ..buffer },
@@ -70,7 +70,7 @@ impl Blocks<'_> {
         }
     }
 
-    /// All blocks of these ranks as one span, if they follow each other in the buffer.
+    /// Blocks of these ranks as one span, if they follow each other in the buffer.
     pub(crate) fn joined(&self, buffer: Span, ranks: Range<usize>) -> Option<Span> {
         let mut joined = Span { count: 0, ..buffer };
         if let Blocks::Equal(count) = self {
@@ -96,7 +96,8 @@ impl Blocks<'_> {
     }
 }
 
-/// The same blocks one after the other without gaps, from that of rank `first` around the circle.
+/// Blocks packed one after the other without gaps, beginning with the block of rank `first` and going around the
+/// circle.
 pub(crate) enum Packed {
     Equal(usize),
     Each(Vec<usize>),
@@ -126,12 +127,12 @@ impl Packed {
         }
     }
 
-    /// How many elements these places have together.
+    /// Number of elements at these positions together.
     pub fn count(&self, places: Range<usize>) -> usize {
         self.start(places.end) - self.start(places.start)
     }
 
-    /// These places, in a buffer that begins with place 0.
+    /// Span of these positions, in a buffer that begins with position 0.
     pub fn of(&self, buffer: Span, places: Range<usize>) -> Span {
         buffer.part(self.start(places.start), self.count(places))
     }

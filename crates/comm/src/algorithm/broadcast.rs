@@ -1,10 +1,10 @@
-//! Broadcasts. `data` is where the elements are at the root, and where they go at the others.
+//! Broadcasts. `data` is where the root has the elements, and where the other members receive them.
 
 use super::plan::{Group, Plan, share, shares};
 use super::tree::Tree;
 use crate::schedule::Span;
 
-/// Down a binomial tree: `ceil(log2 p)` steps, of all elements each.
+/// Down a binomial tree: `ceil(log2 p)` steps, all elements in each.
 pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, data: Span) {
     let tree = Tree::new(group, root);
     if let Some(parent) = tree.parent() {
@@ -17,7 +17,7 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, data: Span) 
     plan.round();
 }
 
-/// The root sends to each, one after the other: `p - 1` steps, but no member waits for another.
+/// The root sends to one member after the other: `p - 1` steps, but no member waits for another.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, data: Span) {
     if group.me == root {
         for distance in 1..group.size {
@@ -29,11 +29,12 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, data: Span) {
     plan.round();
 }
 
-/// A share for each down a binomial tree, then all shares around a ring: `ceil(log2 p) + p - 1` steps, and nobody sends
-/// `2 n` elements, however many ranks there are.
+/// One share to each member down a binomial tree, then all shares around a ring: `ceil(log2 p) + p - 1` steps. No
+/// member sends `2 n` elements, for any number of ranks.
 ///
-/// Van de Geijn's: Barnett et al., Interprocessor collective communication library (1994); Thakur, Rabenseifner, Gropp:
-/// Optimization of collective communication operations in MPICH (2005). Shares that the tree has brought are not sent again.
+/// Van de Geijn's algorithm: Barnett et al., Interprocessor collective communication library (1994); Thakur,
+/// Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005). Shares that the tree has
+/// already delivered are not sent again.
 pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, data: Span) {
     let tree = Tree::new(group, root);
     let size = group.size;
@@ -61,7 +62,8 @@ pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, dat
     }
 }
 
-/// From each to the next, in segments: `p - 2 + s` steps for `s` segments, and a member sends the elements once.
+/// From each member to the next, in segments: `p - 2 + s` steps for `s` segments, and a member sends the elements
+/// once.
 pub(crate) fn chain(plan: &mut Plan, group: &Group, root: usize, data: Span, segment: usize) {
     let tree = Tree::new(group, root);
     let segments = if segment == 0 {

@@ -1,5 +1,5 @@
-//! From an operation and the name of an algorithm to its builder. [`Recipe::serves`] has seen that there is one; the last
-//! of each list serves everybody.
+//! Selection of a builder by operation and algorithm. [`Recipe::serves`] has checked that the builder exists; the last
+//! entry of each list serves any call.
 
 use super::Algorithm::*;
 use super::blocks::Blocks;

@@ -1,22 +1,23 @@
-//! Any number of members as a power of two: of some pairs of neighbours one gives its part to the other, and waits.
+//! Reduction of any number of members to a power of two: in some pairs of neighbours, one member gives its part to the
+//! other and waits.
 
 use super::plan::Group;
 use std::ops::Range;
 
-/// `2^k` of the members are active: one of each of the first pairs, and all after them.
+/// Choice of `2^k` active members: one member of each of the first pairs, and all members after these pairs.
 pub(crate) struct Fold {
-    /// How many are active, a power of two.
+    /// Number of active members, a power of two.
     pub size: usize,
     paired: usize,
-    /// The pair whose lower member is the active one; of the others it is the higher.
+    /// Number of the pair whose lower member is active; in all other pairs the higher member is.
     lower_of: usize,
 }
 
-/// What a member is.
+/// Part that a member plays.
 pub(crate) enum Role {
-    /// It takes part, under this number, also for its partner if it has one.
+    /// The member takes part under this number, for its partner too if it has one.
     Active { number: usize, partner: Option<usize> },
-    /// Its partner takes part for it.
+    /// The partner takes part on the member's behalf.
     Idle { partner: usize },
 }
 
@@ -30,7 +31,7 @@ impl Fold {
         }
     }
 
-    /// Such that this member is active.
+    /// Chooses such that `active` is an active member.
     pub fn with(group: &Group, active: usize) -> Self {
         let fold = Fold::new(group);
         let lower = active < 2 * fold.paired && active.is_multiple_of(2);
@@ -58,7 +59,7 @@ impl Fold {
         }
     }
 
-    /// Who is active under this number.
+    /// Active member with this number.
     pub fn member(&self, number: usize) -> usize {
         if number >= self.paired {
             number + self.paired
@@ -67,7 +68,7 @@ impl Fold {
         }
     }
 
-    /// The members that these numbers stand for.
+    /// Members that these numbers stand for.
     pub fn members(&self, numbers: Range<usize>) -> Range<usize> {
         let first = |number: usize| number + number.min(self.paired);
         first(numbers.start)..first(numbers.end)

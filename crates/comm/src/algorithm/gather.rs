@@ -1,11 +1,13 @@
-//! Gathers. `mine` is what this member gives; `all` is where the root gets the blocks, and counts at the root only.
+//! Gathers. `mine` is the block that this member contributes; `all` is where the root receives the blocks, and is
+//! ignored at the other members.
 
 use super::blocks::{Blocks, Packed};
 use super::plan::{Group, Plan};
 use super::tree::Tree;
 use crate::schedule::Span;
 
-/// Everyone sends to the root: `p - 1` steps there. Who is not the root need not know how long others' blocks are.
+/// Each member sends to the root: `p - 1` steps there. A member that is not the root need not know the lengths of
+/// other blocks.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
     if group.me == root {
         for distance in 1..group.size {
@@ -19,8 +21,8 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
     plan.round();
 }
 
-/// Up a binomial tree, whose subtrees are packed in one message each: `ceil(log2 p)` steps, and the root receives each
-/// element once. The blocks' lengths must be known everywhere.
+/// Up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives each
+/// element once. All members must know the lengths of all blocks.
 pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
     let tree = Tree::new(group, root);
     let packed = Packed::new(blocks, root, group.size);
@@ -76,7 +78,7 @@ fn at_root(
     plan.round();
 }
 
-/// A subtree's blocks where they belong, unless they are apart there.
+/// Final span of a subtree's blocks; `None` if they do not follow each other.
 pub(crate) fn in_place(
     tree: &Tree,
     blocks: &Blocks,
@@ -85,7 +87,7 @@ pub(crate) fn in_place(
 ) -> Option<Span> {
     let first = tree.member(places.start);
     let last = tree.member(places.end - 1);
-    // A subtree that goes around the circle ends before it begins.
+    // A subtree that goes around the circle has a last rank below its first.
     if first <= last {
         blocks.joined(all, first..last + 1)
     } else {

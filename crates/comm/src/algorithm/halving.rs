@@ -1,21 +1,23 @@
-//! Reduce-scatter by halving the elements and doubling the distance, as a part of Rabenseifner's algorithms.
+//! Reduce-scatter by halving the elements and doubling the distance, used in Rabenseifner's algorithms.
 //!
-//! Member `v` of `2^k` and its neighbour `v ^ 1` each take a half of the elements and give the other away; then those at
-//! distance 2 halve the halves, and so on. Each partial result is that of a range of ranks, so their order is kept.
+//! Member `v` of `2^k` and its neighbour `v ^ 1` each keep one half of the elements and give the other half away; then
+//! members at distance 2 halve the halves, and so on. Each partial result covers a range of ranks, so rank order is
+//! kept.
 
 use super::fold::Fold;
 use super::plan::{Group, Plan, shares};
 use crate::schedule::Span;
 
-/// Where the elements of a member are.
+/// Position and memory of one member in a halving.
 pub(crate) struct Halving {
-    /// Its number among the active ones.
+    /// Number of the member among the active ones.
     pub number: usize,
-    /// Who waits for it.
+    /// Idle neighbour that this member stands in for, if any.
     pub partner: Option<usize>,
-    /// What it adds.
+    /// What the member adds.
     pub mine: Span,
-    /// Of the same length: its piece of the result, and partial results. May be `mine`.
+    /// Span of the same length as `mine`, for partial results and the member's piece of the result. May be `mine`
+    /// itself.
     pub sum: Span,
 }
 
@@ -35,7 +37,7 @@ impl Pieces {
         }
     }
 
-    /// The other half of the range that this is a half of.
+    /// The other half of the range that this range is a half of.
     pub fn sibling(self) -> Self {
         Pieces {
             first: self.first ^ self.count,
@@ -43,7 +45,7 @@ impl Pieces {
         }
     }
 
-    /// Both halves.
+    /// Both halves: this range and its sibling.
     pub fn parent(self) -> Self {
         Pieces {
             first: self.first & !self.count,
@@ -56,7 +58,8 @@ impl Pieces {
     }
 }
 
-/// For an active member; its partner has sent, or sends, all its elements. Returns which piece of the result is in `sum`.
+/// Plans the halving of an active member, whose partner has sent or sends all its elements. Returns which piece of the
+/// result is in `sum`.
 pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halving) -> Pieces {
     let Halving {
         number,

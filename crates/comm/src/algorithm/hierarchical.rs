@@ -1,7 +1,7 @@
-//! Collectives in two levels: inside each node over memory, and between nodes by their leaders alone, with any of the other
-//! algorithms. Inside, all go by binomial trees.
+//! Collectives in two levels: inside each node over memory, and between nodes by their leaders alone. Leaders use any
+//! of the other algorithms; inside a node, all collectives use binomial trees.
 //!
-//! An operator that does not commute needs the ranks of each node to follow each other.
+//! With an operator that does not commute, the ranks of each node must follow each other.
 
 use super::blocks::Blocks;
 use super::nodes::Nodes;
@@ -60,7 +60,7 @@ pub(crate) fn allreduce(
     broadcast::binomial(plan, &nodes.inside(), nodes.lead(), into);
 }
 
-/// Where the sum of a node is at its leader: where it was if the node has one rank.
+/// Plans the sum of a node and returns where its leader has it; if the node has one rank, the sum stays in `mine`.
 fn inside_sum(plan: &mut Plan, inside: &Group, lead: usize, mine: Span, sum: Span, commutes: bool) -> Span {
     if inside.size == 1 {
         return mine;

@@ -1,10 +1,10 @@
-//! Which ranks share a node, and who speaks for each node.
+//! Nodes of a communicator: the ranks on each node and the rank that leads each node.
 
 use super::blocks::Blocks;
 use super::plan::Group;
 use crate::schedule::{Rank, Span};
 
-/// The nodes of a communicator, in the order of their first ranks.
+/// Nodes of a communicator, in the order of their first ranks.
 pub(crate) struct Nodes {
     members: Vec<Vec<Rank>>,
     leaders: Vec<Rank>,
@@ -14,7 +14,8 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// `of` has the node of each rank. A node's leader is its first rank, or the root that is on it.
+    /// Groups ranks by node; `of` has the node of each rank. The leader of a node is its first rank, or the root if
+    /// the root is on that node.
     pub fn new(of: &[u32], me: usize, root: Option<usize>) -> Self {
         let mut numbers = std::collections::HashMap::new();
         let mut members: Vec<Vec<Rank>> = Vec::new();
@@ -41,22 +42,22 @@ impl Nodes {
         }
     }
 
-    /// The ranks of this rank's node.
+    /// Ranks on the node of this rank.
     pub fn inside(&self) -> Group<'_> {
         Group::of(self.place, &self.members[self.node])
     }
 
-    /// Which of them leads.
+    /// Index of the leader among the ranks of this node.
     pub fn lead(&self) -> usize {
         self.lead
     }
 
-    /// The leaders, if this rank is one.
+    /// Leaders of all nodes, if this rank is a leader.
     pub fn across(&self) -> Option<Group<'_>> {
         (self.place == self.lead).then(|| Group::of(self.node, &self.leaders))
     }
 
-    /// On which node a leader is.
+    /// Index of the node that this rank leads; 0 if it leads none.
     pub fn node_of(&self, leader: usize) -> usize {
         self.leaders
             .iter()
@@ -64,13 +65,14 @@ impl Nodes {
             .unwrap_or(0)
     }
 
-    /// Whether the ranks of each node follow each other, so that sums of nodes are sums of ranges of ranks.
+    /// Returns whether the ranks of each node follow each other, so that the sum of a node is the sum of a range of
+    /// ranks.
     pub fn in_order(of: &[u32]) -> bool {
         let mut seen = std::collections::HashSet::new();
         of.chunk_by(|a, b| a == b).all(|run| seen.insert(run[0]))
     }
 
-    /// Blocks of all ranks, node by node.
+    /// Layout of the blocks of all ranks, node by node.
     pub fn layout(&self, blocks: &Blocks, all: Span) -> Layout {
         let order: Vec<Rank> = self.members.iter().flatten().copied().collect();
         let sorted = order.is_sorted();
@@ -101,7 +103,7 @@ impl Nodes {
     }
 }
 
-/// Blocks with counts of their own.
+/// Blocks that own their counts and displacements.
 pub(crate) struct Own {
     counts: Vec<usize>,
     displacements: Vec<usize>,
@@ -130,27 +132,27 @@ impl Own {
     }
 }
 
-/// How blocks lie in memory that is ordered by nodes.
+/// Layout of blocks in memory that is ordered by nodes.
 pub(crate) struct Layout {
     /// One block for each rank of this node.
     pub inside: Own,
     /// One block for each node.
     pub across: Own,
-    /// All elements.
+    /// Number of all elements.
     pub total: usize,
-    /// The caller's memory, if it is in this order.
+    /// The caller's memory, if it already has this order.
     pub place: Option<Span>,
     order: Vec<Rank>,
     node: usize,
 }
 
 impl Layout {
-    /// This node's part of the memory.
+    /// Part of the memory that belongs to this node.
     pub fn own(&self, memory: Span) -> Span {
         self.across.blocks().of(memory, self.node)
     }
 
-    /// Each block there, and in the caller's order.
+    /// Pairs of each block's span in the ordered memory and its span in the caller's memory.
     pub fn pairs(&self, memory: Span, blocks: &Blocks, all: Span) -> Vec<(Span, Span)> {
         let mut start = 0;
         let pair = |rank: &Rank| {

@@ -1,7 +1,8 @@
-//! Collectives through a store that keeps objects: what is written once is read by all who need it. A store answers in
-//! milliseconds and takes many requests at a time, so what counts is how often one waits for it, and the number of requests.
+//! Collectives through a store of objects: an object is written once and read by all ranks that need it. A store
+//! answers in milliseconds and serves many requests at a time, so the cost is the number of waits one after the other
+//! and the number of requests.
 //!
-//! Reductions are made in rank order, by whoever needs the result.
+//! Reductions are made in rank order, by each rank that needs the result.
 
 use super::blocks::Blocks;
 use super::plan::{Group, Plan, share};
@@ -9,7 +10,7 @@ use super::scan::doubling_with;
 use super::terms;
 use crate::schedule::Span;
 
-/// Everyone writes an object and reads all others': one wait, `p (p - 1)` reads.
+/// Each member writes an object and reads the objects of all others: one wait, `p (p - 1)` reads.
 pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
     let told = plan.scratch(1);
     plan.publish(0, told, group.size - 1);
@@ -20,7 +21,7 @@ pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
     plan.round();
 }
 
-/// Everyone tells member 0, which tells everyone: two waits, `p` writes, `2 (p - 1)` reads.
+/// Each member notifies member 0, which then notifies all: two waits, `p` writes, `2 (p - 1)` reads.
 pub(crate) fn barrier_by_root(plan: &mut Plan, group: &Group) {
     let told = plan.scratch(1);
     if group.me == 0 {
@@ -61,7 +62,7 @@ pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span)
     plan.round();
 }
 
-/// `p - 1` writes, which the root reads at once.
+/// `p - 1` writes, which the root reads all at once.
 pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
     if group.me == root {
         for distance in 1..group.size {
@@ -75,7 +76,7 @@ pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
     plan.round();
 }
 
-/// The root writes an object for each.
+/// The root writes one object for each other member.
 pub(crate) fn scatter(
     plan: &mut Plan,
     group: &Group,
@@ -98,7 +99,7 @@ pub(crate) fn scatter(
     plan.round();
 }
 
-/// Everyone writes its block and reads all others': one wait, `p` writes, `p (p - 1)` reads.
+/// Each member writes its block and reads those of all others: one wait, `p` writes, `p (p - 1)` reads.
 pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     plan.publish(0, mine, group.size - 1);
     for distance in 1..group.size {
@@ -109,7 +110,7 @@ pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: S
     plan.round();
 }
 
-/// Everyone writes what it adds, the root reads all: one wait.
+/// Each member writes what it adds, and the root reads all objects: one wait.
 pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
     if group.me == root {
         in_order(plan, group, 0..group.size, 0, mine, into);
@@ -119,20 +120,23 @@ pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
     }
 }
 
-/// Everyone writes what it adds, reads all, and reduces it for itself: one wait, `p (p - 1)` reads of all elements.
+/// Each member writes what it adds, reads what all others add, and reduces on its own: one wait, `p (p - 1)` reads of
+/// all elements.
 pub(crate) fn allreduce(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     plan.publish(0, mine, group.size - 1);
     in_order(plan, group, 0..group.size, 0, mine, into);
 }
 
-/// Member 0 reduces, and writes the result for all: two waits, `p` writes, `2 (p - 1)` reads. LambdaML's AllReduce.
+/// Member 0 reduces, and writes the result for all: two waits, `p` writes, `2 (p - 1)` reads. This is LambdaML's
+/// AllReduce.
 pub(crate) fn allreduce_by_root(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     reduce(plan, group, 0, mine, into);
     broadcast(plan, group, 0, into);
 }
 
-/// Everyone reduces a share of the elements: two waits, `p^2` writes, `2 p (p - 1)` reads, but only `2 n` elements each way.
-/// LambdaML's ScatterReduce: Jiang et al., Towards demystifying serverless machine learning training (2021).
+/// Each member reduces a share of the elements: two waits, `p^2` writes, `2 p (p - 1)` reads, but only `2 n` elements
+/// each way. This is LambdaML's ScatterReduce: Jiang et al., Towards demystifying serverless machine learning training
+/// (2021).
 pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     let (parts, me) = (group.size, group.me);
     for distance in 1..parts {
@@ -155,7 +159,8 @@ pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, in
     plan.round();
 }
 
-/// Everyone writes a block for each owner, which reads and reduces them: one wait, `p (p - 1)` writes and reads.
+/// Each member writes one block for each other member, which reads its blocks and reduces them: one wait, `p (p - 1)`
+/// writes and reads.
 pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
     for distance in 1..group.size {
         let member = group.after(distance);
@@ -171,7 +176,7 @@ pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mi
     );
 }
 
-/// Everyone writes what it adds and reads what lower ranks add: one wait, `p (p - 1) / 2` reads.
+/// Each member writes what it adds and reads what the lower ranks add: one wait, `p (p - 1) / 2` reads.
 pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
     plan.publish(0, mine, group.size - 1 - group.me);
     match (exclusive, group.me) {
@@ -200,7 +205,8 @@ pub(crate) fn scan_by_doubling(plan: &mut Plan, group: &Group, mine: Span, into:
     );
 }
 
-/// Everyone writes a block for each and reads its own: one wait, `p (p - 1)` writes and reads.
+/// Each member writes one block for each other member and reads the blocks for itself: one wait, `p (p - 1)` writes
+/// and reads.
 pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
     let me = group.me;
     for distance in 1..group.size {
@@ -212,7 +218,8 @@ pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), go
     plan.round();
 }
 
-/// Reads the objects of these members under one key, and reduces them in this order, with `mine` where this member comes.
+/// Reads the objects of these members under one key and reduces them in member order; the term of this member is
+/// `mine`.
 fn in_order(
     plan: &mut Plan,
     group: &Group,

@@ -1,14 +1,15 @@
-//! What builders of schedules write to, and whom they speak of.
+//! A schedule under construction, and the group of ranks that takes part in it.
 
 use crate::schedule::{Area, Rank, Round, Schedule, Span, Step};
 use std::ops::Range;
 
-/// The ranks that take part in one phase of a collective, counted from 0: all of a communicator, or those of a node.
+/// Ranks that take part in one phase of a collective, counted from 0: all ranks of a communicator, or some, such as
+/// those of a node.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group<'a> {
-    /// Which of them is this rank.
+    /// Index of this rank in the group.
     pub me: usize,
-    /// How many there are.
+    /// Number of ranks in the group.
     pub size: usize,
     members: Option<&'a [Rank]>,
 }
@@ -38,19 +39,20 @@ impl<'a> Group<'a> {
         self.members.map_or(member as Rank, |members| members[member])
     }
 
-    /// Who is `distance` after this rank, around the circle.
+    /// Member `distance` after this rank, around the circle.
     pub fn after(&self, distance: usize) -> usize {
         (self.me + distance) % self.size
     }
 
-    /// Who is `distance` before this rank, around the circle.
+    /// Member `distance` before this rank, around the circle.
     pub fn before(&self, distance: usize) -> usize {
         (self.me + self.size - distance % self.size) % self.size
     }
 }
 
-/// A schedule as it is built. A transfer after local work begins a new round by itself; one that needs what an earlier one
-/// brings is separated from it by [`Plan::round`]. Steps of no elements are left out.
+/// A schedule under construction. A transfer after local work begins a new round automatically. A transfer that
+/// depends on the result of an earlier transfer must be separated from it by [`Plan::round`]. Steps without elements
+/// are left out.
 pub(crate) struct Plan {
     schedule: Schedule,
     current: Round,
@@ -60,8 +62,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Keeps only the rounds of a window: those of a ring of 10,000 ranks are too many to keep at once for each rank. Rounds
-    /// are counted as they are planned, also those in which there is nothing; these are left out.
+    /// Starts a plan that keeps only the rounds in a window: the rounds of a ring of 10,000 ranks are too many to keep
+    /// for each rank at once. Rounds are counted in the order of planning. An empty round counts, but is left out.
     pub fn new(window: Range<usize>) -> Self {
         Plan {
             schedule: Schedule::default(),
@@ -110,7 +112,8 @@ impl Plan {
         }
     }
 
-    /// Nothing if it is there already. Copies that follow each other in both places become one.
+    /// Plans a copy, unless the data is already in place. Two copies become one if both their sources and their
+    /// targets follow each other.
     pub fn copy(&mut self, from: Span, into: Span) {
         if from.count == 0 || from == into {
             return;
@@ -142,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Adds `other` to `partial` on the side where its ranks are, with the result in `into`.
+    /// Adds `other` to `partial` on the side of its ranks, with the result in `into`.
     pub fn combine(&mut self, other_is_lower: bool, other: Span, partial: Span, into: Span) {
         let (left, right) = if other_is_lower {
             (other, partial)
@@ -152,7 +155,7 @@ impl Plan {
         self.reduce(left, right, into);
     }
 
-    /// What comes next waits for what was planned so far.
+    /// Ends the current round: later steps wait for the steps planned so far.
     pub fn round(&mut self) {
         if self.window.contains(&self.closed) && !self.is_empty() {
             self.schedule.rounds.push(std::mem::take(&mut self.current));
@@ -162,7 +165,8 @@ impl Plan {
         self.closed += 1;
     }
 
-    /// Of a loop whose every pass is one round: the passes that are in the window. The others are only counted.
+    /// For a loop in which each pass is one round: returns the passes that are in the window. The other passes are
+    /// only counted.
     pub fn passes(&mut self, passes: Range<usize>) -> Range<usize> {
         if !self.is_empty() {
             self.round();
@@ -170,7 +174,7 @@ impl Plan {
         let inside = |place: usize| place.saturating_sub(self.closed).min(passes.len());
         let (first, end) = (inside(self.window.start), inside(self.window.end));
         self.closed += first;
-        // Whatever comes after the window needs no number.
+        // A round after the window needs no number.
         self.passed += passes.len() - end;
         passes.start + first..passes.start + end
     }
@@ -179,7 +183,7 @@ impl Plan {
         self.current.transfers.is_empty() && self.current.local.is_empty()
     }
 
-    /// Memory of the schedule's own.
+    /// Allocates scratch memory of the schedule.
     pub fn scratch(&mut self, count: usize) -> Span {
         let span = Span {
             area: Area::Scratch,
@@ -190,7 +194,7 @@ impl Plan {
         span
     }
 
-    /// What was planned, and whether there is more after the window.
+    /// Returns the planned schedule, and whether more rounds follow after the window.
     pub fn finish(mut self) -> (Schedule, bool) {
         self.round();
         let more = self.closed + self.passed > self.window.end;
@@ -205,12 +209,12 @@ impl Plan {
     }
 }
 
-/// The `index`th of `parts` shares of a span, which differ by one element at most.
+/// The share number `index` of `parts` shares of a span. The lengths of shares differ by at most one element.
 pub(crate) fn share(span: Span, parts: usize, index: usize) -> Span {
     shares(span, parts, index..index + 1)
 }
 
-/// Several shares that follow each other. Two halves of an even number of shares differ by one element at most, too.
+/// Several consecutive shares. Two halves of an even number of shares also differ by at most one element.
 pub(crate) fn shares(span: Span, parts: usize, range: Range<usize>) -> Span {
     let start = |index: usize| index * (span.count / parts) + index * (span.count % parts) / parts;
     span.part(start(range.start), start(range.end) - start(range.start))

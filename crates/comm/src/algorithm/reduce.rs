@@ -1,5 +1,5 @@
-//! Reductions to a root. `mine` is what this member adds; `into` is where the root gets the result, may be `mine`, and
-//! counts at the root only.
+//! Reductions to a root. `mine` is what this member adds. `into` is where the root gets the result; it may be `mine`,
+//! and is ignored at the other members.
 
 use super::fold::{Fold, Role};
 use super::halving::{Halving, halve};
@@ -8,8 +8,8 @@ use super::terms;
 use super::tree::Tree;
 use crate::schedule::Span;
 
-/// Up a binomial tree: `ceil(log2 p)` steps, of all elements each. If the operator does not commute, the tree's root is
-/// member 0, since its subtrees must be ranges of ranks, and the result goes on to the root: one step more.
+/// Up a binomial tree: `ceil(log2 p)` steps, all elements in each. If the operator does not commute, member 0 is the
+/// root of the tree, because subtrees must be ranges of ranks; the result then goes on to the root in one more step.
 pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span, commutes: bool) {
     let top = if commutes { root } else { 0 };
     let tree = Tree::new(group, top);
@@ -43,7 +43,8 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, 
     plan.round();
 }
 
-/// Everyone sends to the root, which reduces alone, in rank order: `p - 1` steps there, and nobody waits for anybody else.
+/// Each member sends to the root, which reduces alone, in rank order: `p - 1` steps at the root, and no other member
+/// waits.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
     if group.me == root {
         terms::in_order(plan, root, 0..group.size, mine, into, |plan, member, into| {
@@ -55,8 +56,9 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
     }
 }
 
-/// Rabenseifner's: reduce-scatter by halving, then the pieces up a binomial tree. `2 log2 p` steps, one more where `p` is not
-/// a power of two, and nobody sends `2 n` elements. Keeps rank order: neighbours are halved first.
+/// Rabenseifner's algorithm: a reduce-scatter by halving, then the pieces go up a binomial tree. Takes `2 log2 p`
+/// steps, one more if `p` is not a power of two, and no member sends `2 n` elements. Keeps rank order, because
+/// neighbours halve first.
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
 pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
@@ -85,7 +87,7 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Sp
         },
     );
 
-    // Backwards: of two members whose pieces are beside each other, the one on the root's side gets both.
+    // In reverse order: of two members with adjacent pieces, the member on the root's side gets both.
     let Role::Active { number: goal, .. } = fold.role(root) else {
         return;
     };

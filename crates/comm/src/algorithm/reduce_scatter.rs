@@ -1,5 +1,5 @@
-//! Reduce-scatters: everyone adds blocks for all, one after the other in `mine`, and gets the sum of its own in `into`. In
-//! place `mine` is the output, and `into` its beginning.
+//! Reduce-scatters: each member contributes one block for every member, one after the other in `mine`, and gets the
+//! sum of its own blocks in `into`. In place, `mine` is the output and `into` is its beginning.
 
 use super::blocks::{Blocks, Packed};
 use super::fold::{Fold, Role};
@@ -7,12 +7,13 @@ use super::plan::{Group, Plan};
 use crate::schedule::Span;
 use std::ops::Range;
 
-/// Recursive halving: `log2 p` steps, and a member sends less than `n` elements; where `p` is not a power of two, 2 steps
-/// and up to `n` elements more.
+/// Recursive halving: `log2 p` steps, and a member sends less than `n` elements. If `p` is not a power of two, it
+/// takes 2 steps more and a member sends up to `n` elements more.
 ///
-/// The distance is doubled from neighbours on, so every partial result is that of a range of ranks and rank order is
-/// kept; blocks are copied first into the order in which they are halved then, that of the numbers' reversed bits. An operator that commutes
-/// needs no copy: the distance is halved, and blocks stay as they are.
+/// If the operator does not commute, the distance begins with neighbours and is doubled. Every partial result then
+/// covers a range of ranks, so rank order is kept. This halves blocks in the order of the reversed bits of their
+/// numbers, so blocks are first copied into that order. If the operator commutes, no copy is needed: the distance is
+/// halved, and blocks stay in place.
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005); Iannello: Efficient
 /// algorithms for the reduce-scatter operation in LogGP (1997).
@@ -83,7 +84,7 @@ pub(crate) fn recursive_halving(
         plan.round();
         (places, partial) = (kept, sum);
     }
-    // The blocks of this member and, if it stands in for a neighbour, of that one.
+    // The block of this member and, if it stands in for a neighbour, the block of that neighbour.
     let result = order.of(partial, places);
     let (own, other) = match partner {
         None => (result, None),
@@ -109,7 +110,7 @@ pub(crate) fn recursive_halving(
     plan.round();
 }
 
-/// In which order the blocks of active members are, and where.
+/// Order of the blocks of active members, and their positions in it.
 struct Order {
     reversed: Option<u32>,
     starts: Vec<usize>,
@@ -131,7 +132,7 @@ impl Order {
         order
     }
 
-    /// Whose block is at a place.
+    /// Number of the active member whose block is at a position.
     fn owner(&self, place: usize) -> usize {
         match self.reversed {
             None | Some(0) => place,
@@ -147,7 +148,7 @@ impl Order {
     }
 }
 
-/// Around a ring: `p - 1` steps, and a member sends all blocks but one. For operators that commute.
+/// Around a ring: `p - 1` steps, and a member sends all blocks but one. Only for operators that commute.
 pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
     around(
         plan,
@@ -158,7 +159,8 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, 
     );
 }
 
-/// Each block goes around from the member after its owner, and grows by everyone's part, its owner's last.
+/// Each block goes around the ring from the member after its owner, and each member adds its part; the owner is the
+/// last.
 pub(crate) fn around(
     plan: &mut Plan,
     group: &Group,
@@ -171,7 +173,7 @@ pub(crate) fn around(
         plan.copy(block(0), into);
         return plan.round();
     }
-    // What comes in while the other one goes out.
+    // One buffer receives while the other is sent.
     let buffers = [
         plan.scratch(longest),
         plan.scratch(if size > 2 { longest } else { 0 }),
@@ -186,7 +188,7 @@ pub(crate) fn around(
         let received = buffers[(round + 1) % 2].part(0, part.count);
         plan.send(group, group.after(1), partial);
         plan.receive(group, group.before(1), received);
-        // In place the result may lie across the part that goes into it.
+        // In place, the result may overlap the part that is added to it.
         let straight = round + 1 == size && (part == into || !part.overlaps(into));
         plan.reduce(received, part, if straight { into } else { received });
         if round + 1 == size && !straight {
@@ -196,14 +198,15 @@ pub(crate) fn around(
     }
 }
 
-/// Pairwise exchange: everyone sends each block straight to its owner, one in each of `p - 1` steps. Keeps rank order by two
-/// sums, of lower and of higher ranks: blocks come from the next lower rank first, around the circle.
+/// Pairwise exchange: each member sends each block straight to its owner, one in each of `p - 1` steps. Keeps rank
+/// order with two sums, one of lower and one of higher ranks: blocks come from the next lower rank first, around the
+/// circle.
 pub(crate) fn pairwise(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
     let (me, own) = (group.me, blocks.of(mine, group.me));
     let mut buffer = |wanted: bool| plan.scratch(if wanted { own.count } else { 0 });
     let (some_lower, some_higher, several_higher) = (me > 0, me + 1 < group.size, me + 2 < group.size);
     let received = buffer(group.size > 1);
-    // In place the output's beginning is still to be sent, so the sum is elsewhere until the end.
+    // In place, the beginning of the output is still to be sent, so the sum is elsewhere until the end.
     let lower = if some_lower { buffer(true) } else { own };
     let higher = if several_higher { buffer(true) } else { received };
     for distance in plan.passes(1..group.size) {
@@ -217,7 +220,7 @@ pub(crate) fn pairwise(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Sp
             plan.receive(group, from, received);
             plan.reduce(received, if distance == 1 { own } else { lower }, lower);
         } else if from + 1 == group.size {
-            // The highest rank's: nothing to add it to yet.
+            // The block of the highest rank comes first of the higher ones: there is no sum to add it to yet.
             plan.receive(group, from, higher);
         } else {
             plan.receive(group, from, received);

@@ -1,10 +1,10 @@
 //! Prefix reductions: member `r` gets what members `0 ..= r` add, or `0 .. r` if exclusive, in this order. `mine` and
-//! `into` may be the same. An exclusive scan leaves what member 0 has in `into` as it is.
+//! `into` may be the same span. An exclusive scan leaves `into` of member 0 unchanged.
 
 use super::plan::{Group, Plan};
 use crate::schedule::Span;
 
-/// From each to the next: `p - 1` steps, the least elements sent.
+/// From each member to the next: `p - 1` steps, the fewest elements sent.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
     let (first, last) = (group.me == 0, group.me + 1 == group.size);
     let mut sum = mine;
@@ -33,8 +33,8 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exc
     }
 }
 
-/// Doubling: in step `k` everyone gets from who is `2^k` before it the sum of the up to `2^k` members that end there.
-/// `ceil(log2 p)` steps for any `p`.
+/// Doubling: in step `k` each member receives a sum from the member `2^k` before it. That sum covers up to `2^k`
+/// members and ends with the sender. Takes `ceil(log2 p)` steps for any `p`.
 ///
 /// Hillis, Steele: Data parallel algorithms (1986).
 pub(crate) fn doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
@@ -55,7 +55,7 @@ pub(crate) fn doubling(plan: &mut Plan, group: &Group, mine: Span, into: Span, e
     );
 }
 
-/// The same, however the sums get from one to the other: `exchange(plan, step, sum, received, distance)`.
+/// Plans a scan by doubling in which `exchange(plan, step, sum, received, distance)` moves the sums between members.
 pub(crate) fn doubling_with(
     plan: &mut Plan,
     group: &Group,
@@ -66,7 +66,7 @@ pub(crate) fn doubling_with(
 ) {
     let spare = |plan: &mut Plan, wanted: bool| plan.scratch(if wanted { mine.count } else { 0 });
     let received = spare(plan, group.me > 0);
-    // Of an exclusive scan the inclusive sum is needed on the way only.
+    // An exclusive scan needs the inclusive sum only as an intermediate value.
     let sum = if exclusive {
         spare(plan, group.me > 0)
     } else {
@@ -79,7 +79,7 @@ pub(crate) fn doubling_with(
         exchange(plan, distance.ilog2() as usize, inclusive, received, distance);
         if group.me >= distance {
             let wanted_again = group.me + 2 * distance < group.size;
-            // Before anything is written to the output, which may be what this member adds.
+            // This comes before any write to the output, which may be the memory of what this member adds.
             if !exclusive || wanted_again {
                 plan.reduce(received, inclusive, sum);
                 inclusive = sum;
@@ -104,14 +104,14 @@ pub(crate) fn doubling_with(
     plan.round();
 }
 
-/// Up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan is that of all
-/// but the last rank, whose results go one rank on: one step more.
+/// Up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan
+/// is a scan of all ranks but the last, whose results move one rank up: one step more.
 ///
 /// Brent, Kung: A regular layout for parallel adders (1982).
 pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
     let (me, size) = (group.me, if exclusive { group.size - 1 } else { group.size });
     let received = plan.scratch(if me > 0 { mine.count } else { 0 });
-    // In place or not, an exclusive scan's output is written last.
+    // In place or not, the output of an exclusive scan is written last.
     let sum = if exclusive { plan.scratch(mine.count) } else { into };
     let mut partial = mine;
     let mut add = |plan: &mut Plan, from: usize| {
@@ -122,7 +122,8 @@ pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
         partial
     };
     let mut current = mine;
-    // A member that ends a range of 2d joins the sum of its lower half, which ends d before it.
+    // A member at the end of a range of 2d members adds the sum of the range's lower half, which ends d members before
+    // it.
     let mut distance = 1;
     while distance < size && me < size {
         if (me + 1).is_multiple_of(2 * distance) {

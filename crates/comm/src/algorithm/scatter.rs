@@ -1,5 +1,5 @@
-//! Scatters. `all` is where the root has the blocks, and counts at the root only; `mine` is where this member gets its own,
-//! and is `None` at a root that leaves it where it is.
+//! Scatters. `all` is where the root has the blocks, and is ignored at the other members. `mine` is where this member
+//! receives its own block; it is `None` at a root that leaves its block in place.
 
 use super::blocks::{Blocks, Packed};
 use super::gather::in_place;
@@ -7,7 +7,8 @@ use super::plan::{Group, Plan};
 use super::tree::Tree;
 use crate::schedule::Span;
 
-/// The root sends to everyone: `p - 1` steps there. Who is not the root need not know how long others' blocks are.
+/// The root sends to each member: `p - 1` steps there. A member that is not the root need not know the lengths of
+/// other blocks.
 pub(crate) fn linear(
     plan: &mut Plan,
     group: &Group,
@@ -30,8 +31,8 @@ pub(crate) fn linear(
     plan.round();
 }
 
-/// Down a binomial tree, whose subtrees are packed in one message each: `ceil(log2 p)` steps, and the root sends each
-/// element once. The blocks' lengths must be known everywhere.
+/// Down a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root sends each
+/// element once. All members must know the lengths of all blocks.
 pub(crate) fn binomial(
     plan: &mut Plan,
     group: &Group,

@@ -1,14 +1,16 @@
-//! A reduction by one member that gets what all others add, in the order of their ranks.
+//! Reduction by one member that receives the terms of all other members, in rank order.
 
 use super::plan::Plan;
 use crate::schedule::Span;
 use std::ops::Range;
 
-/// How many terms are got at a time, at least; and of short ones so many that they have this many elements.
+/// Least number of terms to receive at a time.
+/// 9+: Elements to receive at a time: decides the number of short terms.
 const AT_ONCE_MIN: usize = 16;
 const AT_ONCE_ELEMENTS: usize = 64 * 1024;
 
-/// Reduces what these members add, with `mine` where member `me` comes. `get` plans how another member's term comes into a span.
+/// Reduces the terms of these members; the term of member `me` is `mine`. `get` plans how the term of another member
+/// gets into a span.
 pub(crate) fn in_order(
     plan: &mut Plan,
     me: usize,
@@ -18,7 +20,7 @@ pub(crate) fn in_order(
     mut get: impl FnMut(&mut Plan, usize, Span),
 ) {
     let count = into.count;
-    // In place the output is still read when it could be written, unless this member comes first.
+    // In place, the output is still to be read when the first result could be written, unless this member comes first.
     let free = !into.overlaps(mine);
     let own_first = me == members.start && mine == into;
     let sum = if free || own_first {

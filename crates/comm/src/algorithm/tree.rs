@@ -1,4 +1,5 @@
-//! The binomial tree over any number of members: each subtree is a range, so order and blocks stay together in it.
+//! Binomial tree over any number of members: each subtree is a range of members, so order is kept and blocks stay
+//! together.
 //!
 //! ```text
 //!   0 ─┬─────────┬───── 4 ─┬─── 6 ── 7        members are counted from the root, around the circle;
@@ -9,7 +10,7 @@
 use super::plan::Group;
 use std::ops::Range;
 
-/// This member's place in the tree.
+/// Position of this member in the tree.
 pub(crate) struct Tree {
     size: usize,
     root: usize,
@@ -18,9 +19,9 @@ pub(crate) struct Tree {
 
 /// A subtree below this member.
 pub(crate) struct Child {
-    /// Its topmost member.
+    /// Topmost member of the subtree.
     pub member: usize,
-    /// Its places, counted from the root.
+    /// Positions of the subtree, counted from the root.
     pub places: Range<usize>,
 }
 
@@ -37,12 +38,12 @@ impl Tree {
         self.place == 0
     }
 
-    /// `None` at the root.
+    /// Parent of this member; `None` at the root.
     pub fn parent(&self) -> Option<usize> {
         (self.place > 0).then(|| self.member(self.place & (self.place - 1)))
     }
 
-    /// The nearest and smallest first.
+    /// Subtrees below this member, the nearest and smallest first.
     pub fn children(&self) -> impl DoubleEndedIterator<Item = Child> + use<> {
         let (size, root, place) = (self.size, self.root, self.place);
         let most = if place == 0 {
@@ -59,12 +60,12 @@ impl Tree {
             })
     }
 
-    /// The places of this member's subtree, itself first.
+    /// Positions of this member's subtree, beginning with this member.
     pub fn places(&self) -> Range<usize> {
         self.place..self.end(self.place)
     }
 
-    /// Where the subtree of a place ends.
+    /// End of the subtree of a position.
     pub fn end(&self, place: usize) -> usize {
         if place == 0 {
             self.size
@@ -73,12 +74,12 @@ impl Tree {
         }
     }
 
-    /// Who is at a place.
+    /// Member at a position.
     pub fn member(&self, place: usize) -> usize {
         (self.root + place) % self.size
     }
 
-    /// This member's own place.
+    /// Position of this member.
     pub fn place(&self) -> usize {
         self.place
     }
