@@ -1,4 +1,4 @@
-//! Which algorithm is used when: a table of rules, of which the first that fits is followed.
+//! Choice of an algorithm: a table of rules, of which the first that fits is followed.
 
 mod rule;
 mod tuned;
@@ -15,13 +15,13 @@ use std::sync::OnceLock;
 pub use rule::Rule;
 pub use tuned::Measured;
 
-/// What a communicator sends over.
+/// Kind of the link that a communicator sends over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LinkKind {
-    /// Memory that ranks of one node share.
+    /// Shared memory of ranks on one node.
     Shm,
-    /// A fabric, by libfabric.
+    /// A fabric, through libfabric.
     Ofi,
     /// TCP from rank to rank.
     Tcp,
@@ -34,7 +34,7 @@ pub enum LinkKind {
 }
 
 impl LinkKind {
-    /// Each, with its name in tables and on command lines.
+    /// All kinds, each with its name in tables and on command lines.
     pub const NAMES: [(LinkKind, &'static str); 6] = [
         (LinkKind::Shm, "shm"),
         (LinkKind::Ofi, "ofi"),
@@ -44,7 +44,7 @@ impl LinkKind {
         (LinkKind::DynamoDb, "dynamodb"),
     ];
 
-    /// Whether what is sent goes through a store, and by [`Step::Publish`](crate::Step::Publish) and
+    /// Returns whether data goes through a store, in steps [`Step::Publish`](crate::Step::Publish) and
     /// [`Step::Fetch`](crate::Step::Fetch).
     pub const fn is_mediated(self) -> bool {
         matches!(self, LinkKind::Redis | LinkKind::S3 | LinkKind::DynamoDb)
@@ -65,7 +65,7 @@ impl fmt::Display for LinkKind {
 impl FromStr for LinkKind {
     type Err = Error;
 
-    /// By its name in tables.
+    /// Parses a kind from its name in tables.
     fn from_str(text: &str) -> Result<Self, Error> {
         let found = LinkKind::NAMES.iter().find(|(_, name)| *name == text);
         found.map(|(link, _)| *link).ok_or_else(|| {
@@ -76,26 +76,26 @@ impl FromStr for LinkKind {
     }
 }
 
-/// What a choice depends on. All ranks ask the same question, so all choose the same.
+/// Inputs of a choice. All ranks ask the same question, so all choose the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     /// The collective.
     pub call: &'a Call<'a>,
-    /// Bytes of what all ranks know the length of: see [`Call::size`].
+    /// Bytes of the data whose length all ranks know: see [`Call::size`].
     pub bytes: usize,
     /// Bytes of an element.
     pub element: usize,
-    /// What it goes over.
+    /// The link that the collective uses.
     pub link: LinkKind,
-    /// How many nodes the ranks are on; 0: not known.
+    /// Number of nodes that the ranks are on; 0: unknown.
     pub nodes: usize,
     /// Whether a node has more members than processors.
     pub is_crowded: bool,
 }
 
 impl<'a> Question<'a> {
-    /// Of a call that [`Call::check`] has nothing against, where each member has a processor. Counts the nodes: who asks often does that
-    /// once.
+    /// Makes a question about a call that has passed [`Call::check`], where each member has a processor of its own.
+    /// Counts the nodes: a caller that asks often should count them once.
     pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
         let nodes = call
             .nodes
@@ -111,12 +111,12 @@ impl<'a> Question<'a> {
     }
 }
 
-/// In which segments [`Question::candidates`] send.
+/// Bytes of the segments that [`Question::candidates`] tries.
 const SEGMENT_BYTES: [usize; 3] = [16 << 10, 128 << 10, 1 << 20];
 
 impl Question<'_> {
-    /// All that could be done, to be measured: each algorithm that serves over this link, between all ranks and, where that
-    /// makes a difference, between nodes.
+    /// Lists all recipes to measure: each algorithm that can do the call over this link, between all ranks and, if
+    /// that makes a difference, between nodes.
     pub fn candidates(&self) -> Vec<Recipe> {
         let levels = self.nodes > 1 && (self.nodes as u64) < u64::from(self.call.ranks);
         let mut candidates = Vec::new();
@@ -146,16 +146,17 @@ impl Question<'_> {
     }
 }
 
-/// What to do, and by which rule of [`Table::rules`]; `None` if none fits and it is the operation's first algorithm that does.
+/// Chosen recipe and the rule that chose it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
-    /// What to do. It serves the call.
+    /// The recipe. It can do the call.
     pub recipe: Recipe,
-    /// Why.
+    /// Index in [`Table::rules`]; `None` if no rule fits, and the recipe is the operation's first algorithm that can
+    /// do the call.
     pub rule: Option<usize>,
 }
 
-/// Rules, by operation, in the order in which they are tried.
+/// Rules by operation, in the order in which they are tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     rules: Vec<Rule>,
@@ -169,12 +170,13 @@ struct File {
     rule: Vec<Rule>,
 }
 
-/// The longest table that is read, and the one with most rules.
+/// Maximum length of a table that is read.
+/// 174+: Maximum number of rules in a table.
 const BYTES_MAX: usize = 1 << 20;
 const RULES_MAX: usize = 10_000;
 
 impl Table {
-    /// The table that is used unless there is a measured one.
+    /// Table that is used unless there is a measured one.
     pub fn built_in() -> &'static Table {
         static TABLE: OnceLock<Table> = OnceLock::new();
         TABLE.get_or_init(|| Table::parse(include_str!("choice/built_in.toml")).expect("a test reads it"))
@@ -184,8 +186,8 @@ impl Table {
     ///
     /// # Errors
     ///
-    /// [`Error::Table`]: where it is not TOML, says something that is not known, has a rule that nothing could follow, or is longer
-    /// than 1 MiB or 10,000 rules.
+    /// [`Error::Table`] if the text is not TOML, has an unknown field or value, has a rule that can never be followed,
+    /// or is longer than 1 MiB or 10,000 rules.
     pub fn parse(text: &str) -> Result<Table, Error> {
         let error = |why: String| Error::Table { why };
         if text.len() > BYTES_MAX {
@@ -198,11 +200,11 @@ impl Table {
         Table::of(rule)
     }
 
-    /// A table of these rules. Those of one operation are tried in their order.
+    /// Makes a table of these rules. Rules of one operation are tried in the given order.
     ///
     /// # Errors
     ///
-    /// [`Error::Table`]: where a rule is one that nothing could follow, or there are more than 10,000.
+    /// [`Error::Table`] if a rule can never be followed, or there are more than 10,000 rules.
     pub fn of(mut rules: Vec<Rule>) -> Result<Table, Error> {
         if rules.len() > RULES_MAX {
             return Err(Error::Table {
@@ -219,12 +221,12 @@ impl Table {
         Ok(Table { rules })
     }
 
-    /// All rules; those of an operation follow each other.
+    /// All rules; those of one operation follow each other.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// What to do: allocates nothing.
+    /// Chooses a recipe, without allocating.
     pub fn choose(&self, question: &Question) -> Choice {
         let (first, rules) = self.rules_of(question.call.collective.operation());
         rules
@@ -240,7 +242,7 @@ impl Table {
             })
     }
 
-    /// What to do, and what was said for and against each rule.
+    /// Chooses a recipe, and gives the verdict on each rule.
     pub fn explain(&self, question: &Question) -> Explanation {
         let operation = question.call.collective.operation();
         let (first, rules) = self.rules_of(operation);
@@ -286,7 +288,7 @@ impl Table {
 }
 
 impl fmt::Display for Table {
-    /// As TOML that [`Table::parse`] reads.
+    /// Writes the table as TOML that [`Table::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "version = 1")?;
         for rule in &self.rules {
@@ -323,7 +325,8 @@ impl fmt::Display for Table {
     }
 }
 
-/// The first algorithm of the operation that serves: each has one by messages and one by objects that serve everybody.
+/// The operation's first algorithm that can do the call. Each operation has one algorithm by messages and one by
+/// objects that can do any call.
 fn unruled(question: &Question) -> Recipe {
     let operation = question.call.collective.operation();
     let fits = |recipe: &Recipe| {
@@ -338,14 +341,14 @@ fn unruled(question: &Question) -> Recipe {
         .unwrap_or_else(|| Recipe::from(operation.algorithms()[0]))
 }
 
-/// A choice with its reasons, to be printed.
+/// A choice with its reasons, for printing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explanation {
-    /// What to do.
+    /// The choice.
     pub choice: Choice,
-    /// The same in words.
+    /// The choice in words.
     pub summary: String,
-    /// The rules up to the one that is followed, and why the others are not.
+    /// Rules up to the one that is followed, with the reason why each of the others is not.
     pub lines: Vec<String>,
 }
 

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::str::FromStr;
 
-/// What ranks can do together.
+/// Operations of several ranks together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "MPI's names; `Collective` says what each is")]
@@ -29,7 +29,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Each, with its name in tables, errors and on command lines.
+    /// All operations, each with its name in tables, in errors and on command lines.
     pub const NAMES: [(Operation, &'static str); 14] = [
         (Operation::Barrier, "barrier"),
         (Operation::Broadcast, "broadcast"),
@@ -47,7 +47,7 @@ impl Operation {
         (Operation::Alltoallv, "alltoallv"),
     ];
 
-    /// Whether an operator takes part.
+    /// Returns whether the operation uses an operator.
     pub const fn reduces(self) -> bool {
         matches!(
             self,
@@ -73,7 +73,7 @@ impl fmt::Display for Operation {
 impl FromStr for Operation {
     type Err = Error;
 
-    /// By its name in [`Operation::NAMES`].
+    /// Parses an operation from its name in [`Operation::NAMES`].
     fn from_str(text: &str) -> Result<Self, Error> {
         let found = Operation::NAMES.iter().find(|(_, name)| *name == text);
         found.map(|(operation, _)| *operation).ok_or_else(|| {
@@ -87,95 +87,95 @@ impl FromStr for Operation {
 /// An operation with its arguments at one rank. Counts are in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Collective<'a> {
-    /// Nobody goes on before all are here.
+    /// No rank goes on before all ranks have arrived.
     Barrier,
-    /// The root's input is everyone else's output. The root has no output.
+    /// The input of the root becomes the output of every other rank. The root has no output.
     Broadcast {
-        /// Who gives.
+        /// The sending rank.
         root: Rank,
-        /// How many elements.
+        /// Number of elements.
         count: usize,
     },
-    /// The root gets everyone's input as one block each.
+    /// The root gets the input of every rank, one block each.
     Gather {
-        /// Who gets them.
+        /// The receiving rank.
         root: Rank,
-        /// Known everywhere; where they are in the output counts at the root.
+        /// Blocks whose lengths all ranks know; their positions in the output are used at the root only.
         blocks: Blocks<'a>,
     },
-    /// The same where only the root knows how long others' blocks are.
+    /// A gather in which only the root knows the lengths of all blocks.
     Gatherv {
-        /// Who gets them.
+        /// The receiving rank.
         root: Rank,
-        /// How long this rank's is.
+        /// Length of this rank's block.
         mine: usize,
-        /// All, at the root; of any content elsewhere.
+        /// All blocks, at the root; ignored at other ranks.
         blocks: Blocks<'a>,
     },
-    /// Everyone gets a block of the root's input.
+    /// Every rank gets one block of the root's input.
     Scatter {
-        /// Who gives.
+        /// The sending rank.
         root: Rank,
-        /// Known everywhere; where they are in the input counts at the root.
+        /// Blocks whose lengths all ranks know; their positions in the input are used at the root only.
         blocks: Blocks<'a>,
     },
-    /// The same where only the root knows how long others' blocks are.
+    /// A scatter in which only the root knows the lengths of all blocks.
     Scatterv {
-        /// Who gives.
+        /// The sending rank.
         root: Rank,
-        /// How long this rank's is.
+        /// Length of this rank's block.
         mine: usize,
-        /// All, at the root; of any content elsewhere.
+        /// All blocks, at the root; ignored at other ranks.
         blocks: Blocks<'a>,
     },
-    /// Everyone gets everyone's input as one block each.
+    /// Every rank gets the inputs of all ranks, one block each.
     Allgather {
-        /// How long they are is the same everywhere; where they are may differ.
+        /// Blocks with the same lengths at all ranks; their positions may differ.
         blocks: Blocks<'a>,
     },
     /// The root gets the sum of all inputs.
     Reduce {
-        /// Who gets it.
+        /// The receiving rank.
         root: Rank,
-        /// How many elements.
+        /// Number of elements.
         count: usize,
     },
-    /// Everyone gets the sum of all inputs, to the bit.
+    /// Every rank gets the sum of all inputs, with identical bits.
     Allreduce {
-        /// How many elements.
+        /// Number of elements.
         count: usize,
     },
-    /// Everyone gets its block of the sum of all inputs.
+    /// Every rank gets its block of the sum of all inputs.
     ReduceScatter {
-        /// The same everywhere, one after the other in rank order.
+        /// Blocks that are the same at all ranks and follow each other in rank order.
         blocks: Blocks<'a>,
     },
-    /// Each rank gets the sum of the inputs of the ranks up to its own.
+    /// Each rank gets the sum of the inputs of the ranks up to and including its own.
     Scan {
-        /// How many elements.
+        /// Number of elements.
         count: usize,
     },
-    /// Each rank gets the sum of the inputs of the ranks before it; the output of rank 0 is left as it is.
+    /// Each rank gets the sum of the inputs of the ranks before it; the output of rank 0 is unchanged.
     Exscan {
-        /// How many elements.
+        /// Number of elements.
         count: usize,
     },
-    /// Block `i` of everyone's input goes to rank `i`, as one block each of its output.
+    /// Block `i` of each rank's input goes to rank `i`, whose output has one block from each rank.
     Alltoall {
-        /// How many elements a block has.
+        /// Number of elements in a block.
         count: usize,
     },
-    /// The same with blocks of any length.
+    /// An all-to-all exchange with blocks of any length.
     Alltoallv {
-        /// One for each rank, in the input. In place: as `received`, in the output.
+        /// One block for each rank, in the input. In place, the blocks are those of `received`, in the output.
         sent: Blocks<'a>,
-        /// One of each rank, in the output.
+        /// One block from each rank, in the output.
         received: Blocks<'a>,
     },
 }
 
 impl Collective<'_> {
-    /// Which operation it is.
+    /// The operation.
     pub const fn operation(&self) -> Operation {
         match self {
             Collective::Barrier => Operation::Barrier,
@@ -195,7 +195,7 @@ impl Collective<'_> {
         }
     }
 
-    /// Who is the root, if there is one.
+    /// The root, if the collective has one.
     pub const fn root(&self) -> Option<Rank> {
         match self {
             Collective::Broadcast { root, .. }
@@ -212,26 +212,27 @@ impl Collective<'_> {
 /// A collective as one rank of a communicator calls it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Call<'a> {
-    /// What is to be done.
+    /// The collective.
     pub collective: Collective<'a>,
-    /// Who calls.
+    /// The calling rank.
     pub rank: Rank,
-    /// How many there are.
+    /// Number of ranks.
     pub ranks: Rank,
-    /// What the caller gives is in the output already, where its result or its block of it will be (`MPI_IN_PLACE`). In
-    /// gather, scatter and reduce it counts at the root only; a scatter's root gets no block then. Ranks need not agree.
+    /// Whether the caller's data is already in the output, at the position of its result or of its block
+    /// (`MPI_IN_PLACE`). In gather, scatter and reduce, the flag has an effect at the root only; the root of a scatter
+    /// then receives no block. Ranks need not agree.
     pub in_place: bool,
     /// Whether the operator commutes. If not, inputs are reduced in rank order.
     pub commutes: bool,
-    /// The node of each rank, if that is known; the same at all ranks.
+    /// The node of each rank, if known; the same at all ranks.
     pub nodes: Option<&'a [u32]>,
 }
 
-/// More elements than any memory has; sums of a few such numbers are still numbers.
+/// More elements than any memory holds. The sum of a few such numbers does not overflow.
 const ELEMENTS_MAX: usize = 1 << 56;
 
 impl<'a> Call<'a> {
-    /// Not in place, with an operator that commutes, and nothing known of nodes.
+    /// Makes a call that is not in place, with an operator that commutes and unknown nodes.
     pub const fn new(collective: Collective<'a>, rank: Rank, ranks: Rank) -> Self {
         Call {
             collective,
@@ -247,7 +248,7 @@ impl<'a> Call<'a> {
         self.collective.root() == Some(self.rank)
     }
 
-    /// How many elements the caller's input must have, if [`Call::check`] has nothing against the call.
+    /// Number of elements that the caller's input must have, if the call passes [`Call::check`].
     pub fn input(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         let unless = |absent: bool, count: usize| if absent { 0 } else { count };
@@ -280,7 +281,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// How many elements the caller's output must have, if [`Call::check`] has nothing against the call.
+    /// Number of elements that the caller's output must have, if the call passes [`Call::check`].
     pub fn output(&self) -> usize {
         let (rank, ranks) = (self.rank as usize, self.ranks as usize);
         match self.collective {
@@ -336,8 +337,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// By how many elements an algorithm is chosen, which all ranks must know: what a broadcast or a reduction is of, or all
-    /// blocks that one rank sends or gets. 0 where ranks do not know the same.
+    /// Number of elements that decides the algorithm, which all ranks must know: the elements of a broadcast or
+    /// reduction, or all blocks that one rank sends or receives. 0 if the ranks do not all know it.
     pub fn size(&self) -> usize {
         let ranks = self.ranks as usize;
         match self.collective {
@@ -358,11 +359,11 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Whether the arguments fit together. Of other ranks' arguments nothing is known here.
+    /// Checks that the arguments fit together. The arguments of other ranks are unknown here.
     ///
     /// # Errors
     ///
-    /// [`Error::Arguments`] says what does not.
+    /// [`Error::Arguments`] with the contradiction.
     pub fn check(&self) -> Result<(), Error> {
         self.contradiction().map_or(Ok(()), |why| {
             Err(Error::Arguments {
@@ -457,7 +458,7 @@ fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<Stri
             let total = counts
                 .iter()
                 .try_fold(0usize, |sum, count| sum.checked_add(*count));
-            // An empty block is nowhere.
+            // The position of an empty block has no meaning.
             let fits = |(count, place): (&usize, &usize)| {
                 *count == 0 || place.checked_add(*count).is_some_and(|end| end <= ELEMENTS_MAX)
             };

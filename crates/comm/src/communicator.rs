@@ -1,4 +1,4 @@
-//! The user's object: some members, and what they can say to each other.
+//! Communicator: the user's object for messages and collectives between its members.
 
 mod ask;
 mod checked;
@@ -28,28 +28,29 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The context of the communicator that all members of a group begin with.
+/// Context of the communicator that all members of a group begin with.
 const WORLD: u64 = 0;
 
-/// A communicator: its members know each other by rank, and send each other messages.
+/// A communicator: its members know each other by rank and send each other messages.
 ///
-/// All calls may be made from any thread; messages of several threads to one member come in the order in which the calls
-/// were made. Memory is the caller's in all calls that wait, and is not copied but where a message comes before it is
-/// asked for.
+/// All calls may be made from any thread; messages from several threads to one member arrive in the order of the
+/// calls. In all calls that wait, the memory is the caller's. It is copied only if a message arrives before the
+/// receiver asks for it.
 ///
-/// [`split`](Self::split) and [`dup`](Self::dup) make others of the same members, over the same connections: what is sent in one is
-/// not received in another, and a collective of one waits for none of another. Ranks, also those in errors, are those of the
-/// communicator that was called.
+/// [`split`](Self::split) and [`dup`](Self::dup) make communicators of the same members, over the same connections. A
+/// message sent in one communicator is not received in another, and a collective of one does not wait for a collective
+/// of another. Ranks, including those in errors, are ranks in the communicator that was called.
 ///
-/// Dropped, it finishes as by [`finish`](Self::finish); in a panic it gives up, which the others learn at once.
+/// When dropped, the communicator finishes as by [`finish`](Self::finish). When dropped in a panic, it aborts, and the
+/// other members learn of that at once.
 pub struct Communicator {
     group: Arc<Group>,
     member: Arc<Member>,
-    /// The node of each rank, and how many there are.
+    /// The node of each rank, and the number of nodes.
     nodes: Vec<u32>,
     node_count: usize,
     schedules: Mutex<Schedules>,
-    /// How often those that are left of it have met.
+    /// Number of completed [`shrink`](Self::shrink) calls.
     rests: AtomicU32,
     has_finished: bool,
 }
@@ -70,50 +71,51 @@ impl Communicator {
         }
     }
 
-    /// This member's rank, from 0.
+    /// Rank of this member, from 0.
     pub fn rank(&self) -> Rank {
         self.group.rank
     }
 
-    /// How many members there are.
+    /// Number of members.
     pub fn size(&self) -> Rank {
         self.group.members.len() as Rank
     }
 
-    /// A number for the node of each rank: members of the same one talk over shared memory.
+    /// A number for the node of each rank: members with the same number communicate over shared memory.
     pub fn nodes(&self) -> &[u32] {
         &self.nodes
     }
 
-    /// The name that it, or what it was made of, was joined by.
+    /// Name that the members joined under; a communicator made from another keeps the name.
     pub fn name(&self) -> &str {
         &self.member.options.name
     }
 
-    /// What its members talk over. Where that was to be `auto`, what was chosen for as many as have met.
+    /// Link of the members. If the options say `auto`, the link chosen for the number of members that have met.
     pub fn link(&self) -> &LinkChoice {
         &self.member.choice
     }
 
-    /// On which way each member is reached, by rank.
+    /// Route to each member, by rank.
     pub fn routes(&self) -> Vec<Route> {
         let outer = self.group.members.iter();
         outer.map(|rank| self.member.routes[*rank as usize]).collect()
     }
 
-    /// Finishes. The last communicator that this member has on its connections waits until everything is sent, and until all others
-    /// have read it or are gone, at most as long as `linger` says. Others say that this member takes no part in them any more, which
-    /// nobody waits for. Messages that this member has not received are lost.
+    /// Finishes the communicator. The last communicator of this member on its connections waits until all data is
+    /// sent, and until all other members have read it or are gone, at most for `linger`. Any other communicator only
+    /// announces that this member has left it, and waits for no member. Messages that this member has not received are
+    /// lost.
     ///
     /// # Errors
-    /// [`Error::NotRead`] if somebody has not read everything in time, [`Error::Store`] if the store that members talk through could not
-    /// be used to the end.
+    /// [`Error::NotRead`] if a member has not read all data in time, [`Error::Store`] if the store that members
+    /// communicate through failed before the end.
     pub fn finish(mut self) -> Result<(), Error> {
         self.part(false)
     }
 
-    /// Gives up, as a member that has failed, in all communicators that this member has on its connections: others are told at
-    /// once, and nothing is waited for.
+    /// Aborts, as a failed member, in all communicators of this member on its connections: the other members are told
+    /// at once, and nothing is waited for.
     pub fn abort(mut self) {
         if !std::mem::replace(&mut self.has_finished, true) {
             self.member.handles.fetch_sub(1, Ordering::AcqRel);

@@ -1,8 +1,9 @@
-//! What a collective would take: all ranks' schedules, run on a model of their links.
+//! Simulation of a collective: the schedules of all ranks run on a model of their links.
 //!
-//! A rank is a processor with two ports, one out and one in. A message of `m` bytes occupies each for `g + m G`, and comes in
-//! `L + m G` after it began to go out; the reductions and copies of a round follow on its last message. That is LogGP without
-//! the processor's overhead `o`, which belongs in `L` here; with `g = L` it is the alpha-beta model of single-ported nodes.
+//! A rank is a processor with two ports, one for output and one for input. A message of `m` bytes occupies each port
+//! for `g + m G`, and arrives `L + m G` after it began to leave; the reductions and copies of a round follow its last
+//! message. That is LogGP without the processor's overhead `o`, which is part of `L` here; with `g = L` it is the
+//! alpha-beta model of single-ported nodes.
 //!
 //! Alexandrov, Ionescu, Schauser, Scheiman: LogGP (1995); Hoefler, Schneider, Lumsdaine: LogGOPSim (2010).
 
@@ -16,43 +17,45 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use transit::{Arrival, Transit};
 
-/// What a link between two ranks costs.
+/// Cost of a link between two ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct LinkCost {
-    /// From the beginning of a message of no bytes here to its end there (`L`, or alpha).
+    /// Time from the start of an empty message at the sender to its end at the receiver (`L`, or alpha).
     pub latency_s: f64,
-    /// From the end of a message to the beginning of the next one of a rank (`g`).
+    /// Time from the end of one message of a rank to the start of its next one (`g`).
     pub message_s: f64,
-    /// For each byte (`G`, or beta).
+    /// Time for each byte (`G`, or beta).
     pub byte_s: f64,
 }
 
-/// What a store costs. What is 0 costs nothing.
+/// Cost of a store. A cost of 0 is left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StoreCost {
-    /// From the beginning of a write until the object can be read.
+    /// Time from the start of a write until the object can be read.
     pub write_s: f64,
-    /// A read of an object that is there, or is not.
+    /// Time of a read, whether or not the object exists.
     pub read_s: f64,
-    /// For each byte that one rank writes, or reads.
+    /// Time for each byte that one rank writes or reads.
     pub byte_s: f64,
-    /// For each byte that all ranks together write: a store of one server has one port. It bounds the whole from below.
+    /// Time for each byte that all ranks together write: a store of one server has one port. This is a lower bound of
+    /// the whole collective.
     pub shared_write_byte_s: f64,
-    /// For each byte that all ranks together read.
+    /// Time for each byte that all ranks together read; a lower bound too.
     pub shared_read_byte_s: f64,
-    /// For each object that all ranks together write: a store takes so many in a second. It bounds the whole, too.
+    /// Time for each object that all ranks together write: a store accepts a limited number in a second. A lower bound
+    /// too.
     pub shared_write_s: f64,
-    /// For each read of all ranks together, in vain or not.
+    /// Time for each read of all ranks together, successful or not; a lower bound too.
     pub shared_read_s: f64,
-    /// How long a reader sleeps before it asks the second time for an object that is not there yet; then twice as long, and so on.
-    /// 0: the store lets it wait.
+    /// How long a reader sleeps before it asks again for an object that does not exist yet; the sleep is doubled each
+    /// time. 0: the store lets the reader wait.
     pub poll_first_s: f64,
-    /// The longest that it sleeps.
+    /// Longest sleep of a reader.
     pub poll_most_s: f64,
 }
 
 impl StoreCost {
-    /// What a collective takes at least, with as much to write and read.
+    /// Lower bound of the time of a collective with these writes and reads.
     fn least(&self, outcome: &Outcome) -> f64 {
         let reads = (outcome.reads + outcome.polls) as f64;
         let ports = [
@@ -64,7 +67,7 @@ impl StoreCost {
         self.write_s + self.read_s + ports.into_iter().fold(0.0, f64::max)
     }
 
-    /// How often a reader asks in vain for what will be there after a while, and when it asks with success.
+    /// Number of failed reads of an object that will exist after `wait`, and the time of the successful read.
     fn polls(&self, wait: f64) -> (u64, f64) {
         let (mut polls, mut asked_at, mut sleep) = (0, 0.0, self.poll_first_s);
         if self.poll_first_s <= 0.0 {
@@ -86,28 +89,28 @@ impl StoreCost {
     }
 }
 
-/// What everything costs.
+/// Costs of all resources.
 pub struct Costs<'a> {
-    /// Between a sender and a receiver.
+    /// Link between a sender and a receiver.
     pub link: &'a dyn Fn(Rank, Rank) -> LinkCost,
-    /// For links through a store.
+    /// Store, for links through one.
     pub store: StoreCost,
-    /// To reduce a byte (gamma).
+    /// Time to reduce a byte (gamma).
     pub reduce_byte_s: f64,
-    /// To copy a byte.
+    /// Time to copy a byte.
     pub copy_byte_s: f64,
 }
 
-/// What a collective took.
+/// Simulated cost of a collective.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Outcome {
-    /// From the beginning, at all ranks at once, until the last rank had finished.
+    /// Time from the common start of all ranks until the last rank had finished.
     pub seconds: f64,
     /// Messages of all ranks.
     pub messages: u64,
     /// Bytes of all messages, or of all objects written.
     pub bytes: u64,
-    /// Of these, those of the rank that sent or wrote most.
+    /// Largest number of bytes that one rank sent or wrote.
     pub bytes_of_one_max: u64,
     /// Objects written.
     pub writes: u64,
@@ -115,19 +118,20 @@ pub struct Outcome {
     pub reads: u64,
     /// Bytes of all objects read.
     pub bytes_read: u64,
-    /// Reads of objects that were not there yet.
+    /// Reads of objects that did not exist yet.
     pub polls: u64,
-    /// Rounds of the rank that had most.
+    /// Largest number of rounds of one rank.
     pub rounds_max: usize,
 }
 
-/// How many rounds of all ranks are in memory at a time: some 200 MB.
+/// Rounds of all ranks that are in memory at a time: about 200 MB.
 const ROUNDS_AT_ONCE: usize = 2_000_000;
 
-/// Runs the schedules of all ranks, whose elements have so many bytes, on a model.
+/// Runs the schedules of all ranks on a model; an element has `element` bytes.
 ///
-/// `build(rank, rounds)` gives some rounds of a rank, as [`Recipe::build_part`](crate::Recipe::build_part) does: the schedules of a ring of 10,000 ranks do not fit in any memory, so each
-/// is built in several pieces. It must say the same each time.
+/// `build(rank, rounds)` returns some rounds of a rank, as [`Recipe::build_part`](crate::Recipe::build_part) does: the
+/// schedules of a ring of 10,000 ranks do not fit in any memory, so each is built in several pieces. It must return
+/// the same rounds each time.
 ///
 /// ```
 /// use hotlease_comm::cost::{Costs, LinkCost, StoreCost, simulate};
@@ -145,7 +149,7 @@ const ROUNDS_AT_ONCE: usize = 2_000_000;
 ///
 /// # Errors
 ///
-/// What `build` returns, or [`Error::Stuck`] if ranks wait for what nobody sends.
+/// Errors of `build`, or [`Error::Stuck`] if ranks wait for messages that no rank sends.
 pub fn simulate(
     ranks: Rank,
     element: usize,
@@ -156,7 +160,7 @@ pub fn simulate(
     Simulation::new(ranks, element, costs, build, window).run()
 }
 
-/// One step of a schedule, as short as it can be. Local work of a round is one event, its last.
+/// One step of a schedule, in compact form. The local work of a round is one event, its last.
 #[derive(Clone, Copy)]
 enum Event {
     Send { to: Rank, bytes: u64 },
@@ -183,11 +187,11 @@ struct State {
     more: bool,
     rounds: usize,
     finished: bool,
-    /// What has come in for the current round.
+    /// Arrivals of the current round.
     arrivals: Vec<Arrival>,
     out_done: f64,
     bytes: u64,
-    /// The sender, or the publisher and key, that it waits for.
+    /// The sender, or the publisher and key, that the rank waits for.
     waits: Option<(Rank, Option<u32>)>,
 }
 
@@ -264,7 +268,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         Ok(self.outcome)
     }
 
-    /// Takes the next event of a rank; `false` if it has to wait, or has finished.
+    /// Processes the next event of a rank; returns `false` if the rank has to wait or has finished.
     fn advance(&mut self, rank: Rank) -> Result<bool, Error> {
         let place = rank as usize;
         if self.states[place].events.is_empty() && !self.refill(rank)? {
@@ -363,7 +367,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         true
     }
 
-    /// The next rounds of a rank as events; `false` if it has no more.
+    /// Adds the next rounds of a rank as events; returns `false` if there are no more.
     fn refill(&mut self, rank: Rank) -> Result<bool, Error> {
         while self.states[rank as usize].more {
             let begin = self.states[rank as usize].built;
@@ -383,7 +387,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
 }
 
 impl State {
-    /// All that came in this round, in the order in which it came; then local work.
+    /// Processes the arrivals of this round in order of time, then the local work.
     fn end_round(&mut self, seconds: f64) {
         self.arrivals.sort_by(|a, b| a.at.total_cmp(&b.at));
         let mut end = self.now.max(self.out_done);
@@ -397,7 +401,7 @@ impl State {
 
 fn push_events(events: &mut VecDeque<Event>, round: &Round, element: u64, costs: &Costs) {
     let bytes = |count: usize| count as u64 * element;
-    // What goes out does not wait for what comes in.
+    // Output does not wait for input.
     for step in &round.transfers {
         match *step {
             Step::Send { to, from } => events.push_back(Event::Send {

@@ -1,4 +1,4 @@
-//! The communicator of a gang, as a function on it gets it.
+//! Communicator of a gang, as its functions use it.
 
 use crate::Error;
 use hotlease_client::Seat;
@@ -6,14 +6,16 @@ use hotlease_comm::{Communicator, Options, Secret};
 use hotlease_worker::{Foreign, FunctionContext, Keep};
 use std::time::Duration;
 
-/// The communicator of the ranks of the gang that the function runs on: this rank, their number, and all that can be asked of a
-/// [`Communicator`]. To be called by the function's own thread; what it gives may be used by others as long as the function runs.
+/// Returns the communicator of the gang that the function runs on: it has this rank, the number of ranks, and all
+/// operations of a [`Communicator`]. Must be called by the function's own thread; other threads may use the
+/// communicator as long as the function runs.
 ///
-/// The first call that asks for it makes it, at all ranks: they wait for each other then, 15 s at most. Later ones find it as it was left,
-/// with messages that nobody has received. It is the worker's: a function does not finish it.
+/// The first call makes the communicator, at all ranks: they wait for each other, 15 s at most. Later calls find it as
+/// it was left, with the messages that were not received. The worker owns the communicator: a function does not finish
+/// it.
 ///
 /// # Errors
-/// [`Error::NoGang`], [`Error::Over`], [`Error::Foreign`], and [`Error::Comm`] with why the ranks do not come together.
+/// [`Error::NoGang`], [`Error::Over`], [`Error::Foreign`], and [`Error::Comm`] if the ranks do not come together.
 pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
     struct Kept(Communicator);
     impl Keep for Kept {
@@ -24,7 +26,8 @@ pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
     kept(context, Kept).map(|kept| &kept.0)
 }
 
-/// The same, kept as something else, which has to abort the communicator when it is given up.
+/// Returns the communicator of the gang inside a value of type `T`, which must abort the communicator when it is given
+/// up.
 ///
 /// # Errors
 /// Those of [`communicator`].
@@ -37,7 +40,7 @@ pub fn kept<T: Keep>(context: &FunctionContext, of: impl FnOnce(Communicator) ->
     if seat.is_over() {
         return Err(Error::Over);
     }
-    // The worker's program encodes it in another way only if it is of another version.
+    // Decoding fails only if the worker's program has another version.
     let seated: Seat = hotlease_wire::decode(seat.told()).map_err(|_| Error::Foreign)?;
     let secret = Secret::new(&seated.secret.0)?;
     let mut options = Options::new(seated.name, seated.size, seated.rendezvous, secret);

@@ -1,55 +1,56 @@
-//! What can go wrong with a gang, on either side.
+//! Errors of gangs, at the client and in functions.
 
 use hotlease_client::Error as ClientError;
 use hotlease_comm::{Error as CommError, Refused};
 
-/// Why a gang, or a function on one, could not do what it was asked to.
+/// Error of a gang, or of a function on one.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Its workers could not be leased or reached. No function was called.
+    /// The workers of the gang could not be leased or reached. No function was called.
     #[error("{0}")]
     Lease(#[from] ClientError),
-    /// A function failed at a rank, or its worker did; the other ranks' results are lost. Where several failed, this is why.
+    /// A function or its worker failed at a rank; the other ranks' results are lost. If several failed, this is the
+    /// cause.
     #[error("rank {rank} of {ranks}: {source}")]
     Rank {
-        /// Which.
+        /// The failed rank.
         rank: u32,
-        /// How many there are.
+        /// Number of ranks.
         ranks: u32,
-        /// What happened there.
+        /// The error at that rank.
         source: ClientError,
     },
-    /// Message passing says so: where ranks find each other, or to a function what it did with the communicator.
+    /// An error of message passing: at the rendezvous of the ranks, or in a function that used the communicator.
     #[error("{0}")]
     Comm(#[from] CommError),
-    /// The gang was given back.
+    /// The gang has ended.
     #[error("this gang was ended; lease another one")]
     Ended,
-    /// A gang cannot be like this.
+    /// The options of the gang are invalid.
     #[error("bad gang: {what}")]
     Options {
-        /// What is wrong.
+        /// The fault of the options.
         what: String,
     },
-    /// To a function: it was not called on a gang.
+    /// In a function: it was not called on a gang.
     #[error(
         "this function runs alone, so it has no communicator; call it on a gang (hotlease_gang_call, hotlease::gang::call, Gang::call)"
     )]
     NoGang,
-    /// To a function: another one has failed on this worker since the gang's client last heard of it.
+    /// In a function: another function has failed on this worker since the last update from the gang's client.
     #[error(
         "the gang's communicator has ended, because a function failed on this worker; the gang's next call has a new one"
     )]
     Over,
-    /// To a function: the communicator of this worker is another library's.
+    /// In a function: the communicator of this worker belongs to another library.
     #[error(
         "another library of this worker keeps the gang's communicator; link all that use it with the same libhotlease, as a shared library"
     )]
     Foreign,
 }
 
-/// Error numbers with which functions fail because of others; those of `hotlease_status`.
+/// Error numbers of functions that fail because of others; the same as in `hotlease_status`.
 pub(crate) mod code {
     pub(crate) const FUNCTION_FAILED: i32 = 1;
     pub(crate) const MEMBER_LOST: i32 = 70;
@@ -61,8 +62,8 @@ pub(crate) mod code {
 }
 
 impl Error {
-    /// The error number with which a function best fails because of this: the gang's client tells by it a rank that failed by itself from
-    /// those that failed because of it. The `hotlease_status` in C.
+    /// Error number that a function should fail with because of this error. From the number, the gang's client tells a
+    /// rank that failed by itself from ranks that failed because of it. Equals `hotlease_status` in C.
     pub fn code(&self) -> i32 {
         let Self::Comm(error) = self else {
             return code::FUNCTION_FAILED;
@@ -74,7 +75,8 @@ impl Error {
             CommError::Mismatch { .. } | CommError::Broken { .. } | CommError::Differ { .. } => {
                 code::MISMATCH
             }
-            // The gang's client stops waiting for ranks that are not there when another one has failed.
+            // Once a rank has failed, the gang's client stops the rendezvous, which then refuses the ranks that still
+            // wait.
             CommError::NotTogether {
                 refused: Refused::Stopping,
                 ..

@@ -1,4 +1,4 @@
-//! One line of the table, and why it is not followed.
+//! One rule of the table, and the reason why it is not followed.
 
 use super::{LinkKind, Question};
 use crate::algorithm::{Algorithm, Recipe};
@@ -7,33 +7,34 @@ use crate::error::Error;
 use serde::Deserialize;
 use std::fmt;
 
-/// One line of the table. What is absent does not matter; bounds are inclusive.
+/// One rule of the table. An absent condition is always fulfilled; bounds are inclusive.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// For which operation.
+    /// The operation that the rule is for.
     pub operation: Operation,
-    /// Over which links.
+    /// The links that the rule is for.
     #[serde(default)]
     pub links: Vec<LinkKind>,
-    /// From how many ranks on.
+    /// Minimum number of ranks.
     pub ranks_min: Option<u32>,
-    /// Up to how many.
+    /// Maximum number of ranks.
     pub ranks_max: Option<u32>,
-    /// From how many bytes on.
+    /// Minimum number of bytes.
     pub bytes_min: Option<usize>,
-    /// Up to how many.
+    /// Maximum number of bytes.
     pub bytes_max: Option<usize>,
-    /// From how many bytes for each rank on.
+    /// Minimum number of bytes per rank.
     pub block_bytes_min: Option<usize>,
-    /// Up to how many bytes for each rank.
+    /// Maximum number of bytes per rank.
     pub block_bytes_max: Option<usize>,
-    /// What is done.
+    /// The algorithm to use.
     pub algorithm: Algorithm,
-    /// Between the leaders of nodes, and by trees inside nodes: where there are several nodes, and one with several ranks.
+    /// Runs the algorithm between the leaders of nodes, with trees inside nodes. Fits if there are several nodes, one
+    /// of them with several ranks.
     #[serde(default)]
     pub by_nodes: bool,
-    /// Only where a node has more members than processors.
+    /// Fits only if a node has more members than processors.
     #[serde(default)]
     pub crowded: bool,
     /// For `chain`: bytes sent at a time.
@@ -55,7 +56,7 @@ impl Rule {
         }
     }
 
-    /// What makes it a rule that nothing could follow.
+    /// Reason why the rule can never be followed.
     pub(super) fn contradiction(&self) -> Option<&'static str> {
         let (operation, algorithm) = (self.operation, self.algorithm);
         let empty = |least: Option<usize>, most: Option<usize>| least.zip(most).is_some_and(|(a, b)| a > b);
@@ -82,7 +83,7 @@ impl Rule {
         }
     }
 
-    /// Why a rule is not followed. Allocates nothing unless somebody wants to know.
+    /// Reason why the rule is not followed. Allocates only when it is printed.
     pub(super) fn obstacle(&self, question: &Question) -> Option<Obstacle> {
         let (ranks, bytes) = (question.call.ranks, question.bytes);
         if !self.links.is_empty() && !self.links.contains(&question.link) {

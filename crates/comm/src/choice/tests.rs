@@ -118,7 +118,7 @@ fn all_ranks_choose_the_same() {
     ] {
         let choices: Vec<Choice> = (0..5)
             .map(|rank| {
-                // Where blocks are in the output is each rank's own affair.
+                // The positions of blocks in the output may differ between ranks.
                 let displacements = if rank % 2 == 0 { &places } else { &reversed };
                 let blocks = Blocks::Each {
                     counts: &counts,
@@ -209,7 +209,7 @@ fn whoever_measures_gets_everything_that_could_be_done() {
     );
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 10);
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::S3), 3);
-    // Chains have three lengths of segments.
+    // A chain has three candidates, one for each length of segments.
     assert_eq!(
         candidates(
             Collective::Broadcast { root: 0, count: 8 },

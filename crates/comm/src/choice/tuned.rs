@@ -1,4 +1,4 @@
-//! A table out of measurements.
+//! Tables made from measurements.
 
 use super::{LinkKind, Rule, Table};
 use crate::algorithm::Recipe;
@@ -7,33 +7,35 @@ use crate::error::Error;
 use crate::schedule::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What one way to do a collective took.
+/// Measured time of one recipe for a collective.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Measured {
-    /// Which collective.
+    /// The collective.
     pub operation: Operation,
-    /// How many took part.
+    /// Number of ranks that took part.
     pub ranks: Rank,
-    /// Bytes, counted as a table's `bytes` are.
+    /// Bytes, counted as the `bytes` of a table.
     pub bytes: usize,
-    /// How it was done.
+    /// The recipe.
     pub recipe: Recipe,
     /// Bytes of an element.
     pub element: usize,
-    /// How long it took.
+    /// The measured time, in seconds.
     pub seconds: f64,
 }
 
-/// By how much another way has to be faster than that of the next smaller size, so that a table does not follow noise.
+/// Factor by which another recipe must be faster than the winner of the next smaller size, so that a table does not
+/// follow noise.
 const FASTER_BY: f64 = 1.05;
 
 impl Table {
-    /// The fastest of what was measured on a link, and the built-in rules for all else: other links, operators that an algorithm does not
-    /// serve, and ranks that share nodes. Between two numbers that were measured the border is their geometric mean.
+    /// Makes a table with the fastest measured recipes of a link. The built-in rules are kept for all other cases:
+    /// other links, operators that an algorithm cannot use, and ranks that share nodes. The border between two
+    /// measured numbers is their geometric mean.
     ///
     /// # Errors
     ///
-    /// [`Error::Table`] if nothing was measured, or a recipe is none for its operation or link.
+    /// [`Error::Table`] if there are no measurements, or a recipe does not fit its operation or link.
     pub fn tuned(link: LinkKind, measured: &[Measured]) -> Result<Table, Error> {
         if measured.is_empty() {
             return Err(Error::Table {
@@ -72,7 +74,7 @@ impl Table {
                 });
             }
         }
-        // What is known of nodes comes first: it was not measured.
+        // Rules for nodes come first, because they were not measured.
         let (between_nodes, others) = Table::built_in()
             .rules()
             .iter()
@@ -84,7 +86,7 @@ impl Table {
 
 type Bounds = (Option<usize>, Option<usize>);
 
-/// From where to where a number counts, among others in order.
+/// Range in which `number` applies, among other numbers in ascending order.
 fn borders(numbers: &[usize], number: usize) -> Bounds {
     let mean = |a: usize, b: usize| ((a as f64 * b as f64).sqrt() as usize).clamp(a, b - 1);
     let below = numbers.iter().rev().find(|other| **other < number);
@@ -95,7 +97,7 @@ fn borders(numbers: &[usize], number: usize) -> Bounds {
     )
 }
 
-/// The fastest from one size to another.
+/// The fastest recipes, each with its range of sizes.
 fn winners<'a>(measured: &[&'a Measured]) -> Vec<(Bounds, &'a Measured)> {
     let mut sizes: BTreeMap<usize, Vec<&Measured>> = BTreeMap::new();
     for one in measured {
@@ -161,7 +163,7 @@ mod tests {
         };
         let tcp = |ranks, bytes| choose(ranks, bytes, LinkKind::Tcp, true, None).algorithm;
         assert_eq!(tcp(4, 8), RecursiveDoubling);
-        // Where the ring is faster by a fortieth only.
+        // The ring is faster by a fortieth only.
         assert_eq!(tcp(4, 10_000), RecursiveDoubling);
         assert_eq!((tcp(4, 99_992), tcp(4, 100_008)), (RecursiveDoubling, Ring));
         assert_eq!(tcp(8, 1 << 30), Ring, "8 is nearer to 4");

@@ -134,7 +134,7 @@ fn what_counts_nowhere_is_not_looked_at() {
             mine: 5,
             blocks: nonsense,
         },
-        // Where blocks come from may overlap, and where others put theirs is their own affair.
+        // Source blocks may overlap, and the positions at other ranks are not checked.
         Collective::Scatter {
             root: 1,
             blocks: each(&[2, 2, 2], &[0, 1, 1]),
@@ -150,7 +150,7 @@ fn what_counts_nowhere_is_not_looked_at() {
             .build(&call)
             .unwrap_or_else(|error| panic!("{error}"));
     }
-    // Empty blocks are nowhere.
+    // The position of an empty block has no meaning.
     let empty = each(&[0, 3, 0], &[usize::MAX, 0, 1]);
     let call = Call::new(Collective::Allgather { blocks: empty }, 0, 3);
     call.check().unwrap_or_else(|error| panic!("{error}"));

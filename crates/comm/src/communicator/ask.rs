@@ -1,26 +1,26 @@
-//! What a caller wants of a collective.
+//! Arguments of a collective, as the caller gives them.
 
 use crate::collective::Collective;
 use crate::datatype::Datatype;
 use crate::operator::Operator;
 
-/// What all members do together, as this one calls it.
+/// A collective of all members, as this member calls it.
 #[derive(Debug, Clone, Copy)]
 pub struct Ask<'a> {
-    /// Which collective, with its counts, blocks and root.
+    /// The collective, with its counts, blocks and root.
     pub collective: Collective<'a>,
-    /// What elements are.
+    /// Type of the elements.
     pub datatype: Datatype,
-    /// By what it reduces, if it does.
+    /// Operator, if the collective reduces.
     pub operator: Option<&'a Operator>,
-    /// The caller's part is in the output already (`MPI_IN_PLACE`): see [`Call::in_place`](crate::Call::in_place).
+    /// The caller's part is already in the output (`MPI_IN_PLACE`): see [`Call::in_place`](crate::Call::in_place).
     pub in_place: bool,
-    /// Where the program calls it, to be named in errors of checked mode (default: the place in Rust).
+    /// Place of the call in the program, named in errors of checked mode (default: the place in Rust).
     pub site: Option<&'a str>,
 }
 
 impl<'a> Ask<'a> {
-    /// Not in place, and with nothing to reduce by.
+    /// Makes arguments that are not in place, without an operator.
     pub const fn new(collective: Collective<'a>, datatype: Datatype) -> Self {
         Self {
             collective,
@@ -31,30 +31,30 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// The same, reducing by this.
+    /// Sets the operator.
     pub const fn by(mut self, operator: &'a Operator) -> Self {
         self.operator = Some(operator);
         self
     }
 
-    /// The same, in place.
+    /// Makes the collective in place.
     pub const fn in_place(mut self) -> Self {
         self.in_place = true;
         self
     }
 }
 
-/// What the caller gives of its own: a slice, or [`InPlace`].
+/// Data that the caller contributes: a slice, or [`InPlace`].
 #[derive(Debug, Clone, Copy)]
 pub enum Given<'a, T> {
-    /// In memory of its own, which is never written.
+    /// Separate memory, which is never written.
     Apart(&'a [T]),
-    /// In the output, where the result, or its block of it, will be.
+    /// The output, at the position of the result or of the caller's block.
     InPlace,
 }
 
-/// Says that what the caller gives is in the output already, as `MPI_IN_PLACE` does. In a gather, a scatter and a reduce only the root
-/// can say so.
+/// Marker: the caller's data is already in the output, as with `MPI_IN_PLACE`. In a gather, a scatter and a reduce,
+/// only the root can use it.
 #[derive(Debug, Clone, Copy)]
 pub struct InPlace;
 

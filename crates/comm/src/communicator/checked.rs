@@ -1,8 +1,9 @@
-//! Checked mode: before each collective, members tell each other what they are about to call, and where in their program.
+//! Checked mode: before each collective, members tell each other the call that they are about to make, and its place
+//! in the program.
 //!
-//! What a member says is a card of fixed length, so that cards of calls that have nothing in common can be exchanged. Every member
-//! gets all cards and compares them alike, so all end with the same error, and nothing of the collective was sent: the
-//! communicator goes on.
+//! Each member sends a card of fixed length, so that cards can be exchanged even if the calls have nothing in common.
+//! Every member gets all cards and compares them in the same way. So all members return the same error, nothing of the
+//! collective is sent, and the communicator remains usable.
 
 use super::ask::Ask;
 use crate::algorithm::Blocks;
@@ -13,19 +14,19 @@ use crate::schedule::Rank;
 use std::fmt::Write;
 use std::panic::Location;
 
-/// Two texts, each with its length before it.
+/// Bytes of a card: two texts, each with its length before it.
 const CARD_BYTES: usize = CALL_BYTES + SITE_BYTES;
 const CALL_BYTES: usize = 128;
 const SITE_BYTES: usize = 128;
 
-/// What a member says of its call.
+/// Description of a member's call, as it is sent.
 pub(crate) type Card = [u8; CARD_BYTES];
 
-/// Where a program calls a collective.
+/// Place in a program that calls a collective.
 #[derive(Clone, Copy)]
 pub(super) struct Site<'a> {
     place: Place<'a>,
-    /// What is called there, if that is not the collective itself.
+    /// Name of the call there, if it is not the collective itself.
     name: Option<&'static str>,
 }
 
@@ -43,7 +44,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// As the caller says, or else in Rust.
+    /// Place that the caller gives, else the place in Rust.
     pub(super) fn of(ask: &Ask<'a>, location: &'static Location<'static>) -> Self {
         Self {
             place: ask.site.map_or(Place::Rust(location), Place::Other),
@@ -51,7 +52,7 @@ impl<'a> Site<'a> {
         }
     }
 
-    /// There, of something that is made of collectives.
+    /// This place, for an operation that is made of collectives.
     pub(super) fn named(self, name: &'static str) -> Self {
         Self {
             name: Some(name),
@@ -60,13 +61,13 @@ impl<'a> Site<'a> {
     }
 }
 
-/// How cards are exchanged.
+/// Call that exchanges the cards.
 pub(super) fn exchange(rank: Rank, ranks: Rank) -> Call<'static> {
     let blocks = Blocks::Equal(CARD_BYTES);
     Call::new(Collective::Allgather { blocks }, rank, ranks)
 }
 
-/// What this member calls, and where.
+/// Card of this member: its call and the place of the call.
 pub(super) fn card(ask: &Ask<'_>, site: &Site<'_>) -> Card {
     let mut card = [0; CARD_BYTES];
     let (call, place) = card.split_at_mut(CALL_BYTES);
@@ -82,7 +83,7 @@ pub(super) fn card(ask: &Ask<'_>, site: &Site<'_>) -> Card {
     card
 }
 
-/// The first two that differ, if any do.
+/// Error with the first two calls that differ, if any do.
 pub(crate) fn differ(cards: &[u8]) -> Option<Error> {
     let caller = |(rank, card): (usize, &Card)| Caller {
         rank: rank as Rank,
@@ -99,7 +100,7 @@ pub(crate) fn differ(cards: &[u8]) -> Option<Error> {
     })
 }
 
-/// All in which members have to agree.
+/// Describes the call, with all arguments that members must agree on.
 fn describe(ask: &Ask<'_>) -> String {
     let datatype = ask.datatype;
     let mut text = match ask.collective {
@@ -113,7 +114,7 @@ fn describe(ask: &Ask<'_>) -> String {
         Collective::Scatter { root, blocks } => {
             format!("scatter of {} {datatype} from rank {root}", of_each(&blocks))
         }
-        // How many of each, only the root knows.
+        // Only the root knows the counts.
         Collective::Gatherv { root, .. } => format!("gatherv of {datatype} to rank {root}"),
         Collective::Scatterv { root, .. } => format!("scatterv of {datatype} from rank {root}"),
         Collective::Allgather { blocks } => format!("allgather of {} {datatype}", of_each(&blocks)),
@@ -148,7 +149,8 @@ fn of_each(blocks: &Blocks<'_>) -> String {
     }
 }
 
-/// What is too long ends with a digest of all of it, so that it differs where the whole does.
+/// Shortens a text that is too long. It then ends with a digest of the full text, so that different texts stay
+/// different.
 fn shortened(text: String) -> String {
     const DIGITS: usize = 16;
     if text.len() < CALL_BYTES {
@@ -163,7 +165,7 @@ fn shortened(text: String) -> String {
     format!("{}... #{}", &text[..end], &digest[..DIGITS])
 }
 
-/// The end of a place says more than its beginning: a file and a line.
+/// The last part of a place, which tells more than its beginning: a file and a line.
 fn last(text: &str) -> &str {
     let start = text.len().saturating_sub(SITE_BYTES - 1);
     let is_boundary = |place: &usize| text.is_char_boundary(*place);

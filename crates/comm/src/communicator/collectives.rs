@@ -1,4 +1,4 @@
-//! What all members do together.
+//! Collectives on bytes, by the arguments of the caller or by a schedule.
 
 use super::Communicator;
 use super::ask::Ask;
@@ -17,25 +17,26 @@ use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
 impl Communicator {
-    /// Does this member's part of a collective, and waits for its end: all members have to, in the same order. Buffers are at least
-    /// as long as [`Call::input`] and [`Call::output`] say, in elements of the datatype, need not be aligned, and are apart. The input
-    /// is never written.
+    /// Does this member's part of a collective and waits for its end. All members must call the same collectives in
+    /// the same order. Buffers must be at least as long as [`Call::input`] and [`Call::output`] say, in elements of
+    /// the datatype; they need not be aligned, and must not overlap. The input is never written.
     ///
-    /// This is what the typed calls and those of other languages use: one way for all.
+    /// The typed calls and the calls of other languages all use this method.
     ///
     /// # Errors
-    /// [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent and the others still wait for this member's
-    /// call; [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::Broken`]: no collective of this communicator succeeds after
-    /// them; [`Error::MemberLost`] and [`Error::MemberLeft`] of any member; in checked mode [`Error::Differ`].
+    /// [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members still wait for this
+    /// member's call. [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::Broken`]: no later collective of this
+    /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
+    /// [`Error::Differ`].
     #[track_caller]
     pub fn collective(&self, ask: &Ask<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         self.collective_at(ask, Site::of(ask, Location::caller()), input, output)
     }
 
-    /// Begins it, on lent memory, which is to stay until the request has ended.
+    /// Begins a collective on lent memory, which must stay until the request has ended.
     ///
     /// # Errors
-    /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the others are the request's.
+    /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the request reports all others.
     #[track_caller]
     pub fn begin_collective(&self, ask: &Ask<'_>, input: &Lent, output: &LentMut) -> Result<Request, Error> {
         let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
@@ -57,7 +58,7 @@ impl Communicator {
         })
     }
 
-    /// What is asked, as this member calls it.
+    /// The call that this member makes with these arguments.
     pub(super) fn call<'a>(&'a self, ask: &Ask<'a>) -> Call<'a> {
         Call {
             collective: ask.collective,
@@ -102,7 +103,7 @@ impl Communicator {
         self.start(start)
     }
 
-    /// In checked mode, what goes first.
+    /// The exchange of cards that goes first in checked mode.
     fn check(&self, ask: &Ask<'_>, site: &Site<'_>) -> Result<Option<Check>, Error> {
         if !self.member.is_checked {
             return Ok(None);
@@ -128,7 +129,7 @@ impl Communicator {
         Err(self.contradiction(operation, why))
     }
 
-    /// By which algorithm a collective would be done, and why. Nothing is sent.
+    /// Explains which algorithm a collective would use. Nothing is sent.
     ///
     /// # Errors
     /// [`Error::Arguments`].
@@ -153,7 +154,7 @@ impl Communicator {
         }
     }
 
-    /// By the algorithm that the table says.
+    /// Schedule of a call, by the algorithm that the table chooses.
     fn schedule(&self, call: &Call<'_>, element: usize) -> Result<Arc<Schedule>, Error> {
         let schedules = || self.schedules.lock().unwrap_or_else(PoisonError::into_inner);
         let key = Key::of(call, element);
@@ -173,13 +174,14 @@ impl Communicator {
         Ok(Request::new(&self.group, key, false))
     }
 
-    /// Runs this member's part of a collective by a schedule of the caller's: all members have to, in the same order. `element`
-    /// is the size of an element, of which `reduction` is ([`Operator::of`](crate::Operator::of)), where the schedule reduces; in
-    /// place, `input` is empty. [`collective`](Self::collective) chooses and builds the schedule.
+    /// Runs this member's part of a collective by the caller's own schedule. All members must do so, in the same
+    /// order. `element` is the size of an element. A schedule that reduces needs a `reduction` for elements of that
+    /// size ([`Operator::of`](crate::Operator::of)). In place, `input` is empty. [`collective`](Self::collective)
+    /// chooses and builds the schedule instead.
     ///
     /// # Errors
-    /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::Broken`], [`Error::OperatorPanicked`]: no collective of this
-    /// communicator succeeds after them. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member.
+    /// [`Error::Schedule`], [`Error::Mismatch`], [`Error::Broken`], [`Error::OperatorPanicked`]: no later collective
+    /// of this communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member.
     pub fn run(
         &self,
         schedule: Arc<Schedule>,
@@ -197,10 +199,10 @@ impl Communicator {
         })
     }
 
-    /// Begins it, on lent memory, which is to stay until the request has ended.
+    /// Begins a collective by the caller's own schedule on lent memory, which must stay until the request has ended.
     ///
     /// # Errors
-    /// [`Error::TooManyRequests`]; the others are the request's.
+    /// [`Error::TooManyRequests`]; the request reports all others.
     pub fn start_lent(
         &self,
         schedule: Arc<Schedule>,

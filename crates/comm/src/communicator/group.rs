@@ -1,4 +1,5 @@
-//! Who is of a communicator. The engine knows members by their rank on its connections; users by their rank in the communicator.
+//! Members of a communicator. The engine knows members by their rank on its connections; users by their rank in the
+//! communicator.
 
 use crate::engine::Engine;
 use crate::error::{During, Error};
@@ -7,20 +8,20 @@ use crate::protocol::Status;
 use crate::schedule::Rank;
 use std::sync::Arc;
 
-/// See the module.
+/// The members of a communicator, with the mapping between both kinds of ranks.
 pub(crate) struct Group {
     pub(crate) engine: Arc<Engine>,
     pub(crate) context: u64,
-    /// This member's.
+    /// Rank of this member.
     pub(crate) rank: Rank,
-    /// Rank on the connections, by rank.
+    /// Rank on the connections, by rank in the communicator.
     pub(crate) members: Arc<[Rank]>,
-    /// The other way, sorted; none where both are the same.
+    /// Inverse mapping, sorted by rank on the connections; `None` if both ranks are equal.
     ranks: Option<Box<[(Rank, Rank)]>>,
 }
 
 impl Group {
-    /// Of all members on the connections.
+    /// Makes a group of all members on the connections.
     pub(crate) fn all(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
         Self {
             engine,
@@ -31,7 +32,7 @@ impl Group {
         }
     }
 
-    /// Of some of them, in this order.
+    /// Makes a group of some members, in this order.
     pub(crate) fn some(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
         let ranks = members.iter().enumerate();
         let mut ranks: Vec<(Rank, Rank)> = ranks.map(|(rank, world)| (*world, rank as Rank)).collect();
@@ -42,20 +43,20 @@ impl Group {
         }
     }
 
-    /// The rank on the connections.
+    /// Rank on the connections.
     pub(crate) fn outer(&self, rank: Rank) -> Result<Rank, Error> {
         let size = self.members.len() as Rank;
         let outer = self.members.get(rank as usize).copied();
         outer.ok_or(Error::NoSuchRank { rank, size })
     }
 
-    /// The same for a receive.
+    /// Translates the source of a receive into a rank on the connections.
     pub(crate) fn pattern(&self, pattern: Pattern) -> Result<Pattern, Error> {
         let source = pattern.source.map(|source| self.outer(source)).transpose()?;
         Ok(Pattern { source, ..pattern })
     }
 
-    /// The rank in the communicator, if that is a member.
+    /// Rank in the communicator, if it is a member.
     fn inner(&self, outer: Rank) -> Option<Rank> {
         let Some(ranks) = &self.ranks else {
             return Some(outer);
@@ -85,8 +86,9 @@ impl Group {
         }
     }
 
-    /// In the ranks of the communicator. Operations of a communicator end for what its members do, so all but who cast this
-    /// member out are of it.
+    /// Translates an error into ranks of the communicator. Operations of a communicator fail because of its own
+    /// members, so all ranks in the error are members. The exception is the member that first reported this member as
+    /// failed.
     pub(crate) fn error(&self, mut error: Error) -> Error {
         if self.ranks.is_none() {
             return error;

@@ -1,4 +1,4 @@
-//! How members find each other, and what they talk over then.
+//! Joining a communicator: the rendezvous of its members, and the link that they communicate over.
 
 use super::group::Group;
 use super::member::Member;
@@ -30,37 +30,38 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// When members that have met are to be together.
+/// Times for connecting members that have met.
 #[derive(Clone, Copy)]
 struct Times {
     began: Instant,
     deadline: Instant,
-    /// That they are the members is settled, also where one cannot be reached, which has failed then.
+    /// Whether the set of members is settled. If so, a member that cannot be reached counts as failed.
     is_partial: bool,
 }
 
-/// What members that have met talk over.
+/// Link between members that have met, and their places.
 struct Way {
     link: Box<dyn Link>,
     routes: Vec<Route>,
-    /// A number for the node of each.
+    /// A number for the node of each member.
     nodes: Vec<u32>,
-    /// How many members share each one's processor.
+    /// Number of members that share each member's processor.
     crowds: Vec<u32>,
     missing: Vec<Rank>,
 }
 
 impl Communicator {
-    /// Meets the other members at the rendezvous, and connects with all of them, or with the store that all talk through.
+    /// Meets the other members at the rendezvous, and connects with all of them, or with the store that all
+    /// communicate through.
     ///
     /// # Errors
-    /// [`Error::Options`]; [`Error::Table`] of a table that is named by `HOTLEASE_COMM_TABLE`; [`Error::Prices`] and [`Error::Model`] where
-    /// the model is to choose the link;
-    /// [`Error::NoRendezvous`], [`Error::OtherSecret`], [`Error::NotLetIn`] of the rendezvous;
-    /// [`Error::NotTogether`] where it says that a member is missing, a rank taken, or a size or link another one;
-    /// [`Error::Unreachable`] of a member, [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
+    /// [`Error::Options`]; [`Error::Table`] of a table that `HOTLEASE_COMM_TABLE` names; [`Error::Prices`] and
+    /// [`Error::Model`] if the model is to choose the link; [`Error::NoRendezvous`], [`Error::OtherSecret`],
+    /// [`Error::NotLetIn`] of the rendezvous; [`Error::NotTogether`] if the rendezvous says that a member is missing,
+    /// that a rank is taken, or that members differ in size or link; [`Error::Unreachable`] of a member,
+    /// [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
     pub fn join(options: &Options) -> Result<Self, Error> {
-        // Before others wait for this member.
+        // This comes before any other member waits for this one.
         let options = &options.settled()?;
         let table = options.table()?;
         let choice = options.chosen(options.size)?;
@@ -83,8 +84,8 @@ impl Communicator {
         Self::assemble((options, choice), table, met, began, options.is_newcomer)
     }
 
-    /// Of those that have met, over what was chosen for so many. `is_partial`: that they are the members is settled, also where one cannot
-    /// be reached, which has failed then.
+    /// Connects members that have met, over the link chosen for their number. `is_partial`: the set of members is
+    /// settled, so a member that cannot be reached counts as failed.
     pub(super) fn assemble(
         (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
@@ -93,7 +94,7 @@ impl Communicator {
         is_partial: bool,
     ) -> Result<Self, Error> {
         let (id, rank) = (met.group, met.rank);
-        // After the meeting a member that has failed is not waited for much longer than at any other time.
+        // After the meeting, a failed member is not waited for much longer than at any other time.
         let deadline = if is_partial {
             Instant::now() + 2 * options.failure_bound
         } else {
@@ -116,13 +117,13 @@ impl Communicator {
         Self::over((options, choice), table, (rank, id), way, times)
     }
 
-    /// One whose only member is this process. It needs no rendezvous.
+    /// Makes a communicator whose only member is this process. It needs no rendezvous.
     ///
     /// # Errors
-    /// [`Error::Options`] of a name that cannot be; [`Error::Table`] of a table that is named by `HOTLEASE_COMM_TABLE`;
+    /// [`Error::Options`] if the name is invalid; [`Error::Table`] of a table that `HOTLEASE_COMM_TABLE` names;
     /// [`Error::Local`].
     pub fn alone(name: &str) -> Result<Self, Error> {
-        // Nobody is asked for it.
+        // No peer ever asks for this secret.
         let secret = Secret::new(&rand::random::<[u8; 32]>())?;
         let options = Options::new(name, 1, "", secret);
         options.check()?;
@@ -139,7 +140,7 @@ impl Communicator {
         Self::over((&options, choice), table, (0, group), way, times)
     }
 
-    /// Over these links. Until the deadline members may still be joining.
+    /// Starts the communicator over these links. Members may still be joining until the deadline.
     fn over(
         (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
@@ -208,7 +209,7 @@ impl Communicator {
     }
 }
 
-/// Connections with all others.
+/// Connects with all other members.
 fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
     let messenger = match &options.link {
         LinkChoice::Ofi { provider } => {
@@ -236,12 +237,13 @@ fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
         deadline: times.deadline,
     };
     let connected = connect(&plan, met.port)?;
-    // What a NAT made of it was of use until now.
+    // The address that a NAT gave this stream was needed until now.
     drop(met.stream);
     joined(home, met.rank, connected, messenger)
 }
 
-/// Of a member that is at `home`, over these connections, by rank, and by this messenger. Others are lost.
+/// Makes the link of a member at `home` from these connections, by rank, and the messenger. Members without a
+/// connection are missing.
 fn joined(
     home: Home,
     me: Rank,
@@ -275,7 +277,7 @@ fn joined(
     })
 }
 
-/// A store that all others are at. Who does not come there is lost by its link.
+/// Connects with the store that all other members use. The link reports members that do not appear there as lost.
 fn stored(options: &Options, met: &Met, times: Times) -> Result<Way, Error> {
     let size = met.members.len() as Rank;
     let of = (met.group, met.rank, size);
@@ -293,7 +295,7 @@ fn stored(options: &Options, met: &Met, times: Times) -> Result<Way, Error> {
     })
 }
 
-/// Where this member is.
+/// Place of this member.
 fn home(options: &Options) -> Home {
     here().map_or(Home::UNKNOWN, |node| Home {
         node,
@@ -302,7 +304,7 @@ fn home(options: &Options) -> Home {
     })
 }
 
-/// libfabric where there is a messenger, or else lanes where any other member is on this one's node.
+/// Makes the link: libfabric if there is a messenger, else lanes if another member is on this node, else TCP.
 fn link(
     joined: Vec<Option<Joined>>,
     messenger: Option<Messenger>,

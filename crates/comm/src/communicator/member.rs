@@ -1,4 +1,4 @@
-//! What all communicators of a member on the same connections share: the last of them closes the connections.
+//! State that all communicators of a member on the same connections share. The last of them closes the connections.
 
 use crate::choice::{LinkKind, Table};
 use crate::engine::Engine;
@@ -13,33 +13,33 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long whoever gives up may take to say so.
+/// How long a member that aborts may take to tell the others.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// See the module.
+/// State that all communicators of a member on the same connections share.
 pub(super) struct Member {
     pub(super) engine: Arc<Engine>,
-    /// None when it has finished.
+    /// `None` after the member has finished.
     pub(super) keeper: Mutex<Option<Keeper>>,
-    /// With which it was joined.
+    /// Options that the member joined with.
     pub(super) options: Options,
-    /// What members talk over: where that is `auto`, what it chose.
+    /// Link of the members; if the options say `auto`, the link that was chosen.
     pub(super) choice: LinkChoice,
     pub(super) id: GroupId,
-    /// Members on these connections.
+    /// Number of members on these connections.
     pub(super) size: Rank,
-    /// Between nodes.
+    /// Kind of the link between nodes.
     pub(super) link: LinkKind,
-    /// On which way each member is reached.
+    /// Route to each member.
     pub(super) routes: Vec<Route>,
     /// The node of each member.
     pub(super) nodes: Vec<u32>,
     /// Whether a node has more of these members than processors.
     pub(super) is_crowded: bool,
     pub(super) table: Arc<Table>,
-    /// Of collectives, whether all members mean the same.
+    /// Whether checked mode is on: members compare their calls before each collective.
     pub(super) is_checked: bool,
-    /// Communicators.
+    /// Number of communicators.
     pub(super) handles: AtomicUsize,
 }
 
@@ -48,7 +48,7 @@ impl Member {
         self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Waits until all is sent and read.
+    /// Waits until all data is sent and read, then closes the connections.
     pub(super) fn part(&self) -> Result<(), Error> {
         let linger = self.options.linger;
         let deadline = Instant::now() + linger;
@@ -71,7 +71,7 @@ impl Member {
         }
     }
 
-    /// Says so, and waits for nobody.
+    /// Tells the other members that this member aborts, and waits for none of them.
     pub(super) fn give_up(&self) {
         self.engine.change(Protocol::give_up);
         let deadline = Instant::now() + LAST_WORDS;

@@ -20,9 +20,10 @@ impl Communicator {
         }
     }
 
-    /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been taken. One of over 256 KiB
-    /// ([`Options::eager_bytes`](crate::Options::eager_bytes)), or any whose receiver has not taken enough before, is not before its
-    /// receiver asks for it, or waits in a send itself.
+    /// Sends a message, and returns when `bytes` may be used again: the message is on its way, or has been received.
+    /// Two kinds of messages wait until the receiver asks for them or waits in a send itself: messages over 256 KiB
+    /// ([`Options::eager_bytes`](crate::Options::eager_bytes)), and messages to a receiver that has not yet received
+    /// enough of the earlier ones.
     ///
     /// # Errors
     /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the receiver, [`Error::NoSuchRank`].
@@ -34,7 +35,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sends a message if it goes at once, as small ones do whose receivers keep up; whether it was sent.
+    /// Sends a message if it can go at once, as small messages can if the receiver keeps up. Returns whether it was
+    /// sent.
     ///
     /// # Errors
     /// Those of [`send`](Self::send).
@@ -44,11 +46,11 @@ impl Communicator {
         sent.map_err(|error| self.group.error(error))
     }
 
-    /// Receives a message into `bytes`; how long it is, is in the status.
+    /// Receives a message into `bytes`; the status has its length.
     ///
     /// # Errors
-    /// [`Error::Truncated`] if it is longer than `bytes`: it stays, to be received with more. [`Error::MemberLost`] and
-    /// [`Error::MemberLeft`] of the sender, or of any if none is named.
+    /// [`Error::Truncated`] if the message is longer than `bytes`: it stays, and can be received with more memory.
+    /// [`Error::MemberLost`] and [`Error::MemberLeft`] of the sender, or of any member if no sender is named.
     pub fn receive(&self, bytes: &mut [u8], pattern: Pattern) -> Result<Status, Error> {
         let (context, outer) = (self.group.context, self.group.pattern(pattern)?);
         if let Some(status) = self.group.engine.receive_now(context, outer, bytes) {
@@ -57,7 +59,7 @@ impl Communicator {
         lend_mut(bytes, |lent| self.irecv_lent(lent, pattern)?.wait())
     }
 
-    /// Sends and receives at once, so that two, or all in a ring, can do so with each other.
+    /// Sends and receives at the same time, so that two members, or all members in a ring, can exchange messages.
     ///
     /// # Errors
     /// Those of [`send`](Self::send) and [`receive`](Self::receive).
@@ -76,7 +78,7 @@ impl Communicator {
         })
     }
 
-    /// Begins to send a message of its own.
+    /// Begins to send a message that the request owns.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
@@ -84,8 +86,8 @@ impl Communicator {
         self.isend_memory(&Memory::of(bytes), to, tag)
     }
 
-    /// Begins to send lent memory, which is to stay until the request has ended: if it is taken back in the middle of the message,
-    /// the connection with the receiver ends, because nothing that makes sense could follow.
+    /// Begins to send lent memory, which must stay until the request has ended. If the memory is taken back in the
+    /// middle of the message, the connection with the receiver ends, because the rest of the message cannot follow.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
@@ -104,7 +106,7 @@ impl Communicator {
         Ok(Request::new(&self.group, key, true))
     }
 
-    /// Begins to receive a message of up to so many bytes.
+    /// Begins to receive a message of at most `bytes_max` bytes.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
@@ -124,7 +126,7 @@ impl Communicator {
         Ok(Receiving::new(request, memory))
     }
 
-    /// The same, if there is a message that it would take: that one.
+    /// Begins to receive a message of any length if one that matches has arrived; otherwise returns `None`.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
@@ -140,7 +142,7 @@ impl Communicator {
         };
         let memory = Memory::fitting();
         let key = self.group.engine.change(|protocol| {
-            // Another thread may have taken it.
+            // Another thread may have received the message.
             if protocol.probe(class, context, outer).is_none() {
                 return Ok(None);
             }
@@ -152,7 +154,7 @@ impl Communicator {
         Ok(request.map(|request| Receiving::new(request, memory)))
     }
 
-    /// Begins to receive a message into lent memory. What comes after it was taken back is lost.
+    /// Begins to receive a message into lent memory. Data that arrives after the memory was taken back is lost.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
@@ -179,11 +181,11 @@ impl Communicator {
     /// # Errors
     /// Those of [`receive`](Self::receive).
     pub fn probe(&self, pattern: Pattern) -> Result<Status, Error> {
-        // Without a deadline there is an answer.
+        // Without a deadline, the wait always ends with an answer.
         self.probed(pattern, None)?.ok_or(Error::Finished)
     }
 
-    /// The same for so long at most; None: there was no message.
+    /// Waits for a message without receiving it, for this long at most; `None`: no message came.
     ///
     /// # Errors
     /// Those of [`receive`](Self::receive).
@@ -211,7 +213,7 @@ impl Communicator {
         }
     }
 
-    /// Whether there is a message that a receive would take, and how long it is.
+    /// Returns the status of a message that a receive would match, without waiting or receiving it.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`].

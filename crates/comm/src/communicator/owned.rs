@@ -1,4 +1,4 @@
-//! Collectives on vectors of numbers, that go on while the program does something else.
+//! Non-blocking collectives on vectors of elements.
 
 use super::Communicator;
 use super::ask::Ask;
@@ -15,7 +15,7 @@ use crate::schedule::Rank;
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
 
-/// The memory of a collective that returns it.
+/// Memory of a collective, which is returned with the result.
 type Kept<T> = Arc<Mutex<Vec<<T as Element>::Bits>>>;
 
 fn keep<T: Element>(elements: Vec<T>) -> Kept<T> {
@@ -26,10 +26,11 @@ fn zeros<T: Element>(count: usize) -> Kept<T> {
     Arc::new(Mutex::new(vec![bytemuck::Zeroable::zeroed(); count]))
 }
 
-/// The same collectives, begun: each gives the vector with its result when it is waited for. Members begin the same ones in the same
-/// order, and may end them in any. Errors are those of the calls that wait, and [`Error::TooManyRequests`].
+/// Non-blocking collectives: each returns a vector with its result when it is waited for. Members must begin the same
+/// collectives in the same order, and may wait for them in any order. Errors are those of the blocking calls, and
+/// [`Error::TooManyRequests`].
 impl Communicator {
-    /// As [`barrier`](Self::barrier).
+    /// Non-blocking [`barrier`](Self::barrier).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -40,7 +41,7 @@ impl Communicator {
         self.begin(&ask, Site::rust(Location::caller()), empty(), empty())
     }
 
-    /// As [`broadcast`](Self::broadcast): gives the root's elements, also to the root.
+    /// Non-blocking [`broadcast`](Self::broadcast): returns the root's elements, at the root too.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -58,7 +59,7 @@ impl Communicator {
         }
     }
 
-    /// As [`gather`](Self::gather): gives everybody's elements at the root, nothing elsewhere.
+    /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, none elsewhere.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -68,7 +69,7 @@ impl Communicator {
         self.moved(Collective::Gather { root, blocks }, None, mine)
     }
 
-    /// As [`gatherv`](Self::gatherv).
+    /// Non-blocking [`gatherv`](Self::gatherv).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -87,7 +88,8 @@ impl Communicator {
         self.moved(collective, None, mine)
     }
 
-    /// As [`scatter`](Self::scatter): gives as many elements as `count` says. `all` is empty elsewhere than at the root.
+    /// Non-blocking [`scatter`](Self::scatter): returns `count` elements. `all` is empty at members other than the
+    /// root.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -97,7 +99,7 @@ impl Communicator {
         self.moved(Collective::Scatter { root, blocks }, None, all)
     }
 
-    /// As [`scatterv`](Self::scatterv): gives as many elements as `count` says.
+    /// Non-blocking [`scatterv`](Self::scatterv): returns `count` elements.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -117,7 +119,7 @@ impl Communicator {
         self.moved(collective, None, all)
     }
 
-    /// As [`allgather`](Self::allgather).
+    /// Non-blocking [`allgather`](Self::allgather).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -127,7 +129,7 @@ impl Communicator {
         self.moved(Collective::Allgather { blocks }, None, mine)
     }
 
-    /// As [`allgatherv`](Self::allgatherv).
+    /// Non-blocking [`allgatherv`](Self::allgatherv).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -144,7 +146,7 @@ impl Communicator {
         self.moved(Collective::Allgather { blocks }, None, mine)
     }
 
-    /// As [`reduce`](Self::reduce): gives the result at the root, nothing elsewhere.
+    /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, nothing elsewhere.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -159,7 +161,7 @@ impl Communicator {
         self.moved(Collective::Reduce { root, count }, Some(operator), mine)
     }
 
-    /// As [`allreduce`](Self::allreduce).
+    /// Non-blocking [`allreduce`](Self::allreduce).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -169,7 +171,7 @@ impl Communicator {
         self.changed(Collective::Allreduce { count }, Some(operator), mine)
     }
 
-    /// As [`reduce_scatter`](Self::reduce_scatter).
+    /// Non-blocking [`reduce_scatter`](Self::reduce_scatter).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -188,7 +190,7 @@ impl Communicator {
         self.moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
     }
 
-    /// As [`reduce_scatter_block`](Self::reduce_scatter_block).
+    /// Non-blocking [`reduce_scatter_block`](Self::reduce_scatter_block).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -202,7 +204,7 @@ impl Communicator {
         self.moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
     }
 
-    /// As [`scan`](Self::scan).
+    /// Non-blocking [`scan`](Self::scan).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -212,7 +214,7 @@ impl Communicator {
         self.changed(Collective::Scan { count }, Some(operator), mine)
     }
 
-    /// As [`exscan`](Self::exscan): rank 0 gets back what it gave.
+    /// Non-blocking [`exscan`](Self::exscan): rank 0 gets its own elements back.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -222,7 +224,7 @@ impl Communicator {
         self.changed(Collective::Exscan { count }, Some(operator), mine)
     }
 
-    /// As [`alltoall`](Self::alltoall).
+    /// Non-blocking [`alltoall`](Self::alltoall).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -232,7 +234,7 @@ impl Communicator {
         self.moved(Collective::Alltoall { count }, None, mine)
     }
 
-    /// As [`alltoallv`](Self::alltoallv).
+    /// Non-blocking [`alltoallv`](Self::alltoallv).
     ///
     /// # Errors
     /// Those of all collectives.
@@ -246,7 +248,7 @@ impl Communicator {
         self.moved(Collective::Alltoallv { sent, received }, None, mine)
     }
 
-    /// From one vector into another one, which is made here.
+    /// Begins a collective from one vector into a new one.
     #[track_caller]
     fn moved<T: Element>(
         &self,
@@ -258,14 +260,14 @@ impl Communicator {
             operator,
             ..Ask::new(collective, T::KIND)
         });
-        // What contradicts itself may want any length.
+        // Arguments that contradict each other could ask for any length.
         call.check()?;
         let (input, output) = (keep(mine), zeros::<T>(call.output()));
         let request = self.begin_owned::<T>(collective, operator, &input, &output, false)?;
         Ok(Pending::new(request, output))
     }
 
-    /// In one vector.
+    /// Begins a collective in place, in one vector.
     #[track_caller]
     fn changed<T: Element>(
         &self,

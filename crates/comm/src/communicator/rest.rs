@@ -1,8 +1,9 @@
-//! Communicators without members that have failed, and with members that come later.
+//! Communicators without the members that have failed, and with members that join later.
 //!
-//! Who still belongs to a communicator cannot be agreed on by messages between members that do not know who is there. The
-//! rendezvous decides: all that are left meet there again, and whom it puts together are the members, by new connections. Whoever
-//! fails after that is a member that has failed, which every other one is told as at any other time.
+//! Members that do not know which others are alive cannot agree on the members of a communicator by messages. So the
+//! rendezvous decides: all remaining members meet there again, and those that it puts together are the members, over
+//! new connections. A member that fails after that is a failed member of the new communicator, and the others are told
+//! as at any other time.
 
 use super::Communicator;
 use crate::error::{During, Error};
@@ -16,16 +17,17 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Communicator {
-    /// Makes a communicator of the members that are left, in the order of their ranks, over new connections. All of them have to call
-    /// it, also those that have not had an error; they wait for each other, but not for members that one of them knows to be lost or
-    /// gone, and for none longer than `join_timeout`: whoever has not come then is left behind.
+    /// Makes a communicator of the remaining members, in the order of their ranks, over new connections. All remaining
+    /// members must call it, including those that have not had an error. They wait for each other, but not for members
+    /// that one of them knows to be lost or gone, and no longer than `join_timeout`: a member that has not come by
+    /// then is left out.
     ///
-    /// It works whatever state this communicator is in, which stays as it is. It needs the rendezvous.
+    /// Works in any state of this communicator, and leaves it unchanged. Needs the rendezvous.
     ///
     /// # Errors
-    /// [`Error::Outcast`] if the others hold that this member has failed; [`Error::NotTogether`] if they have met
-    /// without it; [`Error::NoRendezvous`] and [`Error::NotLetIn`]; [`Error::Store`] if the store that members talk through cannot be
-    /// used any more: join again.
+    /// [`Error::Outcast`] if the others consider this member failed; [`Error::NotTogether`] if they have met without
+    /// it; [`Error::NoRendezvous`] and [`Error::NotLetIn`]; [`Error::Store`] if the store that members communicate
+    /// through cannot be used any more: join again.
     pub fn shrink(&self) -> Result<Self, Error> {
         let began = Instant::now();
         self.is_wanted()?;
@@ -52,7 +54,7 @@ impl Communicator {
             meeting: &meeting,
         };
         let met = client::meet(&errand, began)?;
-        // Not before: who tries again after an error comes to the same meeting.
+        // Not earlier: a member that tries again after an error must come to the same meeting.
         self.rests.store(number.wrapping_add(1), Ordering::Release);
         let choice = options.chosen(met.members.len() as Rank)?;
         Self::assemble(
@@ -64,21 +66,21 @@ impl Communicator {
         )
     }
 
-    /// Makes a communicator of these members, which keep their ranks, and so many newcomers, which get the next ones, over new
-    /// connections. All members have to call it. Newcomers call [`Communicator::join`] under the same name, with
-    /// [`Options::is_newcomer`] and the size that it grows to.
+    /// Makes a communicator of these members, which keep their ranks, and of `joining` newcomers, which get the next
+    /// ranks, over new connections. All members must call it. Newcomers call [`Communicator::join`] with the same
+    /// name, [`Options::is_newcomer`] and the new size.
     ///
     /// # Errors
-    /// [`Error::MemberLost`] and [`Error::MemberLeft`] if not all members are here any more: [`shrink`](Self::shrink) first;
-    /// [`Error::NotTogether`] naming the ranks that have not come within `join_timeout`, and then this communicator is as it was;
-    /// [`Error::Options`] of a size that cannot be; [`Error::NoRendezvous`] and [`Error::NotLetIn`].
+    /// [`Error::MemberLost`] and [`Error::MemberLeft`] if some members are gone: call [`shrink`](Self::shrink) first.
+    /// [`Error::NotTogether`] with the ranks that have not come within `join_timeout`; this communicator is then
+    /// unchanged. [`Error::Options`] if the size is too large; [`Error::NoRendezvous`] and [`Error::NotLetIn`].
     pub fn grow(&self, joining: Rank) -> Result<Self, Error> {
         let began = Instant::now();
         self.is_wanted()?;
         if let Some(rank) = self.missing().first() {
             let outer = self.group.outer(*rank)?;
             let gone = self.group.engine.lock().protocol.gone(outer, During::Meeting);
-            // It has left this communicator only.
+            // The member has left this communicator only.
             let left = Error::MemberLeft {
                 during: During::Meeting,
                 rank: *rank,
@@ -113,7 +115,7 @@ impl Communicator {
         )
     }
 
-    /// Nobody meets with whoever was declared dead.
+    /// Refuses if the others consider this member failed: they would not meet with it.
     fn is_wanted(&self) -> Result<(), Error> {
         let own = self.group.outer(self.rank())?;
         let gone = self.group.engine.lock().protocol.gone(own, During::Meeting);
@@ -160,7 +162,7 @@ mod tests {
                     rank: Some(2),
                     meeting: &meeting,
                 };
-                // Its port closes before anybody has called.
+                // This member's port closes before another member has connected.
                 client::meet(&errand, Instant::now()).expect("all meet");
                 return;
             }

@@ -1,4 +1,4 @@
-//! Schedules of collectives that are called again and again.
+//! Cache of the schedules of repeated collectives.
 
 use crate::algorithm::Blocks;
 use crate::collective::{Call, Collective, Operation};
@@ -6,13 +6,13 @@ use crate::schedule::{Rank, Schedule};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Schedules that are kept of a communicator: programs call a few collectives, in loops.
+/// Maximum number of cached schedules of a communicator: programs call a few collectives, in loops.
 const SCHEDULES_MAX: usize = 64;
-/// Steps of the longest that is kept: what is longer takes far longer to run than to build.
+/// Maximum number of steps of a cached schedule: a longer one takes far longer to run than to build.
 const STEPS_MAX: usize = 8192;
 
-/// All that a schedule of a communicator depends on, where that is a few numbers. Blocks of each its own length are not: those are
-/// built anew.
+/// All that a schedule of a communicator depends on, if that is a few numbers. Blocks with individual lengths are not,
+/// so their schedules are built each time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     operation: Operation,
@@ -56,11 +56,11 @@ impl Key {
     }
 }
 
-/// See the module.
+/// Cache of the schedules of repeated collectives.
 #[derive(Default)]
 pub(super) struct Schedules {
     kept: HashMap<Key, (Arc<Schedule>, u64)>,
-    /// Rises with each use.
+    /// Increases with each use.
     clock: u64,
 }
 
@@ -72,7 +72,7 @@ impl Schedules {
         Some(Arc::clone(schedule))
     }
 
-    /// Keeps one, in the place of the one that was not used for longest if there are as many as may be.
+    /// Caches a schedule. If the cache is full, the schedule replaces the least recently used one.
     pub(super) fn keep(&mut self, key: Key, schedule: &Arc<Schedule>) {
         let rounds = schedule.rounds.iter();
         let steps: usize = rounds

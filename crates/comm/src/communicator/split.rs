@@ -1,8 +1,8 @@
-//! Communicators of members of another one, over the same connections.
+//! Communicators of some members of another one, over the same connections.
 //!
-//! Members tell each other what they want in one allgather of the communicator that is split. From what all know then, each
-//! computes who belongs together and by which number the new communicator is known on the connections ([`number`]): nothing more is
-//! sent, and others may send in it before this member has made it.
+//! Members exchange their choices in one allgather of the communicator that is split. From the result, each member
+//! computes which members belong together and the number of the new communicator on the connections ([`number`]).
+//! Nothing more is sent, and other members may send in the new communicator before this member has made it.
 
 use super::Communicator;
 use super::ask::Ask;
@@ -19,13 +19,15 @@ use std::panic::Location;
 use std::sync::Arc;
 
 impl Communicator {
-    /// Makes communicators of those members that give the same color, with ranks in the order of their keys, and of their ranks
-    /// here where keys are equal. Without a color a member gets none. All members have to call it.
+    /// Makes one communicator for each color, of the members that give it. Ranks follow the order of the keys; members
+    /// with equal keys keep the order of their ranks. A member without a color gets no communicator. All members must
+    /// call it.
     ///
-    /// What it makes can be dropped at any time, at each member by itself: whoever still uses it is told that the member has left it.
+    /// Each member can drop the new communicator at any time; a member that still uses it is told that this member has
+    /// left it.
     ///
     /// # Errors
-    /// Those of a collective; [`Error::TooManyCommunicators`] at all members if one has as many as can be.
+    /// Those of a collective; [`Error::TooManyCommunicators`] at all members if one has reached its maximum.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
         let site = Site::rust(Location::caller()).named("split");
@@ -37,15 +39,15 @@ impl Communicator {
         made
     }
 
-    /// Makes a communicator of the same members with the same ranks, in which nothing is received that was sent in this one. All members
-    /// have to call it.
+    /// Makes a communicator of the same members with the same ranks. Messages sent in one are not received in the
+    /// other. All members must call it.
     ///
     /// # Errors
     /// Those of [`split`](Self::split).
     #[track_caller]
     pub fn dup(&self) -> Result<Self, Error> {
         let made = self.split(Some(0), 0)?;
-        // There is one for whoever gives a color.
+        // A member that gives a color gets a communicator.
         made.ok_or(Error::Finished)
     }
 
@@ -105,9 +107,9 @@ impl Communicator {
     }
 }
 
-/// By which a new communicator is known: nothing that others may have chosen meanwhile goes into it, so members of several
-/// communicators may split them in any order, and at the same time. Of 63 bits: that two of a few thousand that exist at a
-/// time are the same happens once in 10¹² programs, and is noticed.
+/// Number of a new communicator. It does not depend on any other choice that members make meanwhile, so members of
+/// several communicators may split them in any order, and at the same time. It has 63 bits: among a few thousand
+/// existing communicators, two get the same number in one of 10¹² programs, and that is detected.
 fn number(parent: u64, collective: u32, color: u32) -> u64 {
     let mut digest = blake3::Hasher::new();
     digest.update(b"hotlease communicator");
@@ -116,16 +118,16 @@ fn number(parent: u64, collective: u32, color: u32) -> u64 {
     digest.update(&color.to_le_bytes());
     let mut number = [0; 8];
     digest.finalize_xof().fill(&mut number);
-    // Never the one that all began with.
+    // The top bit is set, so the number is never that of the first communicator.
     u64::from_le_bytes(number) | 1 << 63
 }
 
-/// What a member wants.
+/// Choice of a member in a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Vote {
     color: Option<u32>,
     key: i64,
-    /// It keeps a place for the new communicator.
+    /// Whether the member has reserved a place for the new communicator.
     has_room: bool,
 }
 

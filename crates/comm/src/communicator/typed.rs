@@ -1,4 +1,4 @@
-//! Collectives on slices of numbers, that wait.
+//! Blocking collectives on slices of elements.
 
 use super::Communicator;
 use super::ask::{Ask, Given};
@@ -11,14 +11,15 @@ use crate::operator::Operator;
 use crate::schedule::Rank;
 use std::panic::Location;
 
-/// All members call the same collectives, in the same order; each waits until it has its part. Memory that is given is never written.
+/// Blocking collectives: all members must call the same ones, in the same order; each member waits until it has its
+/// part. Input memory is never written.
 ///
-/// Errors of all of these are [`Error::Arguments`] and [`Error::Operator`], with which nothing was sent and the others still wait for
-/// this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after which [`Error::Broken`] ends every
-/// collective of the communicator; [`Error::MemberLost`] and [`Error::MemberLeft`] of any member; and, in checked mode,
-/// [`Error::Differ`].
+/// Errors of all of these are [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members
+/// still wait for this member's call; [`Error::Mismatch`] and [`Error::OperatorPanicked`], after which every
+/// collective of the communicator ends with [`Error::Broken`]; [`Error::MemberLost`] and [`Error::MemberLeft`] of any
+/// member; and, in checked mode, [`Error::Differ`].
 impl Communicator {
-    /// Waits until all members are here.
+    /// Waits until all members have arrived.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -27,7 +28,7 @@ impl Communicator {
         self.typed::<u8>(Collective::Barrier, None, Given::Apart(&[]), &mut [])
     }
 
-    /// Gives the root's elements to all.
+    /// Copies the root's elements to all members.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -42,8 +43,8 @@ impl Communicator {
         }
     }
 
-    /// Gives the root everybody's elements, by rank: as many of each. `all` has `size` times as many, and may be empty
-    /// elsewhere than at the root.
+    /// Collects the elements of all members at the root, by rank; each member gives the same number. `all` has `size`
+    /// times as many, and may be empty at members other than the root.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -72,7 +73,8 @@ impl Communicator {
         self.typed(Collective::Gather { root, blocks }, None, mine, all)
     }
 
-    /// The same with blocks of any length, which the root knows; elsewhere `blocks` and `all` are not looked at.
+    /// Collects blocks of any length at the root, which knows the lengths; at other members, `blocks` and `all` are
+    /// ignored.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -94,8 +96,8 @@ impl Communicator {
         self.typed(collective, None, given, all)
     }
 
-    /// Gives everybody its part of the root's elements, by rank: `mine` is as long everywhere. The root's own part stays where it is if
-    /// `mine` is empty there; `all` may be empty elsewhere.
+    /// Gives each member its part of the root's elements, by rank; `mine` has the same length at all members. If
+    /// `mine` is empty at the root, the root's own part stays where it is. `all` may be empty at other members.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -119,7 +121,8 @@ impl Communicator {
         self.any(Collective::Scatter { root, blocks }, None, all, mine, stays)
     }
 
-    /// The same with blocks of any length, which the root knows; elsewhere `blocks` and `all` are not looked at.
+    /// Gives each member its block of the root's elements. Blocks may have any length, which the root knows; at other
+    /// members, `blocks` and `all` are ignored.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -143,7 +146,8 @@ impl Communicator {
         self.any(collective, None, all, mine, stays)
     }
 
-    /// Gives everybody everybody's elements, by rank: as many of each. `all` has `size` times as many.
+    /// Collects the elements of all members at every member, by rank; each member gives the same number. `all` has
+    /// `size` times as many.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -168,7 +172,7 @@ impl Communicator {
         self.typed(Collective::Allgather { blocks }, None, mine, all)
     }
 
-    /// The same with blocks of any length, which all know.
+    /// Collects blocks of any length at every member. All members know the lengths.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -187,7 +191,8 @@ impl Communicator {
         self.typed(Collective::Allgather { blocks }, None, mine, all)
     }
 
-    /// Gives the root the sum (or another result) of everybody's elements, one by one. `total` may be empty elsewhere.
+    /// Gives the root the sum (or another result) of the elements of all members, element by element. `total` may be
+    /// empty at other members.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -212,7 +217,8 @@ impl Communicator {
         self.typed(collective, Some(operator), mine, total)
     }
 
-    /// Gives everybody the sum (or another result) of everybody's elements, one by one, the same to the bit.
+    /// Gives every member the sum (or another result) of the elements of all members, element by element, with
+    /// identical bits.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -233,8 +239,9 @@ impl Communicator {
         self.typed(Collective::Allreduce { count }, Some(operator), mine, total)
     }
 
-    /// Gives each member its part of what [`allreduce`](Self::allreduce) would give: `counts` says how many elements, by rank. In
-    /// place, `part` holds all elements, and begins with the part afterwards.
+    /// Gives each member its part of the result of an [`allreduce`](Self::allreduce): `counts` has the number of
+    /// elements for each rank. In place, `part` holds all elements of this member, and afterwards begins with its part
+    /// of the result.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -255,7 +262,7 @@ impl Communicator {
         self.typed(collective, Some(operator), mine.into(), part)
     }
 
-    /// The same with as many elements for each.
+    /// Gives each member its part of the result of an [`allreduce`](Self::allreduce); all parts have the same length.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -280,7 +287,7 @@ impl Communicator {
         self.typed(collective, Some(operator), mine, part)
     }
 
-    /// Gives each member the sum (or another result) of the elements of the members up to itself.
+    /// Gives each member the sum (or another result) of the elements of the members up to and including itself.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -301,7 +308,8 @@ impl Communicator {
         self.typed(Collective::Scan { count }, Some(operator), mine, total)
     }
 
-    /// Gives each member the sum (or another result) of the elements of the members before it. At rank 0 `total` stays as it is.
+    /// Gives each member the sum (or another result) of the elements of the members before it. At rank 0, `total` is
+    /// unchanged.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -322,7 +330,8 @@ impl Communicator {
         self.typed(Collective::Exscan { count }, Some(operator), mine, total)
     }
 
-    /// Gives part `i` of everybody's elements to rank `i`, by the rank that they come from; all parts are as long.
+    /// Gives part `i` of each member's elements to rank `i`, in the order of the sending ranks; all parts have the
+    /// same length.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -339,8 +348,8 @@ impl Communicator {
         self.typed(Collective::Alltoall { count }, None, mine, all)
     }
 
-    /// The same with parts of any length: `sent` says what this member sends, `received` what it gets. In place, what it gives is as
-    /// `received`.
+    /// Gives part `i` of each member's elements to rank `i`, with parts of any length: `sent` describes the parts that
+    /// this member sends, `received` the parts that it receives. In place, `received` describes both.
     ///
     /// # Errors
     /// Those of all collectives.
@@ -392,7 +401,7 @@ impl Communicator {
         })
     }
 
-    /// How many of these each rank has.
+    /// Number of elements for each rank.
     pub(super) fn share(&self, operation: Operation, elements: usize) -> Result<usize, Error> {
         let size = self.size() as usize;
         if elements.is_multiple_of(size) {
@@ -423,7 +432,7 @@ impl Communicator {
     }
 }
 
-/// Of a caller's blocks, which are checked later.
+/// Number of elements in a block of the caller, whose blocks are checked later.
 pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
     match blocks {
         Blocks::Equal(count) => *count,
@@ -431,7 +440,7 @@ pub(super) fn count_of(blocks: &Blocks<'_>, rank: Rank) -> usize {
     }
 }
 
-/// Where blocks begin that follow each other.
+/// Start of each block, if blocks follow each other.
 pub(super) fn following(counts: &[usize]) -> Vec<usize> {
     let mut next = 0usize;
     let places = counts.iter().map(|count| {

@@ -42,7 +42,7 @@ fn close(measured: f64, expected: f64, what: &str) {
     );
 }
 
-/// Thakur, Rabenseifner and Gropp's formulas, for 64 ranks and 64 KiB.
+/// Formulas of Thakur, Rabenseifner and Gropp, for 64 ranks and 64 KiB.
 #[test]
 fn collectives_take_what_formulas_say() {
     let (count, bytes, p) = (8192, 65536.0, 64.0);
@@ -148,7 +148,7 @@ fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
         ..store
     });
     close(slow.seconds, 30e-3 + 4.5, "two reads a second");
-    // Asked at 0, 11 and 23 ms, and no sooner than 20 ms is there an answer.
+    // Reads at 0, 11 and 23 ms; the object exists from 20 ms on.
     let polled = run(StoreCost {
         poll_first_s: 1e-3,
         poll_most_s: 4e-3,
@@ -166,7 +166,7 @@ fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
         poll_most_s: 4.0,
         ..StoreCost::default()
     };
-    // Asked at 0, 2, 5, 10, 15, 20...
+    // Reads at 0, 2, 5, 10, 15, 20...
     for (wait, polls, at) in [
         (0.0, 0, 0.0),
         (0.1, 1, 2.0),
@@ -182,7 +182,7 @@ fn readers_sleep_twice_as_long_each_time_up_to_a_bound() {
 
 #[test]
 fn links_differ() {
-    // Two nodes: far is a thousand times as far.
+    // Two nodes; a message between them takes a thousand times as long.
     let nodes = [0, 0, 0, 0, 1, 1, 1, 1];
     let link = |from: Rank, to: Rank| {
         let far = nodes[from as usize] != nodes[to as usize];

@@ -1,34 +1,35 @@
-//! Messages that have been sent and not received, in order between any two ranks.
+//! Messages that have been sent but not received, in order between any two ranks.
 //!
-//! Those of a ring of ten thousand ranks are two hundred million, one after the other: none of them is an allocation of its own.
+//! A ring of ten thousand ranks sends two hundred million messages, one after the other, so a message is not an
+//! allocation of its own.
 
 use crate::schedule::Rank;
 use foldhash::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Comes in at a time, and occupies the port in for a while.
+/// Arrival of a message: its time, and how long it occupies the input port.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Arrival {
     pub(super) at: f64,
     pub(super) occupies: f64,
 }
 
-/// A place in `arrivals`.
+/// Index in `arrivals`.
 type Place = u32;
 
-/// From one rank to another: the first and the last of those that are under way.
+/// Messages under way from one rank to another: the first and the last.
 #[derive(Clone, Copy)]
 struct Queue {
     first: Place,
     last: Place,
 }
 
-/// See the module.
+/// All messages under way.
 #[derive(Default)]
 pub(super) struct Transit {
-    /// Of pairs between which something is under way.
+    /// Queues of the pairs of ranks with messages under way.
     queues: HashMap<(Rank, Rank), Queue>,
-    /// Each with the one behind it in its queue; the last one of a queue with itself.
+    /// Each message with the index of the next one in its queue; the last message of a queue has its own index.
     arrivals: Vec<(Arrival, Place)>,
     free: Vec<Place>,
 }
@@ -71,7 +72,7 @@ impl Transit {
         Some(arrival)
     }
 
-    /// Between which ranks something is still under way.
+    /// A pair of ranks with a message under way, if there is one.
     pub(super) fn any(&self) -> Option<(Rank, Rank)> {
         self.queues.keys().next().copied()
     }
