@@ -1,4 +1,5 @@
-//! Half the time of a round trip, or the time of an allreduce, at members that `hotlease comm run` starts; microseconds, the median.
+//! Half the time of a round trip, or the time of an allreduce, between members that `hotlease comm run` starts; the
+//! median in microseconds.
 //!
 //! ```text
 //! cargo build --release --package hotlease-comm --examples
@@ -31,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The median of so many calls, after a tenth of them.
+/// Median time of the calls, after a warm-up of a tenth as many.
 fn measured(calls: usize, mut call: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
     for _ in 0..(calls / 10).max(2) {
         call()?;

@@ -1,4 +1,5 @@
-//! L2: message passing between functions, or any processes: communicators, and what their members say to each other.
+//! L2: message passing between functions, or between any processes: communicators and the protocol between their
+//! members.
 //!
 //! ```text
 //!   Communicator ──▶ Protocol: matching, credit, large messages, schedules ──▶ Link: memory, TCP, libfabric, a store
@@ -6,21 +7,26 @@
 //!        └─ waits, and drives the engine meanwhile
 //! ```
 //!
-//! * A **[`Communicator`]** is joined by name: all members meet at a [`rendezvous`], which tells them where the others are, and
-//!   connect directly, through NATs if need be, or as the last resort through the rendezvous ([`Route`]). Who they are is proved by
-//!   a [`Secret`] that all have.
-//! * Messages have a tag, and are received by [`Pattern`]. Small ones go at once; large ones go straight into the
-//!   memory of whoever asks for them. What is kept of messages that nobody has asked for is bounded.
-//! * What all members do together is a collective: [`Communicator::allreduce`] and its like on slices of [`Element`]s, the same begun
-//!   ([`Communicator::iallreduce`]), and one call for all of them on bytes ([`Communicator::collective`], by an [`Ask`]).
-//! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections. After a failure
-//!   [`Communicator::shrink`] makes one of those that are left, and [`Communicator::grow`] one with newcomers.
-//! * A **[`Schedule`]** is what one rank does in one collective: rounds of transfers that go on at the same time, and then copies and
-//!   reductions. It is pure data, so every collective is non-blocking by itself, and can be tried for any number of ranks in memory. The
-//!   engine runs it; [`Recipe::build`] makes it, by one of several [`Algorithm`]s for each [`Operation`]; [`Areas`] runs the local half
-//!   of it, with an [`Operator`] for a [`Datatype`]; [`Table`] says which algorithm is used when, and why; **[`cost`]** simulates
-//!   thousands of ranks from the latency and bandwidth of their links, and **[`model`]** adds what it is charged for, and chooses the link.
-//! * A member that fails, or stands still, ends what involves it at all others in a bounded time, with the cause.
+//! * A **[`Communicator`]** is joined by name: all members meet at a [`rendezvous`], which tells them the addresses of
+//!   the others. They then connect directly, through NATs if need be, or as the last resort through the rendezvous
+//!   ([`Route`]). A [`Secret`] that all members have proves who they are.
+//! * Messages have a tag, and are received by [`Pattern`]. Small messages are sent at once; large messages go straight
+//!   into the memory of the receiver that asks for them. The memory for messages that have arrived before a receive is
+//!   bounded.
+//! * An operation of all members is a collective. There are blocking calls on slices of [`Element`]s
+//!   ([`Communicator::allreduce`] and others), non-blocking ones ([`Communicator::iallreduce`] and others), and one
+//!   call on bytes for all collectives ([`Communicator::collective`], with an [`Ask`]).
+//! * [`Communicator::split`] and [`Communicator::dup`] make communicators of some members on the same connections.
+//!   After a failure, [`Communicator::shrink`] makes one of the remaining members, and [`Communicator::grow`] makes
+//!   one with newcomers.
+//! * A **[`Schedule`]** holds the steps of one rank in one collective: rounds of transfers that run at the same time,
+//!   each followed by copies and reductions. It is pure data, so every collective is non-blocking by itself, and can
+//!   be tested in memory for any number of ranks. The engine runs it; [`Recipe::build`] makes it, by one of several
+//!   [`Algorithm`]s for each [`Operation`]; [`Areas`] runs its local steps, with an [`Operator`] for a [`Datatype`];
+//!   [`Table`] chooses the algorithm and explains the choice. **[`cost`]** simulates thousands of ranks from the
+//!   latency and bandwidth of their links; **[`model`]** adds the price, and chooses the link.
+//! * If a member fails or stops responding, every operation of other members that involves it ends in a bounded time,
+//!   with the cause.
 //!
 //! ```
 //! use hotlease_comm::{Communicator, Options, Pattern, Secret, rendezvous};
@@ -45,7 +51,7 @@
 //! # Ok::<(), hotlease_comm::Error>(())
 //! ```
 //!
-//! What a member may do that is one of several:
+//! Calls of one member among several:
 //!
 //! ```no_run
 //! use hotlease_comm::{Communicator, Error, InPlace, Operator};
@@ -69,7 +75,7 @@
 //! }
 //! ```
 //!
-//! What rank 1 of 4 does to get the sum of everybody's 1000 numbers of 8 bytes:
+//! Steps of rank 1 of 4 in an allreduce, where every rank gets the sum of the 1000 numbers of 8 bytes of all ranks:
 //!
 //! ```
 //! use hotlease_comm::{Call, Collective, LinkKind, Question, Step, Table};

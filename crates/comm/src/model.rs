@@ -1,12 +1,12 @@
-//! What a collective takes and costs on each link, and which link is the best for it.
+//! Time and price of a collective on each link, and choice of the best link for it.
 //!
-//! *Time* is that of [`cost`](crate::cost): the schedules that the [`Table`] chooses, simulated with the link's times. *Price* is
-//! what the functions that wait for it cost (seconds, times ranks, times memory), what servers cost (the rendezvous of direct links, a
-//! Redis node), and what requests cost, which are counted in the same schedules. The terms are those of Copik, Böhringer,
-//! Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions (2023).
+//! *Time* is that of [`cost`](crate::cost): the schedules that the [`Table`] chooses, simulated with the link's times.
+//! *Price* is the sum of three terms: the functions that wait (seconds, times ranks, times memory), the servers (the
+//! rendezvous of direct links, a Redis node), and the requests, which are counted in the same schedules. The terms are
+//! those of Copik, Böhringer, Calotoiu, Hoefler: FMI: Fast and Cheap Message Passing for Serverless Functions (2023).
 //!
-//! [`Prices`] have times and prices with their sources. Seconds are seconds and money is money of one currency everywhere
-//! here; what files say in other units has the unit in its name.
+//! [`Prices`] has the times and prices with their sources. In this module, time is in seconds and money in one
+//! currency; a field of a file in another unit has the unit in its name.
 //!
 //! ```
 //! use hotlease_comm::model::{By, Prices, Scenario, choose, of_size};
@@ -44,30 +44,31 @@ pub use prices::{
     Function, Links, Mediator, MessageTimes, Origin, Prices, RankTimes, Requests, Server, StoreTimes,
 };
 
-/// More ranks are not simulated.
+/// Maximum number of ranks that are simulated.
 pub const RANKS_MAX: Rank = 100_000;
-/// Nor are larger buffers, in bytes.
+/// Maximum length of a buffer that is simulated, in bytes.
 const BYTES_MAX: u128 = 1 << 40;
-/// More messages or requests than this are not simulated: it would take minutes.
+/// Maximum number of messages or requests that are simulated: more would take minutes.
 const TRANSFERS_MAX: u64 = 500_000_000;
-/// More than this only of what can be the fastest: ten thousand ranks take seconds so.
+/// A recipe with more transfers is simulated only if it can be the fastest: ten thousand ranks then take seconds.
 const TRANSFERS_EASY: u64 = 2_000_000;
-/// Nor are more at a time: they would not fit in memory.
+/// Maximum number of transfers at a time: more would not fit in memory.
 const AT_ONCE_MAX: u64 = 20_000_000;
 
 const SECONDS_PER_HOUR: f64 = 3600.0;
 const BYTES_PER_GIB: f64 = (1u64 << 30) as f64;
 
-/// A collective among functions.
+/// A collective between functions.
 #[derive(Debug, Clone, Copy)]
 pub struct Scenario<'a> {
-    /// As any rank calls it; where ranks call it differently, as the root does.
+    /// The call as any rank makes it; if ranks call it differently, the call of the root.
     pub call: Call<'a>,
     /// Bytes of an element.
     pub element: usize,
-    /// Memory of each function, which it is charged for while it waits.
+    /// Memory of each function, which is charged for while the function waits.
     pub memory_bytes: u64,
-    /// How many such operations share the servers in an hour. `None`: servers are charged for as long as the operation lasts.
+    /// Number of these operations that share the servers in an hour. `None`: servers are charged for the duration of
+    /// the operation.
     pub operations_per_hour: Option<f64>,
 }
 
@@ -113,8 +114,9 @@ impl Scenario<'_> {
     }
 }
 
-/// An operation in which all ranks have equal counts: `elements` are what a broadcast, reduction or scan is of, else all blocks that one
-/// rank sends or gets together, divided among the ranks and rounded up. Operations without a root ignore it.
+/// Makes an operation in which all ranks have equal counts. `elements` is the size of a broadcast, reduction or scan;
+/// for other operations it is the size of all blocks that one rank sends or receives, divided among the ranks and
+/// rounded up. Operations without a root ignore `root`.
 pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
     let (count, block) = (elements, elements.div_ceil((ranks as usize).max(1)));
     let blocks = Blocks::Equal(block);
@@ -147,59 +149,60 @@ pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -
     }
 }
 
-/// The same for so many bytes, and how many of them an element has: those of the longest number that they consist of.
+/// Makes an operation as [`of_size`] does, for this many bytes; also returns the bytes of an element, which is the
+/// longest number that divides them.
 pub fn of_bytes(operation: Operation, root: Rank, ranks: Rank, bytes: usize) -> (Collective<'static>, usize) {
     let fits = |element: &usize| bytes.is_multiple_of(*element);
     let element = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
     (of_size(operation, root, ranks, bytes / element), element)
 }
 
-/// What a collective is charged for, in the currency of the [`Prices`].
+/// Price of a collective, in the currency of the [`Prices`].
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Price {
     /// Functions that wait: seconds, times ranks, times memory.
     pub functions: f64,
-    /// Servers: the rendezvous of links from rank to rank, or the store's node.
+    /// Servers: the rendezvous of links from rank to rank, or the node of a store.
     pub servers: f64,
-    /// Requests to a store, those that find nothing yet and those that remove objects included.
+    /// Requests to a store, including reads of objects that do not exist yet and removals.
     pub requests: f64,
 }
 
 impl Price {
-    /// All of it.
+    /// Sum of all parts.
     pub fn total(&self) -> f64 {
         self.functions + self.servers + self.requests
     }
 }
 
-/// What a collective takes and costs on a link.
+/// Time and price of a collective on a link.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
-    /// On which.
+    /// The link.
     pub link: LinkKind,
-    /// By which algorithm.
+    /// The algorithm and its parameters.
     pub recipe: Recipe,
-    /// What the simulation counted, and how long it took.
+    /// Counts and time of the simulation.
     pub outcome: Outcome,
-    /// What it costs.
+    /// The price.
     pub price: Price,
 }
 
 impl Estimate {
-    /// From the beginning, at all ranks at once, until the last one has finished.
+    /// Time from the common start of all ranks until the last rank has finished.
     pub fn seconds(&self) -> f64 {
         self.outcome.seconds
     }
 }
 
-/// By what a link is chosen.
+/// Criterion by which a link is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// The least time.
+    /// Least time.
     Time,
-    /// The least money.
+    /// Least price.
     Price,
-    /// The least product of both.
+    /// Least product of time and price.
     Product,
 }
 
@@ -215,7 +218,7 @@ impl By {
         }
     }
 
-    /// The best of several; of equal ones the first.
+    /// Best of several estimates; the first of equal ones.
     pub fn best(self, estimates: &[Estimate]) -> Option<&Estimate> {
         let order = |a: &&Estimate, b: &&Estimate| self.measure(a).total_cmp(&self.measure(b));
         estimates.iter().min_by(order)
@@ -240,11 +243,12 @@ impl FromStr for By {
     }
 }
 
-/// The best of some links for a collective: what `link = "auto"` means. Links that the prices say nothing about do not take part.
+/// Chooses the best of some links for a collective: this is what `link = "auto"` means. Links without prices are left
+/// out.
 ///
 /// # Errors
 ///
-/// As [`estimate`], of the first link that has none; [`Error::Model`] too if the prices say nothing about any of them.
+/// Those of [`estimate`], for the first link that fails; also [`Error::Model`] if none of the links has prices.
 pub fn choose(
     scenario: &Scenario,
     by: By,
@@ -262,12 +266,12 @@ pub fn choose(
     })
 }
 
-/// What it takes and costs on a link, by the algorithm that a table chooses.
+/// Estimates time and price on a link, with the algorithm that a table chooses.
 ///
 /// # Errors
 ///
-/// [`Error::Arguments`] and [`Error::Options`] if the scenario makes no sense, [`Error::Model`] if the prices say nothing about the link,
-/// or the collective has more messages than can be simulated.
+/// [`Error::Arguments`] and [`Error::Options`] if the scenario is invalid, [`Error::Model`] if the link has no prices,
+/// or if the collective has more messages than can be simulated.
 pub fn estimate(
     scenario: &Scenario,
     link: LinkKind,
@@ -279,11 +283,11 @@ pub fn estimate(
     estimate_by(scenario, link, choice.recipe, prices)
 }
 
-/// The same by another algorithm.
+/// Estimates time and price on a link, with a given recipe.
 ///
 /// # Errors
 ///
-/// As [`estimate`], and [`Error::NotOffered`] if the algorithm does not do it.
+/// Those of [`estimate`], and [`Error::NotOffered`] if the algorithm cannot do the call.
 pub fn estimate_by(
     scenario: &Scenario,
     link: LinkKind,
@@ -312,7 +316,7 @@ pub fn estimate_by(
                 StoreCost::default(),
             )?
             .0;
-            // Ranks that share memory meet without anybody else.
+            // Ranks that share memory need no rendezvous.
             let hour_price = if link == LinkKind::Shm {
                 0.0
             } else {
@@ -357,7 +361,7 @@ pub fn estimate_by(
     })
 }
 
-/// A share of an hour: of that of the operations in it, or of its seconds.
+/// Share of a server's price of an hour: one of the operations in that hour, or the seconds of this operation.
 fn of_server(scenario: &Scenario, outcome: &Outcome, hour_price: f64) -> f64 {
     hour_price
         * match scenario.operations_per_hour {

@@ -1,4 +1,4 @@
-//! Operators of reductions, and how they are applied to bytes.
+//! Operators of reductions, and their application to bytes.
 
 mod kernels;
 
@@ -7,47 +7,48 @@ use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// `second = first op second`, for all elements of two slices of one length, as an MPI user function does it. It must be associative.
+/// Computes `second = first op second` for all elements of two slices of the same length, like an MPI user function.
+/// It must be associative.
 pub type UserFunction = dyn Fn(&[u8], &mut [u8], Datatype) + Send + Sync;
 
-/// What a reduction does with two elements.
+/// Operation that a reduction applies to two elements.
 #[derive(Clone)]
 pub enum Operator {
-    /// The sum. Of integers modulo their size.
+    /// The sum; of integers, modulo their size.
     Sum,
-    /// The product. Of integers modulo their size.
+    /// The product; of integers, modulo their size.
     Prod,
-    /// The lesser one; of floats NaN if one is.
+    /// The lesser element; of floats, NaN if one is NaN.
     Min,
-    /// The greater one; of floats NaN if one is.
+    /// The greater element; of floats, NaN if one is NaN.
     Max,
-    /// Bit by bit; of `Bool` as [`Operator::LogicalAnd`].
+    /// Bitwise and; of `Bool`, the same as [`Operator::LogicalAnd`].
     BitAnd,
-    /// Bit by bit; of `Bool` as [`Operator::LogicalOr`].
+    /// Bitwise or; of `Bool`, the same as [`Operator::LogicalOr`].
     BitOr,
-    /// Bit by bit; of `Bool` as [`Operator::LogicalXor`].
+    /// Bitwise exclusive or; of `Bool`, the same as [`Operator::LogicalXor`].
     BitXor,
-    /// 1 if both are not 0, else 0.
+    /// 1 if both elements are not 0, else 0.
     LogicalAnd,
-    /// 1 if one is not 0, else 0.
+    /// 1 if at least one element is not 0, else 0.
     LogicalOr,
-    /// 1 if one is 0 and the other is not, else 0.
+    /// 1 if one element is 0 and the other is not, else 0.
     LogicalXor,
-    /// The least value and the lowest index where it is; of floats NaN if one is.
+    /// The least value and the lowest index where it occurs; of floats, NaN if one is NaN.
     MinLoc,
-    /// The greatest value and the lowest index where it is; of floats NaN if one is.
+    /// The greatest value and the lowest index where it occurs; of floats, NaN if one is NaN.
     MaxLoc,
-    /// The user's own.
+    /// A user-defined operator.
     User {
-        /// What it does.
+        /// The function.
         function: Arc<UserFunction>,
-        /// Whether the order of its operands does not matter. If it does, they are in rank order.
+        /// Whether the order of the operands does not matter. If it does, operands are in rank order.
         commutes: bool,
     },
 }
 
 impl Operator {
-    /// Whether the order of the operands does not matter.
+    /// Returns whether the order of the operands does not matter.
     pub const fn commutes(&self) -> bool {
         match self {
             Operator::User { commutes, .. } => *commutes,
@@ -55,7 +56,7 @@ impl Operator {
         }
     }
 
-    /// The operator's name.
+    /// Name of the operator.
     pub const fn name(&self) -> &'static str {
         match self {
             Operator::Sum => "sum",
@@ -74,7 +75,7 @@ impl Operator {
         }
     }
 
-    /// The operator for elements of one type, to be looked up once for each collective.
+    /// Returns the operator for elements of one type; look it up once for each collective.
     ///
     /// ```
     /// use hotlease_comm::{Datatype, Operands, Operator};
@@ -88,8 +89,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`Error::Operator`] if there is none: the sum of truth values, the maximum of complex numbers, anything of bytes that
-    /// is not bitwise.
+    /// [`Error::Operator`] if there is no such reduction: the sum of truth values, the maximum of complex numbers, any
+    /// operator on bytes that is not bitwise.
     pub fn of(&self, datatype: Datatype) -> Result<Reduction, Error> {
         if let Operator::User { function, .. } = self {
             return Ok(Reduction(How::User(function.clone(), datatype)));
@@ -109,30 +110,30 @@ impl fmt::Debug for Operator {
     }
 }
 
-/// The two operands of a reduction, of one length in bytes, and where its result goes.
+/// The two operands of a reduction, with the same length in bytes, and the place of its result.
 #[derive(Debug)]
 pub enum Operands<'a> {
-    /// To a third place.
+    /// The result goes to a third buffer.
     Apart {
         /// The first operand.
         left: &'a [u8],
-        /// The second.
+        /// The second operand.
         right: &'a [u8],
         /// The result.
         into: &'a mut [u8],
     },
-    /// To where the first one is.
+    /// The result replaces the first operand.
     OntoLeft {
         /// The first operand, and the result.
         left: &'a mut [u8],
-        /// The second.
+        /// The second operand.
         right: &'a [u8],
     },
-    /// To where the second one is.
+    /// The result replaces the second operand.
     OntoRight {
         /// The first operand.
         left: &'a [u8],
-        /// The second, and the result.
+        /// The second operand, and the result.
         right: &'a mut [u8],
     },
 }
@@ -147,11 +148,12 @@ enum How {
     User(Arc<UserFunction>, Datatype),
 }
 
-/// How many bytes of an operand are set aside at a time where a function writes over the wrong one.
+/// Bytes of an operand that are copied at a time, if the result must replace the first operand but the function
+/// overwrites the second.
 const SET_ASIDE: usize = 16 * 1024;
 
 impl Reduction {
-    /// Reduces all elements. Slices that are not of one length are reduced as far as the shortest one goes.
+    /// Reduces all elements. If the slices differ in length, a built-in operator stops at the end of the shortest.
     pub fn apply(&self, operands: Operands<'_>) {
         let (function, datatype) = match &self.0 {
             How::Kernel(kernel) => return kernel(operands),
@@ -318,7 +320,7 @@ mod tests {
 
     #[test]
     fn functions_of_the_user_see_operands_in_order_and_whole_elements() {
-        // A record of 3 bytes, and of long operands more than is set aside at a time: the result is what is on the left.
+        // A record of 3 bytes, and operands longer than the bytes copied at a time; the result is the left operand.
         let three = Datatype::Record(std::num::NonZeroU32::new(3).unwrap());
         let first = Operator::User {
             function: Arc::new(|first, second, datatype| {

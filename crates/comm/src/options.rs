@@ -1,4 +1,4 @@
-//! How a communicator is made.
+//! Options of a communicator.
 
 mod auto;
 mod environment;
@@ -21,61 +21,63 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a member asks for. Name, size and secret are the same at all of them.
+/// Options of a member. Name, size and secret are the same at all members.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Of the communicator, 1 to 128 bytes. Groups of one name that meet one after the other are different groups.
+    /// Name of the communicator, 1 to 128 bytes. Groups with the same name that meet one after the other are different
+    /// groups.
     pub name: String,
-    /// How many members there are, 1 to 2048.
+    /// Number of members, 1 to 2048.
     pub size: Rank,
-    /// This member's rank (default: whichever is left when all have come).
+    /// Rank of this member (default: one that is free when all members have come).
     pub rank: Option<Rank>,
-    /// Where the rendezvous is, as `host:port`.
+    /// Address of the rendezvous, as `host:port`.
     pub rendezvous: String,
-    /// What all members and the rendezvous know.
+    /// Secret that all members and the rendezvous know.
     pub secret: Secret,
-    /// How long all of this may take until every member is connected (default: 30 s).
+    /// Maximum time until every member is connected (default: 30 s).
     pub join_timeout: Duration,
-    /// In which time the failure of a member is known to all others (default: 2 s).
+    /// Maximum time until the failure of a member is known to all others (default: 2 s).
     pub failure_bound: Duration,
-    /// How long to look for news before sleeping until there are some (default: 20 us). Where a node has more members than processors, as
-    /// many times longer as members share a processor, and each gives it away between two looks (`sched_yield`), as long as that takes
-    /// microseconds: where somebody else computes beside the members they sleep at once. Zero: never. Whoever waits longer than
-    /// this needs no processor.
+    /// How long a waiting member polls before it sleeps (default: 20 us; zero: it sleeps at once). If a node has more
+    /// members than processors, this time is multiplied by the number of members that share a processor, and a member
+    /// yields the processor between two polls (`sched_yield`). That holds as long as a yield takes microseconds: where
+    /// another program computes beside the members, they sleep at once. A member that waits longer than this needs no
+    /// processor.
     pub spin: Duration,
-    /// The longest message that is sent without asking the receiver, if that has taken enough of those before, bytes, at most 262144
-    /// (default: 262144).
+    /// Length of the longest message that is sent without asking the receiver, if the receiver has received enough of
+    /// the earlier ones; bytes, at most 262144 (default: 262144).
     pub eager_bytes: u64,
-    /// Memory for large messages that come while this member waits in a send, so that two that send to each other first
-    /// both go on, bytes (default: 256 MiB). What does not fit waits for its receive.
+    /// Memory for large messages that arrive while this member waits in a send, so that two members that both send
+    /// first can both go on; bytes (default: 256 MiB). A message that does not fit waits for its receive.
     pub early_bytes: u64,
-    /// How long finishing may wait for others to read what this member has sent (default: 30 s).
+    /// How long finishing may wait for other members to read what this member has sent (default: 30 s).
     pub linger: Duration,
-    /// Encrypt what members send each other (default: no; who they are is always proved, and what they tell the
-    /// rendezvous, or it relays, is always encrypted).
+    /// Whether to encrypt the data between members (default: no). Identities are always proved, and data to or through
+    /// the rendezvous is always encrypted.
     pub is_sealed: bool,
-    /// What members talk over, the same for all (default: that which `HOTLEASE_COMM_LINK` names, or else direct: memory inside a node,
-    /// TCP between nodes).
+    /// Link of the members, the same at all members (default: the link that `HOTLEASE_COMM_LINK` names, else direct:
+    /// memory inside a node, TCP between nodes).
     pub link: LinkChoice,
-    /// The address at which other members reach this one (default: that with which it reached the rendezvous).
+    /// Address at which other members reach this one (default: the address from which it reached the rendezvous).
     pub address: Option<IpAddr>,
-    /// Join a communicator that exists, and whose members call [`Communicator::grow`](crate::Communicator::grow). `size` is what it
-    /// grows to, and `rank` stays open: members keep theirs (default: no).
+    /// Whether to join an existing communicator whose members call [`Communicator::grow`](crate::Communicator::grow).
+    /// `size` is then the new size, and `rank` must be `None`: members keep their ranks (default: no).
     pub is_newcomer: bool,
-    /// Checked mode: before each collective, members compare what they call, and if two call something else all get an error that
-    /// says who, what and where. It costs an allgather of 256 bytes. All members have to be in it (default: no; also switched on by
-    /// `HOTLEASE_COMM_CHECKED=1`).
+    /// Checked mode: before each collective, members compare their calls. If two members call different collectives,
+    /// all members get an error with the members, their calls and the places of the calls. This costs an allgather of
+    /// 256 bytes. All members must use the same mode (default: no; `HOTLEASE_COMM_CHECKED=1` switches it on too).
     pub is_checked: bool,
-    /// Which algorithm is used when. The same at all members (default: the table in the file that `HOTLEASE_COMM_TABLE` names, or else
-    /// the built-in one).
+    /// Table that chooses the algorithms, the same at all members (default: the table in the file that
+    /// `HOTLEASE_COMM_TABLE` names, else the built-in one).
     pub table: Option<Arc<Table>>,
-    /// By what `auto` chooses the link. The same at all members (default: those of the file that `HOTLEASE_COMM_PRICES` names, or
-    /// else the built-in ones).
+    /// Prices by which `auto` chooses the link, the same at all members (default: those of the file that
+    /// `HOTLEASE_COMM_PRICES` names, else the built-in ones).
     pub prices: Option<Arc<Prices>>,
 }
 
 impl Options {
-    /// A member of any rank, with the defaults.
+    /// Makes options with the defaults, and with any rank.
     pub fn new(name: impl Into<String>, size: Rank, rendezvous: impl Into<String>, secret: Secret) -> Self {
         Self {
             name: name.into(),
@@ -103,7 +105,8 @@ impl Options {
         self.is_checked || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1")
     }
 
-    /// These, with the link of the environment where they name none, and all that it depends on.
+    /// Copies the options with the link that the environment names, if they name none, and with the table and prices
+    /// that the link depends on.
     pub(crate) fn settled(&self) -> Result<Self, Error> {
         let mut options = self.clone();
         if let (LinkChoice::Direct, Some(text)) = (&self.link, std::env::var_os("HOTLEASE_COMM_LINK")) {
@@ -118,7 +121,7 @@ impl Options {
         Ok(options)
     }
 
-    /// The table that is to be used.
+    /// The table to use.
     pub(crate) fn table(&self) -> Result<Arc<Table>, Error> {
         if let Some(table) = &self.table {
             return Ok(Arc::clone(table));
@@ -127,7 +130,7 @@ impl Options {
         Ok(Arc::new(found.unwrap_or_else(|| Table::built_in().clone())))
     }
 
-    /// The prices that are to be used.
+    /// The prices to use.
     fn prices(&self) -> Result<Arc<Prices>, Error> {
         if let Some(prices) = &self.prices {
             return Ok(Arc::clone(prices));
@@ -136,7 +139,7 @@ impl Options {
         Ok(Arc::new(found.unwrap_or_else(|| Prices::built_in().clone())))
     }
 
-    /// What so many members talk over.
+    /// Link for this number of members.
     pub(crate) fn chosen(&self, size: Rank) -> Result<LinkChoice, Error> {
         match &self.link {
             LinkChoice::Auto(auto) => auto.choose(size, &*self.table()?, &*self.prices()?),
@@ -144,7 +147,7 @@ impl Options {
         }
     }
 
-    /// What all members have to say alike of it, so that they choose alike.
+    /// Text of the options that all members must agree on, so that they choose the same link.
     pub(crate) fn agreed(&self) -> Result<String, Error> {
         let LinkChoice::Auto(auto) = &self.link else {
             return Ok(self.link.agreed());
@@ -209,7 +212,7 @@ impl Options {
     }
 }
 
-/// What a file says that a variable names, if it does; or what is wrong with it.
+/// Reads the file that a variable names, if it is set.
 fn named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, String> {
     let Some(path) = std::env::var_os(variable) else {
         return Ok(None);
@@ -223,7 +226,7 @@ fn named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<
     })
 }
 
-/// The link of the environment.
+/// Parses the link that the environment names.
 fn named(text: &str) -> Result<LinkChoice, Error> {
     text.parse().map_err(|error| match error {
         Error::Options { what } => Error::Options {

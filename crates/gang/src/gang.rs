@@ -1,4 +1,4 @@
-//! A gang, as the client that has leased it sees it.
+//! A gang at the client that has leased it.
 
 use crate::Error;
 use crate::outcome::{self, Ended};
@@ -16,15 +16,17 @@ use std::time::{Duration, Instant};
 
 /// How long ranks may wait for each other when the communicator is made.
 const JOIN: Duration = Duration::from_secs(15);
-/// How long ranks may go on after another one has failed: they are told in two seconds, unless they never ask.
+/// How long other ranks may go on after one has failed. They learn of the failure within two seconds, unless they
+/// never use the communicator.
 const GRACE: Duration = Duration::from_secs(5);
-/// While one rank is waited for, how often to look whether another one has failed.
+/// How often to check whether another rank has failed, while waiting for one rank.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Workers that run a function at the same time, one rank each, and whose functions have a communicator ([`crate::communicator()`]).
+/// Workers that run a function at the same time, one rank each, and whose functions have a communicator
+/// ([`crate::communicator()`]).
 ///
-/// Calls run one after the other, whichever thread makes them. When a worker has died, or the lease was lost, the next call takes another
-/// lease. Dropping it gives the workers back, and so does [`end`](Self::end). `Send + Sync`.
+/// Calls run one after the other, from any thread. If a worker has died or the lease was lost, the next call takes a
+/// new lease. Dropping the gang gives the workers back, and so does [`end`](Self::end). `Send + Sync`.
 pub struct Gang {
     code: Code,
     options: LeaseOptions,
@@ -33,54 +35,55 @@ pub struct Gang {
     calls: Mutex<Calls>,
 }
 
-/// What the calls of a gang have one after the other.
+/// State that the calls of a gang use one after the other.
 #[derive(Default)]
 struct Calls {
-    /// None: some were lost.
+    /// `None`: some workers were lost.
     workers: Option<Workers>,
     is_over: bool,
 }
 
 struct Workers {
     invoker: Invoker,
-    /// None: the communicator that they had has ended.
+    /// `None`: the communicator of the workers has ended.
     table: Option<Table>,
 }
 
-/// Where they sit: as long as a communicator lives.
+/// Seats of the workers and their rendezvous: exists as long as one communicator.
 struct Table {
     seated: Seated,
     rendezvous: Server,
 }
 
-/// What each rank gets.
+/// Inputs of the ranks.
 #[derive(Debug, Clone, Copy)]
 pub enum Inputs<'a> {
-    /// The same.
+    /// The same input for all ranks.
     Same(&'a [u8]),
-    /// One each, in the order of ranks.
+    /// One input for each rank, in rank order.
     Each(&'a [&'a [u8]]),
 }
 
 /// A call of a function at all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// Its name.
+    /// Name of the function.
     pub function: &'a str,
-    /// What ranks get.
+    /// Inputs of the ranks.
     pub inputs: Inputs<'a>,
-    /// Room for the output of each (default: [`LeaseOptions::reply_bytes`]).
+    /// Room for the output of each rank (default: [`LeaseOptions::reply_bytes`]).
     pub output_bytes: Option<usize>,
 }
 
 impl Gang {
-    /// Leases workers for a gang and loads the code into them: all, or none. Its ranks are their slots; [`LeaseOptions::spread`],
-    /// `renew_lease` and `retries` are the gang's own. `address`: that of this host at which the workers' hosts reach this program, whose
-    /// rendezvous lets in nobody else (default: [`LeaseOptions::own_address`]).
+    /// Leases all workers of a gang, or none, and loads the code into them. The ranks are the slots of the workers.
+    /// The gang sets [`LeaseOptions::spread`], `renew_lease` and `retries` itself. `address` is the address of this
+    /// host at which the hosts of the workers reach this program, whose rendezvous admits only these ranks (default:
+    /// [`LeaseOptions::own_address`]).
     ///
     /// # Errors
-    /// [`Error::Lease`] as of [`Invoker::allocate`]; [`Error::Options`] if a gang cannot be like this; [`Error::Comm`] if this
-    /// host has no such address.
+    /// [`Error::Lease`] as of [`Invoker::allocate`]; [`Error::Options`] if the options are not possible for a gang;
+    /// [`Error::Comm`] if this host does not have the address.
     pub fn lease(code: &Code, mut options: LeaseOptions, address: Option<IpAddr>) -> Result<Self, Error> {
         let ranks = u32::from(options.workers) * u32::from(options.slots);
         if !(1..=RANKS_MAX).contains(&ranks) {
@@ -96,7 +99,7 @@ impl Gang {
             return Err(Error::Options { what });
         }
         options.spread = match options.placement {
-            // Agents that are asked themselves grant all or none, too.
+            // An agent that is asked directly also grants all or none.
             Placement::Direct => Spread::OneAgent,
             _ => Spread::AllOrNothing,
         };
@@ -114,12 +117,12 @@ impl Gang {
         Ok(gang)
     }
 
-    /// How many ranks there are.
+    /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
-    /// Calls a function at all ranks with the same input, and gives their outputs in the order of ranks.
+    /// Calls a function at all ranks with the same input, and returns their outputs in rank order.
     ///
     /// # Errors
     /// Those of [`call_with`](Self::call_with).
@@ -131,14 +134,14 @@ impl Gang {
         })
     }
 
-    /// Calls a function at all ranks, and gives their outputs in the order of ranks.
+    /// Calls a function at all ranks, and returns their outputs in rank order.
     ///
-    /// When a rank has failed, operations of the others' communicator end with an error; ranks that have not ended five seconds later are
-    /// ended with the lease.
+    /// If a rank fails, operations of the other ranks' communicator end with an error. Ranks that have not ended five
+    /// seconds later are ended together with the lease.
     ///
     /// # Errors
-    /// [`Error::Rank`] with what the first rank failed of; [`Error::Lease`] if the lease had to be taken again, and was not got;
-    /// [`Error::Options`] if there are not as many inputs as ranks; [`Error::Ended`].
+    /// [`Error::Rank`] with the error of the first rank that failed; [`Error::Lease`] if a new lease was needed and
+    /// could not be obtained; [`Error::Options`] if the number of inputs is not the number of ranks; [`Error::Ended`].
     pub fn call_with(&self, call: Call<'_>) -> Result<Vec<Vec<u8>>, Error> {
         self.code.function(call.function)?;
         if let Inputs::Each(inputs) = call.inputs
@@ -151,7 +154,7 @@ impl Gang {
         if calls.is_over {
             return Err(Error::Ended);
         }
-        // As long as they are on their way nobody else has them.
+        // The workers are taken out for the call, and put back if none of them is lost.
         let mut workers = self.whole(calls.workers.take())?;
         let mut function = workers.invoker.function(call.function)?.submitted_once();
         if let Some(bytes) = call.output_bytes {
@@ -172,10 +175,10 @@ impl Gang {
         outcome::of_all(ended)
     }
 
-    /// Gives the workers back and waits until they are gone. Gives what the last lease has used.
+    /// Gives the workers back and waits until they are gone. Returns the usage of the last lease.
     ///
     /// # Errors
-    /// [`Error::Ended`] if it was ended before; [`Error::Lease`] as of [`Invoker::deallocate`].
+    /// [`Error::Ended`] if the gang has already ended; [`Error::Lease`] as of [`Invoker::deallocate`].
     pub fn end(&self) -> Result<UsageTotals, Error> {
         let mut calls = self.lock();
         if std::mem::replace(&mut calls.is_over, true) {
@@ -191,7 +194,7 @@ impl Gang {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Workers that are all there and have seats: these, or others.
+    /// Returns workers that are all alive and have seats: the given ones, or new ones.
     fn whole(&self, workers: Option<Workers>) -> Result<Workers, Error> {
         if let Some(mut workers) = workers {
             match workers.table.take() {
@@ -200,7 +203,7 @@ impl Gang {
                     return Ok(workers);
                 }
                 Some(_) => {}
-                // One may have died since: then there are others.
+                // A worker may have died since; then new workers are leased.
                 None => {
                     if let Ok(table) = self.seat(&workers.invoker) {
                         workers.table = Some(table);
@@ -208,18 +211,18 @@ impl Gang {
                     }
                 }
             }
-            // Its cores are those that are needed.
+            // The new lease may need the cores of the old one.
             let _ = workers.invoker.deallocate();
         }
         let mut options = self.options.clone();
-        // A manager knows what was given back when its agent has told it.
+        // A manager learns of released cores only when their agent reports them.
         options.patience = options.patience.max(options.move_within);
         let invoker = Invoker::allocate(&self.code, options)?;
         let table = Some(self.seat(&invoker)?);
         Ok(Workers { invoker, table })
     }
 
-    /// Tells all slots how to find each other, with a secret that nobody else has.
+    /// Gives each slot its seat: what it needs to meet the other ranks, with a secret that only they have.
     fn seat(&self, invoker: &Invoker) -> Result<Table, Error> {
         if !invoker.phases().reach.network {
             let what = "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (`reach.network` \
@@ -253,7 +256,8 @@ fn submit(function: &Function, rank: usize, input: &[u8]) -> Result<Invocation, 
 }
 
 impl Workers {
-    /// How all have ended. When one has failed, the others' communicator is not used again, and they have a while to end.
+    /// Waits for all ranks and returns their results. After a failure, the communicator is not used again, and the
+    /// other ranks have some time to end.
     fn gather(&mut self, mut pending: Vec<Result<Invocation, hotlease_client::Error>>) -> Vec<Ended> {
         let mut ended: Vec<Option<Ended>> = Vec::with_capacity(pending.len());
         ended.resize_with(pending.len(), || None);
@@ -268,7 +272,7 @@ impl Workers {
                     Err(error) => Some(Err(error.clone())),
                 };
                 if ended.is_some() && place == 0 {
-                    // Most often the next one is there, too.
+                    // The next rank has usually ended too.
                     break;
                 }
             }
@@ -276,13 +280,13 @@ impl Workers {
             if has_failed && until.is_none() {
                 until = Some(Instant::now() + GRACE);
                 if let Some(table) = &self.table {
-                    // It will not come, whoever waits for it.
+                    // The failed rank will not come, so no rank should wait for it.
                     table.rendezvous.close();
                 }
             }
             if !is_cut_off && until.is_some_and(|until| Instant::now() >= until) {
                 is_cut_off = true;
-                // What it says does not matter: the invocations resolve.
+                // The result does not matter: the invocations resolve in any case.
                 let _ = self.invoker.clone().deallocate();
             }
         }

@@ -1,5 +1,5 @@
-//! Level 2 of hotlease: gangs, which are workers that run a function at the same time, one rank each, and whose functions send each
-//! other messages. All of them are leased, or none.
+//! Level 2 of hotlease: gangs. A gang is a set of workers that run a function at the same time, one rank each; their
+//! functions send each other messages. Either all workers are leased, or none.
 //!
 //! The client's side is [`Gang`]:
 //!
@@ -29,8 +29,9 @@
 //! }
 //! ```
 //!
-//! The ranks' communicator is made in the first call that asks for it, and kept by the workers: later calls find it as it was left.
-//! It ends when a function fails at a rank, or a worker dies, which the others learn in two seconds at most; the next call has a new one.
+//! The communicator of the ranks is made in the first call that asks for it, and the workers keep it: later calls find
+//! it as it was left. It ends when a function fails at a rank or a worker dies, which the other ranks learn within two
+//! seconds; the next call has a new one.
 
 #![forbid(unsafe_code)]
 

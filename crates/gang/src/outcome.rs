@@ -1,13 +1,13 @@
-//! What becomes of a call whose ranks have ended.
+//! Result of a call from the results of its ranks.
 
 use crate::Error;
 use crate::error::code;
 use hotlease_client::Error as ClientError;
 
-/// How a rank ended.
+/// Result of a rank.
 pub(crate) type Ended = Result<Vec<u8>, ClientError>;
 
-/// Whether a worker, or the lease, may be gone with it.
+/// Returns whether the error may mean that a worker or the lease is gone.
 pub(crate) fn is_of_its_worker(error: &ClientError) -> bool {
     matches!(
         error,
@@ -18,7 +18,8 @@ pub(crate) fn is_of_its_worker(error: &ClientError) -> bool {
     )
 }
 
-/// The outputs of all ranks, or why there are none: what a rank failed of by itself goes before what came of that at others.
+/// Returns the outputs of all ranks, or the error of the call. The error of a rank that failed by itself is preferred
+/// to errors that this failure caused at other ranks.
 pub(crate) fn of_all(ended: Vec<Ended>) -> Result<Vec<Vec<u8>>, Error> {
     let ranks = ended.len() as u32;
     let failed = (0..).zip(&ended).filter_map(|(rank, ended)| {
@@ -35,10 +36,10 @@ pub(crate) fn of_all(ended: Vec<Ended>) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
-/// How likely it has come of another rank's failure; 0: it cannot.
+/// How likely another rank's failure has caused this error; 0: it cannot have.
 fn consequence(error: &ClientError) -> u8 {
     match error {
-        // This program has ended it, because of another one.
+        // This program has ended the lease, because another rank had failed.
         ClientError::LeaseEnded { .. } => 4,
         ClientError::Function { code, .. } => match *code {
             code::MEMBER_LOST

@@ -1,13 +1,15 @@
-//! How fast two members of one node talk, beside what two processes can do at all, interleaved:
+//! Speed of messages between two members of one node, measured in turns with the best that two processes can reach:
 //!
 //! ```text
 //! cargo run --release --package hotlease-comm --example near [-- TURNS [memory|tcp [BYTES]]]
 //! ```
 //!
-//! Over shared memory: the raw round trip of a cache line between two processors, and Open MPI's if `mpicc` and `mpirun` are there. Over TCP
-//! on loopback: raw sockets that are read again and again without waiting, raw sockets that are waited for, and how
-//! many bytes go in a second. Over libfabric's best provider that leads to other hosts, if there is one: the link over TCP. Whoever is measured sits on the first two processors that this process may use, and takes the least of some short
-//! batches each time that it is its turn; each figure is the least of all turns, each ratio the median of those of the turns.
+//! Over shared memory: the raw round trip of a cache line between two processors, and Open MPI's if `mpicc` and
+//! `mpirun` are installed. Over TCP on loopback: raw sockets that are polled without waiting, raw sockets with
+//! blocking calls, and the throughput. Over libfabric's best provider that reaches other hosts, if there is one:
+//! compared with the link over TCP. The two sides run on the first two processors that this process may use. In its
+//! turn, each candidate takes the least time of some short batches; each figure is the least of all turns, each ratio
+//! the median of the ratios of the turns.
 
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
@@ -18,12 +20,13 @@ mod raw;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// Something that two sides do, measured by one of them.
+/// An exchange between two sides, measured by one of them.
 trait Measured {
     fn name(&self) -> &'static str;
-    /// Seconds of half a round trip of so many bytes: the least of so many batches, on average of each.
+    /// Measures half a round trip of `bytes` bytes, in seconds: the average time of each batch, the least of all
+    /// batches.
     fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>>;
-    /// Seconds of so many messages in one direction, and an answer.
+    /// Measures the time of `messages` messages in one direction and an answer, in seconds.
     fn stream(&mut self, _bytes: usize, _messages: u32) -> Result<f64, Box<dyn Error>> {
         Err("not measured".into())
     }
@@ -41,14 +44,15 @@ const SIZES_TCP: [usize; 8] = [
     4 << 20,
 ];
 const STREAMED: usize = 1 << 20;
-/// A batch is short, so that in most of them nobody else has had a processor, also on a machine that does other things.
+/// Exchanges in a batch. A batch is short, so that in most batches no other program ran on the processor, even on a
+/// busy host.
 const BATCH: u32 = 10;
 
 fn batches_of(bytes: usize) -> u32 {
     if bytes > 128 << 10 { 3 } else { 40 }
 }
 
-/// Runs batches of this; the least time of one round of them, halved.
+/// Runs batches of an exchange; returns half of the least average time of one exchange.
 fn least<E>(batches: u32, mut exchange: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     exchange()?;
     let mut least = f64::INFINITY;
@@ -60,7 +64,7 @@ fn least<E>(batches: u32, mut exchange: impl FnMut() -> Result<(), E>) -> Result
     Ok(least)
 }
 
-/// How many rounds [`least`] runs.
+/// Number of exchanges that [`least`] runs.
 fn rounds_of(batches: u32) -> u32 {
     batches * BATCH + 1
 }
@@ -72,7 +76,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 type Measure = fn(&mut dyn Measured, usize) -> Result<f64, Box<dyn Error>>;
 
-/// Measures all of these by turns, and compares the first with each of the others.
+/// Measures all candidates in turns, and compares the first with each of the others.
 fn compare(
     what: &str,
     all: &mut [&mut dyn Measured],
@@ -104,7 +108,7 @@ fn compare(
     Ok(())
 }
 
-/// libfabric beside TCP.
+/// Compares libfabric with TCP.
 fn fabric(turns: usize, ping: Measure, stream: Measure) -> Result<(), Box<dyn Error>> {
     if let Err(error) = hotlease_fabric::ofi::Libfabric::load() {
         println!("{error}");
@@ -146,7 +150,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Half a round trip.
+/// Measures half a round trip.
 const PING: Measure = |measured, bytes| measured.half_round_trip(bytes, batches_of(bytes));
 
 fn memory(turns: usize, sizes: &[usize]) -> Result<(), Box<dyn Error>> {

@@ -1,4 +1,4 @@
-//! Open MPI, if it is installed (Debian: `libopenmpi-dev`, `openmpi-bin`).
+//! Open MPI as a candidate, if it is installed (Debian: `libopenmpi-dev`, `openmpi-bin`).
 
 use super::{Measured, raw};
 use std::error::Error;
@@ -14,7 +14,7 @@ pub struct OpenMpi {
 }
 
 impl OpenMpi {
-    /// Two ranks on the first two processors, over these transports of it.
+    /// Starts two ranks on the first two processors, over these transports of Open MPI.
     pub fn start(transports: &str) -> Result<Self, Box<dyn Error>> {
         let program = std::env::current_exe()?.with_file_name("near-openmpi");
         let built = Command::new("mpicc")
@@ -45,7 +45,7 @@ impl OpenMpi {
         let orders = run.stdin.take();
         let answers = BufReader::new(run.stdout.take().ok_or("no pipe")?);
         let mut mpi = Self { run, orders, answers };
-        // It works, and its buffers are there.
+        // This checks that Open MPI works, and allocates its buffers.
         mpi.half_round_trip(4 << 20, 10)?;
         Ok(mpi)
     }

@@ -1,4 +1,4 @@
-//! Two members: this process, and one that it starts.
+//! Two members as a candidate: this process, and one that it starts.
 
 use super::Measured;
 use hotlease_comm::rendezvous::Server;
@@ -60,7 +60,7 @@ fn echo(all: &Communicator, buffer: &mut [u8]) -> Result<(), hotlease_comm::Erro
     all.send(buffer, 0, 1)
 }
 
-/// The other side.
+/// Runs the second member.
 pub fn serve(arguments: &[String]) -> Result<(), Box<dyn Error>> {
     let [address, link, spin] = arguments else {
         return Err("three arguments".into());

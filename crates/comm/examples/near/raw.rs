@@ -1,4 +1,4 @@
-//! What there is without any library.
+//! Candidates without any library: a cache line and TCP sockets.
 
 use super::Measured;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -11,17 +11,17 @@ use std::sync::{LazyLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// The processors that this process began with.
+/// Processors that this process may use at its start.
 static ALLOWED: LazyLock<Vec<usize>> = LazyLock::new(|| {
     let set = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
     let all = (0..CpuSet::count()).filter(|number| set.is_set(*number) == Ok(true));
     all.collect()
 });
 
-/// Where others are told which processors there are, because whoever is pinned passes that on.
+/// Variable that tells started processes the processors, because a pinned process passes its pinning on.
 const PROCESSORS: &str = "HOTLEASE_NEAR_PROCESSORS";
 
-/// Keeps this thread on one of the two.
+/// Pins this thread to one of the two processors.
 pub fn pin(number: usize) -> Result<(), Box<dyn Error>> {
     let told = std::env::var(PROCESSORS).ok();
     let known = match &told {
@@ -34,13 +34,13 @@ pub fn pin(number: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// For the environment of processes that are started.
+/// Variable and value for the environment of started processes.
 pub fn processors() -> (&'static str, String) {
     let numbers: Vec<_> = ALLOWED.iter().map(usize::to_string).collect();
     (PROCESSORS, numbers.join(","))
 }
 
-/// One cache line each way.
+/// One cache line in each direction.
 pub struct Line;
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! What one writes by hand: for each store its best commands, and nothing that makes them safe.
+//! Exchanges written by hand: for each store its best commands, without any safety.
 
 use hotlease_comm::Rank;
 
@@ -6,7 +6,8 @@ use crate::Outcome;
 
 /// A store, as one rank uses it.
 pub trait Hand: Send {
-    /// Writes this under a name that so many others will read (none: nothing), and reads what others write, as soon as it is there.
+    /// Writes these bytes, if any, under a name that `readers` other ranks will read, and reads other names as soon as
+    /// they exist.
     fn exchange(&mut self, write: Option<(String, &[u8], Rank)>, read: &[String]) -> Outcome<Vec<Vec<u8>>>;
 }
 
@@ -44,7 +45,7 @@ pub mod by_redis {
     }
 }
 
-/// PUT, then GET of all at a time, again every 5 ms. What is read stays there.
+/// PUT, then GET of all names at a time, repeated every 5 ms. Objects that were read remain.
 pub mod by_s3 {
     use super::*;
     use futures_util::future::try_join_all;
@@ -62,7 +63,7 @@ pub mod by_s3 {
     }
 
     pub fn open(address: &str) -> Outcome<S3> {
-        // Whoever was first has chosen it for all.
+        // The first provider that was installed serves the whole process.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let (bucket, endpoint) = super::parts(address);
         let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
@@ -104,7 +105,7 @@ pub mod by_s3 {
     }
 }
 
-/// PutItem, then GetItem (consistent) of all at a time, again every 1 ms. What is read stays there.
+/// PutItem, then GetItem (consistent) of all names at a time, repeated every 1 ms. Items that were read remain.
 pub mod by_dynamodb {
     use super::*;
     use aws_sdk_dynamodb::Client;

@@ -1,13 +1,14 @@
-//! What a link through a store costs beside the same done by hand ([`hands`]): ping-pong and allreduce, in turns, of threads of this
-//! process.
+//! Cost of a link through a store, compared with the same exchange written by hand ([`hands`]): ping-pong and
+//! allreduce, in turns, of threads of this process.
 //!
 //! ```text
 //! redis-server --port 7777 --save "" &
 //! cargo run --release --package hotlease-comm --example stores -- redis://127.0.0.1:7777
 //! ```
 //!
-//! The same with `s3://bucket?endpoint=...` or `dynamodb://table?endpoint=...&region=...`, and credentials in the environment; what is
-//! written by hand there stays, under keys that begin with `by-hand/`. A word behind the address chooses lines that have it.
+//! Other stores: `s3://bucket?endpoint=...` or `dynamodb://table?endpoint=...&region=...`, with credentials in the
+//! environment. Objects that the hand-written exchange makes there remain, under keys that begin with `by-hand/`. A
+//! word after the address selects the lines that contain it.
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
@@ -22,14 +23,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Of each way, one after the other: few at a time, so that both meet the same of what else the machine does.
+/// Turns of each side, which alternate; each turn is short, so that both sides see the same other load of the host.
 const TURNS: usize = 41;
 
-/// One rank, with both ways.
+/// One rank, with both sides.
 struct Both {
     all: Communicator,
     hand: Box<dyn Hand>,
-    /// Of this run, in names.
+    /// Number of this run, part of all names.
     run: u128,
     number: u64,
 }
@@ -87,7 +88,7 @@ impl Both {
     }
 }
 
-/// How long one of these takes, ours and by hand, and the ratio: medians of turns, each of so many.
+/// Median times of `one`, over the link and by hand, and the median ratio; each turn runs it `times` times.
 fn compare(
     ranks: &mut [Both],
     times: usize,
@@ -112,7 +113,7 @@ fn compare(
         let results = threads.into_iter().map(|thread| thread.join().expect("no panic"));
         results.collect::<Outcome<Vec<_>>>()
     })?;
-    // The first turn opens connections.
+    // The first turn opens the connections and is left out.
     let [ours, by_hand] = [0, 1].map(|way| took[0][way][1..].iter().map(Duration::as_secs_f64));
     let ratios = ours
         .clone()
@@ -175,7 +176,8 @@ fn show(what: &str, [ours, by_hand, ratio]: [f64; 3]) {
     println!("{what:<34} {ours:>10.1} us {by_hand:>10.1} us by hand   x {ratio:.2}");
 }
 
-/// How often each is done in a turn, where one takes a fraction of a millisecond in Redis, or several in the others.
+/// Repetitions in a turn: `fast` where one takes a fraction of a millisecond, as in Redis, fewer in other stores,
+/// where one takes several milliseconds.
 fn times(kind: LinkKind, fast: usize) -> usize {
     match kind {
         LinkKind::Redis => fast,
@@ -195,7 +197,7 @@ fn main() -> Outcome<()> {
         _ => LinkKind::Redis,
     };
     let lengths = [(8, 40), (1024, 40), (16 << 10, 30), (64 << 10, 20), (1 << 20, 4)];
-    // An item of DynamoDB has room for 400 KiB.
+    // An item of DynamoDB holds at most 400 KiB.
     let lengths = lengths
         .into_iter()
         .filter(|(length, _)| kind != LinkKind::DynamoDb || *length < 400 << 10);

@@ -1,6 +1,6 @@
-//! Every algorithm of every operation, run in memory and compared with a plain reference.
+//! Tests of every algorithm of every operation, run in memory and compared with a plain reference.
 //!
-//! `HOTLEASE_SEED=N` makes other interleavings and other numbers; what fails prints its seed.
+//! `HOTLEASE_SEED=N` gives other interleavings and other numbers; a failed test prints its seed.
 
 mod bounds;
 mod cases;
@@ -14,7 +14,7 @@ use crate::collective::{Call, Collective};
 use crate::schedule::{Rank, Schedule};
 use executor::World;
 
-/// All the ranks' calls of one collective, and what they reduce.
+/// The calls of all ranks of one collective, and the elements that they use.
 struct Case<'a> {
     calls: Vec<Call<'a>>,
     recipe: super::Recipe,
@@ -31,7 +31,7 @@ impl Case<'_> {
         self.calls.iter().map(build).collect()
     }
 
-    /// Builds all schedules, runs them, and compares what everyone has with what it should have.
+    /// Builds all schedules, runs them, and compares the output of each rank with the expected output.
     fn run(&self, seed: u64) {
         let schedules = self.schedules();
         if let Err(why) = self.run_schedules(&schedules, seed) {
@@ -39,7 +39,7 @@ impl Case<'_> {
         }
     }
 
-    /// One rank begins when the others can do no more: none of them may have finished.
+    /// Starts one rank only when the others can do no more: none of them may have finished by then.
     fn run_late(&self, late: usize) {
         let schedules = self.schedules();
         let (inputs, mut outputs) = self.elements.buffers(&self.calls, 0);
@@ -55,7 +55,7 @@ impl Case<'_> {
             .unwrap_or_else(|why| panic!("{self}: {why}"));
     }
 
-    /// Where the result depends on where brackets are, everyone has the same.
+    /// Checks that all ranks have the same result, where the result depends on the order of evaluation.
     fn run_alike(&self, seed: u64) {
         let schedules = self.schedules();
         let (inputs, mut outputs) = self.elements.buffers(&self.calls, seed);
@@ -75,7 +75,7 @@ impl Case<'_> {
         );
     }
 
-    /// What everyone has in the end, which is what it should have.
+    /// Runs the schedules and returns the outputs of all ranks, which must be the expected ones.
     fn run_schedules(&self, schedules: &[Schedule], seed: u64) -> Result<Vec<Vec<u8>>, String> {
         for (call, schedule) in self.calls.iter().zip(schedules) {
             schedule.check(call.rank, call.ranks, call.input(), call.output())?;
@@ -98,7 +98,7 @@ impl Case<'_> {
 
     fn compare(&self, call: &Call, got: &[u8], expected: &[u8]) -> Result<(), String> {
         let size = self.elements.size();
-        // In place a reduce-scatter's input may be overwritten; only the beginning is the result.
+        // In place, the input of a reduce-scatter may be overwritten; only the beginning is the result.
         let counts = match call.collective {
             Collective::ReduceScatter { blocks } => blocks.count(call.rank as usize) * size,
             _ => expected.len(),

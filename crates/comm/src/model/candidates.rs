@@ -1,4 +1,4 @@
-//! Everything that could be done on a link.
+//! All recipes for a collective on a link, with their estimates.
 
 use super::traffic::{Survey, survey};
 use super::{Estimate, MessageTimes, Prices, Scenario, TRANSFERS_EASY, estimate_by};
@@ -7,14 +7,15 @@ use crate::choice::{LinkKind, Question, Table};
 use crate::cost::LinkCost;
 use crate::error::Error;
 
-/// One way to do it, beside the others.
+/// One recipe, compared with the others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
-    /// Which.
+    /// The recipe.
     pub recipe: Recipe,
-    /// Whether the table chooses it.
+    /// Whether the table chooses the recipe.
     pub chosen: bool,
-    /// What it takes and costs; or why that is not known: it has too many messages, or so many that it cannot be the best.
+    /// Time and price, or the reason why they are unknown: too many messages to simulate, or so many that the recipe
+    /// cannot be the best.
     pub estimate: Result<Estimate, Error>,
 }
 
@@ -24,13 +25,14 @@ impl Candidate {
     }
 }
 
-/// Everything that could be done on a link; best first.
+/// Lists all recipes for a collective on a link, the best first.
 ///
-/// What has millions of messages is simulated only where it can be the best, or the table chooses it.
+/// A recipe with millions of messages is simulated only if it can be the best, or if the table chooses it.
 ///
 /// # Errors
 ///
-/// As [`estimate`](super::estimate), but for what is too large to be simulated, which stands with its candidate.
+/// Those of [`estimate`](super::estimate), except that a recipe too large to simulate has its error in its own
+/// candidate.
 pub fn candidates(
     scenario: &Scenario,
     link: LinkKind,
@@ -47,20 +49,20 @@ pub fn candidates(
     if !prices.link.knows(link) {
         return Err(scenario.unknown(link));
     }
-    // What a message occupies a rank for, wherever the other one is.
+    // Time that a message occupies a rank, for the nearest possible peer.
     let far = prices.link.message(link).map(MessageTimes::cost);
     let near = prices.link.shm.as_ref().map(MessageTimes::cost);
     let occupies = |count: usize| {
         let bytes = count as f64 * scenario.element as f64;
         let of = |cost: LinkCost| cost.message_s + bytes * cost.byte_s;
-        // Of stores nothing is said.
+        // There is no such bound for stores.
         far.map_or(0.0, |far| of(far).min(near.map_or(f64::INFINITY, of)))
     };
     let mut surveyed = Vec::new();
     for recipe in recipes {
         surveyed.push((recipe, survey(&scenario.call, recipe, &occupies)?));
     }
-    // What is quickly done shows what need not be done.
+    // Small recipes come first; their times show which large ones cannot be the best.
     surveyed.sort_by_key(|(_, survey)| survey.transfers);
     let mut candidates: Vec<Candidate> = Vec::new();
     for (

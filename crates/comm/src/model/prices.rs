@@ -1,4 +1,4 @@
-//! What links take and cost: a TOML file in which every figure has its source.
+//! Times and prices of links: a TOML file in which every figure has its source.
 
 use crate::choice::LinkKind;
 use crate::cost::{LinkCost, StoreCost};
@@ -6,52 +6,52 @@ use crate::error::Error;
 use serde::Deserialize;
 use std::sync::OnceLock;
 
-/// The longest file that is read.
+/// Maximum length of a file that is read.
 const BYTES_MAX: usize = 1 << 20;
-/// The highest price of anything, the longest time in its unit, and the most bytes a second in theirs: sums of them are still numbers.
+/// Maximum of any price, of any time in its unit, and of any bandwidth in its unit. Sums of such figures stay finite.
 const MOST: f64 = 1e9;
-/// Letters of a currency's name.
+/// Maximum length of a currency's name, in letters.
 const CURRENCY_MAX: usize = 16;
 
-/// Where figures come from.
+/// Origin of figures.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Origin {
-    /// Who says so.
+    /// The source.
     pub source: String,
-    /// When that was read, or measured: `2026-11-22`.
+    /// Date when the source was read or the figures were measured: `2026-11-22`.
     pub date: String,
 }
 
-/// What functions cost.
+/// Price of functions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Function {
-    /// For a GiB of memory, for a second.
+    /// Price of a GiB of memory for a second.
     pub gib_second_price: f64,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
-/// What a server costs.
+/// Price of a server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
-    /// For an hour.
+    /// Price of an hour.
     pub hour_price: f64,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
-/// What a rank's own work takes.
+/// Speed of a rank's local work.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RankTimes {
-    /// Copies so many bytes, in units of 1,000,000, in a second.
+    /// Copied bytes per second, in units of 1,000,000.
     pub copy_mb_s: f64,
-    /// Reduces so many.
+    /// Reduced bytes per second, in units of 1,000,000.
     pub reduce_mb_s: f64,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
@@ -69,13 +69,13 @@ impl RankTimes {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MessageTimes {
-    /// From the beginning of a message of no bytes to its end at the other rank: alpha.
+    /// Time from the start of an empty message to its end at the other rank: alpha.
     pub latency_us: f64,
-    /// From the end of a message to the beginning of the next one of a rank; the latency, unless it is said.
+    /// Time from the end of one message of a rank to the start of its next one (default: the latency).
     pub gap_us: Option<f64>,
-    /// Bytes, in units of 1,000,000, in a second: 1 / beta.
+    /// Bytes per second, in units of 1,000,000: 1 / beta.
     pub bandwidth_mb_s: f64,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
@@ -93,25 +93,26 @@ impl MessageTimes {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreTimes {
-    /// From the beginning of a write until the object can be read.
+    /// Time from the start of a write until the object can be read.
     pub write_ms: f64,
-    /// A read of an object that is there, or is not.
+    /// Time of a read, whether or not the object exists.
     pub read_ms: f64,
-    /// How long a reader sleeps before it asks again for the first time, then twice as long, and so on. Left out: it need not ask again.
+    /// How long a reader sleeps before it asks again for the first time; the sleep is doubled each time. Absent: the
+    /// reader need not ask again.
     pub poll_first_ms: Option<f64>,
-    /// The longest that it sleeps.
+    /// Longest sleep of a reader.
     pub poll_most_ms: Option<f64>,
-    /// Bytes, in units of 1,000,000, that a rank writes or reads in a second.
+    /// Bytes per second that one rank writes or reads, in units of 1,000,000.
     pub bandwidth_mb_s: f64,
-    /// That all ranks together write. Left out: as many as they like.
+    /// Bytes per second that all ranks together write, in units of 1,000,000. Absent: no limit.
     pub shared_write_mb_s: Option<f64>,
-    /// That all ranks together read.
+    /// Bytes per second that all ranks together read, in units of 1,000,000. Absent: no limit.
     pub shared_read_mb_s: Option<f64>,
-    /// Objects that all ranks together write in a second. Left out: as many as they like.
+    /// Objects per second that all ranks together write. Absent: no limit.
     pub shared_writes_per_s: Option<f64>,
-    /// Objects that all ranks together read, or ask for in vain.
+    /// Reads per second of all ranks together, successful or not. Absent: no limit.
     pub shared_reads_per_s: Option<f64>,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
@@ -132,44 +133,44 @@ impl StoreTimes {
     }
 }
 
-/// What requests to a store cost.
+/// Prices of requests to a store.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requests {
-    /// For writing a unit.
+    /// Price of writing a unit.
     pub write_price: f64,
-    /// For reading one, or for finding that it is not there.
+    /// Price of reading a unit, or of a read that finds no object.
     pub read_price: f64,
-    /// For removing one.
+    /// Price of removing a unit.
     pub remove_price: f64,
-    /// Bytes of a unit that is written, or removed. Left out: an object of any length is one.
+    /// Bytes of a unit that is written or removed. Absent: an object of any length is one unit.
     pub write_unit_bytes: Option<u64>,
-    /// Bytes of a unit that is read.
+    /// Bytes of a unit that is read. Absent: an object of any length is one unit.
     pub read_unit_bytes: Option<u64>,
-    /// Who says so.
+    /// Source of the figures.
     pub origin: Origin,
 }
 
 impl Requests {
-    /// How many units an object is.
+    /// Number of units of an object.
     pub(super) fn units(&self, bytes: u64, unit: Option<u64>) -> u64 {
         unit.map_or(1, |unit| bytes.div_ceil(unit).max(1))
     }
 }
 
-/// A store between ranks.
+/// Times and prices of a store between ranks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Mediator {
-    /// What it takes.
+    /// Times of the store.
     pub times: StoreTimes,
-    /// Its node, if somebody has to pay for one.
+    /// Price of the store's node, if there is one to pay for.
     pub server: Option<Server>,
-    /// Its requests, if they are charged for.
+    /// Prices of the store's requests, if they are charged for.
     pub requests: Option<Requests>,
 }
 
-/// All links that something is known about.
+/// All links with known figures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names of `LinkKind`, which says what each is")]
@@ -183,7 +184,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// The times of a link from rank to rank.
+    /// Times of a link from rank to rank.
     pub fn message(&self, link: LinkKind) -> Option<&MessageTimes> {
         match link {
             LinkKind::Shm => self.shm.as_ref(),
@@ -193,7 +194,7 @@ impl Links {
         }
     }
 
-    /// The times and prices of a link through a store.
+    /// Times and prices of a link through a store.
     pub fn store(&self, link: LinkKind) -> Option<&Mediator> {
         match link {
             LinkKind::Redis => self.redis.as_ref(),
@@ -203,43 +204,43 @@ impl Links {
         }
     }
 
-    /// Whether something is known about a link.
+    /// Returns whether there are figures for a link.
     pub fn knows(&self, link: LinkKind) -> bool {
         self.message(link).is_some() || self.store(link).is_some()
     }
 }
 
-/// What links take and cost.
+/// Times and prices of links.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Prices {
-    /// Of the file's form: 1.
+    /// Version of the file format: 1.
     pub version: u32,
-    /// Of all prices in it.
+    /// Currency of all prices.
     pub currency: String,
     /// Functions.
     pub function: Function,
-    /// What direct links need to meet.
+    /// The rendezvous that direct links need.
     pub rendezvous: Server,
-    /// What a rank does by itself.
+    /// Local work of a rank.
     pub rank: RankTimes,
     /// Links by name.
     pub link: Links,
 }
 
 impl Prices {
-    /// Those that are used unless there is a file: `model/prices.toml`, which says where each figure comes from.
+    /// Prices that are used unless there is a file: `model/prices.toml`, which has the source of each figure.
     pub fn built_in() -> &'static Prices {
         static PRICES: OnceLock<Prices> = OnceLock::new();
         PRICES.get_or_init(|| Prices::parse(include_str!("prices.toml")).expect("a test reads it"))
     }
 
-    /// Reads a file.
+    /// Reads prices from the text of a file.
     ///
     /// # Errors
     ///
-    /// [`Error::Prices`]: where it is not TOML, says something that is not known, has a figure that is none or has no source or date,
-    /// or is longer than 1 MiB.
+    /// [`Error::Prices`] if the text is not TOML, has an unknown field, has an invalid figure or one without source or
+    /// date, or is longer than 1 MiB.
     pub fn parse(text: &str) -> Result<Prices, Error> {
         let error = |why: String| Error::Prices { why };
         if text.len() > BYTES_MAX {
@@ -250,11 +251,11 @@ impl Prices {
         Ok(prices)
     }
 
-    /// The same with other times of the links from rank to rank: what was measured, for instance.
+    /// Copies the prices, with other times for all links from rank to rank, for instance measured ones.
     ///
     /// # Errors
     ///
-    /// [`Error::Prices`] if they make no sense.
+    /// [`Error::Prices`] if the times are invalid.
     pub fn with_message_times(&self, times: &MessageTimes) -> Result<Prices, Error> {
         let times = Some(times.clone());
         let prices = Prices {
@@ -307,7 +308,7 @@ fn byte_s(mb_s: f64) -> f64 {
     1e-6 / mb_s
 }
 
-/// Remembers the first thing that is wrong.
+/// Checks of figures; keeps the first error.
 #[derive(Default)]
 struct Checks {
     wrong: Option<String>,

@@ -20,7 +20,7 @@ fn close(value: f64, expected: f64, what: &str) {
     );
 }
 
-/// A file in which everything is a round number.
+/// A file in which all figures are round numbers.
 const ROUND: &str = r#"
 version = 1
 currency = "EUR"
@@ -87,7 +87,7 @@ fn a_message_is_charged_for_by_its_seconds() {
 
 #[test]
 fn requests_are_counted_in_schedules_and_charged_for_by_their_units() {
-    // Rank 0 writes 5,000 bytes, 3 others read them: 5 units of 1 KiB, 2 of 4 KiB.
+    // Rank 0 writes 5,000 bytes, the 3 others read them: 5 units of 1 KiB, 2 units of 4 KiB.
     let broadcast = scenario(Operation::Broadcast, 5_000, 4);
     let estimate = estimate(&broadcast, LinkKind::S3, Table::built_in(), &round()).expect("an estimate");
     close(
@@ -100,7 +100,7 @@ fn requests_are_counted_in_schedules_and_charged_for_by_their_units() {
     close(estimate.price.servers, seconds * 0.01, "the node, 0.01 a second");
     close(estimate.price.functions, seconds * 4.0, "four functions of 2 GiB");
 
-    // Everyone waits for the object from the beginning on, and asks at 0, 35, 75... ms until it is there after 20.
+    // Each reader asks at 0, 35, 75... ms, until the object exists after 20 ms.
     let mut polled = round();
     let store = polled.link.s3.as_mut().expect("S3");
     (store.times.poll_first_ms, store.times.poll_most_ms) = (Some(5.0), Some(100.0));
@@ -115,8 +115,8 @@ fn requests_are_counted_in_schedules_and_charged_for_by_their_units() {
 
 #[test]
 fn the_link_is_chosen_in_one_unit() {
-    // 10 MB: 1.0 s from rank to rank; 0.05 s and twice 0.1 s through the store. Adding the milliseconds of one part to the seconds
-    // of the other makes 50.2 of the latter, and chooses the wrong link.
+    // 10 MB: 1.0 s from rank to rank; 0.05 s and twice 0.1 s through the store. Adding milliseconds of one part to
+    // seconds of another would give 50.2 for the store, and choose the wrong link.
     let both = [LinkKind::Tcp, LinkKind::S3];
     let best = |by, bytes, prices: &Prices| {
         let broadcast = scenario(Operation::Broadcast, bytes, 2);
@@ -130,7 +130,7 @@ fn the_link_is_chosen_in_one_unit() {
         LinkKind::Tcp,
         "where latency counts"
     );
-    // The store's requests are dear, until they are cheap.
+    // The store's requests are expensive, until they cost nothing.
     assert_eq!(best(By::Price, 10_000_000, &round()), LinkKind::Tcp);
     assert_eq!(best(By::Product, 10_000_000, &round()), LinkKind::Tcp);
     let mut cheap = round();

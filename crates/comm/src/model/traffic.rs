@@ -1,4 +1,4 @@
-//! What schedules ask of a store: objects by their sizes, because some are charged for by the kilobyte.
+//! Requests of schedules to a store: objects by size, because some stores charge by the kilobyte.
 
 use super::prices::Requests;
 use crate::algorithm::Recipe;
@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::schedule::{Schedule, Step};
 use std::collections::BTreeMap;
 
-/// How many objects of each size all ranks write and read. Schedules have few sizes.
+/// Number of objects of each size that all ranks write and read. Schedules have few sizes.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     writes: BTreeMap<u64, u64>,
@@ -26,7 +26,7 @@ impl Traffic {
         }
     }
 
-    /// What a store charges for them, for removing each object, and for `polls` reads that found nothing.
+    /// Price of these writes and reads, of removing each object, and of `polls` reads that found nothing.
     pub(super) fn price(&self, requests: &Requests, polls: u64) -> f64 {
         let sum = |sizes: &BTreeMap<u64, u64>, unit: Option<u64>| -> f64 {
             let of_size = |(bytes, count): (&u64, &u64)| requests.units(*bytes, unit) as f64 * *count as f64;
@@ -38,21 +38,22 @@ impl Traffic {
     }
 }
 
-/// Schedules of more rounds than this count as endless.
+/// A schedule with more rounds counts as endless.
 const ROUNDS_MAX: usize = 1 << 20;
 
-/// What can be said of a collective without simulating it: counted at rank 0 and at the last rank, of which the others are like one.
+/// Bounds of a collective that are known without simulating it, from the schedules of rank 0 and of the last rank,
+/// which stands for all others.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Survey {
-    /// About how many transfers it has.
+    /// Approximate number of transfers.
     pub(super) transfers: u64,
-    /// About how many of them can be under way at a time.
+    /// Approximate number of transfers that can be under way at a time.
     pub(super) at_once: u64,
-    /// It takes longer, because a rank sends and receives one message at a time.
+    /// Lower bound of the time, because a rank sends and receives one message at a time.
     pub(super) least_s: f64,
 }
 
-/// `occupies` is what a transfer of some elements occupies a rank's port for, at least.
+/// Surveys a call. `occupies` is the least time that a transfer of some elements occupies a rank's port.
 pub(super) fn survey(call: &Call, recipe: Recipe, occupies: &dyn Fn(usize) -> f64) -> Result<Survey, Error> {
     let of = |rank| {
         let part = recipe.build_part(&Call { rank, ..*call }, 0..ROUNDS_MAX)?;

@@ -1,4 +1,4 @@
-//! The built-in operators, for each type that they are offered for. Elements are loaded from bytes, which costs nothing: a
+//! The built-in operators, for each type that supports them. Elements are loaded from bytes, which costs nothing: a
 //! vector load need not be aligned.
 
 use super::{Operands, Operator};
@@ -61,7 +61,7 @@ macro_rules! float {
         match $operator {
             Operator::Sum => kernel!($type, |left, right| left + right),
             Operator::Prod => kernel!($type, |left, right| left * right),
-            // A NaN on the left fails the comparison and stays.
+            // A NaN on the left fails the comparison and is kept.
             Operator::Min => kernel!($type, |left, right| if right < left || right.is_nan() {
                 right
             } else {
@@ -103,7 +103,7 @@ macro_rules! complex {
     };
 }
 
-/// Of a value and the index after it the whole element is kept, with what fills it up.
+/// Operators on a value with an index after it. They keep the whole element, including its padding.
 macro_rules! located {
     ($operator:expr, $type:ty, $size:literal, $is_nan:expr) => {{
         const VALUE: usize = size_of::<$type>();

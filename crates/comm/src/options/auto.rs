@@ -1,4 +1,4 @@
-//! The link that the model chooses.
+//! Settings of the link choice by the model.
 
 use super::link::LinkChoice;
 use crate::choice::Table;
@@ -9,18 +9,21 @@ use crate::schedule::Rank;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a link is chosen among, and for: the one that [`model`](crate::model) holds to be the best for an operation of so many bytes.
+/// Settings of a choice among several links: [`model`](crate::model) chooses the best one for an operation of a given
+/// size.
 ///
-/// As text: `auto:direct,redis://host,s3://bucket,op=allreduce,size=1MiB,by=price`, where what is not a link is one of the settings below.
-/// Without links they are those of `HOTLEASE_COMM_LINKS`, `direct,redis://host` for instance, so that a program says `auto`, and
-/// whoever runs it what there is. A comma in a password is written `%2C`.
+/// As text: `auto:direct,redis://host,s3://bucket,op=allreduce,size=1MiB,by=price`; a part that is not a link is one
+/// of the settings below. Without links, the links of `HOTLEASE_COMM_LINKS` are used, for instance
+/// `direct,redis://host`: the program says `auto`, and the environment says which links there are. A comma in a
+/// password is written `%2C`.
 ///
-/// All members have to say the same, in the same order; the rendezvous refuses whoever says something else, or has other prices or
-/// another table. Stores may have other addresses at each. They choose when they have met, for as many as they are then, and so again
-/// when a communicator shrinks or grows. [`Communicator::link`](crate::Communicator::link) is what was chosen; `hotlease comm plan` shows
-/// what it would be, with the same figures. Prices and times are those of the file that `HOTLEASE_COMM_PRICES` names, or else the built-in
-/// ones, which are AWS's and have none of libfabric. What was chosen and does not work, because members cannot reach each other for instance, is an error:
-/// nothing else is tried.
+/// All members must give the same links and settings, in the same order; the rendezvous rejects a member with other
+/// settings, prices or tables. A store may have a different address at each member. Members choose when they have met,
+/// for the number that they are then, and again when a communicator shrinks or grows.
+/// [`Communicator::link`](crate::Communicator::link) is the chosen link; `hotlease comm plan` shows the choice for the
+/// same figures. Prices and times come from the file that `HOTLEASE_COMM_PRICES` names, else from the built-in prices,
+/// which are AWS's and have no figures for libfabric. If the chosen link does not work, for instance because members
+/// cannot reach each other, that is an error: no other link is tried.
 ///
 /// ```
 /// use hotlease_comm::model::By;
@@ -33,23 +36,23 @@ use std::str::FromStr;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Auto {
-    /// What there is to choose from, in any number up to 8 and none of them `auto`; of equal ones the first is taken. None: those of
+    /// Links to choose from, at most 8, none of them `auto`; of equal ones the first is chosen. Empty: the links of
     /// `HOTLEASE_COMM_LINKS`.
     pub links: Vec<LinkChoice>,
-    /// What it is for: `op=` (default: allreduce).
+    /// Operation to choose for: `op=` (default: allreduce).
     pub operation: Operation,
-    /// Of how many bytes: `size=`; as [`of_size`](crate::model::of_size) counts them (default: 1 MiB).
+    /// Bytes of the operation: `size=`, counted as in [`of_size`](crate::model::of_size) (default: 1 MiB).
     pub bytes: usize,
-    /// By what: `by=time`, `price` or `product` (default: price).
+    /// Criterion: `by=time`, `price` or `product` (default: price).
     pub by: By,
-    /// Memory of each member, which it is charged for: `memory=` (default: 2 GiB).
+    /// Memory of each member, which is charged for: `memory=` (default: 2 GiB).
     pub memory_bytes: u64,
-    /// How many such operations share a store's or rendezvous' hour: `operations-per-hour=` (default: they are charged for as long as it
-    /// lasts).
+    /// Number of these operations that share an hour of a store or rendezvous: `operations-per-hour=` (default:
+    /// servers are charged for the duration of the operation).
     pub operations_per_hour: Option<u32>,
 }
 
-/// More links need not be chosen from.
+/// Maximum number of links to choose from.
 const LINKS_MAX: usize = 8;
 const LINKS: &str = "HOTLEASE_COMM_LINKS";
 
@@ -72,7 +75,7 @@ fn wrong(why: impl fmt::Display) -> Error {
 }
 
 impl Auto {
-    /// With the links that there are.
+    /// Adds the links of the environment, unless there are links.
     pub(super) fn with_links(self) -> Result<Self, Error> {
         if !self.links.is_empty() {
             return Ok(self);
@@ -112,10 +115,10 @@ impl Auto {
         Ok(())
     }
 
-    /// What each of the links takes and costs, in their order.
+    /// Time and price of each link, in their order.
     ///
     /// # Errors
-    /// [`Error::Model`] if the prices say nothing about one of them, or it cannot be simulated; [`Error::Options`].
+    /// [`Error::Model`] if a link has no prices or cannot be simulated; [`Error::Options`].
     pub fn estimates(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<Vec<Estimate>, Error> {
         let (collective, element) = of_bytes(self.operation, 0, ranks, self.bytes);
         let scenario = Scenario {
@@ -130,7 +133,7 @@ impl Auto {
             .collect()
     }
 
-    /// What members have to say alike.
+    /// Text of the settings that all members must agree on.
     pub(super) fn agreed(&self) -> String {
         self.said(LinkChoice::agreed)
     }
@@ -149,7 +152,7 @@ impl Auto {
         format!("auto:{}", parts.join(","))
     }
 
-    /// The best for so many members.
+    /// Best link for this number of members.
     pub(super) fn choose(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<LinkChoice, Error> {
         let estimates = self.estimates(ranks, table, prices)?;
         let best = self.by.best(&estimates).map(|best| best.link);
@@ -172,10 +175,10 @@ impl fmt::Display for Auto {
 impl FromStr for Auto {
     type Err = Error;
 
-    /// What stands behind `auto:`.
+    /// Parses the text after `auto:`.
     ///
     /// # Errors
-    /// [`Error::Options`]. It does not repeat the text, which may have a password in it.
+    /// [`Error::Options`]. The error does not repeat the text, which may contain a password.
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut auto = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -204,7 +207,7 @@ impl FromStr for Auto {
     }
 }
 
-/// `4096`, `64K`, `1MiB`: units are powers of 1024.
+/// Parses a size: `4096`, `64K`, `1MiB`; units are powers of 1024.
 fn bytes(text: &str) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -271,7 +274,7 @@ mod tests {
         let (table, mut prices) = (Table::built_in(), Prices::built_in().clone());
         let among = auto("auto:redis://h,tcp,s3://b,size=64K");
         assert_eq!(among.choose(16, table, &prices), Ok(LinkChoice::Tcp));
-        // A slow network beside a store that costs nothing.
+        // A slow network and a store that is cheaper then.
         let tcp = prices.link.tcp.as_mut().expect("TCP");
         tcp.latency_us = 1e6;
         assert_eq!(among.choose(16, table, &prices), Ok(among.links[0].clone()));

@@ -1,4 +1,5 @@
-//! Options of the environment: how programs are told which communicator they are of, by `hotlease comm run` for instance.
+//! Options from environment variables, which tell a program the communicator to join; `hotlease comm run` sets them,
+//! for instance.
 
 use super::Options;
 use crate::error::Error;
@@ -12,27 +13,27 @@ const SIZE: &str = "HOTLEASE_COMM_SIZE";
 const RANK: &str = "HOTLEASE_COMM_RANK";
 
 impl Options {
-    /// Whether the environment names a communicator, or a part of what is needed to join one.
+    /// Returns whether the environment names a communicator, or part of what is needed to join one.
     pub fn is_in_env() -> bool {
         [RENDEZVOUS, NAME, SIZE, RANK]
             .iter()
             .any(|name| std::env::var_os(name).is_some())
     }
 
-    /// Those that the environment names, with the defaults otherwise:
+    /// Reads options from the environment; all others have their defaults:
     ///
     /// | variable | what |
     /// |---|---|
-    /// | `HOTLEASE_COMM_RENDEZVOUS` | where the rendezvous is, `host:port` |
-    /// | `HOTLEASE_COMM_NAME` | of the communicator |
-    /// | `HOTLEASE_COMM_SIZE` | how many members it has |
-    /// | `HOTLEASE_COMM_RANK` | this member's rank; whichever is left if it is not set |
+    /// | `HOTLEASE_COMM_RENDEZVOUS` | address of the rendezvous, `host:port` |
+    /// | `HOTLEASE_COMM_NAME` | name of the communicator |
+    /// | `HOTLEASE_COMM_SIZE` | number of members |
+    /// | `HOTLEASE_COMM_RANK` | rank of this member; any free one if not set |
     /// | `HOTLEASE_COMM_LINK` | `direct`, `tcp`, `ofi`, a store, or `auto`: see [`LinkChoice`](crate::LinkChoice) |
-    /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | what `auto` chooses among, and by which figures: see [`Auto`](crate::Auto) |
+    /// | `HOTLEASE_COMM_LINKS`, `HOTLEASE_COMM_PRICES` | links and prices for `auto`: see [`Auto`](crate::Auto) |
     /// | `HOTLEASE_COMM_SECRET`, or `HOTLEASE_COMM_SECRET_FILE` | see [`Secret::from_environment`] |
     ///
     /// # Errors
-    /// [`Error::Options`] naming the variable that is missing or makes no sense; [`Error::Secret`].
+    /// [`Error::Options`] with the variable that is missing or invalid; [`Error::Secret`].
     pub fn from_env() -> Result<Self, Error> {
         Self::of_variables(|name| std::env::var_os(name), Secret::from_environment)
     }

@@ -1,4 +1,4 @@
-//! What members talk over.
+//! Choice of the link that members communicate over.
 
 use super::Auto;
 use crate::choice::LinkKind;
@@ -6,11 +6,11 @@ use crate::error::Error;
 use std::fmt;
 use std::str::FromStr;
 
-/// What members talk over; the same for all.
+/// Link that members communicate over; the same at all members.
 ///
-/// As text: `direct`, `tcp`, `ofi` or `ofi:PROVIDER`, `redis://host:6379`, `s3://bucket`, `dynamodb://table`, or `auto:` and several of these.
-/// A store is for members that cannot reach each other; they meet at the rendezvous all the same.
-/// What they write to the store begins with `prefix`, which can be set behind the address
+/// As text: `direct`, `tcp`, `ofi` or `ofi:PROVIDER`, `redis://host:6379`, `s3://bucket`, `dynamodb://table`, or
+/// `auto:` and several of these. A store is for members that cannot reach each other; they still meet at the
+/// rendezvous. The keys that they write to the store begin with `prefix`, which can follow the address
 /// (`redis://host?prefix=mine/`; default: `hotlease/`).
 ///
 /// ```
@@ -23,61 +23,61 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LinkChoice {
-    /// What is fastest between members that can reach each other.
+    /// The fastest link between members that can reach each other.
     #[default]
     Direct,
-    /// TCP connections between all.
+    /// TCP connections between all members.
     Tcp,
-    /// libfabric, which drives the adapters of RDMA networks, between all, also inside a node. They have to reach each other without a NAT
-    /// in between.
+    /// libfabric, which drives the adapters of RDMA networks, between all members, also inside a node. Members must
+    /// reach each other without a NAT between them.
     Ofi {
-        /// The name of its provider, as `tcp;ofi_rxm`; none: the one that `HOTLEASE_TRANSPORT` names, or else the best that there is
-        /// and that leads to other hosts. The same for all.
+        /// Name of the provider, for instance `tcp;ofi_rxm`; `None`: the provider that `HOTLEASE_TRANSPORT` names,
+        /// else the best one that reaches other hosts. The same at all members.
         provider: Option<String>,
     },
-    /// A Redis server, version 6 or later, no cluster; `rediss:` with TLS. User and password are those of the address,
-    /// or else `REDIS_USERNAME` and `REDIS_PASSWORD`.
+    /// A Redis server, version 6 or later, not a cluster; `rediss:` uses TLS. User and password are those of the
+    /// address, else `REDIS_USERNAME` and `REDIS_PASSWORD`.
     Redis(StoreAddress),
-    /// A bucket of S3, or of another store that speaks its language: `s3://bucket?endpoint=https://host&region=name`. Who may use it is
-    /// said by the environment as for all programs of AWS: `AWS_ACCESS_KEY_ID` and so on, or the role of a function, container or
-    /// machine.
+    /// A bucket of S3, or of another store with the same protocol: `s3://bucket?endpoint=https://host&region=name`.
+    /// Credentials come from the environment as for all programs of AWS: `AWS_ACCESS_KEY_ID` and so on, or the role of
+    /// a function, container or instance.
     S3(StoreAddress),
-    /// A table of DynamoDB, whose keys are the strings `pk` and `sk`: `dynamodb://table?endpoint=https://host&region=name`. Who may use it
-    /// is said as for S3.
+    /// A table of DynamoDB, whose keys are the strings `pk` and `sk`:
+    /// `dynamodb://table?endpoint=https://host&region=name`. Credentials come from the environment as for S3.
     DynamoDb(StoreAddress),
-    /// Whichever of several links the model holds to be the best: see [`Auto`].
+    /// The best of several links, as the model chooses it: see [`Auto`].
     Auto(Auto),
 }
 
-/// Where a store is. Credentials in it are shown nowhere.
+/// Address of a store. Its credentials are never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoreAddress {
-    /// Scheme, credentials, host, path: without what is behind a `?`.
+    /// Scheme, credentials, host and path, without the part after `?`.
     pub(crate) full: String,
-    /// The same without credentials.
+    /// Scheme, host and path, without credentials.
     shown: String,
     pub(crate) prefix: String,
-    /// Of S3 and DynamoDB, where it is not Amazon's own or not where the environment says.
+    /// Endpoint of S3 or DynamoDB, if it is not Amazon's own or not the one in the environment.
     pub(crate) endpoint: Option<String>,
     pub(crate) region: Option<String>,
 }
 
-/// What begins the keys, unless it is said.
+/// Default prefix of the keys.
 const PREFIX: &str = "hotlease/";
-/// Bytes of a prefix.
+/// Maximum length of a prefix, in bytes.
 const PREFIX_BYTES_MAX: usize = 200;
 const TABLE_BYTES_MAX: usize = 255;
 
 impl LinkChoice {
-    /// libfabric, by its best provider.
+    /// libfabric, with its best provider.
     pub const OFI: Self = Self::Ofi { provider: None };
 
-    /// Whether it goes through a store, or can.
+    /// Returns whether the link goes through a store, or can.
     pub fn is_mediated(&self) -> bool {
         self.can_be(|link| link.kind().is_some_and(LinkKind::is_mediated))
     }
 
-    /// Whether it goes over libfabric, or can.
+    /// Returns whether the link goes over libfabric, or can.
     pub(super) fn is_fabric(&self) -> bool {
         self.can_be(|link| matches!(link, Self::Ofi { .. }))
     }
@@ -89,7 +89,7 @@ impl LinkChoice {
         }
     }
 
-    /// As tables and prices name it. None: it is still to be chosen.
+    /// Kind of the link in tables and prices. `None`: the link is still to be chosen.
     pub const fn kind(&self) -> Option<LinkKind> {
         Some(match self {
             Self::Direct | Self::Tcp => LinkKind::Tcp,
@@ -101,8 +101,8 @@ impl LinkChoice {
         })
     }
 
-    /// What members have to say alike of it: those of one node share memory if both want to, and a store may have other addresses
-    /// elsewhere.
+    /// Text of the link that members must agree on. Members of one node share memory if both choose it, and a store
+    /// may have different addresses, so neither is part of it.
     pub(super) fn agreed(&self) -> String {
         match self.kind() {
             Some(LinkKind::Tcp) => "direct".into(),
@@ -142,7 +142,7 @@ impl StoreAddress {
         {
             match name {
                 "prefix" => prefix = value.to_owned(),
-                // It is shown; nobody signs in there with a password.
+                // The endpoint is shown, so it must not contain a password; endpoints need none.
                 "endpoint" if is_aws && value.starts_with("http") && !value.contains('@') => {
                     endpoint = Some(value.to_owned());
                 }
@@ -198,7 +198,7 @@ impl FromStr for LinkChoice {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Options`] of what is no link. It does not repeat the text, which may have a password in it.
+    /// [`Error::Options`] if the text is not a link. The error does not repeat the text, which may contain a password.
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |why: String| Error::Options {
             what: format!("a link: {why}"),

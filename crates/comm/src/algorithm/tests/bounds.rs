@@ -1,6 +1,7 @@
-//! How many steps each algorithm takes at most and how many elements a rank sends at most, by what was published of it.
+//! Maximum steps of each algorithm, and maximum elements that a rank sends, as published.
 //!
-//! A step is a message of one rank to another: nobody sends two, or receives two, at a time. Each bound is also reached.
+//! A step is a message of one rank to another: no rank sends two, or receives two, at a time. Each bound is also
+//! reached.
 
 use super::cases::{nodes, ranks, recipes};
 use crate::algorithm::{Algorithm, Recipe};
@@ -25,12 +26,13 @@ const OPERATIONS: [Operation; 11] = [
     Operation::Alltoall,
 ];
 
-/// With blocks of 64 elements, or as many elements as all such blocks have: all shares are equal.
+/// Makes a collective with blocks of 64 elements, or with as many elements as all these blocks have, so that all
+/// shares are equal.
 fn collective(operation: Operation, ranks: Rank, root: Rank) -> Collective<'static> {
     of_size(operation, root, ranks, BLOCK * ranks as usize)
 }
 
-/// Steps, and where objects are waited for: waits.
+/// Measures steps; for algorithms with objects, waits.
 fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commutes: bool) -> Outcome {
     let link = LinkCost {
         latency_s: 1.0,
@@ -62,7 +64,7 @@ fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commut
     .unwrap_or_else(|error| panic!("{operation} by {recipe:?}, {ranks} ranks: {error}"))
 }
 
-/// Most steps, and most elements that one rank sends.
+/// Maximum steps, and maximum elements that one rank sends.
 fn bound(operation: Operation, algorithm: Algorithm, ranks: Rank, ordered_elsewhere: bool) -> (usize, usize) {
     use Algorithm::*;
     use Operation::*;
@@ -74,11 +76,11 @@ fn bound(operation: Operation, algorithm: Algorithm, ranks: Rank, ordered_elsewh
     let log_active = p.ilog2() as usize;
     let all_but_one = (p - 1) * b;
     let halved = n - n / active;
-    // A rank that stands in for its neighbour has both their blocks, and so have those beside it.
+    // A rank that stands in for its neighbour has the blocks of both, and so have the ranks next to it.
     let doubled: usize = (0..log_active)
         .map(|step| (1 << step) + (p - active).min(1 << step))
         .sum();
-    // An exclusive scan is a scan of all but the last rank, and one step more.
+    // An exclusive scan is a scan of all ranks but the last, and one step more.
     let log_but_one = (p - 1).next_power_of_two().ilog2() as usize;
     match (operation, algorithm) {
         (Barrier, Dissemination) => (log, log),
@@ -177,7 +179,7 @@ fn a_chain_takes_one_step_for_each_segment_and_for_each_rank_between() {
     }
 }
 
-/// Waits for the store, objects written, objects read: these are what a store charges for.
+/// Expected waits for the store, objects written, and objects read; a store charges for the requests.
 fn requests(operation: Operation, algorithm: Algorithm, p: u64) -> (u64, u64, u64) {
     use Algorithm::*;
     use Operation::*;

@@ -1,4 +1,4 @@
-//! What is tried: numbers of ranks, roots, counts, places of blocks, elements, nodes.
+//! Cases that are tried: numbers of ranks, roots, counts, positions of blocks, elements, nodes.
 
 use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Operation};
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 pub const COUNTS: [usize; 5] = [0, 1, 2, 7, 1000];
 
-/// Of blocks, of which each rank has one for each other, long ones are tried by few ranks.
+/// Counts for operations where each rank has one block for each other rank: only few ranks try long blocks.
 pub fn block_counts(ranks: Rank) -> [usize; 5] {
     [0, 1, 2, 7, if ranks < 6 { 1000 } else { 20 }]
 }
@@ -20,7 +20,7 @@ pub fn ranks() -> impl Iterator<Item = Rank> {
     (1..=17).chain([31, 32, 33])
 }
 
-/// All of a few ranks; of many the first, the second, one in the middle and the last.
+/// All ranks, if they are few; otherwise the first, the second, one in the middle and the last.
 pub fn roots(ranks: Rank) -> Vec<Rank> {
     if ranks <= 9 {
         (0..ranks).collect()
@@ -48,9 +48,9 @@ pub fn mixed(number: u64) -> u64 {
 pub enum Elements {
     /// `u64`, added: an operator that commutes.
     Numbers,
-    /// Maps `x -> ax + b` of `u64`, one after the other: an operator that does not commute.
+    /// Maps `x -> ax + b` of `u64`, composed: an operator that does not commute.
     Maps,
-    /// `f64`, added: the result depends on where brackets are.
+    /// `f64`, added: the result depends on the order of evaluation.
     Floats,
 }
 
@@ -88,7 +88,7 @@ impl Elements {
         Some(operator.of(self.datatype()).expect("there is such a reduction"))
     }
 
-    /// The plainest way to reduce one element: `own = lower op own`.
+    /// Reduces one element in the simplest way: `own = lower op own`.
     pub fn reduce(self, lower: &[u8], own: &mut [u8]) {
         match self {
             Elements::Numbers => {
@@ -108,13 +108,14 @@ impl Elements {
         }
     }
 
-    /// Inputs and outputs of all ranks, each element another one; outputs too, so that what is not to be written shows.
+    /// Inputs and outputs of all ranks. Each element has another value, in outputs too, so that a forbidden write
+    /// shows.
     pub fn buffers(self, calls: &[Call], seed: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
         let fill = |rank: Rank, which: u64, elements: usize| {
             let words = (0..elements * self.size() / 8).map(|word| {
                 let random = mixed(seed ^ mixed(u64::from(rank) << 40 | which << 36 | word as u64));
                 match self {
-                    // Of one sign and many sizes: sums are not exact, and do not cancel.
+                    // The numbers have one sign and many magnitudes: sums are not exact, and terms do not cancel.
                     Elements::Floats => ((random >> 40) as f64).powi(2).to_bits(),
                     _ => random,
                 }
@@ -137,7 +138,7 @@ fn number(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().expect("8 bytes"))
 }
 
-/// First one map, then the other.
+/// Composes two maps: `first`, then `second`.
 fn after(first: [u8; 16], second: [u8; 16]) -> [u8; 16] {
     let [(a, b), (c, d)] = [first, second].map(|map| (number(&map[..8]), number(&map[8..])));
     let mut result = [0; 16];
@@ -146,7 +147,8 @@ fn after(first: [u8; 16], second: [u8; 16]) -> [u8; 16] {
     result
 }
 
-/// Blocks of different lengths, some of them empty, at places in any order with gaps between; `(counts, displacements)`.
+/// Blocks of different lengths, some of them empty, at positions in any order with gaps between; returns `(counts,
+/// displacements)`.
 pub fn uneven(ranks: Rank, count: usize, variety: u64) -> (Vec<usize>, Vec<usize>) {
     let counts: Vec<usize> = (0..ranks)
         .map(|rank| mixed(u64::from(rank) + 1000 * count as u64) as usize % (2 * count + 1))
@@ -154,7 +156,7 @@ pub fn uneven(ranks: Rank, count: usize, variety: u64) -> (Vec<usize>, Vec<usize
     (counts.clone(), places(&counts, variety))
 }
 
-/// Places for blocks: dense and in rank order for variety 0, in another order and with gaps for others.
+/// Positions of blocks: dense and in rank order for variety 0, in another order and with gaps for others.
 pub fn places(counts: &[usize], variety: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..counts.len()).collect();
     if variety > 0 {
@@ -174,7 +176,7 @@ pub fn places(counts: &[usize], variety: u64) -> Vec<usize> {
     places
 }
 
-/// Which ranks share a node: neighbours, every third one, at random, all, none.
+/// Nodes of ranks: neighbours share one, every third rank does, at random, all ranks share one, each rank has its own.
 pub fn nodes(ranks: Rank) -> Vec<Vec<u32>> {
     let some: [fn(Rank) -> u32; 5] = [
         |rank| rank / 3,
@@ -186,7 +188,7 @@ pub fn nodes(ranks: Rank) -> Vec<Vec<u32>> {
     some.iter().map(|node| (0..ranks).map(node).collect()).collect()
 }
 
-/// All ways to do an operation.
+/// All recipes for an operation.
 pub fn recipes(operation: Operation) -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for &algorithm in operation.algorithms() {

@@ -1,5 +1,6 @@
-//! Runs the schedules of all ranks in one thread, in an order that a seed decides: which rank goes on, whether a message is
-//! copied at once or taken from its sender when the receiver is there (so that a send may wait for its receive).
+//! Runs the schedules of all ranks in one thread, in an order that a seed decides: which rank goes on, and whether a
+//! message is copied at once or stays at its sender until the receiver is ready (so that a send may wait for its
+//! receive).
 
 use super::Areas;
 use crate::operator::Reduction;
@@ -34,7 +35,7 @@ struct State {
     posted: bool,
     /// Receives and fetches of this round that are not done.
     incoming: Vec<Step>,
-    /// Messages that are still to be taken from here.
+    /// Number of messages that receivers have not yet copied from this rank.
     outgoing: usize,
     scratch: Vec<u8>,
 }
@@ -51,17 +52,18 @@ struct Run<'a> {
 }
 
 impl World<'_> {
-    /// Runs all to their end. With one rank held it begins when nobody else can go on; nobody may have finished then.
+    /// Runs all ranks to their end. If one rank is held, it begins only when no other rank can go on; none may have
+    /// finished by then.
     ///
     /// # Errors
     ///
-    /// A deadlock, with who waits for whom; a message of another length than is expected; what nobody took; who finished before
-    /// the rank that was held began.
+    /// A deadlock, with what each rank waits for; a message of unexpected length; a message or object that no rank has
+    /// received; a rank that finished before the held rank began.
     pub fn run(self, seed: u64, held: Option<usize>) -> Result<(), String> {
         let ranks = self.schedules.len();
         let random = SmallRng::seed_from_u64(seed);
         let scratch = |schedule: &Schedule| {
-            // Of any content: what is read before it is written must show.
+            // Arbitrary content: a read before a write must show.
             (0..schedule.scratch * self.element)
                 .map(|place| (place as u64 ^ seed) as u8 | 0x81)
                 .collect()
@@ -95,7 +97,7 @@ impl Run<'_> {
                 let place = self.random.random_range(0..self.runnable.len());
                 let rank = self.runnable.swap_remove(place);
                 self.queued[rank] = false;
-                // A few steps, so that others get on in between.
+                // The rank makes a few steps, so that other ranks run in between.
                 for _ in 0..self.random.random_range(1..4) {
                     if !self.step(rank)? {
                         break;
@@ -173,7 +175,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a rank could do something now.
+    /// Returns whether a rank could do something now.
     fn may_go_on(&self, rank: usize) -> bool {
         let state = &self.states[rank];
         !self.finished(rank)
@@ -202,7 +204,7 @@ impl Run<'_> {
         }
     }
 
-    /// One thing that a rank can do; `false` if there is none.
+    /// Does one step of a rank; returns `false` if there is none.
     fn step(&mut self, rank: usize) -> Result<bool, String> {
         if self.finished(rank) {
             return Ok(false);
@@ -218,7 +220,7 @@ impl Run<'_> {
             .collect();
         if !there.is_empty() {
             let chosen = self.states[rank].incoming[there[self.random.random_range(0..there.len())]];
-            // Of one sender's messages the first goes where its first is expected.
+            // The first message of a sender goes where the first one from it is expected.
             let same = |step: &Step| match (step, &chosen) {
                 (Step::Receive { from, .. }, Step::Receive { from: chosen, .. }) => from == chosen,
                 (step, chosen) => *step == *chosen,

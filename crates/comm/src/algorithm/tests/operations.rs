@@ -1,4 +1,4 @@
-//! Each operation, by each algorithm, for all numbers of ranks, roots, counts and places.
+//! Tests of each operation, by each algorithm, for many numbers of ranks, roots, counts and positions.
 
 use super::Case;
 use super::cases::{
@@ -8,7 +8,7 @@ use crate::algorithm::{Algorithm, Blocks, Recipe};
 use crate::collective::{Call, Collective, Operation};
 use crate::schedule::Rank;
 
-/// Runs one collective by all recipes that do it, in place nowhere, everywhere, and here and there.
+/// Runs one collective by all recipes that can do it: in place at no rank, at all ranks, and at some ranks.
 fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elements: &[Elements]) -> usize {
     let maps = nodes(ranks);
     let mut tried = 0;
@@ -53,7 +53,7 @@ fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elem
     tried
 }
 
-/// Of so many elements, for each root if there are some.
+/// Tries all numbers of ranks and elements, and all roots if there are any.
 fn try_counts(rooted: bool, elements: &[Elements], collective_of: fn(Rank, usize) -> Collective<'static>) {
     for ranks in ranks() {
         for root in if rooted { roots(ranks) } else { vec![0] } {
@@ -65,7 +65,7 @@ fn try_counts(rooted: bool, elements: &[Elements], collective_of: fn(Rank, usize
     }
 }
 
-/// Blocks as each rank says where they are.
+/// Blocks, with their positions at each rank.
 enum Shape {
     Equal(usize),
     Each {
@@ -93,7 +93,7 @@ impl Shape {
     }
 }
 
-/// Equal blocks, dense uneven ones, and uneven ones in any order and with gaps, elsewhere at each rank.
+/// Equal blocks; dense uneven blocks; uneven blocks in any order and with gaps, at different positions on each rank.
 fn shapes(ranks: Rank, count: usize) -> [Shape; 3] {
     let (counts, dense) = uneven(ranks, count, 0);
     let elsewhere = (0..ranks)
@@ -186,7 +186,7 @@ fn a_gatherv_needs_the_counts_at_the_root_only() {
 
 #[test]
 fn a_scatter_gives_each_its_block() {
-    // Blocks that are read may overlap, but these do not.
+    // Blocks that are only read may overlap; these do not.
     try_blocks(true, |root, shape, rank| Collective::Scatter {
         root,
         blocks: shape.at(rank),
@@ -258,7 +258,7 @@ fn an_allreduce_gives_everyone_the_same_bits() {
 fn a_reduce_scatter_keeps_rank_order() {
     for ranks in ranks() {
         for count in block_counts(ranks) {
-            // Blocks follow each other in it, so the third shape is none.
+            // The blocks of a reduce-scatter must follow each other, so the third shape is left out.
             for shape in &shapes(ranks, count)[..2] {
                 try_all(
                     &|rank| Collective::ReduceScatter {
@@ -295,7 +295,7 @@ fn an_alltoall_exchanges_all_blocks() {
 fn an_alltoallv_exchanges_all_blocks_of_any_length() {
     for ranks in ranks() {
         for count in [0, 1, 7, 60] {
-            // How long the block from one to another is; from whom and to whom it is long differs.
+            // Length of the block from one rank to another; it depends on both ranks.
             let length = |from: Rank, to: Rank| {
                 mixed(u64::from(from) * 100 + u64::from(to)) as usize % (count + 1)
                     * usize::from(!(from + to).is_multiple_of(5))
@@ -338,7 +338,8 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
     }
 }
 
-/// Ranks that choose differently in an alltoallv, where they cannot know the same, still exchange everything.
+/// Ranks of an alltoallv cannot know the same sizes and may choose different algorithms; they still exchange
+/// everything.
 #[test]
 fn linear_and_pairwise_exchanges_understand_each_other() {
     let blocks = Blocks::Equal(3);

@@ -1,4 +1,4 @@
-//! Whether these tests would notice: schedules with a mistake in them.
+//! Tests that these tests detect errors: schedules with a planted mistake.
 
 use super::Case;
 use super::cases::{Elements, base_seed, mixed, recipes};
@@ -33,7 +33,7 @@ const OUT: Span = Span::first(Area::Output, 2);
 
 #[test]
 fn a_deadlock_says_who_waits_for_whom() {
-    // Each receives before it sends, around a ring.
+    // Each rank receives before it sends, around a ring.
     let schedule = |rank: Rank| {
         let receive = round(&[Step::Receive {
             from: (rank + 2) % 3,
@@ -85,7 +85,7 @@ fn a_message_that_nobody_takes_or_of_another_length_is_noticed() {
     };
     let nothing = Schedule::default();
     let why = run(&[send(IN), nothing], 2).expect_err("nobody takes it");
-    // Copied at once it is left over; else its sender waits for ever.
+    // If the message was copied at once, it is left over; else its sender waits forever.
     assert!(why.contains("was not taken") || why.contains("1 takers"), "{why}");
     let receive = Schedule {
         scratch: 0,
@@ -234,7 +234,7 @@ fn a_ring_is_refused_to_operators_that_do_not_commute_and_would_be_wrong() {
     assert!(why.contains("and should be"), "{why}");
 }
 
-/// What one mistake makes of a step; `None`: it is left out. Not all mistakes can be made of all steps.
+/// Makes one mistake in a step; `Some(None)`: the step is left out. `None`: this mistake is not possible in this step.
 fn mistake(step: Step, which: u64) -> Option<Option<Step>> {
     let moved = |span: Span| Span {
         offset: span.offset + 1,

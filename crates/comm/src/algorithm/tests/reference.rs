@@ -1,10 +1,10 @@
-//! What everyone should have in the end, as plainly as it can be said.
+//! Expected outputs of all ranks, computed in the simplest way.
 
 use super::cases::Elements;
 use crate::algorithm::Blocks;
 use crate::collective::{Call, Collective};
 
-/// The outputs of all ranks, of what they were and what all inputs are.
+/// Outputs of all ranks, from their previous content and all inputs.
 pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let size = elements.size();
     let mut after = before.to_vec();
@@ -14,7 +14,7 @@ pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: 
         output: &before[rank],
         size,
     };
-    // The sums of the inputs of ranks 0, 0 and 1, and so on; none of those that do not reduce.
+    // The sums of the inputs of rank 0, of ranks 0 and 1, and so on; empty for collectives that do not reduce.
     let mut sums: Vec<Vec<u8>> = Vec::new();
     for rank in (0..calls.len()).filter(|_| calls[0].collective.operation().reduces()) {
         let mut sum = given(rank).vector();
@@ -71,7 +71,7 @@ fn part<'a>(buffer: &'a [u8], blocks: &Blocks, rank: usize, size: usize) -> &'a 
     }
 }
 
-/// What one rank gives.
+/// Data that one rank contributes.
 struct Given<'a> {
     call: &'a Call<'a>,
     input: &'a [u8],
@@ -89,7 +89,7 @@ impl Given<'_> {
                 .is_none_or(|root| root == self.call.rank)
     }
 
-    /// What it adds to a sum.
+    /// Vector that the rank adds to a sum.
     fn vector(&self) -> Vec<u8> {
         if self.in_place() {
             self.output.to_vec()
@@ -98,7 +98,7 @@ impl Given<'_> {
         }
     }
 
-    /// What it gives to a gather.
+    /// Block that the rank gives to a gather.
     fn own_block(&self) -> Vec<u8> {
         match self.call.collective {
             Collective::Gather { ref blocks, .. }
@@ -112,7 +112,7 @@ impl Given<'_> {
         }
     }
 
-    /// What it gives to one rank.
+    /// Block that the rank gives to another rank.
     fn block(&self, rank: usize) -> Vec<u8> {
         match self.call.collective {
             Collective::Scatter { ref blocks, .. } | Collective::Scatterv { ref blocks, .. } => {

@@ -1,8 +1,9 @@
-//! The figures of FMI (Copik et al. 2023) that can be had: its code's model parameters, and what follows from them.
+//! Figures of FMI (Copik et al. 2023) that are available: the model parameters of its code, and their consequences.
 //!
-//! The text of the paper could not be had here, so of its tables II to IV nothing is quoted: neither the alpha and beta
-//! of its channels as printed there (DynamoDB's, which its code does not have, among them), nor the formulas and prices of its collectives, nor
-//! the prices of its examples. What is held instead is what its code computes for a message, with its units put right.
+//! The text of the paper was not available, so nothing of its tables II to IV is quoted: neither the alpha and beta of
+//! its channels as printed there (DynamoDB's among them, which its code does not have), nor the formulas and prices of
+//! its collectives, nor the prices of its examples. Instead, the tests check what its code computes for a message,
+//! with its units corrected.
 
 use super::*;
 
@@ -10,7 +11,8 @@ fn prices() -> Prices {
     Prices::parse(include_str!("fmi.toml")).expect("a file")
 }
 
-/// One message from a function of 2 GiB to another, in a thousandth of an hour's operations, as `requests_per_hour` says.
+/// Estimates one message from a function of 2 GiB to another, as one of a thousand operations in an hour, as
+/// `requests_per_hour` says.
 fn message(link: LinkKind, bytes: usize) -> Estimate {
     let message = Scenario {
         operations_per_hour: Some(1000.0),
@@ -19,7 +21,8 @@ fn message(link: LinkKind, bytes: usize) -> Estimate {
     estimate(&message, link, Table::built_in(), &prices()).expect("an estimate")
 }
 
-/// `log2(1 producer + 1 consumer) = 1` overhead in milliseconds, and the megabytes over megabytes a second, in seconds.
+/// One overhead in milliseconds, because `log2(1 producer + 1 consumer) = 1`, and the megabytes over the megabytes per
+/// second; in seconds.
 fn overhead_and_transfer(overhead_ms: f64, bytes: usize, bandwidth_mb_s: f64) -> f64 {
     overhead_ms / 1e3 + bytes as f64 / 1e6 / bandwidth_mb_s
 }
@@ -40,7 +43,8 @@ fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
         close(redis.price.servers, 0.0038 / 1000.0, "Redis' node");
         assert_eq!(redis.price.requests, 0.0);
 
-        // FMI takes half a sleep, and half of all polls until it gives up; here they follow from when the object is there.
+        // FMI counts half a sleep, and half of all polls until it gives up; here both follow from the time when the
+        // object exists.
         let s3 = message(LinkKind::S3, bytes);
         let waited = overhead_and_transfer(20.2, bytes, 100.0);
         let polls = (waited / 0.1202).ceil();
@@ -60,7 +64,7 @@ fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
 
 #[test]
 fn a_redis_node_has_one_port() {
-    // 31 readers of 100 MB at 400 MB/s together.
+    // 31 readers of 100 MB, at 400 MB/s together.
     let broadcast = scenario(Operation::Broadcast, 100_000_000, 32);
     let estimate = estimate(&broadcast, LinkKind::Redis, Table::built_in(), &prices()).expect("an estimate");
     close(

@@ -1,9 +1,9 @@
-//! The built-in table beside the model's best.
+//! The built-in table compared with the model's best recipes.
 
 use super::*;
 use std::fmt::Write;
 
-/// The times that the built-in table's bounds are for.
+/// Times that the bounds of the built-in table were made for.
 fn prices() -> Prices {
     let times = MessageTimes {
         latency_us: 16.0,
@@ -17,7 +17,7 @@ fn prices() -> Prices {
     Prices::built_in().with_message_times(&times).expect("times")
 }
 
-/// How much slower than the best the table's choice may be.
+/// How many times as long as the best recipe the table's choice may take.
 const FACTOR_MAX: f64 = 1.5;
 
 #[test]
