@@ -1,4 +1,4 @@
-//! Messages of any length, calls that wait for so long at most, and communicators of one process.
+//! Tests of messages of any length, waits with a time limit, and communicators of one process.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -29,7 +29,7 @@ fn messages_of_any_length_are_received_whole_before_and_after_they_come() {
                 (other, length as u64)
             );
         }
-        // Those that are here already; the last one is its sender's still.
+        // Messages that have arrived before the receive; the last one is still at its sender.
         let sends = (100..).zip(LENGTHS).map(|(tag, length)| {
             let bytes = pattern(tag.into(), length);
             all.isend(bytes, other, tag).expect("it goes")

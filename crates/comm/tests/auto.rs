@@ -1,4 +1,4 @@
-//! Members that leave it to the model what they talk over. Where a store is chosen: tests/stores.
+//! Tests of members that let the model choose their link. Choices with a store: tests/stores.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -14,7 +14,7 @@ fn link(text: &str) -> LinkChoice {
 
 #[test]
 fn members_talk_over_what_the_model_holds_to_be_the_best() {
-    // The built-in prices are those of a cloud, in which a direct link is the best for this.
+    // The built-in prices are those of a cloud, where a direct link is the best for this operation.
     let auto = link("auto:s3://nowhere,redis://127.0.0.1:1,tcp,direct,op=allreduce,size=64KiB,by=time");
     let (collective, element) = of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
     let scenario = Scenario {
@@ -35,7 +35,7 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
             all.allreduce(&[all.rank()], &mut sum, &Operator::Sum)
                 .expect("all are well");
             assert_eq!(sum, [3]);
-            // The same connections.
+            // The part uses the same connections.
             let part = all
                 .split(Some(0), 0)
                 .expect("all are well")
@@ -80,14 +80,14 @@ fn whoever_would_choose_otherwise_is_refused_at_once() {
                 "{ours}"
             );
         }
-        // The same words, and another outcome.
+        // The links are the same, but the prices differ.
         other.link = first.link.clone();
         let mut prices = Prices::built_in().clone();
         prices.function.gib_second_price *= 2.0;
         other.prices = Some(Arc::new(prices));
         let (theirs, ours) = refused(&other);
         assert_ne!(theirs, ours);
-        // A store's address may be another one at each member.
+        // The address of a store may differ between members.
         other.prices = None;
         other.link = link("auto:direct,redis://localhost:1");
         let two = Communicator::join(&other).expect("both are here");

@@ -1,4 +1,4 @@
-//! Checked mode: calls that do not belong together are told to all, with who, what and where.
+//! Tests of checked mode: if calls do not match, all members are told the members, the calls and their places.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -7,7 +7,7 @@ use group::{each, each_over};
 use hotlease_comm::{Ask, Caller, Collective, Communicator, Datatype, Error, LinkChoice, Operator, Rank};
 use std::sync::Arc;
 
-/// All members are in checked mode; what each is told.
+/// Runs members in checked mode and returns the error of each.
 fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> Vec<Error> {
     each_over(
         &LinkChoice::Direct,
@@ -15,7 +15,7 @@ fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) 
         |options| options.is_checked = true,
         |all| {
             let error = call(&all).expect_err("they do not belong together");
-            // Nothing was sent, so the communicator goes on.
+            // Nothing was sent, so the communicator remains usable.
             let mut total = [0];
             all.allreduce(&[1], &mut total, &Operator::Sum).expect("these do");
             assert_eq!(total[0], size);
@@ -24,7 +24,7 @@ fn errors(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) 
     )
 }
 
-/// Everybody is told the same two, of whom rank 1 does it otherwise.
+/// Checks that all members get the same error, in which rank 1 differs from rank 0.
 fn told(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) -> (Caller, Caller) {
     let errors = errors(size, call);
     assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
@@ -128,7 +128,7 @@ fn collectives_that_are_begun_are_checked_without_waiting_for_the_others() {
         2,
         |options| options.is_checked = true,
         |all| {
-            // Rank 1 begins its collective only when it has heard of rank 0, which has begun it before.
+            // Rank 1 begins its collective only after a message of rank 0, which has begun its own before.
             if all.rank() == 0 {
                 let begun = all.iallreduce(vec![1u32], &Operator::Sum).expect("begun");
                 all.send(&[1], 1, 5).expect("it takes it");
@@ -139,7 +139,7 @@ fn collectives_that_are_begun_are_checked_without_waiting_for_the_others() {
                 let begun = all.iallreduce(vec![2u32], &Operator::Sum).expect("begun");
                 assert_eq!(begun.wait(), Ok(vec![3]));
             }
-            // What differs is told to those that wait later, too.
+            // A member that waits later gets the error too.
             let begun = all
                 .ibroadcast(vec![0u8; 1 + all.rank() as usize], 0)
                 .expect("begun");

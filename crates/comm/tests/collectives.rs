@@ -1,4 +1,4 @@
-//! Schedules of collectives over shared memory and over TCP: a few plain ones, to show that they run.
+//! Tests of schedules over shared memory and over TCP: a few plain ones, to show that they run.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -10,7 +10,7 @@ use hotlease_comm::{
 };
 use std::sync::Arc;
 
-/// Of 64-bit numbers.
+/// Sum of 64-bit numbers.
 fn sums() -> Option<Reduction> {
     Some(Operator::Sum.of(Datatype::U64).expect("there are sums of these"))
 }
@@ -19,7 +19,7 @@ fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
     numbers.into_iter().flat_map(u64::to_le_bytes).collect()
 }
 
-/// Around a ring: what is added up so far, from rank 0 to the last, and then the sum back to all.
+/// Around a ring: the partial sum goes from rank 0 to the last rank, then the sum goes from there to all ranks.
 fn allreduce(me: Rank, size: Rank, count: usize) -> Arc<Schedule> {
     let (input, output) = (Span::first(Area::Input, count), Span::first(Area::Output, count));
     let scratch = Span::first(Area::Scratch, count);
@@ -106,7 +106,7 @@ fn schedules_run_for_one_to_nine_ranks() {
     }
 }
 
-/// What a thread waits for may need a collective to go on that another thread, or the same one later, waits for.
+/// A message may depend on a collective that another thread waits for, or that the same thread waits for later.
 #[test]
 fn a_collective_goes_on_while_its_member_waits_for_something_else() {
     const COUNT: usize = 50_000;
@@ -122,7 +122,7 @@ fn a_collective_goes_on_while_its_member_waits_for_something_else() {
                     let collective = all.start_lent(schedule, 8, input, output, sums()).expect("begun");
                     let finish = |collective: Request| collective.wait().expect("all are well");
                     if rank == 1 {
-                        // Rank 0 sends this when the collective has ended, for which this rank has to add and to send.
+                        // Rank 0 sends this when the collective has ended; for that, this rank must reduce and send.
                         all.receive(&mut [0; 1], Pattern::of(0, 5)).expect("it comes");
                         finish(collective);
                     } else {
@@ -145,7 +145,7 @@ fn messages_that_nobody_asks_for_do_not_hold_up_a_collective() {
         |_| (),
         |all| {
             let other = 1 - all.rank();
-            // More than there is credit for.
+            // More messages than there is credit for.
             let sends: Vec<_> = (0..10_000)
                 .map(|_| all.isend(vec![1; 100], other, 3).expect("begun"))
                 .collect();

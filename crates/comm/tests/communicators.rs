@@ -1,4 +1,4 @@
-//! Communicators of some members, over the connections of all: what is sent in one is of no concern to another.
+//! Tests of communicators of some members, over the connections of all: messages in one do not affect another.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -20,7 +20,7 @@ fn members_of_one_color_are_together_in_the_order_of_their_keys() {
         |_| (),
         |all| {
             let rank = all.rank();
-            // 0, 2, 4 backwards; 1, 3 as they are, with equal keys; 5 nowhere.
+            // 0, 2, 4 in reverse order; 1, 3 in rank order, with equal keys; 5 in no communicator.
             let color = (rank != 5).then_some(rank % 2);
             let key = if rank % 2 == 0 { -i64::from(rank) } else { 4 };
             let part = all.split(color, key).expect("all are well");
@@ -32,7 +32,7 @@ fn members_of_one_color_are_together_in_the_order_of_their_keys() {
             assert_eq!((part.rank(), part.size()), expected);
             let total = sum(&part, u64::from(rank)).expect("all are well");
             assert_eq!(total, [6, 4][rank as usize % 2]);
-            // Ranks are those of the part: in messages, in what is probed, and in errors.
+            // Ranks are those of the part: in messages, in probes, and in errors.
             let (next, last) = (
                 (part.rank() + 1) % part.size(),
                 (part.rank() + part.size() - 1) % part.size(),
@@ -64,18 +64,18 @@ fn messages_and_barriers_of_two_communicators_never_meet() {
         |all| {
             let twin = all.dup().expect("all are well");
             assert_eq!((twin.rank(), twin.size()), (all.rank(), all.size()));
-            // The same messages in both: each is received where it was sent.
+            // The same messages in both communicators: each is received where it was sent.
             let other = all.rank() ^ 1;
             twin.send(b"two", other, 1).expect("it takes it");
             all.send(b"all", other, 1).expect("it takes it");
             let mut text = [0; 3];
-            // Though the other one came before.
+            // This is received first, although the other message came before it.
             all.receive(&mut text, Pattern::ANY).expect("it comes");
             assert_eq!(&text, b"all");
             assert_eq!(all.iprobe(Pattern::ANY), Ok(None));
             twin.receive(&mut text, Pattern::ANY).expect("it comes");
             assert_eq!(&text, b"two");
-            // Half of the members are in the barrier of one, half in that of the other: nobody gets out.
+            // Half of the members are in the barrier of one communicator, half in that of the other: none may leave.
             let (first, second) = if all.rank() < 2 {
                 (&all, &twin)
             } else {
@@ -113,7 +113,7 @@ fn splits_of_two_communicators_go_on_at_the_same_time_and_in_any_order() {
             let results =
                 [&first, &second].map(|part| sum(part, u64::from(all.rank())).expect("all are well"));
             assert_eq!(results, [[2, 4][all.rank() as usize % 2]; 2]);
-            // A part of a part, while its parent is gone.
+            // A split of a part, after which the part is dropped.
             let alone = first
                 .split(Some(first.rank()), 0)
                 .expect("all are well")
@@ -132,7 +132,7 @@ fn whoever_leaves_a_communicator_is_missed_there_only() {
         |all| {
             let twin = all.dup().expect("all are well");
             if all.rank() == 2 {
-                // What it sent before stays to be received, a large message too.
+                // A message that it sent before stays and can be received, a large one too.
                 twin.send(b"last", 0, 1).expect("it takes it");
                 let large = twin.isend(vec![7; 100_000], 0, 2).expect("begun");
                 twin.finish().expect("it waits for nobody");
@@ -153,7 +153,8 @@ fn whoever_leaves_a_communicator_is_missed_there_only() {
                 let error = twin.send(&vec![0; 100_000], 2, 4).expect_err("it has left");
                 assert!(matches!(error, Error::MemberLeft { rank: 2, .. }), "{error}");
             }
-            // A collective that needs it ends, with whose fault it is, at those that are left.
+            // A collective that needs the missing member fails at the remaining members, with the rank that is to
+            // blame.
             let error = sum(&twin, 1).expect_err("one has left");
             assert!(error.rank().is_some(), "{error}");
             assert_eq!(sum(&all, 1), Ok(3), "the others are not concerned");
@@ -173,7 +174,7 @@ fn messages_for_a_communicator_that_a_member_has_left_cost_it_nothing() {
                 drop(twin);
                 all.barrier().expect("all are well");
             } else {
-                // More than there is credit for, of which some come before the other one has left, and some after.
+                // More messages than there is credit for; some arrive before the other member has left, some after.
                 let sends = (0..10_000).map(|_| twin.isend(vec![1; 1000], 0, 9).expect("begun"));
                 let sends: Vec<_> = sends.collect();
                 all.barrier().expect("all are well");
@@ -186,7 +187,7 @@ fn messages_for_a_communicator_that_a_member_has_left_cost_it_nothing() {
                 }
                 assert!(ends.iter().any(Result::is_err), "there was credit for all");
             }
-            // Credit is there again: as many messages as before, in the other communicator.
+            // Credit is available again: as many messages as before, in the other communicator.
             let other = 1 - all.rank();
             for _ in 0..20 {
                 let sends = (0..500).map(|_| all.isend(vec![1; 1000], other, 9).expect("begun"));
@@ -223,7 +224,7 @@ fn communicators_come_and_go_and_as_many_as_can_be_are_said_so() {
             let last = twins.last().expect("many");
             assert_eq!(sum(last, 2), Ok(4));
             twins.truncate(10);
-            // Both have dropped theirs, and know it of each other.
+            // Both members have dropped their communicators, and know that of each other.
             all.barrier().expect("all are well");
             for _ in 0..20 {
                 let more: Vec<_> = (0..10).map(|_| all.dup().expect("there is room again")).collect();
@@ -270,7 +271,7 @@ fn the_end_of_a_member_ends_what_it_takes_part_in_and_nothing_else() {
             let without = all.split((rank != 3).then_some(1), 0).expect("all are well");
             have_parts.wait();
             if rank == 3 {
-                // Drops all communicators, the last one in a panic: it gives up.
+                // Drops all communicators, the last one in a panic: this aborts.
                 let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                     let _all = (with, without, all);
                     std::panic::resume_unwind(Box::new("on purpose"));
@@ -280,7 +281,7 @@ fn the_end_of_a_member_ends_what_it_takes_part_in_and_nothing_else() {
             }
             let without = without.expect("a part");
             if let Some(with) = with {
-                // Rank 3 has rank 0 there.
+                // Rank 3 is rank 0 in that communicator.
                 let error = with
                     .receive(&mut [0; 1], Pattern::of(0, 1))
                     .expect_err("it is gone");

@@ -1,6 +1,6 @@
-//! Members that are killed, stopped, or panic: everybody else is told in time.
+//! Tests of members that are killed, stopped, or panic: all other members are told in time.
 //!
-//! The one in question is a process of its own: this test program, started again to run `victim`.
+//! The victim is a process of its own: this test program, started again to run `victim`.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 const SIZE: Rank = 4;
 const VICTIM: Rank = 3;
-/// More than a busy machine stops somebody for who is well.
+/// Longer than a busy host delays a healthy member.
 const BOUND: Duration = Duration::from_secs(4);
-/// What may come on top of the bound on a machine that does many other things.
+/// Extra time beyond the bound on a busy host.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Everybody tells everybody that it is here.
+/// Barrier: each member sends a message to every other member.
 fn barrier(all: &Communicator) -> Result<(), Error> {
     let others = (0..all.size()).filter(|rank| *rank != all.rank());
     let byte = |offset| Span {
@@ -56,16 +56,16 @@ fn barrier(all: &Communicator) -> Result<(), Error> {
     all.run(Arc::new(schedule), 1, &[], &mut [], None)
 }
 
-/// What members do when it happens.
+/// Activity of the members when the victim is struck.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scene {
-    /// Wait for a message of it, or of any.
+    /// Waiting for a message from the victim, or from any member.
     Receiving,
-    /// Send it large messages, and get some.
+    /// Sending large messages to the victim, and receiving some.
     Streaming,
     /// One collective after the other.
     Collectives,
-    /// Compute, without a call.
+    /// Computing, without a call.
     Computing,
 }
 
@@ -117,7 +117,7 @@ fn act(scene: Scene, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error {
                 while !is_over() {
                     std::thread::sleep(Duration::from_millis(10));
                 }
-                // It was known before this call.
+                // The failure was known before this call.
                 all.send(&[], VICTIM, 0)?;
             }
         }
@@ -126,7 +126,7 @@ fn act(scene: Scene, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error {
     acted().expect_err("it cannot end well")
 }
 
-/// Not a test: the member that something happens to.
+/// Not a test: the member that is struck.
 #[test]
 #[ignore = "started by the other tests"]
 fn victim() {
@@ -141,7 +141,8 @@ fn victim() {
     options.link = link.parse().expect("one of the links");
     let all = Communicator::join(&options).expect("all come");
     let error = act(SCENES[number], &all, &|| false);
-    // Whoever was stopped for too long is told so when it goes on, unless so much is on its way that there is no room for it.
+    // A member that was stopped for too long is told so when it continues, unless so much data is under way that there
+    // is no room for the message.
     let is_told = match error {
         Error::Outcast { rank, loss, .. } => rank == VICTIM && loss == Loss::Silent,
         Error::MemberLost { .. } => SCENES[number] == Scene::Streaming,
@@ -165,7 +166,7 @@ fn start_victim(server: &Server, scene: Scene, link: &LinkChoice) -> Child {
         .expect("it starts")
 }
 
-/// Does it to the victim in the middle of a scene; how long each of the others took to be told, and what.
+/// Strikes the victim in the middle of an activity; returns how long each other member took to be told, and its error.
 fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Error)> {
     let server = rendezvous();
     let mut options = options(&server, "scene", SIZE);
@@ -197,7 +198,7 @@ fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Err
         until("all have come", || {
             here.load(Ordering::SeqCst) == u64::from(VICTIM)
         });
-        // In the middle of it.
+        // This waits until the members are in the middle of their activity.
         std::thread::sleep(Duration::from_millis(200));
         struck_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);
         kill(pid, signal).expect("it runs");
@@ -206,7 +207,7 @@ fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Err
     });
     if signal == Signal::SIGSTOP {
         kill(pid, Signal::SIGCONT).expect("it is stopped");
-        // It computes, and hears nothing, in one of the scenes.
+        // In one of the activities the victim computes, and is not told.
         if scene == Scene::Computing {
             victim.kill().expect("it runs");
         }
@@ -235,7 +236,7 @@ fn hold(scene: Scene, signal: Signal, link: &LinkChoice, losses: &[Loss]) {
     }
 }
 
-/// Over all links at once: most of it is waiting.
+/// Runs the test over all links at once: most of the time is spent waiting.
 fn hold_over_all(scene: Scene, signal: Signal, losses: &[Loss]) {
     scope(|scope| {
         for link in links() {
@@ -258,14 +259,14 @@ fn a_member_that_stands_still_is_told_to_all_with_rank_and_cause() {
     }
 }
 
-/// Not a test: all the members that something happens to in a collective.
+/// Not a test: all members that are struck in a collective.
 #[test]
 #[ignore = "started by the other tests"]
 fn victim_of_collectives() {
     struck::victim();
 }
 
-/// Over every link, and the relay of the rendezvous, at once: most of it is waiting.
+/// Runs the test over every link, and over the relay of the rendezvous, at once: most of the time is spent waiting.
 fn hold_in_every_collective(signal: Signal, losses: &[Loss]) {
     let hold = |link: &LinkChoice, change: &(dyn Fn(&mut Options) + Sync)| {
         struck::hold("victim_of_collectives", signal, link, change, 3000, losses);
@@ -322,7 +323,7 @@ fn a_program_that_computes_for_long_is_not_taken_for_dead() {
         |options| options.failure_bound = BOUND,
         |all| {
             if all.rank() == 0 {
-                // No call of this member's in all this time.
+                // This member makes no call in all this time.
                 std::thread::sleep(lasts);
             }
             barrier(&all).expect("all are well");

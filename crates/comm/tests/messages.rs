@@ -1,4 +1,4 @@
-//! Messages between members, over shared memory and over TCP.
+//! Tests of messages between members, over shared memory and over TCP.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -50,7 +50,7 @@ fn messages_that_go_at_once_land_where_their_receiver_asks_in_time_or_late() {
             |all| {
                 let mut bytes = vec![0; 300_000];
                 for number in 0..MESSAGES {
-                    // Half of them wait for their answer, the others come while nobody asks.
+                    // Half of the messages wait for their answer; the others arrive before their receive.
                     let (tag, length) = (number / 4, length(number));
                     if all.rank() == 0 {
                         all.send(&pattern(u64::from(number), length), 1, tag)
@@ -81,7 +81,7 @@ fn whoever_waits_for_any_hears_of_the_one_that_ends_first() {
     each(3, as_they_are, |all| {
         let part = all.dup().expect("all are here");
         if all.rank() > 0 {
-            // Told when.
+            // Rank 0 tells this member when to send.
             all.receive(&mut [], Pattern::of(0, 7)).expect("asked");
             part.send(&[all.rank() as u8], 0, 1).expect("taken");
         } else {
@@ -122,7 +122,7 @@ fn any_may_be_of_members_that_were_joined_separately() {
             let (first, second) = (join(&first), join(&second));
             first.receive(&mut [], Pattern::ANY).expect("asked");
             second.send(b"here", 1 - second.rank(), 1).expect("taken");
-            // Not parted before: that would end the other receive.
+            // Not finished earlier: that would end the other receive.
             first.receive(&mut [], Pattern::ANY).expect("done");
             first.finish().expect("everything is read");
             second.finish().expect("everything is read");
@@ -177,7 +177,7 @@ fn members_that_both_send_first_go_on_while_another_thread_of_theirs_waits_for_s
         let other = 1 - all.rank();
         std::thread::scope(|scope| {
             let last = scope.spawn(|| all.receive(&mut [0; 1], Pattern::of(other, 9)).expect("the last"));
-            // It sleeps for both threads.
+            // The other thread now sleeps for both threads.
             std::thread::sleep(std::time::Duration::from_millis(50));
             all.send(&pattern(u64::from(all.rank()), BYTES), other, 1)
                 .expect("it goes on");
@@ -304,7 +304,8 @@ fn threads_of_one_member_share_its_connections() {
     });
 }
 
-/// Lengths are 64 bits everywhere: a message of 3 GiB needs 9 GiB of memory here, so it is not run by default.
+/// Lengths have 64 bits everywhere. A message of 3 GiB needs 9 GiB of memory here, so this test does not run by
+/// default.
 #[test]
 #[ignore = "9 GiB of memory and some seconds"]
 fn a_message_of_three_gibibytes_arrives() {
@@ -339,7 +340,7 @@ fn a_slow_reader_gets_the_messages_of_a_member_that_has_finished() {
             }
             all.finish().expect("everything is read");
         } else {
-            // As if it computed.
+            // As if this member computed.
             std::thread::sleep(std::time::Duration::from_millis(1500));
             let mut word = [0; 4];
             for number in 0..1000_u32 {

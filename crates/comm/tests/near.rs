@@ -1,4 +1,4 @@
-//! Members that share a node: memory inside of it, TCP across, both in one group.
+//! Tests of members that share a node: shared memory inside the node, TCP between nodes, both in one group.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 #[test]
 fn a_group_of_several_nodes_talks_over_memory_inside_and_tcp_across() {
-    // Those that want TCP are as on hosts of their own.
+    // Members that choose TCP behave as if on hosts of their own.
     let is_away = |rank| rank >= 2;
     let choose = |options: &mut hotlease_comm::Options| {
         if options.rank.is_some_and(is_away) {
@@ -50,7 +50,7 @@ fn members_that_wait_leave_the_processors_to_others() {
         |all| {
             let mut byte = [0; 1];
             if all.rank() == 0 {
-                // Where there is memory everybody goes over to lanes, and waits on those then.
+                // Where there is shared memory, all members switch to lanes, and then wait on those.
                 (1..SIZE).for_each(|rank| all.send(&[1], rank, 0).expect("sent"));
                 for rank in 1..SIZE {
                     all.receive(&mut byte, Pattern::of(rank, 0)).expect("here");
@@ -82,10 +82,10 @@ fn members_that_wait_leave_the_processors_to_others() {
 fn members_know_that_they_share_processors_whatever_they_talk_over() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     if processors == 1 {
-        // Of how many others have, this says nothing.
+        // The expected result for more processors does not hold for one.
         return;
     }
-    // So many members are threads of this process: not on the largest machines.
+    // The members are threads of this process, so this is not tried on the largest hosts.
     for (size, is_crowded) in [(2, false), (processors.min(15) + 1, processors < 16)] {
         each(
             size,
@@ -100,7 +100,7 @@ fn members_know_that_they_share_processors_whatever_they_talk_over() {
     }
 }
 
-/// Started again by itself: other tests of this process would have lanes too.
+/// The test program starts itself again for this test, because other tests of this process would have lanes too.
 #[test]
 fn nothing_is_left_of_a_group_that_has_ended() {
     if std::env::var_os("HOTLEASE_TEST_ALONE").is_none() {

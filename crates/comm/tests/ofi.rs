@@ -1,4 +1,4 @@
-//! Members that talk over libfabric: by each provider of it, and why they do not.
+//! Tests of members that use libfabric: by each of its providers, and the errors if they cannot.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::thread::scope;
 use std::time::Duration;
 
-/// Names the library to load.
+/// Variable that names the library to load.
 const LIBRARY: &str = "HOTLEASE_LIBFABRIC";
 
 fn over(provider: &str) -> LinkChoice {
@@ -20,7 +20,7 @@ fn over(provider: &str) -> LinkChoice {
     }
 }
 
-/// Whether this machine has a provider.
+/// Returns whether this host has a provider.
 fn has(provider: &str) -> bool {
     let loopback = "127.0.0.1".parse().expect("an address");
     let found = Libfabric::load().and_then(|library| named(&library, provider, Some(loopback)));
@@ -31,7 +31,7 @@ fn has(provider: &str) -> bool {
 
 #[test]
 fn messages_and_collectives_go_by_each_provider() {
-    // Of one of them there are two names.
+    // Two of these names mean the same provider.
     for provider in ["tcp", "net", "tcp;ofi_rxm", "udp;ofi_rxd"] {
         if !has(provider) {
             continue;
@@ -72,7 +72,7 @@ fn messages_and_collectives_go_by_each_provider() {
     }
 }
 
-/// What two members are told that choose these.
+/// Errors of two members that choose these links.
 fn told(links: [LinkChoice; 2]) -> [Error; 2] {
     let server = rendezvous();
     let mut options = options(&server, "differ", 2);
@@ -95,7 +95,7 @@ fn who_has_chosen_another_provider_is_told_to_choose_the_same() {
     if !has("tcp;ofi_rxm") || !has("udp;ofi_rxd") {
         return;
     }
-    // The lower rank calls, and is refused.
+    // The lower rank connects, and is rejected.
     let [error, other] = told([over("tcp;ofi_rxm"), over("udp;ofi_rxd")]);
     assert!(matches!(error, Error::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("HOTLEASE_COMM_LINK"), "{error}");
@@ -121,7 +121,7 @@ fn who_has_chosen_libfabric_does_not_meet_who_has_not() {
         };
         assert!(matches!(refused, Refused::OtherLink { .. }), "{error}");
         assert!(error.to_string().contains("HOTLEASE_COMM_LINK"), "{error}");
-        // And is not in the way.
+        // The rejected member does not disturb the group.
         other.link = LinkChoice::Direct;
         Communicator::join(&other).expect("both are here");
         one.join().expect("no panic");
@@ -134,7 +134,7 @@ fn a_provider_that_cannot_be_is_an_error_before_others_wait() {
         if provider == "shm" && !has(provider) {
             continue;
         }
-        // Nobody is asked: there is no rendezvous.
+        // No peer is contacted: there is no rendezvous.
         let mut options = hotlease_comm::Options::new("n", 2, "127.0.0.1:1", group::secret());
         options.link = over(provider);
         let error = Communicator::join(&options).expect_err("there is none");

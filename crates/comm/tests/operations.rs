@@ -1,4 +1,4 @@
-//! Every collective over shared memory, over TCP and through the rendezvous, of one to nine members.
+//! Tests of every collective over shared memory, over TCP and through the rendezvous, for one to nine members.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -33,7 +33,7 @@ fn so_it_does_in_checked_mode_and_in_a_part_of_a_communicator() {
         5,
         |options| options.is_checked = true,
         |all| {
-            // Ranks the other way round, without rank 2.
+            // Ranks in reverse order, without rank 2.
             let color = (all.rank() != 2).then_some(7);
             let part = all.split(color, -i64::from(all.rank())).expect("all are well");
             assert_eq!(part.is_none(), all.rank() == 2);

@@ -1,4 +1,4 @@
-//! Members meet: names, sizes, ranks, strangers, and who is missing.
+//! Tests of the rendezvous: names, sizes, ranks, strangers, and missing members.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -34,7 +34,7 @@ fn eight_ranks_are_connected_in_milliseconds() {
                 };
                 let members: Vec<_> = (0..8).map(|_| scope.spawn(member)).collect();
                 let joined: Vec<_> = members.into_iter().map(|member| member.join().unwrap()).collect();
-                // All finish together, each waiting for the others.
+                // All members finish together, each waiting for the others.
                 let (times, all): (Vec<_>, Vec<_>) = joined.into_iter().unzip();
                 for member in all {
                     scope.spawn(|| member.finish().expect("all are well"));
@@ -49,7 +49,7 @@ fn eight_ranks_are_connected_in_milliseconds() {
     assert!(times[0] < Duration::from_secs(5), "{times:?}");
 }
 
-/// Sockets of this process.
+/// Number of sockets of this process.
 fn sockets() -> usize {
     let files = std::fs::read_dir("/proc/self/fd").expect("this is Linux");
     let targets = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
@@ -58,7 +58,7 @@ fn sockets() -> usize {
         .count()
 }
 
-/// Not a test: a process with nothing else in it.
+/// Not a test: a process that runs nothing else.
 #[test]
 #[ignore = "started by another test"]
 fn first_collectives() {
@@ -78,7 +78,7 @@ fn first_collectives() {
             all.alltoall(&[0; 8], &mut [0; 8]).expect("all are well");
             assert_eq!(total, [8]);
             together.wait();
-            // Fewer: what was for the set-up may have ended.
+            // There may be fewer: connections for the set-up may have ended.
             assert!(sockets() <= before);
             all.finish().expect("all are well");
         };
@@ -86,7 +86,7 @@ fn first_collectives() {
     });
 }
 
-/// Runs one that is no test here, in a process of its own.
+/// Runs a test that is ignored here in a process of its own.
 fn passes_alone(name: &str) {
     let mut program = Command::new(std::env::current_exe().expect("this program"));
     program.args(["--exact", name, "--ignored"]);
@@ -148,7 +148,7 @@ fn two_groups_of_one_name_and_secret_do_not_meet() {
         let member = || {
             let all = Communicator::join(&options).expect("all come");
             let other = 1 - all.rank();
-            // A number of its own for each pair: the first says it, the second says it back.
+            // A random number for each pair: one member sends it, the other sends it back.
             let mine: u64 = if all.rank() == 0 { rand::random() } else { 0 };
             let mut theirs = [0; 8];
             if all.rank() == 0 {
@@ -169,7 +169,7 @@ fn two_groups_of_one_name_and_secret_do_not_meet() {
 fn a_missing_rank_is_named_when_the_time_is_over() {
     let server = rendezvous();
     let mut options = options(&server, "lonely", 4);
-    // Time enough for all three to come.
+    // Long enough for all three to come.
     options.join_timeout = Duration::from_secs(3);
     let began = Instant::now();
     let errors = scope(|scope| {
@@ -231,7 +231,7 @@ fn another_secret_is_refused_and_told_on_both_sides() {
     let error = Communicator::join(&stranger).expect_err("another secret");
     assert!(matches!(error, Error::OtherSecret { .. }), "{error}");
     assert!(error.to_string().contains("HOTLEASE_COMM_SECRET"), "{error}");
-    // Whom it refuses it tells first.
+    // The server tells a peer that it rejects it before it counts the rejection.
     group::until("it is counted", || server.refusals().last.is_some());
     let refusals = server.refusals();
     assert_eq!((refusals.other_secret, refusals.others), (1, 0), "{refusals:?}");
@@ -280,7 +280,7 @@ fn a_rendezvous_may_serve_several_secrets_and_start_after_its_members() {
 
 #[test]
 fn nobody_at_the_rendezvous_is_told_with_its_address() {
-    // A port that is never given away.
+    // A port that is never assigned.
     let nowhere = "127.0.0.1:1";
     let mut options = Options::new("n", 2, nowhere, secret());
     options.join_timeout = Duration::from_millis(200);
@@ -293,12 +293,12 @@ fn nobody_at_the_rendezvous_is_told_with_its_address() {
     );
 }
 
-/// Connections that say nothing, and some that say garbage.
+/// Connections that send nothing, and some that send garbage.
 fn strangers(address: SocketAddr, count: usize) -> Vec<TcpStream> {
     let garbage: [&[u8]; 4] = [b"", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", &[0; 500], b"HLCM\x01"];
     let strangers = (0..count).filter_map(|number| {
         let mut stream = TcpStream::connect(address).ok()?;
-        // It may have been turned away already.
+        // The connection may have been closed already.
         let _ = stream.write_all(garbage[number % garbage.len()]);
         Some(stream)
     });
@@ -325,7 +325,7 @@ fn strangers_at_the_rendezvous_hang_nobody_and_have_to_go() {
             .for_each(|member| member.join().unwrap().expect("all are well"));
     });
     eprintln!("joined in {:?} among 100 strangers", began.elapsed());
-    // Each is closed: at once, to make place, or when its time is over.
+    // Each is closed: at once, to make room, or when its time is over.
     for stranger in &mut before {
         stranger
             .set_read_timeout(Some(group::PATIENCE))
@@ -342,7 +342,7 @@ fn strangers_at_the_rendezvous_hang_nobody_and_have_to_go() {
     assert!(server.refusals().others >= 75, "{:?}", server.refusals());
 }
 
-/// The ports of this process on which somebody listens.
+/// Ports of this process with a listener.
 fn listening() -> Vec<SocketAddr> {
     let inodes: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .expect("this is Linux")
@@ -366,14 +366,14 @@ fn listening() -> Vec<SocketAddr> {
     ports.collect()
 }
 
-/// Not a test: a process in which nobody else listens.
+/// Not a test: a process without other listeners.
 #[test]
 #[ignore = "started by another test"]
 fn a_member_among_strangers() {
     let server = rendezvous();
     let options = options(&server, "a member among strangers", 2);
     scope(|scope| {
-        // Rank 1 listens, and waits for rank 0, which comes late.
+        // Rank 1 listens and waits for rank 0, which comes late.
         let before = listening();
         let first = scope.spawn(|| joined(&options, 1).expect("rank 0 comes"));
         group::until("rank 1 waits", || server.waiting() == 1);
@@ -399,7 +399,7 @@ fn strangers_at_a_member_hang_nobody() {
 fn members_that_differ_in_encryption_are_told() {
     let server = rendezvous();
     let mut options = options(&server, "differ", 2);
-    // Time enough for both to meet.
+    // Long enough for both to meet.
     options.join_timeout = Duration::from_secs(3);
     let errors = scope(|scope| {
         let members = [0, 1].map(|rank| {

@@ -1,7 +1,7 @@
-//! Members that are killed in the middle of each collective: the others are told in time, go on without them, and with
-//! new ones.
+//! Tests of members that are killed in the middle of each collective: the others are told in time, and continue
+//! without them, then with new members.
 //!
-//! The one in question is a process of its own: this test program, started again to run `victim`.
+//! The victim is a process of its own: this test program, started again to run `victim`.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -15,13 +15,13 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 const SIZE: Rank = 4;
-/// In the middle, so that the ranks of others change.
+/// A rank in the middle, so that the ranks of other members change.
 const VICTIM: Rank = 1;
 const BOUND: Duration = Duration::from_secs(4);
-/// What may come on top of the bound on a machine that does many other things.
+/// Extra time beyond the bound on a busy host.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Small messages, and large ones that are asked for first.
+/// Small messages, and large ones for which the receiver asks first.
 const COUNTS: [usize; 2] = [100, 20_000];
 
 type Act = fn(&Communicator, &[u64], &mut [u64]) -> Result<(), Error>;
@@ -70,7 +70,7 @@ const ACTS: [(&str, Act); 14] = [
     }),
 ];
 
-/// Again and again, of both sizes.
+/// Repeats the collective with both sizes until it fails.
 fn act(all: &Communicator, act: Act) -> Error {
     let input = vec![1; COUNTS[1]];
     let mut output = vec![0; COUNTS[1]];
@@ -90,7 +90,7 @@ fn member(server: &str, name: &str) -> Options {
     options
 }
 
-/// Not a test: the member that something happens to.
+/// Not a test: the member that is killed.
 #[test]
 #[ignore = "started by the other tests"]
 fn victim() {
@@ -121,7 +121,7 @@ fn sum(all: &Communicator, mine: u64) -> Result<u64, Error> {
     Ok(total[0])
 }
 
-/// Kills the victim in the middle of it; `then` is what each of the others does after it was told.
+/// Kills the victim in the middle of a collective; each other member calls `then` after it was told.
 fn kill_in(name: &str, chosen: Act, then: impl Fn(&Communicator, &Options) + Sync) {
     let server = rendezvous();
     let mut victim = start_victim(&server, name);
@@ -151,7 +151,7 @@ fn kill_in(name: &str, chosen: Act, then: impl Fn(&Communicator, &Options) + Syn
         until("all have come", || {
             here.load(Ordering::SeqCst) == u64::from(SIZE - 1)
         });
-        // In the middle of it.
+        // This waits until the members are in the middle of the collective.
         std::thread::sleep(Duration::from_millis(30));
         killed_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);
         victim.kill().expect("it runs");
@@ -159,7 +159,7 @@ fn kill_in(name: &str, chosen: Act, then: impl Fn(&Communicator, &Options) + Syn
     });
 }
 
-/// The ranks of those that are left, by their old ones.
+/// New ranks of the remaining members, by their old ranks.
 const LEFT: [Rank; 4] = [0, 99, 1, 2];
 
 #[test]
@@ -177,7 +177,7 @@ fn whoever_is_killed_in_a_collective_is_told_to_all_in_time_and_the_others_go_on
     }
 }
 
-/// The even ranks, and the odd ones.
+/// Splits into even and odd ranks.
 fn part(all: &Communicator) {
     let part = all
         .split(Some(all.rank() % 2), 0)
@@ -196,7 +196,7 @@ fn a_communicator_shrinks_and_grows_again() {
         let left = all.shrink().expect("the others are well");
         assert_eq!(sum(&left, 1), Ok(3));
         let grown = scope(|scope| {
-            // One of them starts the newcomer.
+            // One of the members starts the newcomer.
             let newcomer = (left.rank() == 0).then(|| {
                 let mut options = options.clone();
                 (options.rank, options.is_newcomer) = (None, true);
@@ -234,7 +234,7 @@ fn a_part_shrinks_by_itself() {
                     all.barrier().expect("all are well");
                 }
                 (Some(part), rank) => {
-                    // Rank 2, which has rank 1 in the part, leaves it.
+                    // Rank 2, which is rank 1 in the part, leaves the part.
                     let error = part.receive(&mut [], Pattern::of(1, 0)).expect_err("it leaves");
                     assert!(matches!(error, Error::MemberLeft { rank: 1, .. }), "{error}");
                     let left = part.shrink().expect("two are left");

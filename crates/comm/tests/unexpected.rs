@@ -1,4 +1,4 @@
-//! Messages that nobody asks for. Alone in its file, and so in its process, whose memory it measures.
+//! Test of messages without a receive. It is alone in its file, and so in its process, whose memory it measures.
 
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod group;
@@ -6,7 +6,7 @@ mod group;
 use group::each;
 use hotlease_comm::Pattern;
 
-/// Resident memory of this process, bytes.
+/// Resident memory of this process, in bytes.
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
     let pages: u64 = status
@@ -33,7 +33,7 @@ fn a_million_unexpected_messages_do_not_grow_memory_without_bound() {
                 assert!(grown < 64 << 20, "{grown} bytes more than before");
                 all.send(&[], 1, 8).expect("sent");
             } else {
-                // Rank 0 has sent all that it may, and waits.
+                // Rank 0 has sent as much as it may, and waits.
                 let mut word = [0; 4];
                 all.probe(Pattern::of(0, 7)).expect("here");
                 std::thread::sleep(std::time::Duration::from_millis(300));

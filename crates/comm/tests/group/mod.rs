@@ -6,7 +6,7 @@ use hotlease_fabric::ofi::Libfabric;
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// No test waits longer than this for what should take milliseconds.
+/// Longest wait of a test for an event that should take milliseconds.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub fn secret() -> Secret {
@@ -20,15 +20,15 @@ pub fn rendezvous() -> Server {
 pub fn options(server: &Server, name: &str, size: Rank) -> Options {
     let mut options = Options::new(name, size, server.address().to_string(), secret());
     options.join_timeout = PATIENCE;
-    // More than a busy machine stops somebody for who is well: tests of silence have a bound of their own.
+    // Longer than a busy host delays a healthy member; tests of silent members set their own bound.
     options.failure_bound = Duration::from_secs(6);
     options
 }
 
-/// What every promise is held over.
+/// Links that every test runs over.
 const LINKS: [LinkChoice; 3] = [LinkChoice::Direct, LinkChoice::Tcp, LinkChoice::OFI];
 
-/// Those that this machine has.
+/// Links that this host supports.
 pub fn links() -> impl Iterator<Item = LinkChoice> {
     let has_fabric = Libfabric::load().inspect_err(|error| eprintln!("skipped: {error}"));
     let has_fabric = has_fabric.is_ok();
@@ -37,19 +37,19 @@ pub fn links() -> impl Iterator<Item = LinkChoice> {
         .filter(move |link| has_fabric || *link != LinkChoice::OFI)
 }
 
-/// Encrypts what members send each other, if that is to be and can.
+/// Encrypts the messages between members, if `is_sealed` and if the link supports it.
 pub fn seal(options: &mut Options, is_sealed: bool) {
     options.is_sealed = is_sealed && options.link != LinkChoice::OFI;
 }
 
-/// Runs a member of each rank, over each link. Their panics are this one's.
+/// Runs a member of each rank, over each link. A panic of a member is passed on.
 pub fn each(size: Rank, change: impl Fn(&mut Options) + Sync, member: impl Fn(Communicator) + Sync) {
     for link in links() {
         each_over(&link, size, &change, &member);
     }
 }
 
-/// Runs a member of each rank over this link, and gives what they return, by rank. Their panics are this one's.
+/// Runs a member of each rank over this link, and returns their results by rank. A panic of a member is passed on.
 pub fn each_over<R: Send>(
     link: &LinkChoice,
     size: Rank,
@@ -84,8 +84,9 @@ pub fn each_over<R: Send>(
     })
 }
 
-/// As behind a NAT that numbers each connection anew: nobody is reached at the address that it gives, which is of a class that no network
-/// routes, nor where the rendezvous sees it. So the rendezvous relays.
+/// Hides a member, as behind a NAT that gives each connection a new port. No other member can reach it: its own
+/// address is of a class that no network routes, and the address that the rendezvous sees accepts no connections. So
+/// the rendezvous relays.
 pub fn hidden(options: &mut Options) {
     options.address = Some(Ipv4Addr::new(240, 0, 0, 1).into());
     let nat = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -95,7 +96,7 @@ pub fn hidden(options: &mut Options) {
     );
     let pass = |mut from: TcpStream, mut to: TcpStream| {
         std::thread::spawn(move || {
-            // An end is passed on, whichever it is.
+            // Any end of the stream is passed on.
             let _ = std::io::copy(&mut from, &mut to);
             let _ = to.shutdown(Shutdown::Both);
         });
@@ -117,7 +118,7 @@ pub fn hidden(options: &mut Options) {
     });
 }
 
-/// Bytes that differ from each other.
+/// Bytes that look random.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut word = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(length + 8);
@@ -129,7 +130,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until something is so.
+/// Waits until a condition is fulfilled.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {

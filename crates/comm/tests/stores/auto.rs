@@ -1,4 +1,4 @@
-//! What the model chooses among a store and direct connections.
+//! Tests of the model's choice between a store and direct connections.
 
 use crate::group::{self, PATIENCE};
 use crate::redis::Redis;
@@ -6,8 +6,8 @@ use hotlease_comm::model::{MessageTimes, Prices};
 use hotlease_comm::{Communicator, Error, LinkChoice, Operator};
 use std::sync::Arc;
 
-/// A message takes 1.5 ms, so that two ranks exchange something in that time, and more of them need several; a write and a read of Redis
-/// take 2 ms, however many there are.
+/// Prices in which a message takes 1.5 ms, so two ranks exchange data in that time, but more ranks need several
+/// messages in a row; a write and a read of Redis together take 2 ms for any number of ranks.
 fn prices() -> Prices {
     let mut prices = Prices::built_in().clone();
     let tcp = prices.link.tcp.take().expect("TCP");

@@ -1,4 +1,4 @@
-//! Communicators of some members, of those that are left, and with newcomers, through a store.
+//! Tests of communicators of some members, of the remaining members, and with newcomers, through a store.
 
 use crate::redis::Redis;
 use crate::typed::{LENGTHS, all_operations};
@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::thread::scope;
 use std::time::Duration;
 
-/// More than goes with the head of an object.
+/// Longer than a body that is stored together with the head of an object.
 const LARGE: usize = 9 << 20;
 
 fn sum(all: &Communicator, mine: u64) -> Result<u64, Error> {
@@ -20,7 +20,7 @@ fn sum(all: &Communicator, mine: u64) -> Result<u64, Error> {
     Ok(total[0])
 }
 
-/// Parts, the whole of it once more, and what is sent in them, which never meets.
+/// Tests splits and duplicates of a communicator, and that messages in them never meet.
 pub fn parts(link: &LinkChoice) {
     each(4, link, |all| {
         let rank = all.rank();
@@ -28,7 +28,7 @@ pub fn parts(link: &LinkChoice) {
             .map(|of| if of == rank { Route::Itself } else { Route::Stored })
             .collect();
         assert_eq!(all.routes(), routes);
-        // 0 and 2 backwards; 1 alone; 3 nowhere.
+        // 0 and 2 in reverse order; 1 alone; 3 in no communicator.
         let color = (rank != 3).then_some(rank % 2);
         let part = all.split(color, -i64::from(rank)).expect("all are well");
         let twin = all.dup().expect("all are well");
@@ -54,7 +54,7 @@ pub fn parts(link: &LinkChoice) {
         assert_eq!(twin.iprobe(Pattern::ANY), Ok(None));
         all.receive(&mut text, Pattern::ANY).expect("it comes");
         assert_eq!(&text, b"all");
-        // They come and go.
+        // Communicators are made and dropped.
         for _ in 0..5 {
             let more = twin.dup().expect("all are well");
             assert_eq!(sum(&more, 3), Ok(12));
@@ -62,7 +62,8 @@ pub fn parts(link: &LinkChoice) {
     });
 }
 
-/// Whoever leaves one is missed there only; what it sent before stays to be received, and what was sent to it is no concern of anybody.
+/// A member that leaves a communicator is missing there only. Messages that it sent before can still be received;
+/// messages that were sent to it have no effect.
 pub fn leaving(link: &LinkChoice) {
     each(3, link, |all| {
         let twin = all.dup().expect("all are well");
@@ -77,7 +78,7 @@ pub fn leaving(link: &LinkChoice) {
             twin.send(b"unread", 2, 9).expect("it takes it, or has left");
         } else {
             let mut text = [0; 4];
-            // Also where it is known already that it has left.
+            // Also if the receiver already knows that the sender has left.
             let error = twin.receive(&mut text, Pattern::of(2, 3));
             let error = error.expect_err("it has left");
             assert!(matches!(error, Error::MemberLeft { rank: 2, .. }), "{error}");
@@ -95,7 +96,8 @@ pub fn leaving(link: &LinkChoice) {
     });
 }
 
-/// One gives up: the others go on without it, and with a newcomer; one that goes elsewhere has failed.
+/// One member aborts: the others continue without it, then with a newcomer; a newcomer that uses another store counts
+/// as failed.
 pub fn rest(link: &LinkChoice, elsewhere: &LinkChoice) {
     let server = group::rendezvous();
     let mut options = group::options(&server, "rest", 3);
@@ -154,7 +156,7 @@ pub fn rest(link: &LinkChoice, elsewhere: &LinkChoice) {
     });
 }
 
-/// Calls that do not belong together are told; every operation, by the table's choice, after it.
+/// Members are told of calls that do not match; afterwards every operation works, by the table's choice.
 pub fn checked(link: &LinkChoice, size: Rank) {
     let change = |options: &mut hotlease_comm::Options| options.is_checked = true;
     group::each_over(link, size, change, |all| {
@@ -170,7 +172,7 @@ pub fn checked(link: &LinkChoice, size: Rank) {
     });
 }
 
-/// Keys of boards end so.
+/// End of the keys of boards.
 const BOARD: &str = "/b/0";
 
 #[test]

@@ -1,5 +1,5 @@
-//! The same over DynamoDB, through Amazon's own DynamoDB Local. It listens on all addresses, so it has a network of its own, and each test
-//! is this program started again inside that, with credentials.
+//! Tests over DynamoDB, with Amazon's own DynamoDB Local. It listens on all addresses, so it has a network of its own,
+//! and each test is this program started again inside that network, with credentials.
 
 mod local;
 mod throttle;
@@ -11,11 +11,12 @@ use local::{Local, link};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Bytes of a body that go with its head, and of each part.
+/// Bytes of a body that are stored together with its head, and of each further part.
 const FIRST: usize = 31 << 10;
 const PART: usize = 399 << 10;
 
-/// Of the process that a test has started, with its table, which is empty afterwards as well; nothing if it is run by itself.
+/// Runs a test in the process that another test has started, with a table of its own, which must be empty afterwards;
+/// does nothing if run directly.
 fn passes(table: &str, test: impl Fn(&LinkChoice)) {
     let Some(link) = link(table) else { return };
     local::make(&link);
@@ -115,7 +116,7 @@ fn refusals() {
             "expires",
         ],
     );
-    // What it says to do helps.
+    // The suggested command helps.
     local::make(&link);
     messages::sizes(&link, &[1]);
     local::ask("CreateTable", &local::table("strange", &[("id", "HASH")]));

@@ -1,4 +1,5 @@
-//! Stores that are gone, refuse, or forget; members that are killed. Everybody is told in time, and what to do.
+//! Tests of stores that are gone, refuse, or lose data, and of members that are killed. All members are told in time,
+//! and what to do.
 
 use crate::group::{self, options, rendezvous, until};
 use crate::messages::barrier;
@@ -13,10 +14,10 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(4);
-/// What may come on top of the bound on a machine that does many other things.
+/// Extra time beyond the bound on a busy host.
 const SLACK: Duration = Duration::from_secs(3);
 
-/// Members of a group of this size, each with a link of its own; what each says in the end.
+/// Joins a group with one member for each link, and returns the result of each member.
 fn join(links: &[LinkChoice], change: impl Fn(&mut Options) + Sync) -> Vec<Result<(), Error>> {
     let server = rendezvous();
     let size = links.len() as Rank;
@@ -40,7 +41,7 @@ fn link(text: &str) -> LinkChoice {
     text.parse().expect("a link")
 }
 
-/// What everyone is told who cannot use the store.
+/// Error of all members if the store cannot be used.
 pub fn refusal(link: &LinkChoice) -> String {
     let results = join(&[link.clone(), link.clone()], |_| ());
     let errors: Vec<_> = results
@@ -118,7 +119,7 @@ fn members_with_another_store_are_named() {
     assert_eq!((one.keys(), other.keys()), (0, 0));
 }
 
-/// Three members in the middle of something when this happens to their store; what all are told, in time.
+/// Strikes the store while three members use it; returns the errors of all, which must come in time.
 pub fn strike(link: &LinkChoice, strike: impl Fn() + Sync) -> Vec<Error> {
     let server = rendezvous();
     let at_work = AtomicU32::new(0);
@@ -136,7 +137,7 @@ pub fn strike(link: &LinkChoice, strike: impl Fn() + Sync) -> Vec<Error> {
                 let error = match all.rank() {
                     0 => all.receive(&mut [0; 1], Pattern::ANY).expect_err("nothing comes"),
                     _ => loop {
-                        // With each other only, and without end.
+                        // Endless exchange between these two members only.
                         let other = 3 - all.rank();
                         let sent = all.sendrecv(&[1; 100], other, 1, &mut [0; 100], Pattern::of(other, 1));
                         if let Err(error) = sent {
@@ -221,7 +222,7 @@ fn victim() {
     while barrier(&all).is_ok() {}
 }
 
-/// One of three is killed, or stands still: the others are told, and go on.
+/// Kills or stops one of three members: the others are told, and continue.
 pub fn strike_member(text: &str, signal: Signal) {
     let server = rendezvous();
     let mut victim = Command::new(std::env::current_exe().expect("this program"));
@@ -255,7 +256,7 @@ pub fn strike_member(text: &str, signal: Signal) {
                     panic!("{error}");
                 };
                 assert!(matches!(loss, Loss::Silent | Loss::Declared), "{loss}");
-                // The two that are left go on.
+                // The two remaining members continue.
                 let other = 1 - all.rank();
                 let exchanged = all.sendrecv(&[1], other, 5, &mut [0], Pattern::of(other, 5));
                 exchanged.expect("both are well");
@@ -321,7 +322,7 @@ fn a_member_that_gives_up_leaves_nothing_over_redis_however_soon_the_others_fini
     }
 }
 
-/// Not a test: all the members that something happens to in a collective.
+/// Not a test: all members that are struck in a collective.
 #[test]
 #[ignore = "started by other tests"]
 fn victim_of_collectives() {
@@ -337,7 +338,7 @@ fn a_member_that_is_killed_or_stands_still_in_any_collective_is_told_to_all_over
             "failures::victim_of_collectives",
             signal,
             &redis.link(),
-            // A server that shares a few processors with all of them is slow to answer.
+            // A server that shares a few processors with all members is slow to answer.
             |options| options.failure_bound = Duration::from_secs(6),
             100,
             &losses,

@@ -1,4 +1,4 @@
-//! Members that talk through stores, with the real servers.
+//! Tests of members that communicate through stores, with the real servers.
 
 #[allow(dead_code, reason = "each test program uses a part of it")]
 #[path = "../group/mod.rs"]
@@ -23,12 +23,12 @@ mod s3;
 
 use hotlease_comm::{Communicator, LinkChoice, Rank};
 
-/// A member of each rank over a store, as threads; all finish in the end.
+/// Runs a member of each rank over a store, as threads; all finish at the end.
 fn each<R: Send>(size: Rank, link: &LinkChoice, member: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     group::each_over(
         link,
         size,
-        // Nobody fails here: a machine that does many other things is given time.
+        // No member fails here; the longer bound allows for a busy host.
         |options| options.failure_bound = std::time::Duration::from_secs(6),
         |all| {
             let result = member(&all);

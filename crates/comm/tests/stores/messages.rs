@@ -1,4 +1,4 @@
-//! Messages through stores; each thing that FMI's mediated channels get wrong, once.
+//! Tests of messages through stores, with one test for each error of FMI's mediated channels.
 
 use crate::each;
 use crate::group::{self, options, pattern, rendezvous};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-/// Everyone publishes, and reads what everyone else has published.
+/// Barrier: each member publishes an object, and reads the objects of all others.
 pub fn barrier(all: &Communicator) -> Result<(), Error> {
     let byte = |offset| Span {
         area: Area::Scratch,
@@ -38,12 +38,12 @@ pub fn barrier(all: &Communicator) -> Result<(), Error> {
     all.run(Arc::new(schedule), 1, &[], &mut [], None)
 }
 
-/// A member of each of two ranks over this store.
+/// Runs a member on each of two ranks over this store.
 fn two(link: &LinkChoice, member: impl Fn(&Communicator, Rank) + Sync) {
     each(2, link, |all| member(all, 1 - all.rank()));
 }
 
-/// Both send first, with sizes around those where an object is cut.
+/// Both members send first, with sizes around those where an object is divided.
 pub fn sizes(link: &LinkChoice, sizes: &[usize]) {
     two(link, |all, other| {
         for (tag, length) in (0..).zip(sizes) {
@@ -65,7 +65,7 @@ pub fn sizes(link: &LinkChoice, sizes: &[usize]) {
     });
 }
 
-/// Of an exchange in which both send first, and of what is too short, too late, or for somebody else.
+/// Messages that are received with too little memory, out of order, or by another pattern.
 pub fn rules(link: &LinkChoice) {
     two(link, |all, other| {
         let of = Pattern::of(other, 4);
@@ -97,7 +97,7 @@ pub fn rules(link: &LinkChoice) {
     });
 }
 
-/// Non-blocking ones, of any rank, in the order of each sender.
+/// Non-blocking messages from any rank; those of each sender keep their order.
 pub fn many(link: &LinkChoice, messages: u32) {
     each(3, link, |all| {
         let me = all.rank();
@@ -126,7 +126,7 @@ pub fn many(link: &LinkChoice, messages: u32) {
     });
 }
 
-/// A root that finishes early loses nothing of what a slow reader has not read.
+/// A root that finishes early loses nothing that a slow reader has not yet read.
 pub fn early_end(link: &LinkChoice, messages: u32) {
     each(3, link, |all| {
         let long = pattern(7, 300_000);
@@ -161,7 +161,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
             }
             return shared(all, &mut []).expect("published");
         }
-        // As if it computed.
+        // As if this member computed.
         std::thread::sleep(Duration::from_millis(700));
         let mut word = [0; 4];
         if all.rank() == 1 {
@@ -175,7 +175,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
         assert!(output == long);
         let error = all.receive(&mut word, Pattern::of(0, 0)).expect_err("no more");
         assert!(matches!(error, Error::MemberLeft { rank: 0, .. }), "{error}");
-        // A collective that fails ends all of the communicator, so both have to be here.
+        // A failed collective ends all collectives of the communicator, so both members must have come this far.
         let other = 3 - all.rank();
         let met = all.sendrecv(&[], other, 1, &mut [], Pattern::of(other, 1));
         met.expect("both are well");
@@ -187,7 +187,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
     });
 }
 
-/// What nobody receives goes when its receiver does.
+/// Messages that are never received are removed when their receiver leaves.
 pub fn unread(link: &LinkChoice) {
     let are_written = Barrier::new(2);
     two(link, |all, other| {
@@ -201,7 +201,7 @@ pub fn unread(link: &LinkChoice) {
     });
 }
 
-/// Two groups in one store, of which one member comes later to the one barrier and the other to the other.
+/// Two groups in one store; each member comes late to the barrier of another group.
 pub fn two_communicators(link: &LinkChoice) {
     let server = rendezvous();
     let with_link = |name: &str, rank| Options {
@@ -285,7 +285,7 @@ fn barriers_of_two_communicators_in_one_redis_do_not_match() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// What nobody asks for stays in the store: the receiver's memory does not grow with it.
+/// Messages without a receive stay in the store: the receiver's memory does not grow with them.
 #[test]
 fn messages_that_nobody_asks_for_stay_in_redis() {
     const MESSAGES: u64 = 5000;

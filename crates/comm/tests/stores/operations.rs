@@ -1,20 +1,21 @@
-//! Every operation, by every algorithm for stores, at several numbers of ranks and sizes, against the plain reference.
+//! Tests of every operation, by every algorithm for stores, for several numbers of ranks and sizes, against the plain
+//! reference.
 
 use crate::redis::Redis;
 use crate::{each, reference};
 use hotlease_comm::{Blocks, Call, Collective, Communicator, LinkChoice, LinkKind, Question, Rank};
 use std::sync::Arc;
 
-/// Elements of 8 bytes.
+/// Counts of elements of 8 bytes.
 const COUNTS: [usize; 3] = [0, 1, 1001];
-/// Bodies do not go with their heads.
+/// Counts with bodies too large to be stored together with their heads.
 const LARGE: [usize; 2] = [20_000, 131_073];
 
-/// Runs it by each algorithm; how many there are.
+/// Runs a collective by each algorithm; returns the number of algorithms.
 fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bool) -> usize {
     let mut call = Call::new(*collective, all.rank(), all.size());
     call.commutes = commutes;
-    // Each with the length of its own block.
+    // Each rank's call has the length of its own block.
     let of_rank = |rank: Rank| match *collective {
         Collective::Gatherv { root, blocks, .. } => Collective::Gatherv {
             root,

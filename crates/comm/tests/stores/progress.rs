@@ -1,4 +1,4 @@
-//! Who makes requests go on: who waits, or else the courier's thread.
+//! Tests of the progress of requests: by a waiting thread, or else by the courier's thread.
 
 use crate::each;
 use crate::group::pattern;
@@ -6,18 +6,18 @@ use crate::redis::Redis;
 use hotlease_comm::Pattern;
 use std::sync::Barrier;
 
-/// A member that is about other things does not keep others waiting: what it has begun goes on.
+/// A member that is busy elsewhere does not keep others waiting: the operations that it has begun make progress.
 #[test]
 fn what_is_begun_goes_on_over_redis_while_the_program_does_something_else() {
     let Some(redis) = Redis::start() else { return };
-    // Several pieces: no single write does it.
+    // The body has several pieces: a single write does not suffice.
     let body = pattern(1, 24 << 20);
     let is_read = Barrier::new(2);
     each(2, &redis.link(), |all| {
         if all.rank() == 0 {
             let send = all.isend(body.clone(), 1, 0).expect("begun");
             let sum = all.iallreduce(vec![1_u32], &hotlease_comm::Operator::Sum);
-            // It calls nothing of its communicator meanwhile.
+            // This member makes no call of its communicator meanwhile.
             is_read.wait();
             send.wait().expect("sent");
             assert_eq!(sum.expect("begun").wait().expect("done"), [2]);
@@ -34,7 +34,7 @@ fn what_is_begun_goes_on_over_redis_while_the_program_does_something_else() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// Such a thread cannot run another runtime.
+/// A thread that runs tasks of tokio cannot run another runtime.
 #[test]
 fn members_within_tasks_of_tokio_talk_over_redis() {
     let Some(redis) = Redis::start() else { return };
@@ -54,7 +54,8 @@ fn members_within_tasks_of_tokio_talk_over_redis() {
     assert_eq!(redis.keys(), 0);
 }
 
-/// Rank 1 begins the collective last, after what it is told by rank 0, which has that from rank 2 while it waits for the collective.
+/// Rank 1 begins the collective last, after a message from rank 0. Rank 0 sends it after a message from rank 2, which
+/// it receives while it waits for the collective.
 #[test]
 fn who_waits_for_a_collective_over_redis_receives_what_comes_meanwhile() {
     let Some(redis) = Redis::start() else { return };
@@ -67,7 +68,7 @@ fn who_waits_for_a_collective_over_redis_receives_what_comes_meanwhile() {
             let gathered = all.iallgather(mine).expect("begun");
             match all.rank() {
                 0 => {
-                    // Two at a time, of which the second comes first.
+                    // Two receives at a time; the message for the second comes first.
                     let [late, soon] = [3, 2].map(|from| all.irecv(1, Pattern::of(from, round)));
                     soon.expect("begun").wait().expect("it came");
                     all.send(&[1], 3, round).expect("sent");

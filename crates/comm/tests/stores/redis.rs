@@ -1,4 +1,4 @@
-//! A Redis server of a test's own: on a port of loopback, in memory, gone with the test.
+//! A Redis server for one test: on a port of loopback, in memory, gone after the test.
 
 use hotlease_comm::LinkChoice;
 use std::io::{Read, Write};
@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long it may take to start on a loaded machine.
+/// How long the server may take to start on a loaded host.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 pub struct Redis {
@@ -17,18 +17,18 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// None, with a word, where Redis is not installed.
+    /// Starts a server. Returns `None`, with a message, if Redis is not installed.
     pub fn start() -> Option<Self> {
         Self::start_with(&[])
     }
 
-    /// With these settings.
+    /// Starts a server with these settings.
     pub fn start_with(settings: &[&str]) -> Option<Self> {
         if Command::new("redis-server").arg("--version").output().is_err() {
             eprintln!("skipped for Redis: it is not installed (Debian: redis-server)");
             return None;
         }
-        // A port that was free a moment ago may be taken: then another one.
+        // A port that was free a moment ago may be in use by now; then another port is tried.
         let mut servers = (0..5).filter_map(|_| Self::try_start(settings));
         Some(servers.next().expect("Redis starts"))
     }
@@ -78,23 +78,23 @@ impl Redis {
         Some(answer.lines().map(str::to_owned).collect())
     }
 
-    /// The first line of its answer.
+    /// First line of the server's answer.
     pub fn ask(&self, command: &str) -> String {
         self.try_ask(command).expect("it answers")
     }
 
-    /// All lines of its answer.
+    /// All lines of the server's answer.
     pub fn ask_all(&self, command: &str) -> Vec<String> {
         self.try_ask_all(command).expect("it answers")
     }
 
-    /// A number that it answers.
+    /// Number in the server's answer.
     pub fn number(&self, command: &str) -> u64 {
         let answer = self.ask(command);
         answer.trim_start_matches(':').parse().expect("a number")
     }
 
-    /// How many keys there are.
+    /// Number of keys in the server.
     pub fn keys(&self) -> u64 {
         self.number("DBSIZE")
     }

@@ -1,10 +1,10 @@
-//! What everyone should have in the end, as plainly as it can be said. Elements are numbers of 64 bits; sums are either of numbers or, where
-//! the order counts, of maps `x -> ax + b`, of which `a` and `b` are the halves.
+//! Expected outputs of all ranks, computed in the simplest way. Elements are numbers of 64 bits. Sums are either of
+//! numbers or, where the order matters, of maps `x -> ax + b`, whose `a` and `b` are the halves of a number.
 
 use hotlease_comm::{Blocks, Collective, Datatype, Operator, Rank, Reduction};
 use std::sync::Arc;
 
-/// First this map, then that one.
+/// Composes two maps: `first`, then `second`.
 fn after(first: u64, second: u64) -> u64 {
     let halves = |map: u64| ((map >> 32) as u32, map as u32);
     let ((a, b), (c, d)) = (halves(first), halves(second));
@@ -35,14 +35,14 @@ pub fn reduction(commutes: bool) -> Reduction {
     operator.of(Datatype::U64).expect("there is such a reduction")
 }
 
-/// What a rank gives: numbers that nobody else gives, nor it in another place.
+/// Input of a rank: numbers that are different at every rank and position.
 pub fn input(rank: Rank, count: usize) -> Vec<u64> {
     let number =
         |place: usize| (u64::from(rank) * 1_000_003 + place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..count).map(number).collect()
 }
 
-/// What a rank has in the end where it had `before`, of what all give.
+/// Expected output of a rank whose output was `before`, from the inputs of all ranks.
 pub fn output(
     collective: &Collective,
     rank: usize,

@@ -1,5 +1,5 @@
-//! The same over S3, through versitygw, which serves a folder. Credentials are in the environment, so each test is this program started
-//! again with them.
+//! Tests over S3, with versitygw, which serves a folder. Credentials are in the environment, so each test is this
+//! program started again with them.
 
 use crate::operations::hold;
 use crate::{communicators, failures, messages};
@@ -18,7 +18,7 @@ fn start() -> Option<Versitygw> {
     Versitygw::start(&[BUCKET])
 }
 
-/// Runs one of the tests below as a process that has this secret.
+/// Runs one of the tests below as a process with this secret.
 fn run(s3: &Versitygw, test: &str, secret: &str) {
     run_at(s3, test, secret, BUCKET);
 }
@@ -43,7 +43,7 @@ fn run_at(s3: &Versitygw, test: &str, secret: &str, bucket: &str) {
     assert!(has_run, "{test}: {}\n{out}\n{err}", output.status);
 }
 
-/// Of the process that a test has started; none if it is run by itself.
+/// Link of the process that a test has started; `None` if run directly.
 fn link() -> Option<LinkChoice> {
     let text = std::env::var("HOTLEASE_TEST_LINK").ok()?;
     Some(text.parse().expect("a link"))

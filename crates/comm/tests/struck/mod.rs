@@ -1,7 +1,7 @@
-//! A member that is killed, or stands still, in the middle of each collective: all others are told in time.
+//! Tests of a member that is killed or stopped in the middle of each collective: all others are told in time.
 //!
-//! There is a group for each collective. Their victims are threads of one process, this test program started again, to which it happens
-//! in all of them at once.
+//! There is a group for each collective. The victims of all groups are threads of one process, this test program
+//! started again; the signal strikes all of them at once.
 
 use crate::group::{options, rendezvous, secret, until};
 use hotlease_comm::{
@@ -19,18 +19,20 @@ use std::time::{Duration, Instant};
 
 const SIZE: Rank = 4;
 const VICTIM: Rank = 2;
-/// More than a busy machine stops somebody for who is well.
+/// Longer than a busy host delays a healthy member.
 const BOUND: Duration = Duration::from_secs(4);
-/// What may come on top of the bound on a machine that does many other things.
+/// Extra time beyond the bound on a busy host.
 const SLACK: Duration = Duration::from_secs(3);
-/// Between two calls of the others.
+/// Pause between two calls of the other members.
 const PAUSE: Duration = Duration::from_millis(3);
-/// What all groups have done before it happens.
+/// Number of collectives that each group completes before the signal.
 const ROUNDS: usize = 3;
-/// What the victims' process says then. Others cannot know: who only sends to a member may do so before it has joined.
+/// Message of the victims' process after these rounds. Other members cannot know: a member that only sends to the
+/// victim may do so before the victim has joined.
 const GOES_ROUND: &str = "every victim goes round";
 
-/// What is run over and over: each operation, with a root that is well, and where there is one, with the victim as root.
+/// Collectives that are run repeatedly: each operation, with a healthy root, and, if it has a root, with the victim as
+/// root.
 fn scenes() -> impl Iterator<Item = (Operation, Rank)> {
     let is_rooted = |operation: &Operation| collective(*operation, 0, 1, Blocks::Equal(1)).root().is_some();
     let operations = || Operation::NAMES.into_iter().map(|(operation, _)| operation);
@@ -65,7 +67,7 @@ fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>
     }
 }
 
-/// One after the other, until it fails.
+/// Runs one collective after the other until one fails.
 fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, done: &AtomicUsize) -> Error {
     let collective = collective(operation, root, count, Blocks::Equal(count));
     let mut ask = Ask::new(collective, Datatype::U64);
@@ -79,7 +81,8 @@ fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, d
             return error;
         }
         done.fetch_add(1, Ordering::Relaxed);
-        // The victim waits for the others, so that it happens in a call of its; and nobody runs ahead of all.
+        // The victim waits for the others, so that the signal strikes it in a call; and no member gets far ahead of
+        // the others.
         if all.rank() != VICTIM {
             std::thread::sleep(PAUSE);
         }
@@ -93,7 +96,7 @@ fn of_scene(options: &Options, (operation, root): (Operation, Rank), rank: Rank)
     options
 }
 
-/// Not a test: the process to which it happens. The one that asks for it calls this.
+/// Not a test: the process that is struck. The test that is started as this process calls this function.
 pub fn victim() {
     let Ok(address) = std::env::var("HOTLEASE_TEST_RENDEZVOUS") else {
         return;
@@ -120,8 +123,8 @@ pub fn victim() {
     });
 }
 
-/// Sends the signal in the middle of every collective of so many elements, over this link, changed as it says. `victim` is the test that calls
-/// [`victim`].
+/// Sends the signal in the middle of every collective of `count` elements, over this link, with options changed by
+/// `change`. `victim` is the test that calls [`victim`].
 pub fn hold(
     victim: &str,
     signal: Signal,

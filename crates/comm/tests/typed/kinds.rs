@@ -1,4 +1,4 @@
-//! What elements are, and by what they are reduced: one operator for each type.
+//! Types of elements and their operators: one operator for each type.
 
 use super::Scene;
 use bytemuck::{Pod, Zeroable};
@@ -7,22 +7,22 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub(super) trait Kind: Plain + Debug + PartialEq {
-    /// What a rank gives in this place.
+    /// Element that a rank gives at this index.
     fn of(rank: Rank, index: usize) -> Self;
     fn operator() -> Operator;
-    /// What that gives of two, as plainly as it can be said.
+    /// Result of the operator for two elements, computed in the simplest way.
     fn then(self, next: Self) -> Self;
 }
 
 /// Runs all operations with elements of one type.
 pub(super) type Everything = fn(&Scene<'_>);
 
-/// How long an element is, and what runs with it.
+/// Size of an element, and the function that runs all operations with it.
 const fn kind<K: Kind>() -> (usize, Everything) {
     (size_of::<K>(), |scene| scene.everything::<K>())
 }
 
-/// Those whose operator commutes.
+/// Types whose operator commutes.
 pub(super) const KINDS: [(usize, Everything); 13] = [
     kind::<u64>(),
     kind::<u8>(),
@@ -39,10 +39,10 @@ pub(super) const KINDS: [(usize, Everything); 13] = [
     kind::<[f64; 2]>(),
 ];
 
-/// That whose order matters.
+/// Type whose operator does not commute.
 pub(super) const FUNCTIONS: (usize, Everything) = kind::<Function>();
 
-/// A number of this rank and place, below 2^24: sums of a few are exact in floats, too.
+/// Number that depends on rank and index, below 2^24: sums of a few are exact in floats too.
 fn number(rank: Rank, index: usize) -> u32 {
     (index as u32)
         .wrapping_mul(2_654_435_761)
@@ -86,7 +86,7 @@ kinds! {
     [f64; 2]: Sum, |one, next| [one[0] + next[0], one[1] + next[1]], |number| [f64::from(number), -1.0];
 }
 
-/// A value and where it is, as `MPI_DOUBLE_INT`.
+/// A value and its index, as in `MPI_DOUBLE_INT`.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Nearest {
@@ -108,7 +108,7 @@ impl Plain for Nearest {
 impl Kind for Nearest {
     fn of(rank: Rank, index: usize) -> Self {
         Self {
-            // Some are equal.
+            // Some values are equal.
             distance: f64::from(number(rank, index) % 4),
             index: rank as i32,
             unused: 0,
@@ -125,7 +125,8 @@ impl Kind for Nearest {
     }
 }
 
-/// `x -> scale * x + offset`, of numbers of 32 bits. One after the other is another one, and in another order still another.
+/// `x -> scale * x + offset`, of numbers of 32 bits. The composition of two is of the same kind, and depends on their
+/// order.
 #[derive(Debug, Clone, Copy, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Function {

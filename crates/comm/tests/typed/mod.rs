@@ -1,5 +1,5 @@
-//! Every collective beside what a plain program computes: waiting, begun, and in place; of elements of each type by some operator, and
-//! of functions, whose order matters.
+//! Tests of every collective against a plain computation: blocking, non-blocking, and in place; with elements of each
+//! type and some operator, and with functions, whose order matters.
 
 mod kinds;
 
@@ -10,7 +10,7 @@ fn given<K: Kind>(rank: Rank, count: usize) -> Vec<K> {
     (0..count).map(|index| K::of(rank, index)).collect()
 }
 
-/// Of the members before `end`, in their order.
+/// Expected sum over the members before `end`, in their order.
 fn reduced<K: Kind>(end: Rank, count: usize) -> Vec<K> {
     let of_index = |index| {
         (0..end)
@@ -21,12 +21,12 @@ fn reduced<K: Kind>(end: Rank, count: usize) -> Vec<K> {
     (0..count).map(of_index).collect()
 }
 
-/// What is in memory that nobody has written.
+/// Content of memory that was not written.
 fn blank<K: Kind>(count: usize) -> Vec<K> {
     vec![K::of(99, 99); count]
 }
 
-/// Of different lengths, some of none, in a buffer with gaps, from the last rank to the first.
+/// Blocks of different lengths, some empty, in a buffer with gaps, from the last rank to the first.
 fn uneven(size: Rank, count: usize) -> (Vec<usize>, Vec<usize>) {
     let counts: Vec<usize> = (0..size as usize)
         .map(|rank| count / (rank + 1) * usize::from(rank % 3 != 2))
@@ -40,7 +40,7 @@ fn uneven(size: Rank, count: usize) -> (Vec<usize>, Vec<usize>) {
     (counts, places)
 }
 
-/// What is the same in all ways to call one.
+/// Arguments that all ways to call a collective share.
 #[derive(Clone, Copy)]
 struct Scene<'a> {
     all: &'a Communicator,
@@ -70,7 +70,7 @@ impl Scene<'_> {
         assert!(is == should_be, "{what}: rank {me} of {size}, {count} of {kind}");
     }
 
-    /// Of something that all have.
+    /// Collectives with a root in which all members use all elements.
     fn rooted<K: Kind>(&self) {
         let Scene {
             all,
@@ -120,7 +120,7 @@ impl Scene<'_> {
         self.same("what was given", &mine, &given(me, count));
     }
 
-    /// Of something of which each has a share.
+    /// Collectives with a root in which each member has a share.
     fn rooted_shares<K: Kind>(&self) {
         let Scene {
             all,
@@ -184,7 +184,7 @@ impl Scene<'_> {
                 every[place].copy_from_slice(&given(rank as Rank, counts[rank]));
             }
         }
-        // What is between blocks is of no content.
+        // The content between blocks is undefined.
         let in_places = |what: &str, gathered: &[K]| {
             assert_eq!(gathered.len(), extent);
             for rank in (0..size as usize).filter(|rank| counts[*rank] > 0) {
@@ -310,7 +310,7 @@ impl Scene<'_> {
             .expect("begun");
         self.same("ireduce_scatter_block", &begun.wait().expect("all are well"), own);
 
-        // Everybody's part for this member.
+        // The part of each member for this member.
         let part = |from| given::<K>(from, count * size as usize)[me as usize * count..][..count].to_vec();
         let parts: Vec<K> = (0..size).flat_map(part).collect();
         let mut result = blank(parts.len());
@@ -324,7 +324,7 @@ impl Scene<'_> {
         self.same("what was given", &shares, &given(me, shares.len()));
     }
 
-    /// Rank `i` sends `i + j` elements to rank `j`, modulo a few, and more if there are many.
+    /// Rank `i` sends `i + j` elements to rank `j`, modulo 4, scaled with the count.
     fn exchange<K: Kind>(&self) {
         let Scene {
             all, size, me, count, ..
@@ -374,13 +374,13 @@ impl Scene<'_> {
     }
 }
 
-/// Bytes of what a member gives: none, one element, an odd length, one more than is sent without asking, many, and over a
-/// mebibyte, in all parts of it together.
+/// Bytes that a member gives: none, one element, an odd length, one more than is sent without asking, many, and over a
+/// mebibyte, which is then shared among the ranks.
 pub const LENGTHS: [usize; 6] = [0, 1, 57, 16_385, 40_000, 1_200_001];
-/// From here on it is shared out.
+/// From this many bytes on, the elements are shared among the ranks.
 const MANY: usize = 1 << 20;
 
-/// All of them for each of these lengths: of another type each time, and of functions.
+/// Runs all operations for each of these lengths: with another type each time, and with functions.
 pub fn all_operations(all: &Communicator, lengths: &[usize]) {
     let (size, me) = (all.size(), all.rank());
     for (number, &bytes) in lengths.iter().enumerate() {

@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 pub const KEY: &str = "member";
 pub const SECRET: &str = "right-secret";
-/// How long Java may take on a loaded machine.
+/// How long Java may take to start on a loaded host.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
-/// Nobody else is in that network.
+/// No other program is in that network.
 pub const PORT: u16 = 8000;
 
-/// Ends the server when whoever has started it goes, however that is.
+/// Script that ends the server when the process that started it ends, for any reason.
 const SCRIPT: &str = r#"
 ip link set lo up || exit
 cd "$0" || exit
@@ -27,12 +27,12 @@ read -r _
 kill -9 $! 2>/dev/null
 "#;
 
-/// Where scripts/setup puts it.
+/// Folder where scripts/setup puts DynamoDB Local.
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/dynamodb-local")
 }
 
-/// Whoever is not root is, in a namespace of users.
+/// Returns whether this user is root; any other user becomes root in a user namespace.
 fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
@@ -43,7 +43,8 @@ pub struct Local {
 }
 
 impl Local {
-    /// None, with a word, where there is none or no network for it can be made.
+    /// Starts a server. Returns `None`, with a message, if there is no DynamoDB Local or no network for it can be
+    /// made.
     pub fn start() -> Option<Self> {
         let skip = |why: &str| {
             eprintln!("skipped for DynamoDB: {why}");
@@ -79,7 +80,7 @@ impl Local {
         Some(Self { server, pid })
     }
 
-    /// Runs one of the tests as a process in its network, with this key.
+    /// Runs one of the tests as a process in the server's network, with this key.
     pub fn run(&self, test: &str, key: &str) {
         let mut child = Command::new("nsenter");
         child.args(["--net", "--target", &self.server.id().to_string()]);
@@ -97,7 +98,7 @@ impl Local {
         child
             .env("AWS_ACCESS_KEY_ID", key)
             .env("AWS_SECRET_ACCESS_KEY", SECRET);
-        // Nothing of whoever runs the tests.
+        // The configuration of the user who runs the tests is not used.
         child
             .env("AWS_CONFIG_FILE", "/dev/null")
             .env("AWS_SHARED_CREDENTIALS_FILE", "/dev/null");
@@ -107,7 +108,7 @@ impl Local {
         assert!(has_run, "{test}: {}\n{out}\n{err}", output.status);
     }
 
-    /// The same with the one server that all tests of this process have together, each with a table of its own.
+    /// Runs a test with the one server that all tests of this process share; each test has its own table.
     pub fn run_shared(test: &str) {
         Self::run_as(test, KEY);
     }
@@ -122,13 +123,13 @@ impl Local {
 
 impl Drop for Local {
     fn drop(&mut self) {
-        // Its input ends with that, and so does it.
+        // This ends the server's input, and with it the server.
         drop(self.server.stdin.take());
         let _ = self.server.wait();
     }
 }
 
-/// Of the process that a test has started, once the server is there; none if it is run by itself.
+/// Link of the process that a test has started, once the server accepts connections; `None` if run directly.
 pub fn link(table: &str) -> Option<LinkChoice> {
     std::env::var_os("HOTLEASE_TEST_PID")?;
     let begun = Instant::now();
@@ -147,7 +148,7 @@ pub fn text(table: &str, port: u16, more: &str) -> String {
     format!("dynamodb://{table}?endpoint=http://127.0.0.1:{port}&region=us-east-1{more}")
 }
 
-/// Asks the server something in its own language.
+/// Sends a request to the server in its own protocol.
 pub fn ask(what: &str, body: &str) -> String {
     let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, PORT)).expect("it is there");
     let length = body.len();
@@ -164,7 +165,7 @@ pub fn ask(what: &str, body: &str) -> String {
     answer
 }
 
-/// How many items a table has.
+/// Number of items in a table.
 pub fn items(table: &str) -> u64 {
     let answer = ask(
         "Scan",
@@ -175,7 +176,7 @@ pub fn items(table: &str) -> u64 {
     digits.parse().expect("a number")
 }
 
-/// Of a table with these keys, which are strings.
+/// Description of a table with these keys, which are strings.
 pub fn table(name: &str, keys: &[(&str, &str)]) -> String {
     let list = |one: &dyn Fn(&(&str, &str)) -> String| keys.iter().map(one).collect::<Vec<_>>().join(", ");
     let attributes = list(&|(key, _)| format!(r#"{{"AttributeName": "{key}", "AttributeType": "S"}}"#));
@@ -185,7 +186,7 @@ pub fn table(name: &str, keys: &[(&str, &str)]) -> String {
     )
 }
 
-/// Makes the table by the command that the error of one that is not there gives.
+/// Makes the table with the command that the error about a missing table suggests.
 pub fn make(link: &LinkChoice) {
     let text = failures::refusal(link);
     let command = text
@@ -215,7 +216,7 @@ pub fn make(link: &LinkChoice) {
     });
     let name = behind("--table-name").next().expect("a name");
     ask("CreateTable", &table(name, &keys.collect::<Vec<_>>()));
-    // What the server does for the first time it does slowly: nobody is to be late for that.
+    // The server does each operation slowly the first time: no member should be late because of that.
     let key = r#"{"pk": {"S": "warm"}, "sk": {"S": "warm"}}"#;
     let of_table = |rest: &str| format!(r#"{{"TableName": "{name}", {rest}}}"#);
     ask(

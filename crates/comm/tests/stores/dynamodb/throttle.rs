@@ -1,4 +1,5 @@
-//! A table that has no throughput left for some time, which the server of the tests never says: a proxy before it does.
+//! Test of a table that has no throughput left for some time. The server of the tests never reports that, so a proxy
+//! does.
 
 use super::local::{PORT, text};
 use crate::group;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Longer than requests are repeated for other reasons.
 const THROTTLED: Duration = Duration::from_secs(2);
 const BOUND: Duration = Duration::from_secs(6);
-/// More than are removed at a time.
+/// More messages than are removed at a time.
 const MESSAGES: u32 = 60;
 
 #[derive(Default)]
@@ -22,7 +23,7 @@ struct Proxy {
     unprocessed: AtomicU32,
 }
 
-/// A request or an answer: its first lines, and its body.
+/// A request or an answer: its first lines and its body.
 struct Message {
     head: String,
     body: Vec<u8>,
@@ -62,14 +63,14 @@ fn answer(status: &str, body: String) -> Message {
 }
 
 impl Proxy {
-    /// Its port. It serves as long as this process lives.
+    /// Starts the proxy and returns its port. It serves as long as this process lives.
     fn start(self: Arc<Self>) -> u16 {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let proxy = Arc::clone(&self);
-                // One ends when the other one does.
+                // The thread ends when its connection ends.
                 std::thread::spawn(move || proxy.serve(client));
             }
         });
@@ -103,7 +104,7 @@ impl Proxy {
                 format!(r#"{{"__type": "{kind}", "message": "no more"}}"#),
             ));
         }
-        // Each second one gives everything back.
+        // Every second batch is returned as unprocessed.
         let is_batch = request.head.contains("BatchWriteItem");
         if !is_batch || self.unprocessed.fetch_add(1, Ordering::SeqCst) % 2 == 1 {
             return None;
@@ -116,7 +117,7 @@ impl Proxy {
     }
 }
 
-/// Messages that are sent while nothing is let through come, and nothing of them is left.
+/// Checks that messages sent while all requests are throttled arrive, and that none of their items remain.
 pub fn waits(table: &str) {
     let proxy = Arc::new(Proxy::default());
     let link = text(table, Arc::clone(&proxy).start(), "")
