@@ -290,7 +290,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// As [`Recipe::build`].
+    /// Those of [`Recipe::build`].
     pub fn build_part(&self, call: &Call, rounds: Range<usize>) -> Result<Part, Error> {
         call.check()?;
         self.serves(call)?;

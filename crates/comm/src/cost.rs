@@ -28,7 +28,7 @@ pub struct LinkCost {
     pub byte_s: f64,
 }
 
-/// Cost of a store. A cost of 0 is left out.
+/// Cost of a store. A field that is 0 costs nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct StoreCost {
     /// Time from the start of a write until the object can be read.
@@ -47,8 +47,8 @@ pub struct StoreCost {
     pub shared_write_s: f64,
     /// Time for each read of all ranks together, successful or not; a lower bound too.
     pub shared_read_s: f64,
-    /// How long a reader sleeps before it asks again for an object that does not exist yet; the sleep is doubled each
-    /// time. 0: the store lets the reader wait.
+    /// Sleep of a reader before it asks again for an object that does not exist yet; doubled each time. 0: the store
+    /// lets the reader wait.
     pub poll_first_s: f64,
     /// Longest sleep of a reader.
     pub poll_most_s: f64,

@@ -119,7 +119,7 @@ pub enum Error {
     NotLetIn {
         /// The peer.
         whom: String,
-        /// What the peer said, or did instead.
+        /// The peer's answer, or what the peer did instead.
         why: String,
     },
     /// No rendezvous answers at the address.
@@ -129,7 +129,7 @@ pub enum Error {
     NoRendezvous {
         /// Address of the rendezvous.
         address: String,
-        /// How long this member tried.
+        /// Time during which this member tried.
         waited: Duration,
         /// Result of the last attempt.
         why: String,
@@ -153,7 +153,7 @@ pub enum Error {
         rank: Rank,
         /// Address where the other member listens.
         address: SocketAddr,
-        /// How long this member tried.
+        /// Time during which this member tried.
         waited: Duration,
         /// Result of the last attempt.
         why: String,
@@ -239,7 +239,7 @@ pub enum Error {
     NotRead {
         /// The member that did not read.
         rank: Rank,
-        /// How long this member waited.
+        /// Time during which this member waited.
         waited: Duration,
     },
     /// The store that members communicate through cannot be used at the start.
@@ -249,7 +249,7 @@ pub enum Error {
         name: String,
         /// The store, without credentials.
         store: String,
-        /// How long this member tried.
+        /// Time during which this member tried.
         waited: Duration,
         /// The reason, and what to do.
         why: String,
@@ -381,7 +381,7 @@ pub enum Error {
     Model {
         /// The operation.
         operation: Operation,
-        /// What is missing, or too large.
+        /// The missing figure or the exceeded limit.
         why: String,
     },
     /// A local operation of this process failed.

@@ -39,7 +39,7 @@ pub struct Options {
     pub join_timeout: Duration,
     /// Maximum time until the failure of a member is known to all others (default: 2 s).
     pub failure_bound: Duration,
-    /// How long a waiting member polls before it sleeps (default: 20 us; zero: it sleeps at once). If a node has more
+    /// Time that a waiting member polls before it sleeps (default: 20 us; zero: it sleeps at once). If a node has more
     /// members than processors, this time is multiplied by the number of members that share a processor, and a member
     /// yields the processor between two polls (`sched_yield`). That holds as long as a yield takes microseconds: where
     /// another program computes beside the members, they sleep at once. A member that waits longer than this needs no
@@ -51,7 +51,7 @@ pub struct Options {
     /// Memory for large messages that arrive while this member waits in a send, so that two members that both send
     /// first can both go on; bytes (default: 256 MiB). A message that does not fit waits for its receive.
     pub early_bytes: u64,
-    /// How long finishing may wait for other members to read what this member has sent (default: 30 s).
+    /// Maximum time that finishing waits for other members to read what this member has sent (default: 30 s).
     pub linger: Duration,
     /// Whether to encrypt the data between members (default: no). Identities are always proved, and data to or through
     /// the rendezvous is always encrypted.

@@ -340,7 +340,7 @@ fn a_slow_reader_gets_the_messages_of_a_member_that_has_finished() {
             }
             all.finish().expect("everything is read");
         } else {
-            // As if this member computed.
+            // The member is busy for some time.
             std::thread::sleep(std::time::Duration::from_millis(1500));
             let mut word = [0; 4];
             for number in 0..1000_u32 {

@@ -82,7 +82,7 @@ fn members_that_wait_leave_the_processors_to_others() {
 fn members_know_that_they_share_processors_whatever_they_talk_over() {
     let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
     if processors == 1 {
-        // The expected result for more processors does not hold for one.
+        // If this process may use one processor only, that does not tell how many processors the node has.
         return;
     }
     // The members are threads of this process, so this is not tried on the largest hosts.

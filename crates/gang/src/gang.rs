@@ -14,12 +14,12 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long ranks may wait for each other when the communicator is made.
+/// Maximum time that ranks wait for each other when the communicator is made.
 const JOIN: Duration = Duration::from_secs(15);
-/// How long other ranks may go on after one has failed. They learn of the failure within two seconds, unless they
-/// never use the communicator.
+/// Maximum time that other ranks go on after one has failed. They learn of the failure within two seconds, unless
+/// they never use the communicator.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often to check whether another rank has failed, while waiting for one rank.
+/// Interval between checks whether another rank has failed, while waiting for one rank.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Workers that run a function at the same time, one rank each, and whose functions have a communicator

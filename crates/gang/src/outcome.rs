@@ -36,7 +36,7 @@ pub(crate) fn of_all(ended: Vec<Ended>) -> Result<Vec<Vec<u8>>, Error> {
     }
 }
 
-/// How likely another rank's failure has caused this error; 0: it cannot have.
+/// Likelihood that another rank's failure has caused this error; 0: impossible.
 fn consequence(error: &ClientError) -> u8 {
     match error {
         // This program has ended the lease, because another rank had failed.

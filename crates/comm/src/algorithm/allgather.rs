@@ -86,8 +86,8 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
 /// Takes `ceil(log2 p)` steps for any `p`, and a member sends all blocks but one; at the end the blocks are copied to
 /// their final positions.
 ///
-/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
-/// systems (1997).
+/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
+/// message-passing systems (1997).
 pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     let packed = Packed::new(blocks, group.me, group.size);
     let buffer = plan.scratch(blocks.total(group.size));

@@ -42,8 +42,8 @@ fn own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Spa
 /// together with all other blocks that have the same bit set. Takes `ceil(log2 p)` steps and messages, with about
 /// `n/2` elements in each.
 ///
-/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport message-passing
-/// systems (1997).
+/// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
+/// message-passing systems (1997).
 pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to: Span) {
     let size = group.size;
     // Position `d` holds the block that still has `d` ranks to go; at first, the own block for that member.

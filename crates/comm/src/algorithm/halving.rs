@@ -14,7 +14,7 @@ pub(crate) struct Halving {
     pub number: usize,
     /// Idle neighbour that this member stands in for, if any.
     pub partner: Option<usize>,
-    /// What the member adds.
+    /// Elements that the member adds.
     pub mine: Span,
     /// Span of the same length as `mine`, for partial results and the member's piece of the result. May be `mine`
     /// itself.

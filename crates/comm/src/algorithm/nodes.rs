@@ -57,7 +57,7 @@ impl Nodes {
         (self.place == self.lead).then(|| Group::of(self.node, &self.leaders))
     }
 
-    /// Index of the node that this rank leads; 0 if it leads none.
+    /// Index of the node that rank `leader` leads; 0 if it leads none.
     pub fn node_of(&self, leader: usize) -> usize {
         self.leaders
             .iter()

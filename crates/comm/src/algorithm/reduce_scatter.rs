@@ -15,8 +15,8 @@ use std::ops::Range;
 /// numbers, so blocks are first copied into that order. If the operator commutes, no copy is needed: the distance is
 /// halved, and blocks stay in place.
 ///
-/// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005); Iannello: Efficient
-/// algorithms for the reduce-scatter operation in LogGP (1997).
+/// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005); Iannello:
+/// Efficient algorithms for the reduce-scatter operation in LogGP (1997).
 pub(crate) fn recursive_halving(
     plan: &mut Plan,
     group: &Group,

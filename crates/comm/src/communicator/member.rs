@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a member that aborts may take to tell the others.
+/// Maximum time that a member that aborts takes to tell the others.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
 /// State that all communicators of a member on the same connections share.

@@ -97,8 +97,8 @@ pub struct StoreTimes {
     pub write_ms: f64,
     /// Time of a read, whether or not the object exists.
     pub read_ms: f64,
-    /// How long a reader sleeps before it asks again for the first time; the sleep is doubled each time. Absent: the
-    /// reader need not ask again.
+    /// Sleep of a reader before it asks again for the first time; doubled each time. Absent: the reader need not ask
+    /// again.
     pub poll_first_ms: Option<f64>,
     /// Longest sleep of a reader.
     pub poll_most_ms: Option<f64>,

@@ -161,7 +161,7 @@ pub fn early_end(link: &LinkChoice, messages: u32) {
             }
             return shared(all, &mut []).expect("published");
         }
-        // As if this member computed.
+        // The member is busy for some time.
         std::thread::sleep(Duration::from_millis(700));
         let mut word = [0; 4];
         if all.rank() == 1 {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long the server may take to start on a loaded host.
+/// Maximum time that the server takes to start on a loaded host.
 const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 pub struct Redis {

@@ -17,7 +17,7 @@ fn prices() -> Prices {
     Prices::built_in().with_message_times(&times).expect("times")
 }
 
-/// How many times as long as the best recipe the table's choice may take.
+/// Maximum time of the table's choice, as a multiple of the best recipe's time.
 const FACTOR_MAX: f64 = 1.5;
 
 #[test]

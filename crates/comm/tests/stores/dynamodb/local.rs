@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 pub const KEY: &str = "member";
 pub const SECRET: &str = "right-secret";
-/// How long Java may take to start on a loaded host.
+/// Maximum time that Java takes to start on a loaded host.
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 /// No other program is in that network.
 pub const PORT: u16 = 8000;
