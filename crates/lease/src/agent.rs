@@ -1,4 +1,4 @@
-//! The agent's side: who holds which core of a node, for how long, and in which epoch.
+//! The agent's side: the holder of each core of a node, with its expiry and its epoch.
 //!
 //! ```text
 //!            Grant                    every worker is up or gone
@@ -9,9 +9,9 @@
 //!      `----------------------------  Ended  <------'
 //! ```
 //!
-//! The cores of a lease become free at the step from `Ending` to `Ended` and not before: a core never
-//! runs workers of two leases. An ended lease is remembered for a while, for listings and so that a late
-//! token is answered with the reason.
+//! The cores of a lease become free at the step from `Ending` to `Ended` and not before: a core never runs workers
+//! of two leases. An ended lease is remembered for a while, for listings and so that the agent can answer a late
+//! token with the reason.
 //!
 //! ```
 //! use hotlease_lease::agent::{Action, Event, GrantRequest, LeaseBook};
@@ -53,10 +53,10 @@ use std::time::Duration;
 
 /// Shortest time to live that a lease may ask for.
 pub const TTL_MIN: Duration = Duration::from_millis(100);
-/// Longest.
+/// Longest time to live that a lease may ask for.
 pub const TTL_MAX: Duration = Duration::from_secs(3600);
-/// How long a lease with a longer time to live waits for its first session: its client may have died
-/// before it learnt of the grant, and nobody would notice.
+/// How long a lease with a longer time to live waits for its first session: its client may have died before it
+/// learnt of the grant, and nothing else would notice that.
 pub const ATTACH_WITHIN: Duration = Duration::from_secs(5);
-/// Ended leases that are remembered.
+/// Number of ended leases that are remembered.
 pub const ENDED_MAX: usize = 1024;

@@ -1,10 +1,11 @@
-//! The client's side: how a lease is got, kept, and known to be lost; and which failed invocations may be
-//! submitted again.
+//! The client's side: how a lease is acquired and kept, how its loss is detected, and which failed invocations may
+//! be submitted again.
 //!
-//! * [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease, no more patience, or nobody left to serve it.
-//! * [`Renewal`] — pushes the expiry of a lease, and says when it must be taken for lost.
-//! * [`Redirects`] — where an invocation goes whose slot's core is taken.
-//! * [`Attempts`] — what one invocation may still be tried after a failure.
+//! - [`Acquisition`] — asks the manager, or the agents themselves, until there is a lease, the patience is over, or
+//!   no manager or agent is left that could serve the request.
+//! - [`Renewal`] — renews a lease, and says when the client must take the lease for lost.
+//! - [`Redirects`] — chooses another slot for an invocation whose slot found its core taken.
+//! - [`Attempts`] — the attempts that one invocation has left after a failure.
 
 mod acquisition;
 mod attempts;

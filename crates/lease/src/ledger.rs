@@ -1,4 +1,4 @@
-//! The ledger's arithmetic: how totals merge, what an agent may bill at most, and what usage costs.
+//! The ledger's arithmetic: how totals merge, the most that an agent may bill, and the price of usage.
 //!
 //! Totals are cumulative and merged counter by counter by the larger value, so that a report which comes
 //! twice, late or out of order never bills twice and never un-bills. An [`Account`] is opened when a lease
@@ -26,36 +26,36 @@ mod tariff;
 pub use functions::{FunctionId, FunctionTotals, FunctionUse};
 pub use tariff::{Cost, Money, Prices, Tariff, cost};
 
-/// Largest total that a ledger keeps: what a database's signed integer holds, 292 years of nanoseconds.
+/// Largest total that a ledger keeps: the largest signed integer of a database, 292 years of nanoseconds.
 pub const TOTAL_MAX: u64 = i64::MAX as u64;
-/// Clocks of agent and manager may differ by one part in this many.
+/// The clocks of agent and manager may differ by one part in this many.
 const DRIFT: u128 = 1000;
 
-/// What a lease may bill: its resources, from its grant to its end by the manager's clock (milliseconds
+/// Limit of what a lease may bill: its resources, from its grant to its end by the manager's clock (milliseconds
 /// since 1970).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Account {
     /// Slots granted.
     pub slots: u32,
-    /// Memory granted to all its workers, bytes; 0: no limit was asked for, and none is billed.
+    /// Memory granted to all workers of the lease, bytes; 0: no limit was requested, and no memory is billed.
     pub memory_bytes: u64,
-    /// When the manager asked for it.
+    /// When the manager asked the agent for the lease.
     pub granted_ms: u64,
-    /// When the manager learnt of its end.
+    /// When the manager learnt of the end of the lease.
     pub ended_ms: Option<u64>,
 }
 
 impl Account {
-    /// Most that may be allocated until `now_ms`, slots times nanoseconds.
+    /// Largest possible allocation until `now_ms`, slots times nanoseconds.
     pub fn limit_ns(&self, now_ms: u64) -> u64 {
         let until = self.ended_ms.map_or(now_ms, |ended| ended.min(now_ms));
-        // One more, as the milliseconds of both ends are cut off.
+        // One millisecond more, as both ends are rounded down to milliseconds.
         let held_ms = u128::from(until.saturating_sub(self.granted_ms)) + 1;
         let limit = held_ms * (1_000_000 + 1_000_000 / DRIFT) * u128::from(self.slots);
         u64::try_from(limit).unwrap_or(TOTAL_MAX).min(TOTAL_MAX)
     }
 
-    /// What the ledger keeps when `reported` arrives and it has `known`, and whether more was reported than
+    /// Totals that the ledger keeps when `reported` arrives and it has `known`, and whether more was reported than
     /// the account allows. No counter ever falls; polling and computing share the slots' time.
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.limit_ns(now_ms);
@@ -72,7 +72,7 @@ impl Account {
         (kept, kept != wanted)
     }
 
-    /// Memory held times time, MiB times milliseconds, for as long as `usage` says.
+    /// Memory times the time for which it was held, MiB times milliseconds; the time follows from `usage`.
     pub fn memory_mib_ms(&self, usage: UsageTotals) -> u64 {
         let held_ns = u128::from(usage.allocated_ns) / u128::from(self.slots.max(1));
         let product = u128::from(self.memory_bytes) * held_ns / (1_000_000 << 20);
@@ -80,17 +80,17 @@ impl Account {
     }
 }
 
-/// Counter by counter: each is monotonic on its own, so an older report never lowers one.
+/// Larger value of each counter: each counter is monotonic on its own, so an older report never lowers one.
 pub fn larger(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     each(one, other, |one, other| one.max(other).min(TOTAL_MAX))
 }
 
-/// Saturating: an agent that reports nonsense near the type's end spoils its own bill, not the process.
+/// Saturating sum: an agent that reports nonsense near the type's end spoils its own bill, not the process.
 pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
     each(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
 }
 
-/// What was used between two totals.
+/// Usage between two totals.
 pub fn difference(later: UsageTotals, earlier: UsageTotals) -> UsageTotals {
     each(later, earlier, u64::saturating_sub)
 }
@@ -109,7 +109,7 @@ pub fn covers(one: UsageTotals, other: UsageTotals) -> bool {
     larger(one, other) == larger(one, one)
 }
 
-/// Totals, in words for a log or a report.
+/// Displays totals in words, for a log or a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown(pub UsageTotals);
 

@@ -1,14 +1,14 @@
-//! L0: the pure state machines of hotlease. No clocks, no I/O: time is an argument, and what is to be
-//! done comes back as a value, so the daemons and a simulator run the same code.
+//! L0: the pure state machines of hotlease. They have no clocks and no I/O: time is an argument, and the actions to
+//! carry out are returned as values, so the daemons and a simulator run the same code.
 //!
-//! * [`agent`] — the only writer of a node's cores ([`agent::LeaseBook`]), its membership of a manager
+//! - [`agent`] — the only writer of a node's cores ([`agent::LeaseBook`]), its membership of a manager
 //!   ([`agent::Membership`]), and the totals that no ledger has acknowledged ([`agent::Outstanding`]).
-//! * [`manager`] — which agents there are and whom to ask, and what may be acknowledged when
-//!   ([`manager::Cluster`]).
-//! * [`ledger`] — how usage merges, what an agent may bill at most, and what usage costs.
-//! * [`client`] — getting a lease, keeping it, and trying again.
+//! - [`manager`] — the registered agents, the choice of agents for a request, and the point at which each change
+//!   may be acknowledged ([`manager::Cluster`]).
+//! - [`ledger`] — how usage merges, the most that an agent may bill, and the price of usage.
+//! - [`client`] — acquiring a lease, keeping it, and trying again.
 //!
-//! Time is a [`std::time::Duration`] since some start that the caller chose once (its own, usually).
+//! Time is a [`std::time::Duration`] since a start that the caller chose once (usually its own start).
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
-//! The manager's side: which agents there are, whom to ask for cores, which leases go on, and what may be
-//! acknowledged when.
+//! The manager's side: which agents are registered, which of them to ask for cores, which leases go on, and when
+//! each change may be acknowledged.
 //!
-//! * [`Registry`] — who is registered, who is silent.
-//! * [`NodeWish`] — what an operator wants of a node, until it is so.
-//! * [`Cluster`] — the manager itself, around a registry: requests in, questions to agents, writes and answers out.
+//! - [`Registry`] — the registered agents, and those that are silent.
+//! - [`NodeWish`] — an operator's order for a node, kept until the node has carried it out.
+//! - [`Cluster`] — the manager itself, around a registry: requests in, questions to agents, writes and answers out.
 
 mod cluster;
 mod event;

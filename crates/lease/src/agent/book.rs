@@ -1,4 +1,4 @@
-//! The book itself: one step per event.
+//! The book of leases: one step for each event.
 
 mod cores;
 mod delegations;
@@ -21,9 +21,10 @@ use hotlease_wire::{EndReason, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// The only writer of a node's cores.
+/// Book of a node's leases: the only writer of its cores.
 ///
-/// It is bounded: every lease holds at least one core or a place on a shared one, and [`ENDED_MAX`] ended ones are remembered.
+/// Its size is bounded: every lease holds at least one core or a place on a shared one, and at most [`ENDED_MAX`]
+/// ended leases are remembered.
 #[derive(Debug)]
 pub struct LeaseBook {
     /// Cores that may be offered.
@@ -35,7 +36,7 @@ pub struct LeaseBook {
     ended: VecDeque<EndedLease>,
     epoch: Epoch,
     availability: Availability,
-    /// When a drain cuts what is left.
+    /// When a drain ends the remaining leases.
     drained_by: Option<Duration>,
 }
 
@@ -57,24 +58,24 @@ impl LeaseBook {
         }
     }
 
-    /// The same node, before its first lease, with places for so many warm slots on a core that is shared.
+    /// Gives each shared core places for `places_per_core` warm slots; to be called before the first lease.
     #[must_use]
     pub fn with_places(mut self, places_per_core: u32) -> Self {
         self.cores.set_places_per_core(places_per_core);
         self
     }
 
-    /// The same node, before its first lease, with so many GPUs, all offered.
+    /// Gives the node `gpus` GPUs, all of them offered; to be called before the first lease.
     #[must_use]
     pub fn with_gpus(mut self, gpus: u32) -> Self {
         self.gpus = Gpus::new(gpus);
         self
     }
 
-    /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
+    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
     pub fn step(&mut self, event: Event, now: Duration) -> Step {
         let mut step = Step::default();
-        // First of all, so that no event finds a lease alive that is past its expiry.
+        // Comes first, so that no event finds a lease alive that is past its expiry.
         self.expire(now, &mut step.actions);
         step.refusal = self.apply(event, now, &mut step.actions).err();
         self.note_drained(&mut step.actions);
@@ -86,17 +87,17 @@ impl LeaseBook {
         self.cores.free()
     }
 
-    /// Places for warm slots that are left, on shared cores and on free ones.
+    /// Free places for warm slots, on shared cores and on free ones.
     pub fn free_places(&self) -> u32 {
         self.cores.free_places()
     }
 
-    /// GPUs that are offered and that no lease holds.
+    /// Number of offered GPUs that no lease holds.
     pub fn free_gpus(&self) -> u32 {
         self.gpus.free()
     }
 
-    /// GPUs that are offered: the first so many of the node.
+    /// Number of offered GPUs: they are the first ones of the node.
     pub fn offered_gpus(&self) -> u32 {
         self.gpus.offered()
     }
@@ -106,12 +107,12 @@ impl LeaseBook {
         self.gpus.usable() > 0
     }
 
-    /// Places for warm slots on a core that is shared; 0: none is.
+    /// Places for warm slots on a shared core; 0: this node shares no core.
     pub fn places_per_core(&self) -> u32 {
         self.cores.places_per_core()
     }
 
-    /// Leases that share cores.
+    /// Number of leases that share cores.
     pub fn shared_leases(&self) -> usize {
         let leases = self.leases.values();
         leases.filter(|lease| lease.sharing == Sharing::Shared).count()
@@ -123,7 +124,7 @@ impl LeaseBook {
         ending.map(|lease| lease.cores().len() as u32).sum()
     }
 
-    /// Whether so many slots, and GPUs, may find room once the leases that are ending now are over.
+    /// Whether `slots` slots and `gpus` GPUs may find room once the leases that are ending now are over.
     pub fn may_soon_fit(&self, sharing: Sharing, slots: u32, gpus: u32) -> bool {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
         let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
@@ -139,12 +140,12 @@ impl LeaseBook {
         }
     }
 
-    /// Cores that the node offers.
+    /// Number of cores that the node offers.
     pub fn offered_cores(&self) -> u32 {
         self.cores.offered()
     }
 
-    /// The last epoch given.
+    /// The latest epoch given out.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -154,17 +155,18 @@ impl LeaseBook {
         self.leases.values()
     }
 
-    /// One that holds cores.
+    /// The lease of this name, if it holds cores.
     pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
         self.leases.get(&id)
     }
 
-    /// The remembered ended leases, oldest first.
+    /// Remembered leases that have ended, oldest first.
     pub fn ended(&self) -> impl DoubleEndedIterator<Item = &EndedLease> {
         self.ended.iter()
     }
 
-    /// When the next lease expires unless renewed: when to call [`step`](Self::step) at the latest.
+    /// Time of the next expiry of a lease or a delegation unless it is renewed: call [`step`](Self::step) then at
+    /// the latest.
     pub fn next_expiry(&self) -> Option<Duration> {
         self.leases
             .values()
@@ -173,7 +175,7 @@ impl LeaseBook {
             .min()
     }
 
-    /// The lease if it has not begun to end, or the refusal that says what became of it.
+    /// The lease if it has not begun to end, else the refusal that says why it ended or that it is unknown.
     pub fn active(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         match self.leases.get(&id) {
             Some(lease) => match lease.phase {
@@ -345,7 +347,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// The core of each slot of each worker; refused, and nothing taken, if they cannot be had.
+    /// Takes the core of each slot of each worker. Refuses and takes nothing if they are not available.
     fn take_cores(&mut self, request: &GrantRequest) -> Result<Vec<Vec<u32>>, Refusal> {
         let (workers, slots) = (request.workers, request.slots_per_worker);
         let asked = workers * slots;
@@ -372,14 +374,14 @@ impl LeaseBook {
         }
     }
 
-    /// Memory that leases may still ask for, bytes.
+    /// Memory that new leases may still ask for, bytes.
     pub fn memory_left(&self) -> u64 {
         self.leases.values().fold(self.memory_bytes, |left, lease| {
             left.saturating_sub(lease.memory_bytes.saturating_mul(lease.workers.len() as u64))
         })
     }
 
-    /// The living lease that a token is for.
+    /// The active lease that a token names, if epoch and tenant match.
     fn of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut Lease, Refusal> {
         let lease = self.active_mut(id)?;
         if lease.epoch != epoch {

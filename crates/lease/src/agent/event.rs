@@ -1,4 +1,4 @@
-//! What the book is told, and what it wants done.
+//! Events of the book of leases, and the actions that it orders.
 
 use super::Sharing;
 use crate::ledger::FunctionTotals;
@@ -12,236 +12,236 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// What a lease is asked to be.
+/// Request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRequest {
-    /// Its name: random, chosen by the caller.
+    /// Name of the lease: random, chosen by the caller.
     pub id: LeaseId,
-    /// Who will hold it.
+    /// Tenant that will hold the lease.
     pub tenant: String,
-    /// Shown in listings.
+    /// Label, shown in listings.
     pub label: String,
-    /// Worker processes.
+    /// Number of worker processes.
     pub workers: u32,
-    /// Slots, and so cores, of each.
+    /// Slots of each worker; an exclusive lease has a core for each.
     pub slots_per_worker: u32,
-    /// Memory of each worker; 0: no limit.
+    /// Memory of each worker, bytes; 0: no limit.
     pub memory_bytes: u64,
     /// GPUs of each worker.
     pub gpus: u32,
-    /// Whose the cores shall be.
+    /// Whether the lease has its cores for itself.
     pub sharing: Sharing,
-    /// Time until it expires unless renewed.
+    /// Time until the lease expires unless renewed.
     pub ttl: Duration,
 }
 
-/// What a node shall offer from now on.
+/// New offer of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
-    /// Which cores.
+    /// The offered cores.
     pub cores: OfferedCores,
-    /// How much memory, bytes; none: as now.
+    /// Offered memory, bytes; none: unchanged.
     pub memory_bytes: Option<u64>,
-    /// How many GPUs, the first ones; none: as now.
+    /// Number of offered GPUs, the first ones; none: unchanged.
     pub gpus: Option<u32>,
-    /// When leases end that hold what is no longer offered (now or before: at once).
+    /// End of the leases that hold something no longer offered; now or earlier: they end at once.
     pub until: Duration,
 }
 
-/// Cores to be offered.
+/// Cores to offer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OfferedCores {
-    /// As now.
+    /// The cores offered now.
     Unchanged,
     /// All that the agent may use.
     All,
-    /// These, each a core that the agent may use; none: standby.
+    /// These cores, each of which the agent may use; an empty set: standby.
     These(BTreeSet<u32>),
-    /// This many: free ones are taken away first, then those of the youngest leases.
+    /// This many: if there are fewer than now, free cores are withdrawn first, then those of the youngest leases.
     Count(u32),
 }
 
-/// What happened. Every event may be refused with a [`Refusal`]; then it changed nothing.
+/// Event that the book is told. The book may refuse an event with a [`Refusal`]; then the event changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A client wants a lease.
     Grant(GrantRequest),
-    /// A session presents a token that is genuine.
+    /// A session presents a genuine token of a lease.
     Attach {
         /// The session.
         session: SessionId,
-        /// Which lease the token names.
+        /// The lease that the token names.
         lease: LeaseId,
-        /// The epoch that it names.
+        /// The epoch that the token names.
         epoch: Epoch,
-        /// Who the peer of the session is.
+        /// Tenant of the session's peer.
         tenant: String,
         /// Until when the token opens sessions.
         until: Duration,
     },
-    /// A session is gone, for whatever reason.
+    /// A session has closed, for any reason.
     SessionClosed {
         /// The session.
         session: SessionId,
-        /// What it was attached to.
+        /// The lease that the session was attached to.
         lease: LeaseId,
     },
-    /// The holder lends slots to peers; the lease then has the delegation's number.
+    /// The holder lends slots to peers. The lease's `last_delegation` is then the number of the delegation.
     Delegate {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which slots.
+        /// The lent slots.
         places: BTreeSet<Place>,
-        /// Until when, at most.
+        /// Latest end of the delegation.
         until: Duration,
     },
-    /// The holder takes them back.
+    /// The holder takes a delegation back.
     Revoke {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which delegation.
+        /// Number of the delegation.
         delegation: u32,
     },
-    /// A session presents a token of a delegation that is genuine.
+    /// A session presents a genuine token of a delegation.
     AttachPeer {
         /// The session.
         session: SessionId,
-        /// Which lease the token names.
+        /// The lease that the token names.
         lease: LeaseId,
-        /// The epoch that it names.
+        /// The epoch that the token names.
         epoch: Epoch,
-        /// Who the peer of the session is.
+        /// Tenant of the session's peer.
         tenant: String,
-        /// Which delegation.
+        /// Number of the delegation.
         delegation: u32,
     },
-    /// The holder pushes the expiry.
+    /// The holder renews the lease.
     Renew {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
     },
-    /// The lease shall end: released, revoked.
+    /// The lease is to end: released or revoked.
     End {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
-        /// Why.
+        /// Why the lease ends.
         reason: EndReason,
     },
     /// The holder needs this worker: start it again if it is gone.
     Replace {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
     },
     /// A worker is started and configured.
     WorkerUp {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
-        /// Which incarnation.
+        /// The epoch of its incarnation.
         epoch: Epoch,
     },
-    /// A worker's process is gone and reaped, or never came to be. Exactly one for each
+    /// A worker's process is gone and reaped, or was never created. There is exactly one such event for each
     /// [`Action::StartWorker`].
     WorkerGone {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
-        /// Which incarnation.
+        /// The epoch of its incarnation.
         epoch: Epoch,
-        /// What it used (`allocated_ns` is ignored: the book knows).
+        /// Usage of the worker (`allocated_ns` is ignored: the book knows it).
         used: UsageTotals,
-        /// What its functions used of that.
+        /// The part of that usage by each function.
         functions: FunctionTotals,
     },
-    /// The node is given back: grant nothing, end everything at `until` (now or before: at once).
+    /// The node is given back: grant nothing, end all leases at `until` (now or earlier: at once).
     Drain {
-        /// When leases that are still there are cut.
+        /// When the leases that are left end.
         until: Duration,
     },
     /// The node is offered again.
     Resume,
-    /// The node offers something else. Growing is immediate; what is taken away is free cores first, and leases
-    /// that hold the rest end at the deadline.
+    /// The node's offer changes. It grows at once. If it shrinks, free cores are withdrawn first, and leases that
+    /// hold the rest end at the deadline.
     Offer(Offer),
-    /// The agent is stopping: end everything, grant nothing.
+    /// The agent is stopping: end all leases, grant nothing.
     Stop,
-    /// Time passed. Expiry is looked at in every step; this is for when nothing else happens.
+    /// Time passed. Every step looks at expiry; this event is for when nothing else happens.
     Tick,
 }
 
-/// What is to be done now, in this order.
+/// Action to carry out now, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Start a worker, or take a pooled one, and assign it to these cores.
+    /// Start a worker, or take one from the pool, and assign it to these cores.
     StartWorker {
-        /// For which lease.
+        /// The lease.
         lease: LeaseId,
-        /// As which worker.
+        /// Index of the worker in the lease.
         worker: WorkerIndex,
-        /// In which epoch.
+        /// The worker's epoch.
         epoch: Epoch,
-        /// One for each of its slots.
+        /// Core of each slot.
         cores: Vec<u32>,
-        /// Numbers of its GPUs.
+        /// Numbers of the worker's GPUs.
         gpus: Vec<u32>,
     },
-    /// Tell peers that a delegation is over, and have workers drop their connections.
+    /// Tell peers that a delegation is over, and let workers drop the peers' connections.
     DelegationEnded {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which.
+        /// Number of the delegation.
         delegation: u32,
-        /// Why.
+        /// Why the delegation ended.
         reason: EndReason,
         /// The peers' sessions.
         sessions: Vec<SessionId>,
     },
     /// Kill a worker; [`Event::WorkerGone`] must follow.
     KillWorker {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
-        /// Which incarnation.
+        /// The epoch of its incarnation.
         epoch: Epoch,
         /// Why the lease ends.
         reason: EndReason,
     },
     /// Tell these sessions that a worker died while its lease went on.
     TellWorkerDied {
-        /// Of which lease.
+        /// The lease.
         lease: LeaseId,
-        /// Which worker.
+        /// The worker.
         worker: WorkerIndex,
-        /// Which incarnation.
+        /// The epoch of its incarnation.
         epoch: Epoch,
-        /// To whom.
+        /// Sessions to tell.
         sessions: Vec<SessionId>,
     },
     /// The lease is over and its cores are free: tell these sessions, and close them.
     LeaseEnded {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
-        /// Why.
+        /// Why the lease ended.
         reason: EndReason,
-        /// What it used in all.
+        /// Total usage of the lease.
         usage: UsageTotals,
-        /// To whom.
+        /// Sessions to tell.
         sessions: Vec<SessionId>,
     },
     /// The drain is over: no lease holds anything of the node.
     Drained,
 }
 
-/// The outcome of one step. The actions are to be carried out even if the event was refused: time passed.
+/// Result of one step. The actions are to be carried out even if the event was refused, because time passed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Step {
-    /// What is to be done.
+    /// Actions to carry out.
     pub actions: Vec<Action>,
     /// Why the event was refused, if it was.
     pub refusal: Option<Refusal>,

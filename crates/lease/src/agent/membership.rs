@@ -1,5 +1,5 @@
-//! Belonging to a manager: register, report, and begin anew whenever the manager does not know us or does
-//! not answer. Leases and invocations go on whether or not there is a manager.
+//! Membership of an agent: it registers at a manager and reports to it, and begins anew whenever the manager does
+//! not know the agent or does not answer. Leases and invocations go on whether or not there is a manager.
 //!
 //! ```text
 //!            answer                     every heartbeat
@@ -9,78 +9,78 @@
 //!    └──────── backoff ──────┴──────────────────────────────┴───────┘
 //! ```
 //!
-//! A manager that knows another run of this agent, or takes ours for one that is over because an earlier one's words
-//! came late, does not believe what may have been sent long ago: it challenges us, and we register again with the
-//! challenge as proof that we live.
+//! A manager may know another run of this agent, or take the present run for one that has ended because messages of
+//! an earlier run came late. It does not trust a registration that may have been sent long ago: it sends a
+//! challenge, and the agent registers again with the challenge as proof that it is alive.
 //!
-//! One question is under way at a time. An answer that comes after its time counts for nothing: what it
-//! would have acknowledged is sent again, and totals that arrive twice are billed once.
+//! One question is under way at a time. An answer that comes too late is ignored: the totals that it would have
+//! acknowledged are sent again, and totals that arrive twice are billed once.
 
 use std::time::Duration;
 
-/// Pause between reports until the manager says another.
+/// Pause between reports until the manager sets another.
 pub const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Shortest pause that a manager may ask for.
 pub const HEARTBEAT_MIN: Duration = Duration::from_millis(50);
-/// Longest; beyond, its own suspicion would be the rule.
+/// Longest pause that a manager may ask for; with a longer one its own suspicion would be the rule.
 pub const HEARTBEAT_MAX: Duration = Duration::from_secs(10);
-/// Longest pause between reports of leases that go on: so much of their usage is lost with the node's disk.
+/// Longest pause between reports of active leases: their usage of that time is lost if the node's disk is lost.
 pub const TOTALS_EVERY_MAX: Duration = Duration::from_secs(120);
-/// First pause after a failed attempt to register; doubled each time.
+/// First pause after a failed attempt to register; it is doubled each time.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(20);
-/// Longest: a manager that was started again knows its agents soon after.
+/// Longest pause between attempts to register: a restarted manager knows its agents soon after.
 pub const BACKOFF_MAX: Duration = Duration::from_millis(500);
-/// How long a manager may take to answer.
+/// How long the agent waits for an answer of the manager.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(2);
-/// How long the goodbye may take.
+/// How long the agent waits for the answer to its last report.
 pub const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 
 /// One question to the manager; numbered by the agent, never reused in a run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ask(pub u64);
 
-/// What happened.
+/// Event that the membership is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MembershipEvent {
     /// Time passed.
     Tick,
-    /// The manager has noted us.
+    /// The manager has registered the agent.
     Registered {
-        /// Which question.
+        /// The answered question.
         ask: Ask,
-        /// The pause between reports that it wants; zero: its choice is ours.
+        /// Pause between reports that the manager wants; zero: the agent chooses.
         heartbeat: Duration,
-        /// Which ledger it keeps: another one knows nothing of what the last one acknowledged.
+        /// Identity of the manager's ledger: another ledger knows nothing of what the last one acknowledged.
         ledger: u64,
     },
-    /// The manager knows another run, or takes this one for over, and wants it to repeat this.
+    /// The manager knows another run, or takes this run for ended, and wants the agent to repeat a challenge.
     Challenged {
-        /// Which question.
+        /// The answered question.
         ask: Ask,
-        /// What.
+        /// The number to repeat.
         challenge: u64,
     },
-    /// The manager took a report, or (not known) wants us to register first and took nothing.
+    /// The manager accepted a report, or (not known) accepted nothing and wants the agent to register first.
     Heard {
-        /// Which question.
+        /// The answered question.
         ask: Ask,
-        /// Whether it knows us in this run.
+        /// Whether the manager knows this run of the agent.
         known: bool,
-        /// The pause until the next report that it wants; zero: as before.
+        /// Pause until the next report that the manager wants; zero: as before.
         heartbeat: Duration,
-        /// How often it wants to hear of leases that go on; zero: in every report.
+        /// How often the manager wants reports of active leases; zero: in every report.
         totals_every: Duration,
     },
     /// There is no answer and there will be none.
     Failed {
-        /// Which question.
+        /// The question without an answer.
         ask: Ask,
     },
-    /// The agent stops: say goodbye.
+    /// The agent stops: send the last report.
     Leave,
 }
 
-/// What is to be done, in this order.
+/// Action that the agent is to carry out, in the order returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MembershipAction {
     /// Ask to be registered.
@@ -94,28 +94,28 @@ pub enum MembershipAction {
     Report {
         /// The question's number.
         ask: Ask,
-        /// It names every active lease.
+        /// Whether the report names every active lease.
         whole: bool,
-        /// It is the last one.
+        /// Whether the report is the last one.
         leaving: bool,
     },
-    /// What this report carried is in the ledger.
+    /// The totals that this report carried are in the ledger.
     Acknowledged {
         /// The report.
         ask: Ask,
     },
-    /// What this report carried may or may not have arrived.
+    /// The totals that this report carried may or may not have arrived.
     Unacknowledged {
         /// The report.
         ask: Ask,
     },
-    /// The manager keeps a ledger that we have not reported to before: everything remembered is owed to it.
+    /// The manager keeps a ledger that the agent has not reported to before: all remembered totals are owed to it.
     OweAgain,
-    /// The manager knows us.
+    /// The manager knows the agent.
     Joined,
-    /// The manager does not know us any more, or is silent.
+    /// The manager does not know the agent any more, or is silent.
     Lost,
-    /// The goodbye is said, or was given up on.
+    /// The last report was answered, or was given up on.
     Left,
 }
 
@@ -129,7 +129,7 @@ enum State {
     Left,
 }
 
-/// See the module.
+/// Membership of an agent as a state machine: registers, reports, and says goodbye.
 #[derive(Debug)]
 pub struct Membership {
     state: State,
@@ -137,16 +137,16 @@ pub struct Membership {
     heartbeat: Duration,
     backoff: Duration,
     ledger: Option<u64>,
-    /// When the next report is whole; with the first one that the manager hears.
+    /// From this time on a report is whole; zero: the first report that the manager hears.
     next_whole: Duration,
     /// When the report under way was made, if it is whole.
     whole: Option<Duration>,
-    /// The last challenge since we were registered.
+    /// The last challenge since the last registration; 0: none.
     proof: u64,
 }
 
 impl Membership {
-    /// Of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers.
+    /// Membership of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers.
     pub fn new(now: Duration) -> Self {
         Self {
             state: State::Apart { again: now },
@@ -160,7 +160,7 @@ impl Membership {
         }
     }
 
-    /// When to call [`step`](Self::step) at the latest; never again once left.
+    /// When to call [`step`](Self::step) at the latest; none once the agent has left.
     pub fn due(&self) -> Option<Duration> {
         match self.state {
             State::Apart { again: at } | State::Member { next: at } => Some(at),
@@ -171,7 +171,7 @@ impl Membership {
         }
     }
 
-    /// Whether the manager knows us, as far as we know.
+    /// Whether the manager knows the agent, as far as the agent knows.
     pub fn is_member(&self) -> bool {
         matches!(
             self.state,
@@ -179,12 +179,12 @@ impl Membership {
         )
     }
 
-    /// Whether the goodbye is over.
+    /// Whether the agent has left.
     pub fn has_left(&self) -> bool {
         self.state == State::Left
     }
 
-    /// Takes note of what happened at `now`.
+    /// Applies an event that happened at `now`, and returns the actions to carry out.
     pub fn step(&mut self, event: MembershipEvent, now: Duration) -> Vec<MembershipAction> {
         let mut actions = Vec::new();
         match event {
@@ -200,7 +200,8 @@ impl Membership {
             }
             MembershipEvent::Challenged { ask, challenge } => {
                 if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
-                    // Who is not believed either has time.
+                    // A second challenge in a row: the manager rejected the proof, so the agent waits before it
+                    // tries again.
                     if std::mem::replace(&mut self.proof, challenge) == 0 {
                         self.state = State::Apart { again: now };
                     } else {
@@ -282,7 +283,7 @@ impl Membership {
         self.pause(heartbeat, HEARTBEAT);
         self.backoff = BACKOFF_MIN;
         self.proof = 0;
-        // This may be another manager, or the same one without what it knew.
+        // This may be another manager, or the same one after it has lost its memory.
         self.next_whole = now;
         actions.push(MembershipAction::Joined);
         if self.ledger.replace(ledger) != Some(ledger) {
@@ -291,7 +292,7 @@ impl Membership {
         self.state = State::Member { next: now };
     }
 
-    /// Takes the pause that the manager wants, or ours if it leaves us the choice.
+    /// Sets the pause that the manager wants, or `ours` if the manager leaves the choice.
     fn pause(&mut self, wanted: Duration, ours: Duration) {
         self.heartbeat = match wanted {
             Duration::ZERO => ours,

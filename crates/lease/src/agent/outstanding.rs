@@ -1,8 +1,8 @@
 //! Final totals that no ledger has acknowledged yet.
 //!
-//! A total is owed from the end of its lease (or from the moment it was read back from a journal) until a
-//! report that carried it was acknowledged. A report that was lost, or whose answer was, changes nothing: the
-//! totals go out again, and a ledger that merges by maximum bills them once.
+//! A total is owed from the end of its lease (or from the moment it was read back from a journal) until a report
+//! that carried it was acknowledged. If a report or its answer is lost, the totals are sent again; a ledger that
+//! merges by maximum bills them once.
 
 use super::{Ask, EndedLease};
 use crate::ledger::FunctionTotals;
@@ -11,36 +11,36 @@ use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
-/// Totals in one report; the rest goes with the next ones.
+/// Most totals in one report; the rest goes with the next ones.
 pub const REPORTED_AT_ONCE_MAX: usize = 1024;
-/// Rows of functions in one report, those of its last lease not counted.
+/// Most rows of functions in one report, those of its last lease not counted.
 pub const FUNCTIONS_AT_ONCE_MAX: usize = 8192;
 
-/// What a lease has used in all.
+/// Cumulative usage of a lease that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FinalTotal {
-    /// The run of the agent that granted it.
+    /// The run of the agent that granted the lease.
     pub boot: BootId,
     /// The lease.
     pub lease: LeaseId,
-    /// Who held it.
+    /// Tenant that held the lease.
     pub tenant: String,
-    /// Shown in listings.
+    /// The lease's label, shown in listings.
     pub label: String,
-    /// At the grant.
+    /// The lease's epoch at its grant.
     pub epoch: Epoch,
-    /// What it held.
+    /// The cores that the lease held.
     pub cores: Vec<u32>,
-    /// Why it ended, in words.
+    /// Why the lease ended, in words.
     pub why: String,
-    /// What it used.
+    /// Total usage of the lease.
     pub usage: UsageTotals,
-    /// What its functions used of that.
+    /// The part of that usage by each function.
     pub functions: FunctionTotals,
 }
 
 impl FinalTotal {
-    /// Of a lease that ended in this run of the agent.
+    /// Total of a lease that ended in this run of the agent.
     pub fn of(ended: &EndedLease, boot: BootId) -> Self {
         Self {
             boot,
@@ -55,7 +55,7 @@ impl FinalTotal {
         }
     }
 
-    /// As it stands in a report.
+    /// The total as an entry of a report.
     pub fn report(&self) -> LeaseReport {
         LeaseReport {
             lease: self.lease,
@@ -75,12 +75,14 @@ impl FinalTotal {
 #[derive(Debug)]
 struct Owed {
     total: FinalTotal,
-    /// The report that carries it now.
+    /// The latest report that carries the total.
     sent: Option<Ask>,
 }
 
-/// See the module. Bounded by what it is told to keep at most; beyond, the total of the smallest key is given
-/// up, and [`owe`](Self::owe) returns it so that somebody says so.
+/// Final totals that no ledger has acknowledged yet.
+///
+/// At most `totals_max` totals are kept; beyond that, the total of the smallest key is given up, and
+/// [`owe`](Self::owe) returns it so that the caller can report the loss.
 #[derive(Debug)]
 pub struct Outstanding {
     owed: BTreeMap<(BootId, LeaseId), Owed>,
@@ -88,7 +90,7 @@ pub struct Outstanding {
 }
 
 impl Outstanding {
-    /// Nothing owed; at most `totals_max` totals are kept.
+    /// Nothing is owed yet; at most `totals_max` totals are kept.
     pub fn new(totals_max: usize) -> Self {
         Self {
             owed: BTreeMap::new(),
@@ -96,7 +98,8 @@ impl Outstanding {
         }
     }
 
-    /// A lease is over, or an earlier run's total was found. Returns what had to be given up for it.
+    /// Adds the total of a lease that has ended, or a total of an earlier run that was found. Returns the total
+    /// that was given up to make room, if any.
     pub fn owe(&mut self, total: FinalTotal) -> Option<FinalTotal> {
         let key = (total.boot, total.lease);
         self.owed.insert(key, Owed { total, sent: None });
@@ -106,8 +109,8 @@ impl Outstanding {
         self.owed.pop_first().map(|(_, owed)| owed.total)
     }
 
-    /// What the report `ask` is to carry: at most [`REPORTED_AT_ONCE_MAX`] totals, and not many more than
-    /// [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
+    /// Marks the totals that the report `ask` is to carry and returns them: at most [`REPORTED_AT_ONCE_MAX`]
+    /// totals, and not many more than [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
     pub fn report(&mut self, ask: Ask) -> impl Iterator<Item = &FinalTotal> {
         let mut functions = 0;
         let fits = move |owed: &&mut Owed| {
@@ -125,18 +128,18 @@ impl Outstanding {
             })
     }
 
-    /// What the report `ask` carried and no other has carried since.
+    /// Totals that the report `ask` carried and no later report has carried since.
     pub fn sent_in(&self, ask: Ask) -> impl Iterator<Item = &FinalTotal> {
         let sent = self.owed.values().filter(move |owed| owed.sent == Some(ask));
         sent.map(|owed| &owed.total)
     }
 
-    /// What the report `ask` carried is durable elsewhere.
+    /// Forgets the totals that the report `ask` carried: they are durable at the manager.
     pub fn acknowledged(&mut self, ask: Ask) {
         self.owed.retain(|_, owed| owed.sent != Some(ask));
     }
 
-    /// Totals owed.
+    /// Number of owed totals.
     pub fn len(&self) -> usize {
         self.owed.len()
     }

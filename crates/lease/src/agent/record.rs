@@ -1,4 +1,4 @@
-//! What the book keeps about a lease.
+//! Records of the book: leases, their workers and delegations, and ended leases.
 
 use super::SessionId;
 use crate::ledger::FunctionTotals;
@@ -9,35 +9,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// How far a lease is.
+/// Progress of a lease between its grant and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Some first worker is not up yet.
+    /// At least one of the first workers is not up yet.
     Starting,
-    /// Every worker was up, or is gone.
+    /// Every worker has come up, or is gone.
     Serving,
-    /// Over; its workers are being killed.
+    /// The lease is over; its workers are being killed.
     Ending(EndReason),
 }
 
-/// Whether a node takes leases.
+/// Whether a node grants leases, and why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Availability {
-    /// It does.
+    /// The node grants leases.
     #[default]
     Serving,
-    /// Being given back: leases go on until the deadline, and none is granted.
+    /// The node is being given back: leases go on until the deadline, and none is granted.
     Draining,
-    /// Given back: nothing of it is in use.
+    /// The node was given back: no lease holds anything of it.
     Drained,
-    /// It offers no cores.
+    /// The node offers no cores.
     Standby,
-    /// The agent ends.
+    /// The agent is stopping.
     Stopping,
 }
 
 impl Availability {
-    /// The word for it in listings and reports.
+    /// Name of the state in listings and reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Serving => "serving",
@@ -48,7 +48,7 @@ impl Availability {
         }
     }
 
-    /// What the word means.
+    /// The state of this name.
     pub fn of_word(word: &str) -> Option<Self> {
         let all = [
             Self::Serving,
@@ -67,95 +67,97 @@ impl fmt::Display for Availability {
     }
 }
 
-/// Whose the cores of a lease are.
+/// Whether a lease has its cores for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharing {
-    /// Each slot has one of its own.
+    /// Each slot has a core for itself.
     #[default]
     Exclusive,
-    /// Each worker has places on one that other workers, of this and of other leases, have places on too. Its slots
-    /// sleep between invocations and claim the core for each.
+    /// Each worker has places on a core on which other workers, of this and of other leases, have places too. Its
+    /// slots sleep between invocations and claim the core for each invocation.
     Shared,
 }
 
-/// How far a worker is.
+/// Progress of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkerState {
-    /// Being started or configured.
+    /// The worker is being started or configured.
     Starting,
-    /// Serving.
+    /// The worker is ready.
     Serving,
-    /// Dead and reaped, or never started.
+    /// The worker is dead and reaped, or was never started.
     Gone,
 }
 
-/// One worker's place in a lease; incarnations follow each other in it.
+/// One worker's position in a lease; incarnations of the worker follow each other in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Worker {
-    /// One for each slot.
+    /// Core of each slot.
     pub cores: Vec<u32>,
-    /// Numbers of its GPUs.
+    /// Numbers of the worker's GPUs.
     pub gpus: Vec<u32>,
-    /// Of the present incarnation.
+    /// Epoch of the present incarnation.
     pub epoch: Epoch,
-    /// Of the present incarnation.
+    /// State of the present incarnation.
     pub state: WorkerState,
 }
 
 /// Slots of a lease that its holder lends to peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delegation {
-    /// Which.
+    /// The lent slots.
     pub places: BTreeSet<Place>,
-    /// Until when.
+    /// When the delegation ends.
     pub until: Duration,
-    /// Its peers' attached sessions.
+    /// Attached sessions of the peers.
     pub sessions: BTreeSet<SessionId>,
 }
 
 /// A lease that holds cores.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Its name.
+    /// The lease's name.
     pub id: LeaseId,
-    /// Who holds it.
+    /// Tenant that holds the lease.
     pub tenant: String,
-    /// Shown in listings.
+    /// Label, shown in listings.
     pub label: String,
-    /// At the grant; tokens carry it, and so do the first workers.
+    /// Epoch at the grant; tokens carry it, and so do the first workers.
     pub epoch: Epoch,
-    /// Added to the time of each renewal.
+    /// Time to live: a renewal sets the expiry to its own time plus this.
     pub ttl: Duration,
-    /// Memory of each worker; 0: no limit.
+    /// Memory of each worker, bytes; 0: no limit.
     pub memory_bytes: u64,
-    /// Whose its cores are.
+    /// Whether the lease has its cores for itself.
     pub sharing: Sharing,
-    /// When it was granted.
+    /// When the lease was granted.
     pub granted: Duration,
-    /// When it ends unless renewed.
+    /// When the lease ends unless renewed.
     pub expires: Duration,
-    /// When it ends although it is renewed: its node is being given back.
+    /// When the lease ends even if it is renewed, because its node is drained or no longer offers what the lease
+    /// holds.
     pub cut: Option<Duration>,
-    /// The same, because what it holds is no longer offered while the rest of the node is.
+    /// When the lease ends even if it is renewed, because its cores, GPUs or memory are no longer offered while the
+    /// rest of the node is. Part of `cut`.
     pub leaving: Option<Duration>,
-    /// How far it is.
+    /// Progress of the lease.
     pub phase: Phase,
-    /// Its workers, by index.
+    /// The workers, by index.
     pub workers: Vec<Worker>,
-    /// Its attached sessions.
+    /// Attached sessions of the holder.
     pub sessions: BTreeSet<SessionId>,
-    /// What its holder lends to peers, by number.
+    /// Slots that the holder lends to peers, by the delegation's number.
     pub delegations: BTreeMap<u32, Delegation>,
-    /// The number of the latest one; 0: there was none.
+    /// Number of the latest delegation; 0: there was none.
     pub last_delegation: u32,
-    /// What its workers that are gone have used; `allocated_ns` is 0 here.
+    /// Usage of the workers that are gone; `allocated_ns` is 0 here.
     pub retired: UsageTotals,
-    /// What functions in them have used of that.
+    /// The part of that usage by each function.
     pub retired_functions: FunctionTotals,
 }
 
 impl Lease {
-    /// The core of each of its slots; those of a shared lease come several times.
+    /// Core of each slot; a core of a shared lease may occur several times.
     pub fn cores(&self) -> Vec<u32> {
         self.workers
             .iter()
@@ -163,19 +165,20 @@ impl Lease {
             .collect()
     }
 
-    /// Numbers of its GPUs, those of the first worker first.
+    /// Numbers of the lease's GPUs, those of the first worker first.
     pub fn gpus(&self) -> Vec<u32> {
         let workers = self.workers.iter();
         workers.flat_map(|worker| worker.gpus.iter().copied()).collect()
     }
 
-    /// Cores times the time they have been held. A shared core counts once, however many places on it are held.
+    /// Cores times the time for which they have been held. A shared core counts once, however many places on it are
+    /// held.
     pub fn allocated_ns(&self, now: Duration) -> u64 {
         let held = now.saturating_sub(self.granted).as_nanos();
         u64::try_from(held.saturating_mul(self.core_count() as u128)).unwrap_or(u64::MAX)
     }
 
-    /// Different cores on which it has slots.
+    /// Number of different cores on which the lease has slots.
     pub fn core_count(&self) -> usize {
         match self.sharing {
             Sharing::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
@@ -183,24 +186,24 @@ impl Lease {
         }
     }
 
-    /// When it ends unless something happens before.
+    /// When the lease ends unless it is renewed or ended before.
     pub fn ends_at(&self) -> Duration {
         self.cut.map_or(self.expires, |cut| cut.min(self.expires))
     }
 
-    /// The same, or the end of a delegation before.
+    /// When the lease or the first of its delegations ends, unless something happens before.
     pub(super) fn next_end(&self) -> Duration {
         let delegations = self.delegations.values().map(|lent| lent.until);
         delegations.fold(self.ends_at(), Duration::min)
     }
 
-    /// Its holders' sessions, and its peers'.
+    /// Sessions of the holder and of its peers.
     pub fn all_sessions(&self) -> Vec<SessionId> {
         let peers = self.delegations.values().flat_map(|lent| &lent.sessions);
         self.sessions.iter().chain(peers).copied().collect()
     }
 
-    /// How much longer it lasts unless something happens before.
+    /// Time until the lease ends unless something happens before.
     pub fn time_left(&self, now: Duration) -> Duration {
         self.ends_at().saturating_sub(now)
     }
@@ -216,35 +219,35 @@ impl Lease {
             .all(|worker| worker.state == WorkerState::Gone)
     }
 
-    /// Whether it has not begun to end.
+    /// Whether the lease has not begun to end.
     pub(super) fn is_active(&self) -> bool {
         !matches!(self.phase, Phase::Ending(_))
     }
 }
 
-/// A lease that is over.
+/// A lease that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedLease {
-    /// Its name.
+    /// The lease's name.
     pub id: LeaseId,
-    /// Who held it.
+    /// Tenant that held the lease.
     pub tenant: String,
-    /// Shown in listings.
+    /// Label, shown in listings.
     pub label: String,
-    /// At the grant.
+    /// Epoch at the grant.
     pub epoch: Epoch,
-    /// The core of each of its slots.
+    /// Core of each slot.
     pub cores: Vec<u32>,
-    /// Whose they were.
+    /// Whether the lease had its cores for itself.
     pub sharing: Sharing,
-    /// Numbers of its GPUs.
+    /// Numbers of the lease's GPUs.
     pub gpus: Vec<u32>,
-    /// Why it ended.
+    /// Why the lease ended.
     pub reason: EndReason,
-    /// What it used in all.
+    /// Total usage of the lease.
     pub usage: UsageTotals,
-    /// What its functions used of that.
+    /// The part of that usage by each function.
     pub functions: FunctionTotals,
-    /// When its cores became free.
+    /// When the cores became free.
     pub ended: Duration,
 }

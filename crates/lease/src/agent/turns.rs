@@ -1,58 +1,60 @@
-//! Whose turn it is on a shared core: fairness between tenants, kept by the agent.
+//! Fairness between the tenants of a shared core, kept by the agent.
 //!
-//! An invocation claims its core by itself, first come, first served; nobody is asked. So who has more slots, or
-//! calls more often, would get more of the core. Therefore the agent looks every [`TURN`] at who had it, and holds back
-//! the tenants that are ahead: their slots refuse invocations until the others have caught up.
+//! An invocation claims its core by itself, first come, first served, without asking the agent. So a tenant that
+//! has more slots, or calls more often, would get more of the core. Therefore the agent looks every [`TURN`] at
+//! which worker had the core, and holds back the tenants that are ahead: their slots refuse invocations until the
+//! others have caught up.
 //!
 //! ```text
-//!   time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
-//!                      B ────●                      goes on
-//!                      C ─●       (wants nothing)   nobody waits for it; it is lifted to B's place when it comes back
+//!    time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
+//!                       B ────●                      goes on
+//!                       C ─●       (wants nothing)   not waited for; raised to B's time when it comes back
 //! ```
 //!
 //! Promises, for each shared core: among tenants that want it all the time, none gets ahead of another by more than
-//! three turns and one invocation, however many slots each of them has; a tenant that wants nothing saves nothing
-//! up; and no core stands idle for long because somebody is waited for who says that he wants it and does not take it.
+//! three turns and one invocation, however many slots each of them has. A tenant that does not want the core saves
+//! nothing up. The core does not stand idle for long because the others wait for a tenant that claims to want it
+//! and does not use it.
 //!
-//! What is counted is what a worker cannot make smaller: processor time of its process, by the kernel, and the time
-//! during which the kernel says that it holds the claim. What a worker says itself (that it has refused invocations)
-//! only makes it one that wants.
+//! The agent counts what a worker cannot make smaller: processor time of its process, by the kernel, and the time
+//! during which the kernel says that the process holds the claim. The worker's own word (that it has refused
+//! invocations) only makes it a worker that wants the core.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Between two looks.
+/// Time between two looks.
 pub const TURN: Duration = Duration::from_millis(10);
-/// Who has wanted nothing for so long is not waited for.
+/// A tenant that has not wanted the core for this long is not waited for.
 const WANTED_WITHIN: Duration = Duration::from_millis(50);
-/// Who was waited for in vain is not waited for again before this.
+/// How long a tenant that was waited for in vain is not waited for again.
 const VAIN_PAUSE: Duration = Duration::from_millis(200);
-/// Beyond the longest invocation, how long who is held back may go on using the core.
+/// How long a tenant that is held back may go on using the core beyond the longest invocation.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// What the agent sees of one worker on the core.
+/// Observation of one worker on the core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen<'a> {
-    /// Names it for its life.
+    /// Number that names the worker for its life.
     pub worker: u64,
-    /// Whose it is.
+    /// The worker's tenant.
     pub tenant: &'a str,
-    /// Processor time of its process so far, by the kernel.
+    /// Processor time of the worker's process so far, by the kernel.
     pub computed: Duration,
-    /// Whether it holds the claim now, by the kernel.
+    /// Whether the worker holds the claim now, by the kernel.
     pub holds: bool,
-    /// Invocations that it has refused so far, by its own word.
+    /// Number of invocations that the worker has refused so far, by its own word.
     pub refused: u64,
 }
 
-/// What a worker may do until the next look.
+/// Permission of a worker until the next look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// Claim the core as it likes.
+    /// The worker may claim the core as it likes.
     Go,
-    /// Claim it no more: its tenant is ahead of one that wants it.
+    /// The worker may not claim the core: its tenant is ahead of one that wants it.
     HeldBack,
-    /// It has used the core for longer than any invocation lasts although it was held back: it does not play by the
+    /// The worker has used the core for longer than any invocation lasts although it was held back. It breaks the
     /// rules, and is to be killed.
     Overstays,
 }
@@ -61,21 +63,21 @@ pub enum Turn {
 struct Worker {
     computed: Duration,
     refused: u64,
-    /// Use of the core since its tenant was held back.
+    /// Use of the core since the worker's tenant was held back.
     overstayed: Duration,
 }
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Time on the core, lifted when it comes back from wanting nothing.
+    /// Time on the core, raised when the tenant comes back after it wanted nothing.
     had: Duration,
     wanted: Option<Duration>,
     held_back: bool,
-    /// Not waited for until then.
+    /// End of the time in which the tenant is not waited for.
     vain: Option<Duration>,
 }
 
-/// The turns on one shared core. Pure: the agent tells it what it sees, and does what it says.
+/// The turns on one shared core. It is pure: the agent passes in what it observes, and does what is returned.
 #[derive(Debug)]
 pub struct Turns {
     call_limit: Duration,
@@ -85,7 +87,7 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Of a core on which no invocation lasts longer than `call_limit`.
+    /// Turns on a core where no invocation lasts longer than `call_limit`.
     pub fn new(call_limit: Duration) -> Self {
         Self {
             call_limit,
@@ -95,7 +97,8 @@ impl Turns {
         }
     }
 
-    /// The workers on the core as they are `elapsed` after the last look; what each of them may do now.
+    /// Applies the observations of all workers on the core, `elapsed` after the last look; returns the permission
+    /// of each.
     pub fn look(&mut self, elapsed: Duration, seen: &[Seen<'_>]) -> Vec<(u64, Turn)> {
         self.now += elapsed;
         self.workers
@@ -117,10 +120,10 @@ impl Turns {
         tenant.wanted.is_some_and(|at| self.now - at < WANTED_WITHIN)
     }
 
-    /// What it has used since the last look.
+    /// Counts what a worker has used since the last look.
     fn count(&mut self, elapsed: Duration, seen: &Seen<'_>) -> Duration {
         let known = self.workers.get(&seen.worker);
-        // At the first look all of it counts, its start too, but no more than the time since the last one.
+        // At the first look all of its time counts, its start too, but no more than the time since the last look.
         let before = known.map_or(Duration::ZERO, |known| known.computed);
         let computed = seen.computed.saturating_sub(before);
         let refused = known.is_some_and(|known| seen.refused != known.refused);
@@ -133,7 +136,7 @@ impl Turns {
             .is_none_or(|tenant| !self.wants(tenant));
         let wants = refused || !used.is_zero();
         if wants && came_back {
-            // Nothing is saved up by wanting nothing.
+            // A tenant saves nothing up while it does not want the core.
             let others = self
                 .tenants
                 .iter()
@@ -152,7 +155,7 @@ impl Turns {
         let worker = self.workers.entry(seen.worker).or_default();
         worker.computed = seen.computed;
         worker.refused = seen.refused;
-        // The processor time of refusing is no use of the core worth speaking of.
+        // The processor time of refusing is too small to count as use of the core.
         if held_back && used * 2 > elapsed {
             worker.overstayed += used;
         } else if !held_back {
@@ -161,7 +164,8 @@ impl Turns {
         used
     }
 
-    /// If some are held back and the core is idle all the same, those who are waited for do not want it after all.
+    /// If some tenants are held back and the core is idle all the same, the tenants waited for do not want it after
+    /// all.
     fn forgive(&mut self, elapsed: Duration, used: Duration) {
         let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);
         if !any_held_back || used * 4 > elapsed {
@@ -213,7 +217,7 @@ mod tests {
     use rand::rngs::StdRng;
     use rand::{RngExt, SeedableRng};
 
-    /// Workers that call without a pause, and a core that gives itself to one of those that may claim it.
+    /// Workers that call without a pause, and a core that gives itself to one of the workers that may claim it.
     struct Core {
         turns: Turns,
         workers: Vec<(&'static str, Duration, u64)>,
@@ -234,8 +238,8 @@ mod tests {
             }
         }
 
-        /// One turn, in which invocations of `call` go to whoever of `calling` is lucky; who is lucky is drawn among
-        /// slots, so that who has more of them has more luck.
+        /// One turn, in which each invocation of length `call` goes to a worker of a tenant in `calling`. The
+        /// worker is drawn among slots, so a tenant with more slots is drawn more often.
         fn turn(&mut self, call: Duration, calling: impl Fn(&str) -> bool) {
             let mut left = TURN;
             while left >= call {
@@ -331,7 +335,7 @@ mod tests {
     fn nobody_gains_by_wanting_without_taking() {
         let mut core = Core::new(&["a", "liar"], 1);
         for _ in 0..100 {
-            // It says that it refuses invocations, and never claims the core.
+            // The liar claims that it refuses invocations, and never claims the core.
             core.workers[1].2 += 1;
             core.turn(CALL, |tenant| tenant == "a");
         }

@@ -1,4 +1,4 @@
-//! Which cores of a node are free, whose own they are, and which are shared by how many slots.
+//! Cores of a node: which are free, which belong to one lease, and which are shared by how many slots.
 //!
 //! ```text
 //!            exclusive lease                          shared leases
@@ -6,25 +6,25 @@
 //!            takes / ends            takes the first place / the last place ends
 //! ```
 //!
-//! A core is in exactly one of the three states, so an exclusive lease never gets a core on which shared slots
-//! run, and a shared slot never one that somebody has for his own. A worker with a place stays on its core for life:
-//! nothing has to be moved, and an exclusive lease takes nothing away from shared ones. The price is that a shared
-//! core stays shared until the last of its places is given back.
+//! A core is in exactly one of the three states. So an exclusive lease never gets a core on which shared slots run,
+//! and a shared slot never gets a core that belongs to an exclusive lease. A worker with a place stays on its core
+//! for life: nothing has to be moved, and an exclusive lease takes nothing away from shared ones. The price is that
+//! a shared core stays shared until the last of its places is given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// See the module.
+/// The cores of a node, each in one of three states: free, owned by a lease, or shared.
 #[derive(Debug)]
 pub(super) struct Cores {
     offered: BTreeSet<u32>,
     free: BTreeSet<u32>,
-    /// Shared ones, with the places that are taken: 1 to `places_per_core`.
+    /// Shared cores with the number of places taken on each: 1 to `places_per_core`.
     shared: BTreeMap<u32, u32>,
     places_per_core: u32,
 }
 
 impl Cores {
-    /// All free.
+    /// All cores are free.
     pub(super) fn new(offered: impl IntoIterator<Item = u32>, places_per_core: u32) -> Self {
         let offered: BTreeSet<u32> = offered.into_iter().collect();
         Self {
@@ -60,14 +60,14 @@ impl Cores {
         &self.free
     }
 
-    /// Offers these from now on, of which leases hold some. What is no longer offered gets no more leases, and goes back
-    /// to its owner with the last that it has.
+    /// Offers `offered` from now on; leases hold the cores in `held`. A core that is no longer offered gets no more
+    /// leases, and returns to its owner with the last lease that holds it.
     pub(super) fn offer(&mut self, offered: BTreeSet<u32>, held: &BTreeSet<u32>) {
         self.free = offered.difference(held).copied().collect();
         self.offered = offered;
     }
 
-    /// Places that are not taken, on shared cores and on free ones.
+    /// Number of places that are not taken, on shared cores and on free ones.
     pub(super) fn free_places(&self) -> u32 {
         let gaps = self
             .shared_offered()
@@ -75,13 +75,14 @@ impl Cores {
         self.free() * self.places_per_core + gaps.sum::<u32>()
     }
 
-    /// Shared ones that go on being offered, with the places that are taken.
+    /// Shared cores that are still offered, with the number of places taken on each.
     fn shared_offered(&self) -> impl Iterator<Item = (u32, u32)> {
         let shared = self.shared.iter().map(|(core, taken)| (*core, *taken));
         shared.filter(|(core, _)| self.offered.contains(core))
     }
 
-    /// Cores for nobody else: `slots` for each worker. None, and nothing changed, if there are too few.
+    /// Takes cores for one lease alone: `slots` for each worker. Returns none and changes nothing if too few are
+    /// free.
     pub(super) fn take_own(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         if workers.checked_mul(slots)? > self.free() {
             return None;
@@ -96,10 +97,11 @@ impl Cores {
         Some((0..workers).map(&mut take).collect())
     }
 
-    /// Places for workers whose slots take turns on one core each. None, and nothing changed, if they do not fit.
+    /// Takes places for workers; the slots of a worker take turns on one core. Returns none and changes nothing if
+    /// the workers do not fit.
     ///
-    /// No more cores become shared than all places taken together fill, so that exclusive leases find the others;
-    /// over those, workers are spread evenly.
+    /// Only as many cores become shared as the taken places fill, so that exclusive leases find the others. The
+    /// workers are spread evenly over the shared cores.
     pub(super) fn take_places(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(slots)?;
         if slots > self.places_per_core || asked > self.free_places() {
@@ -116,7 +118,7 @@ impl Cores {
         let mut homes = Vec::with_capacity(workers as usize);
         for _ in 0..workers {
             let Some(core) = self.place(slots) else {
-                // The gaps that are left are too narrow for this worker.
+                // The gaps on the shared cores are too small for this worker.
                 (self.free, self.shared) = before;
                 return None;
             };
@@ -132,7 +134,7 @@ impl Cores {
         Some(core)
     }
 
-    /// The least taken shared core on which there is room, else a free one.
+    /// Takes places on the shared core with the fewest taken places that has room, else on a free core.
     fn place(&mut self, slots: u32) -> Option<u32> {
         let room = self.places_per_core - slots;
         let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
@@ -155,14 +157,14 @@ impl Cores {
         });
     }
 
-    /// What an exclusive lease had.
+    /// Takes back the cores of an exclusive lease.
     pub(super) fn give_back_own(&mut self, cores: impl IntoIterator<Item = u32>) {
         let offered = &self.offered;
         self.free
             .extend(cores.into_iter().filter(|core| offered.contains(core)));
     }
 
-    /// What a shared lease had: the core of each of its slots.
+    /// Takes back the places of a shared lease: the core of each of its slots.
     pub(super) fn give_back_places(&mut self, cores: impl IntoIterator<Item = u32>) {
         for core in cores {
             if let Some(taken) = self.shared.get_mut(&core) {
@@ -184,7 +186,7 @@ mod tests {
         let mut cores = Cores::new(0..4, 4);
         assert_eq!(cores.take_places(3, 1), Some(vec![vec![0]; 3]));
         assert_eq!((cores.free(), cores.free_places()), (3, 13));
-        // Eight in all: two cores, evenly.
+        // Eight places in all: two cores, evenly.
         let homes = cores.take_places(5, 1).expect("there is room");
         assert_eq!(homes, [vec![1], vec![1], vec![1], vec![0], vec![1]]);
         assert_eq!((cores.free(), cores.free_places()), (2, 8));
@@ -215,7 +217,8 @@ mod tests {
         assert_eq!(cores.free(), 2);
     }
 
-    /// Over random histories every core is free, somebody's own, or shared within its places: never two of these.
+    /// Over random histories every core is free, owned by one lease, or shared within its places: never two of
+    /// these.
     #[test]
     fn a_core_is_never_both_shared_and_somebodys_own() {
         for seed in 0..300 {

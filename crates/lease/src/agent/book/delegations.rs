@@ -1,7 +1,8 @@
-//! Slots of a lease that its holder lends to peers.
+//! Delegations: slots of a lease that its holder lends to peers.
 //!
-//! A delegation belongs to its lease and ends with it, when its holder takes it back, or when its time is over. Peers'
-//! sessions are told of what concerns the lease, and neither keep it nor end it: only holders' sessions count.
+//! A delegation belongs to its lease. It ends with the lease, when the holder takes it back, or when its time is
+//! over. The agent tells peers' sessions about changes of the lease, but these sessions neither keep the lease nor
+//! end it: only the holder's sessions count.
 
 use super::LeaseBook;
 use crate::agent::{Action, Delegation, SessionId};
@@ -48,7 +49,7 @@ impl LeaseBook {
                 limit: DELEGATIONS_MAX as u64,
             });
         }
-        // Four billion of one lease are not reached before the universe is cold.
+        // One lease never makes four billion delegations.
         lease.last_delegation = lease.last_delegation.saturating_add(1);
         let delegation = Delegation {
             places,
@@ -67,7 +68,7 @@ impl LeaseBook {
         actions: &mut Vec<Action>,
     ) -> Result<(), Refusal> {
         let ended = self.active_mut(id)?.delegations.remove(&delegation);
-        // Taken back twice, or over meanwhile: it is as it was to be.
+        // The delegation was revoked before, or has expired meanwhile: the result is the intended one.
         if let Some(ended) = ended {
             actions.push(Action::DelegationEnded {
                 lease: id,
@@ -112,7 +113,7 @@ impl LeaseBook {
             })
             .collect();
         for (lease, delegation) in over {
-            // Refused never: the lease is active.
+            // Never refused: the lease is active.
             let _ = self.revoke(lease, delegation, EndReason::NoLongerLent, actions);
         }
     }
@@ -160,7 +161,7 @@ mod tests {
         }
     }
 
-    /// A lease of two workers with two slots, served and held.
+    /// A lease of two workers with two slots each; it is served, and a holder's session is attached.
     fn held() -> (LeaseBook, Epoch) {
         let mut book = LeaseBook::new(0..4, 0);
         let epoch = granted(&mut book, request(1, 2, 2), Duration::ZERO);
@@ -239,7 +240,7 @@ mod tests {
             );
         }
         assert_eq!(book.step(peer(7, epoch, "uid:1000", 1), SECOND).refusal, None);
-        // The holder's death is the end for its peers, too.
+        // When the holder dies, its peers' sessions end too.
         let closed = Event::SessionClosed {
             session: SessionId(100),
             lease: id(1),

@@ -1,4 +1,4 @@
-//! The ways in which leases end, and in which a node stops taking new ones.
+//! Ends of leases, and the states in which a node grants no new ones.
 
 use super::LeaseBook;
 use crate::agent::{Action, Availability, ENDED_MAX, EndedLease, Lease, Phase, Sharing, WorkerState};
@@ -17,7 +17,7 @@ impl LeaseBook {
         }
     }
 
-    /// Refused while the node is drained or stopping.
+    /// Refuses grants while the node is drained, on standby, or stopping.
     pub(super) fn admit_grants(&self) -> Result<(), Refusal> {
         let what = match self.availability() {
             Availability::Serving => return Ok(()),
@@ -29,7 +29,7 @@ impl LeaseBook {
         Err(Refusal::Unavailable { what: what.into() })
     }
 
-    /// Grants no more, and lets no lease go on past `until`. A later call may only bring the end forward.
+    /// Grants no more leases, and lets none go on past `until`. A later call may only bring the end forward.
     pub(super) fn drain(&mut self, until: Duration, now: Duration, actions: &mut Vec<Action>) {
         if self.availability == Availability::Serving {
             self.availability = Availability::Draining;
@@ -39,14 +39,14 @@ impl LeaseBook {
         self.expire(now, actions);
     }
 
-    /// Notes when each lease ends whatever its holder does.
+    /// Notes when each lease ends even if its holder renews it.
     pub(super) fn cut_leases(&mut self) {
         for lease in self.leases.values_mut() {
             lease.cut = self.drained_by.into_iter().chain(lease.leaving).min();
         }
     }
 
-    /// Takes leases again. Leases that a drain left alive go on without an end.
+    /// Grants leases again. Leases that a drain left alive go on without an end.
     pub(super) fn resume(&mut self) -> Result<(), Refusal> {
         if self.availability == Availability::Stopping {
             return Err(Refusal::Unavailable {
@@ -59,7 +59,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// Ends everything, for good.
+    /// Ends all leases, for good.
     pub(super) fn stop(&mut self, now: Duration, actions: &mut Vec<Action>) {
         self.availability = Availability::Stopping;
         for lease in self.active_ids(|_| true) {
@@ -67,7 +67,7 @@ impl LeaseBook {
         }
     }
 
-    /// Says once that nothing of a drained node is in use any more.
+    /// Reports once that no lease holds anything of a draining node any more.
     pub(super) fn note_drained(&mut self, actions: &mut Vec<Action>) {
         if self.availability == Availability::Draining && self.leases.is_empty() {
             self.availability = Availability::Drained;
@@ -132,7 +132,7 @@ impl LeaseBook {
         let mut functions = FunctionTotals::default();
         functions.merge(&lease.retired_functions, usage);
         let cores = lease.cores();
-        // What is no longer offered goes back to its owner.
+        // Cores that are no longer offered return to their owner.
         match lease.sharing {
             Sharing::Exclusive => self.cores.give_back_own(cores.iter().copied()),
             Sharing::Shared => self.cores.give_back_places(cores.iter().copied()),

@@ -1,18 +1,18 @@
-//! Which GPUs of a node are free. They are counted devices: numbered from 0, each held by one worker's place at a time.
+//! GPUs of a node, free and held. They are counted devices: numbered from 0, each held by one worker at a time.
 
 use std::collections::BTreeSet;
 
-/// See the module.
+/// The GPUs of a node: how many exist, how many are offered, and which are held.
 #[derive(Debug, Default)]
 pub(super) struct Gpus {
     usable: u32,
-    /// The first so many are offered.
+    /// The GPUs with numbers below this are offered.
     offered: u32,
     held: BTreeSet<u32>,
 }
 
 impl Gpus {
-    /// All offered, all free.
+    /// All GPUs are offered, and all are free.
     pub(super) fn new(usable: u32) -> Self {
         Self {
             usable,
@@ -33,7 +33,8 @@ impl Gpus {
         self.offered - self.held.range(..self.offered).count() as u32
     }
 
-    /// So many for each of the workers, different ones. None, and nothing changed, if there are too few.
+    /// Takes `each` GPUs for each of the workers, no GPU twice. Returns none and changes nothing if too few are
+    /// free.
     pub(super) fn take(&mut self, workers: u32, each: u32) -> Option<Vec<Vec<u32>>> {
         let asked = workers.checked_mul(each).filter(|asked| *asked <= self.free())?;
         let free = (0..self.offered).filter(|gpu| !self.held.contains(gpu));
@@ -50,8 +51,8 @@ impl Gpus {
         }
     }
 
-    /// Offers the first so many from now on, at most those that there are. What is held of the others goes back to its
-    /// owner with its lease.
+    /// Offers the first `gpus` GPUs from now on, at most those that exist. A held GPU that is no longer offered
+    /// returns to its owner with its lease.
     pub(super) fn offer(&mut self, gpus: u32) {
         self.offered = gpus.min(self.usable);
     }

@@ -1,4 +1,4 @@
-//! What a node offers: more at once, less by a deadline.
+//! Changes of a node's offer: it grows at once, and shrinks by a deadline.
 
 use super::LeaseBook;
 use crate::agent::{Action, Lease, Offer, OfferedCores};
@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 impl LeaseBook {
-    /// The same node, which may offer these cores beside those that it offers now.
+    /// Adds cores that the node may offer beside those that it offers now.
     #[must_use]
     pub fn with_usable(mut self, cores: impl IntoIterator<Item = u32>) -> Self {
         self.usable.extend(cores);
         self
     }
 
-    /// What the node offers: cores by number, and memory in bytes.
+    /// Present offer of the node: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
         (
             self.cores.offered_ones().iter().copied().collect(),
@@ -23,7 +23,7 @@ impl LeaseBook {
         )
     }
 
-    /// Offers something else from now on.
+    /// Replaces the offer from now on.
     pub(super) fn offer(
         &mut self,
         offer: &Offer,
@@ -54,7 +54,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// The youngest leases go until the memory is enough for the others.
+    /// Marks the youngest leases as leaving until the memory is enough for the others.
     fn fit_memory(&mut self, until: Duration) {
         let mut asked: Vec<_> = self
             .leases
@@ -95,7 +95,8 @@ impl LeaseBook {
         }
     }
 
-    /// As many cores: more are taken from the end, as most systems put their own work on the first ones.
+    /// The offered set with `count` cores: added cores come from the end, as most systems put their own work on the
+    /// first ones.
     fn resized(&self, count: usize) -> BTreeSet<u32> {
         let mut wanted = self.cores.offered_ones().clone();
         if let Some(more) = count.checked_sub(wanted.len()) {

@@ -1,10 +1,10 @@
-//! What is wrong with a request, whatever the node.
+//! Checks of a request that do not depend on the node.
 
 use crate::agent::{GrantRequest, TTL_MAX, TTL_MIN};
 use hotlease_wire::Refusal;
 use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, TENANT_BYTES_MAX, WORKERS_MAX};
 
-/// What is wrong with a request on any node.
+/// Refuses a request that no node could grant.
 pub(super) fn check(request: &GrantRequest) -> Result<(), Refusal> {
     let bad = |what: String| Err(Refusal::BadRequest { what });
     if request.workers == 0 || request.slots_per_worker == 0 {

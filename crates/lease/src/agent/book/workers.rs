@@ -1,4 +1,4 @@
-//! Workers that come up, die, and are started again in their place.
+//! Workers of a lease: their start, their death, and their replacement in the same position.
 
 use super::LeaseBook;
 use crate::agent::{Action, Lease, Phase, WorkerState};
@@ -40,7 +40,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    /// The worker of this incarnation, and its lease.
+    /// The lease of this incarnation of a worker, unless the incarnation is gone.
     fn incarnation(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) -> Option<&mut Lease> {
         self.leases.get_mut(&id).filter(|lease| {
             lease
