@@ -1,13 +1,15 @@
-//! Getting a lease, with patience.
+//! Acquisition of a lease, with patience.
 //!
-//! *Managed*: the manager is asked, and asks the agents. *Direct*: the client asks the agents themselves, in a
-//! random order of its own, so that clients which begin at the same moment do not all queue at the same agent;
-//! an agent that has announced to be full is left out. Once all have refused, both wait: the pause doubles, and
-//! is drawn between its half and its whole, so that those who were refused together do not come back together.
+//! *Managed*: the client asks the manager, which asks the agents. *Direct*: the client asks the agents themselves,
+//! in a random order of its own, so that clients which begin at the same moment do not all queue at the same agent.
+//! An agent that has announced to be full is left out. Once all have refused, both ways wait. The pause doubles
+//! each time, and is drawn between its half and its whole, so that clients which were refused together do not come
+//! back together.
 //!
-//! *What does not pass.* Waiting is for what may change by itself ([`Refusal::may_pass`]). An agent that says anything else is not asked
-//! again, and the others are asked at once; once none is left that could serve the lease, it is over, whatever the patience,
-//! and what each of them said is told. A manager's word is for all agents. An agent that comes later is not waited for.
+//! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Refusal::may_pass`]). An
+//! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
+//! left that could serve the lease, the acquisition is over, however long the patience, and its error holds the
+//! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for.
 
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
@@ -18,66 +20,66 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// First pause after everybody refused.
+/// First pause after all have refused.
 pub const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Longest.
+/// Longest pause after all have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Agents that a manager is told to leave out. Each has been tried in vain.
+/// Most agents that a manager is told to leave out. Each has been tried in vain.
 pub const WITHOUT_MAX: usize = 16;
-/// For so long further agents are tried where those before did not serve, also with less patience.
+/// How long further agents are tried after others could not serve the lease, even if the patience is shorter.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 
-/// Who is asked.
+/// The party that the client asks for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
     /// The manager.
     Managed,
-    /// These agents, the best first; the order is not followed, see the module.
+    /// These agents, the best first. They are asked in random order, see the module.
     Direct(Vec<AgentId>),
 }
 
-/// How long it is tried.
+/// How long a client tries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Patience(pub Duration);
 
-/// What happened.
+/// Event that the acquisition is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquisitionEvent {
     /// Time passed.
     Tick,
     /// There is a lease. Exactly one of this and `Refused` follows each question.
     Granted,
-    /// There is none, or no answer in time. Where the manager is asked, it says so.
+    /// There is no lease, or no answer in time. If the manager was asked, the refusal is the manager's.
     Refused(Refusal),
-    /// An agent says so: it was asked, or had granted a lease, which came to nothing.
+    /// An agent refuses: it was asked, or had granted a lease that could not be used.
     RefusedAt {
-        /// Which.
+        /// The agent.
         agent: AgentId,
-        /// Its name, for people.
+        /// Name of its node, for people.
         node: String,
-        /// What it says.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
-    /// An agent said, to whoever listens, whether it has room.
+    /// An agent announced to all listeners whether it has room.
     Announced {
-        /// Who.
+        /// The agent.
         agent: AgentId,
-        /// It has none.
+        /// Whether it has no room.
         full: bool,
     },
 }
 
-/// What is to be done.
+/// Action to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AcquisitionAction {
     /// Ask the manager for a lease.
     AskManager {
-        /// Not of these agents.
+        /// Agents to leave out.
         without: BTreeSet<AgentId>,
     },
     /// Ask this agent.
     AskAgent(AgentId),
-    /// It is over, without a lease.
+    /// The acquisition is over, without a lease.
     GiveUp(Refusal),
 }
 
@@ -88,7 +90,7 @@ enum State {
     Over,
 }
 
-/// See the module.
+/// Acquisition of one lease as a state machine: asks, waits, and gives up.
 #[derive(Debug)]
 pub struct Acquisition {
     way: Way,
@@ -98,18 +100,18 @@ pub struct Acquisition {
     full: BTreeSet<AgentId>,
     /// Agents that are not asked again.
     without: BTreeSet<AgentId>,
-    /// Why not.
+    /// Why these agents are not asked again.
     objections: Objections,
     pause: Duration,
     begun: Duration,
     give_up: Duration,
-    /// What may pass, as far as anybody said such a thing.
+    /// The latest refusal that may pass, if there was one.
     last: Option<Refusal>,
     random: SmallRng,
 }
 
 impl Acquisition {
-    /// Begins at `now`; the first [`AcquisitionEvent::Tick`] asks. `seed` decides what is left to chance.
+    /// Begins at `now`; the first [`AcquisitionEvent::Tick`] asks. `seed` decides the random choices.
     pub fn new(way: Way, patience: Patience, seed: u64, now: Duration) -> Self {
         Self {
             way,
@@ -139,7 +141,7 @@ impl Acquisition {
         self.state == State::Over
     }
 
-    /// Takes note of what happened at `now`.
+    /// Applies an event that happened at `now`; returns the action to carry out, if any.
     pub fn step(&mut self, event: AcquisitionEvent, now: Duration) -> Option<AcquisitionAction> {
         match (event, self.state) {
             (AcquisitionEvent::Announced { agent, full: true }, _) => {
@@ -159,7 +161,7 @@ impl Acquisition {
                 self.last = Some(refusal);
                 self.ask_next(now)
             }
-            // Of all agents but those that have said something themselves.
+            // The manager's refusal is for all agents except those that have refused themselves.
             (AcquisitionEvent::Refused(refusal), State::Asking) => {
                 self.objections.add("the other agents", refusal);
                 self.give_up(self.objections.sum())
@@ -209,7 +211,7 @@ impl Acquisition {
         }
     }
 
-    /// One that has not said yet that it never serves this lease.
+    /// Asks an agent that has not refused for good.
     fn ask_another(&mut self, now: Duration) -> Option<AcquisitionAction> {
         let are_left = match &self.way {
             Way::Managed => self.without.len() < WITHOUT_MAX,
@@ -229,7 +231,7 @@ impl Acquisition {
         let until = now + Duration::from_nanos(self.random.random_range(nanos / 2..=nanos));
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         if until > self.give_up {
-            // What the others object to is of no use to who may be served later.
+            // The other agents' lasting reasons do not matter to a client that may be served later.
             let last = self
                 .last
                 .take()
@@ -268,7 +270,7 @@ mod tests {
         })
     }
 
-    /// The agents asked in the first round.
+    /// The agents asked in the first round, in order.
     fn round(acquisition: &mut Acquisition) -> Vec<AgentId> {
         let mut asked = Vec::new();
         let mut action = acquisition.step(AcquisitionEvent::Tick, Duration::ZERO);
@@ -377,7 +379,7 @@ mod tests {
                 acquisition.step(cannot(2, "no libc"), NOW),
                 manager_without(&[1, 2])
             );
-            // None but those two could.
+            // No agent but these two could serve the lease.
             let nobody = AcquisitionEvent::Refused(Refusal::Nowhere { reasons: vec![] });
             let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nobody, NOW) else {
                 panic!("it waits for somebody who may come");

@@ -1,25 +1,25 @@
-//! Which failed invocations are submitted again, and what a failure after that means.
+//! Attempts of an invocation: which failures lead to another submission, and which error is reported at the end.
 
 use hotlease_wire::Ran;
 
-/// How often an invocation that provably did not run is submitted again. Only a bound: a worker that dies
-/// takes each queued invocation with it once.
+/// How often an invocation that provably did not run is submitted again. It is only a bound: a worker that dies
+/// fails each queued invocation once.
 pub const RESTARTS_MAX: u32 = 64;
 
-/// How a channel to a slot ended.
+/// End of a channel to a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChannelEnd {
-    /// The agent says that the worker is dead and reaped: what it had not started it never will. A closed
-    /// connection alone does not prove it.
+    /// Whether the agent says that the worker is dead and reaped: then it never runs invocations that it had not
+    /// started. A closed connection alone does not prove that.
     pub reaped: bool,
-    /// A reply is seen as soon as it is written, as in shared memory. Over a network the replies to several
+    /// Whether a reply is seen as soon as it is written, as in shared memory. Over a network the replies to several
     /// invocations may be lost with the worker, or be overtaken by the news of its end.
     pub replies_seen: bool,
 }
 
 impl ChannelEnd {
-    /// Whether an invocation ran that was unanswered then. `first`: all before it on its channel were
-    /// answered, so that the worker, which goes in order, may have started it.
+    /// Whether an invocation ran that was unanswered at the end. `first`: all earlier invocations of its channel
+    /// were answered, so the worker, which serves in order, may have started it.
     pub fn ran(self, first: bool) -> Ran {
         if !first && self.reaped && self.replies_seen {
             Ran::No
@@ -29,30 +29,30 @@ impl ChannelEnd {
     }
 }
 
-/// What [`Attempts`] has to know of an error.
+/// Properties of an error that [`Attempts`] depends on.
 pub trait Failure {
     /// Whether the function ran.
     fn ran(&self) -> Ran;
-    /// Whether another worker, or another lease, may have better luck.
+    /// Whether another worker, or another lease, may succeed.
     fn of_the_worker(&self) -> bool;
 }
 
-/// What an invocation may still be tried.
+/// Attempts that an invocation has left.
 ///
-/// An invocation that may have run runs again only if its function is idempotent. One that did not run is
-/// submitted again whatever it is.
+/// An invocation that may have run runs again only if its function is idempotent. An invocation that did not run is
+/// submitted again in any case.
 #[derive(Debug, Clone)]
 pub struct Attempts<E> {
-    /// Further runs after it may have run; 0 unless idempotent.
+    /// Further runs if the function may have run; 0 unless it is idempotent.
     runs_left: u32,
-    /// Further submissions after it did not run.
+    /// Further submissions if the function did not run.
     restarts_left: u32,
-    /// The failure after which it may have run already. A later failure that did not run must not hide it.
+    /// The failure after which the function may have run already. A later failure without a run must not hide it.
     may_have_run: Option<E>,
 }
 
 impl<E: Failure> Attempts<E> {
-    /// `retries`: further runs of an idempotent function.
+    /// Attempts of a new invocation. `retries`: further runs of an idempotent function.
     pub fn new(idempotent: bool, retries: u32) -> Self {
         Self {
             runs_left: if idempotent { retries } else { 0 },
@@ -61,12 +61,12 @@ impl<E: Failure> Attempts<E> {
         }
     }
 
-    /// Whether a retry after it may have run is possible at all.
+    /// Whether the function may be run again after it may have run.
     pub fn may_run_twice(&self) -> bool {
         self.runs_left > 0
     }
 
-    /// `Ok` if the invocation is to be submitted again after this failure.
+    /// Counts a failure. `Ok` if the invocation is to be submitted again.
     pub fn after(&mut self, error: E) -> Result<(), E> {
         let ran = error.ran();
         let left = match ran {

@@ -1,18 +1,18 @@
-//! Where an invocation goes whose slot's core is taken: to other slots, and after those to sleep for a while.
+//! Redirects of an invocation whose slot finds its core taken: to other slots first, then a pause.
 //!
-//! Bounded on purpose: a slot that refuses costs a wake-up on its node, so that clients which only asked again and again
-//! would keep from working who has the core.
+//! They are bounded on purpose. A slot that refuses costs a wake-up on its node, so clients that asked again and
+//! again would disturb the invocation that has the core.
 
 use std::time::Duration;
 
-/// Other slots that are tried between two pauses, at most.
+/// Most other slots that are tried between two pauses.
 pub const REDIRECTS_MAX: u32 = 8;
 /// The first pause: about two wake-ups of a slot.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
-/// The longest: a tenth of a turn on a shared core.
+/// The longest pause: a tenth of a turn on a shared core.
 const PAUSE_MAX: Duration = Duration::from_millis(1);
 
-/// What to do next.
+/// The next step after a refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Redirect {
     /// Try another slot at once.
@@ -30,8 +30,8 @@ pub struct Redirects {
 }
 
 impl Redirects {
-    /// Of an invocation that no slot has refused yet. `seed` differs between invocations, so that they do not all come
-    /// back at the same moment.
+    /// Redirects of an invocation that no slot has refused yet. `seed` differs between invocations, so that they do
+    /// not all come back at the same moment.
     pub fn new(seed: u64) -> Self {
         Self {
             tried: 0,
@@ -40,7 +40,7 @@ impl Redirects {
         }
     }
 
-    /// A slot has refused; `workers` have slots that may be tried (those of one worker share its core).
+    /// Counts a refusal; `workers` have slots that may be tried (the slots of one worker share its core).
     pub fn refused(&mut self, workers: usize) -> Redirect {
         self.tried += 1;
         let workers = u32::try_from(workers).unwrap_or(REDIRECTS_MAX);
@@ -50,12 +50,12 @@ impl Redirects {
         self.tried = 0;
         let most = PAUSE_MIN.saturating_mul(1 << self.pauses.min(16)).min(PAUSE_MAX);
         self.pauses += 1;
-        // Between half of it and all of it.
+        // Between half of the pause and all of it.
         let half = most.as_nanos() as u64 / 2;
         Redirect::After(Duration::from_nanos(half + self.draw() % (half + 1)))
     }
 
-    /// xorshift64: it need not be good, only different.
+    /// xorshift64: the numbers need not be good, only different.
     fn draw(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;

@@ -1,58 +1,58 @@
-//! Keeping a lease.
+//! Renewal of a lease, and detection of its loss.
 //!
-//! The agent counts the time to live from when it takes a renewal, which is after the client sent it. So a
-//! client that counts from the sending never believes in its lease for longer than the agent does, as far as
-//! their clocks go equally fast; [`FENCED_AFTER`] more is left for the other direction, in which an agent that
-//! is silent for a moment loses nobody. After that the lease is lost, whatever is heard of it later: its
-//! client has resolved its invocations and may have moved on.
+//! The agent counts the time to live from when it receives a renewal, which is after the client sent it. So a
+//! client that counts from the sending never believes in its lease for longer than the agent does, as far as their
+//! clocks run equally fast. [`FENCED_AFTER`] is added for the other direction: an agent that is silent for a moment
+//! loses no client. After that the lease is lost, whatever the agent says later: the client has resolved its
+//! invocations and may have moved on.
 
 use std::time::Duration;
 
-/// How long after the expiry that it knows of a client takes a silent agent's lease for lost.
+/// How long after the known expiry a client takes a silent agent's lease for lost.
 pub const FENCED_AFTER: Duration = Duration::from_secs(1);
 /// Shortest pause between renewals.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
-/// What happened.
+/// Event that the renewal is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewalEvent {
     /// Time passed.
     Tick,
-    /// The agent renewed. Exactly one of this and `NotRenewed` follows each question.
+    /// The agent renewed the lease. Exactly one of this and `NotRenewed` follows each question.
     Renewed {
-        /// The time to live from now on.
+        /// The new time to live.
         ttl: Duration,
     },
-    /// It did not, or did not answer in time.
+    /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
     /// The agent works on something that this client asked for, and keeps the lease meanwhile.
     Kept,
 }
 
-/// What is to be done.
+/// Action to carry out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenewalAction {
     /// Ask the agent to renew.
     Renew,
-    /// Take the lease for lost. Said once; nothing follows.
+    /// Take the lease for lost. Returned once; nothing follows.
     Lost,
 }
 
-/// See the module.
+/// Renewal of one lease as a state machine.
 #[derive(Debug)]
 pub struct Renewal {
     ttl: Duration,
-    /// By the last renewal that is known of.
+    /// Expiry by the last known renewal.
     expires: Duration,
     /// When to ask next; none while an answer is awaited.
     next: Option<Duration>,
-    /// When the question that waits for its answer was sent.
+    /// When the last question was sent.
     sent: Duration,
     lost: bool,
 }
 
 impl Renewal {
-    /// Of a lease whose attachment was asked for at `sent` and confirmed at `now`.
+    /// Renewal of a lease whose attachment was requested at `sent` and confirmed at `now`.
     pub fn new(ttl: Duration, sent: Duration, now: Duration) -> Self {
         let mut renewal = Self {
             ttl,
@@ -80,12 +80,12 @@ impl Renewal {
         self.expires + FENCED_AFTER
     }
 
-    /// Whether it is.
+    /// Whether the lease is lost.
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Takes note of what happened at `now`.
+    /// Applies an event that happened at `now`; returns the action to carry out, if any.
     pub fn step(&mut self, event: RenewalEvent, now: Duration) -> Option<RenewalAction> {
         if self.lost {
             return None;
@@ -117,7 +117,7 @@ impl Renewal {
         None
     }
 
-    /// Three times as often as needed.
+    /// Schedules the next question: three times as often as needed.
     fn ask_again(&mut self, now: Duration) {
         self.next = Some(now + (self.ttl / 3).max(PAUSE_MIN));
     }

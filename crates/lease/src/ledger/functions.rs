@@ -1,9 +1,9 @@
-//! What the functions of a lease have used: a part of what the lease has used, and never more.
+//! Usage of the functions of a lease: a part of the lease's usage, and never more.
 //!
-//! Rows are cumulative and merged by the larger value, as the lease's own totals are. A row grows only as far as the
-//! lease's total leaves room that no other row has taken, so that the rows of a lease never add up to more than the
-//! lease is billed for, whatever a worker or an agent says. What no row has is the lease's own: computing of calls that
-//! were refused or cut off, and whatever was not attributed before a crash.
+//! Rows are cumulative and merged by the larger value, as the lease's own totals are. A row grows only as far as
+//! the lease's total leaves room that no other row has taken. So the rows of a lease never add up to more than the
+//! lease is billed for, whatever a worker or an agent reports. Usage without a row is the lease's own: computing of
+//! calls that were refused or cut off, and usage that was not attributed before a crash.
 //!
 //! ```
 //! use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
@@ -31,21 +31,21 @@ use std::sync::Arc;
 
 /// The name of the row that counts all functions beyond [`FUNCTIONS_BILLED_MAX`].
 const OTHERS: &str = "(others)";
-/// A name that is too long ends in so many digits of its hash.
+/// A name that is too long ends in this many digits of its hash.
 const DIGITS: usize = 16;
 
-/// A function: of this library, by this name.
+/// Identity of a function: its library and its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FunctionId {
-    /// The hash of the library's bytes; zeros: see [`FunctionId::others`].
+    /// Hash of the library's bytes; zeros: the row of all other functions, see [`FunctionId::others`].
     pub library: CodeHash,
-    /// Its symbol; one that is too long for a bill is cut, and told apart by the hash of all of it. At most
-    /// [`FUNCTION_LABEL_BYTES_MAX`] bytes.
+    /// Symbol of the function, at most [`FUNCTION_LABEL_BYTES_MAX`] bytes. A symbol that is too long for a bill is
+    /// cut, and ends in a hash of the whole symbol to tell it apart.
     pub name: Arc<str>,
 }
 
 impl FunctionId {
-    /// Of a library's function.
+    /// Identity of a library's function.
     pub fn new(library: CodeHash, name: &str) -> Self {
         let name = if name.len() <= FUNCTION_LABEL_BYTES_MAX {
             name.into()
@@ -58,28 +58,28 @@ impl FunctionId {
         Self { library, name }
     }
 
-    /// All functions that have no row of their own.
+    /// Identity of the row for all functions that have no row of their own.
     pub fn others() -> Self {
         Self::new(CodeHash([0; 32]), OTHERS)
     }
 
-    /// Whether it is those.
+    /// Whether this is the row of all functions without one of their own.
     pub fn is_others(&self) -> bool {
         self.library.0 == [0; 32]
     }
 }
 
-/// What a function has used.
+/// Usage of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FunctionUse {
-    /// Time in it.
+    /// Time spent in the function.
     pub compute_ns: u64,
-    /// How often it was run.
+    /// Number of runs.
     pub invocations: u64,
 }
 
 impl FunctionUse {
-    /// Saturating, as [`sum`](super::sum).
+    /// Saturating sum, as of [`sum`](super::sum).
     pub fn plus(self, other: Self) -> Self {
         let add = |one: u64, other: u64| one.saturating_add(other).min(TOTAL_MAX);
         Self {
@@ -88,7 +88,7 @@ impl FunctionUse {
         }
     }
 
-    /// What was used since `earlier`.
+    /// Usage since `earlier`.
     pub fn minus(self, earlier: Self) -> Self {
         Self {
             compute_ns: self.compute_ns.saturating_sub(earlier.compute_ns),
@@ -101,7 +101,7 @@ impl FunctionUse {
         self.compute_ns >= other.compute_ns && self.invocations >= other.invocations
     }
 
-    /// Of each counter the smaller.
+    /// The smaller value of each counter.
     pub fn within(self, most: Self) -> Self {
         Self {
             compute_ns: self.compute_ns.min(most.compute_ns),
@@ -110,7 +110,7 @@ impl FunctionUse {
     }
 }
 
-/// The part of a lease's totals that functions can have.
+/// The part of a lease's totals that its functions can account for.
 impl From<UsageTotals> for FunctionUse {
     fn from(lease: UsageTotals) -> Self {
         Self {
@@ -125,7 +125,7 @@ impl From<UsageTotals> for FunctionUse {
 pub struct FunctionTotals(BTreeMap<FunctionId, FunctionUse>);
 
 impl FunctionTotals {
-    /// The row that counts this function.
+    /// The row that counts this function: its own, or that of all others if the table is full.
     fn row_of(&self, id: &FunctionId) -> FunctionId {
         let others = FunctionId::others();
         let own = self.0.len() - usize::from(self.0.contains_key(&others));
@@ -135,7 +135,7 @@ impl FunctionTotals {
         }
     }
 
-    /// Adds what was used elsewhere besides.
+    /// Adds usage to the row of this function.
     pub fn add(&mut self, id: &FunctionId, used: FunctionUse) {
         if used != FunctionUse::default() {
             let row = self.0.entry(self.row_of(id)).or_default();
@@ -143,15 +143,15 @@ impl FunctionTotals {
         }
     }
 
-    /// Adds all of it.
+    /// Adds all rows of `other`.
     pub fn add_all(&mut self, other: &Self) {
         for (id, used) in &other.0 {
             self.add(id, *used);
         }
     }
 
-    /// `told` arrives, of a lease that has used `lease` in all. No row falls; together they stay within the lease's
-    /// total. Returns the rows that changed.
+    /// Merges the reported rows of a lease whose total is `lease`. No row falls, and together the rows stay within
+    /// the lease's total. Returns the rows that changed.
     pub fn merge(&mut self, told: &Self, lease: UsageTotals) -> Vec<FunctionId> {
         let mut room = FunctionUse::from(lease).minus(self.sum());
         let mut changed = Vec::new();
@@ -167,41 +167,41 @@ impl FunctionTotals {
         changed
     }
 
-    /// All rows together.
+    /// Sum of all rows.
     pub fn sum(&self) -> FunctionUse {
         self.0
             .values()
             .fold(FunctionUse::default(), |all, one| all.plus(*one))
     }
 
-    /// Whether each of the other's rows is here, and as large.
+    /// Whether each row of `other` is here and at least as large.
     pub fn covers(&self, other: &Self) -> bool {
         other.0.iter().all(|(id, used)| self.get(id).covers(*used))
     }
 
-    /// What this function has used.
+    /// Usage of this function.
     pub fn get(&self, id: &FunctionId) -> FunctionUse {
         self.0.get(id).copied().unwrap_or_default()
     }
 
-    /// Row by row, in order.
+    /// The rows, ordered by function.
     pub fn iter(&self) -> impl Iterator<Item = (&FunctionId, FunctionUse)> {
         self.0.iter().map(|(id, used)| (id, *used))
     }
 
-    /// How many rows.
+    /// Number of rows.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
 impl FromIterator<(FunctionId, FunctionUse)> for FunctionTotals {
-    /// A function that comes twice is added up.
+    /// Adds up rows of the same function.
     fn from_iter<T: IntoIterator<Item = (FunctionId, FunctionUse)>>(rows: T) -> Self {
         let mut totals = Self::default();
         for (id, used) in rows {

@@ -1,4 +1,4 @@
-//! What usage costs: `C = Ca*ta + Cc*tc + Ch*th`, and the memory that was held.
+//! Price of usage: `C = Ca*ta + Cc*tc + Ch*th`, and the memory that was held.
 //!
 //! Money is counted in billionths of the currency, in integers: sums of lines are exact, and a bill that is
 //! computed twice is the same twice.
@@ -13,7 +13,7 @@ const MIB_MS_PER_GIB_HOUR: u128 = 1024 * 3_600_000;
 /// Billionths of the currency for one unit of each resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Prices {
-    /// Ca: a slot held for an hour, whatever it does.
+    /// Ca: a slot held for an hour, busy or idle.
     pub allocated_core_hour: u64,
     /// Cc: a slot that computes for an hour; added to Ca.
     pub computing_core_hour: u64,
@@ -23,19 +23,19 @@ pub struct Prices {
     pub memory_gib_hour: u64,
 }
 
-/// Prices of everybody.
+/// Prices of all tenants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tariff {
     /// Name of the currency, for display.
     pub currency: String,
-    /// Prices for who has none of its own.
+    /// Prices of tenants that have none of their own.
     pub default: Prices,
     /// Prices by tenant.
     pub tenants: BTreeMap<String, Prices>,
 }
 
 impl Default for Tariff {
-    /// A slot that computes or polls costs one unit an hour; to hold one costs nothing.
+    /// A slot that computes or polls costs one unit an hour; holding one costs nothing.
     fn default() -> Self {
         Self {
             currency: "core-hours".into(),
@@ -50,7 +50,7 @@ impl Default for Tariff {
 }
 
 impl Tariff {
-    /// What this tenant pays.
+    /// Prices that this tenant pays.
     pub fn of(&self, tenant: &str) -> &Prices {
         self.tenants.get(tenant).unwrap_or(&self.default)
     }
@@ -61,13 +61,13 @@ impl Tariff {
 pub struct Money(pub u128);
 
 impl fmt::Display for Money {
-    /// All nine decimals, so that what is exported adds up.
+    /// Writes all nine decimals, so that exported amounts add up.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:09}", self.0 / 1_000_000_000, self.0 % 1_000_000_000)
     }
 }
 
-/// What some usage costs, by its parts, billionths of the currency.
+/// Cost of some usage, by its parts, billionths of the currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cost {
     /// Ca*ta
@@ -81,13 +81,13 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// All of it.
+    /// Sum of all parts.
     pub fn total(&self) -> u128 {
         self.allocated + self.computing + self.hot + self.memory
     }
 }
 
-/// What this costs; each part rounded to the nearest billionth.
+/// Cost of this usage; each part is rounded to the nearest billionth.
 pub fn cost(prices: &Prices, usage: UsageTotals, memory_mib_ms: u64) -> Cost {
     let part =
         |price: u64, amount: u64, unit: u128| (u128::from(price) * u128::from(amount) + unit / 2) / unit;

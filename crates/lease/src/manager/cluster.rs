@@ -1,4 +1,4 @@
-//! The manager itself: one step per event.
+//! The manager as a state machine: one step for each event.
 //!
 //! ```text
 //! request ──► decide ──► AskGrant / AskEnd ──► agent's answer ──┐
@@ -7,12 +7,13 @@
 //! ```
 //!
 //! Nothing is acknowledged before it is durable: an answer that promises something leaves in the step of its
-//! [`Event::Committed`]. Agents come and go in the order of their commits; leases are written in any order, as
-//! one that is over stays over.
+//! [`Event::Committed`]. Agents are added and removed in the order of their commits. Leases are written in any
+//! order, as a lease that is over stays over.
 //!
-//! *Which leases go on.* An agent names all its leases in each whole report, with the last epoch that it had given.
-//! A lease that the durable state calls active, of that epoch or an earlier one, and that is not named, is
-//! over. A lease of a later epoch was granted while the report was on its way, and says nothing.
+//! *Which leases go on.* Each whole report of an agent names all its active leases, and the last epoch that the
+//! agent had given out. A lease is over if the durable state calls it active, its epoch is that one or an earlier
+//! one, and the report does not name it. A lease of a later epoch was granted while the report was on its way, so
+//! the report says nothing about it.
 
 mod against;
 mod orders;
@@ -33,13 +34,13 @@ use releasing::Releasing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Requests at a time.
+/// Most requests that wait for an answer at a time.
 pub const REQUESTS_MAX: usize = 16 * 1024;
-/// Pause between two totals of running leases, over all leases: 2000 writes a second are a tenth of what a disk
-/// and a core take, and small sites hear of every lease in every report.
+/// Pause between two totals of running leases, over all leases: 2000 writes a second are a tenth of what a disk and
+/// a core can do, and at small sites every report still names every lease.
 pub const RUNNING_TOTAL_EVERY: Duration = Duration::from_micros(500);
 
-/// What a question to an agent is about.
+/// Purpose of a question to an agent.
 #[derive(Debug)]
 enum Asked {
     Grant {
@@ -51,11 +52,11 @@ enum Asked {
         request: RequestId,
     },
     Order(Ordering),
-    /// A lease that nobody will use.
+    /// End a lease that no client will use.
     GiveBack,
 }
 
-/// What follows when writes are durable.
+/// Continuation of a commit: what follows when its writes are durable.
 #[derive(Debug)]
 enum Then {
     Registered {
@@ -90,8 +91,8 @@ struct Noted {
     leases: BTreeMap<LeaseId, Epoch>,
 }
 
-/// See the module. Soft state except for what its commits made durable: a new one is made from that, and the
-/// agents' next reports do the rest.
+/// The manager of a cluster. Its state is soft except for what its commits made durable: a new one starts from the
+/// durable state, and the agents' next reports supply the rest.
 #[derive(Debug, Default)]
 pub struct Cluster {
     registry: Registry,
@@ -102,23 +103,23 @@ pub struct Cluster {
     placements: BTreeMap<RequestId, Placement>,
     handing: BTreeMap<RequestId, Handing>,
     releases: BTreeMap<RequestId, Releasing>,
-    /// What operators want of nodes.
+    /// Operators' wishes for nodes.
     wishes: BTreeMap<AgentId, Wished>,
-    /// Nodes that are being told.
+    /// Number of questions under way that tell a node its operator's wish.
     orders_asked: usize,
     asks: BTreeMap<AskId, Asked>,
     commits: BTreeMap<CommitId, Then>,
-    /// Agents whose registration is being written, and in which run: whatever another run says meanwhile would be
-    /// written after it.
+    /// Agents whose registration is being written, and in which run. A report of another run is refused meanwhile:
+    /// its writes would follow the registration.
     registering: BTreeMap<AgentId, BootId>,
-    /// Leases that the durable state called active at the last tick.
+    /// Number of leases that the durable state called active at the last tick.
     active: usize,
     last_ask: u64,
     last_commit: u64,
 }
 
 impl Cluster {
-    /// A manager that starts at `now` with this durable state: agents, and active leases.
+    /// Manager that starts at `now` with this durable state: agents, and active leases.
     pub fn new(
         agents: impl IntoIterator<Item = AgentId>,
         leases: impl IntoIterator<Item = (LeaseId, LeaseNote)>,
@@ -134,7 +135,7 @@ impl Cluster {
         cluster
     }
 
-    /// Who is registered, and how well each is heard.
+    /// The registered agents, and how well each is heard.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
@@ -144,35 +145,35 @@ impl Cluster {
         self.noted.values().flat_map(|noted| noted.leases.keys().copied())
     }
 
-    /// How often agents are to report what leases have used that go on: whatever their number, so many totals are
-    /// written each second. A lease that ends is reported at once.
+    /// How often agents are to report the usage of active leases. The pause grows with their number, so that the
+    /// number of totals written each second stays the same. A lease that ends is reported at once.
     pub fn totals_every(&self) -> Duration {
         RUNNING_TOTAL_EVERY * u32::try_from(self.active).unwrap_or(u32::MAX)
     }
 
-    /// What a tenant holds: leases, requests for leases under way included, and what is in them.
+    /// Leases and amounts that a tenant holds, requests under way included.
     pub fn held(&self, tenant: &str) -> (u64, Amount) {
         self.holdings.of(tenant)
     }
 
-    /// Who holds a lease that goes on.
+    /// Tenant that holds an active lease.
     pub fn holder(&self, lease: LeaseId) -> Option<&str> {
         self.holdings.holder(lease)
     }
 
-    /// The same manager; what it has agents repeat begins after this number, which no earlier one may have come to.
+    /// Starts challenges after this number, which no earlier manager may have reached.
     #[must_use]
     pub fn with_challenges_after(mut self, number: u64) -> Self {
         self.registry = self.registry.with_challenges_after(number);
         self
     }
 
-    /// Requests that wait for an answer.
+    /// Number of requests that wait for an answer.
     pub fn requests(&self) -> usize {
         self.placements.len() + self.releases.len() + self.commits.len() + self.orders_asked
     }
 
-    /// Takes note of what happened at `now`, which never goes back, and says what is to be done.
+    /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
     pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -227,7 +228,7 @@ impl Cluster {
                 }
                 Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
                 Some(Asked::Order(ordering)) => self.not_ordered(ask, ordering, refusal, &mut actions),
-                // It will expire.
+                // The lease will expire.
                 Some(Asked::GiveBack) | None => {}
             },
             Event::Committed { commit } => {
@@ -307,8 +308,8 @@ impl Cluster {
         self.registering.remove(&record.id);
         let (id, boot) = (record.id, record.boot);
         if let Err(refusal) = self.registry.register(record.clone(), now) {
-            // A later run of it was quicker; what was written for this one is written over by that one's
-            // report, and until then the agent is merely known.
+            // A later run of the agent was quicker. The later run's report overwrites what was written for this
+            // run; until then the agent is merely known.
             return refuse(request, not_registered(refusal), actions);
         }
         self.awaited.remove(&id);
@@ -326,8 +327,8 @@ impl Cluster {
         answer(request, Answer::Registered, actions);
     }
 
-    /// Whether another run of this agent is known, whose leases would end with this one's registration. The first words of
-    /// a run that died before they arrived must not do that.
+    /// Whether another run of this agent is known, whose leases would end when this run registers. A registration
+    /// of a run that died before the message arrived must not end them.
     fn replaces(&self, agent: AgentId, boot: BootId) -> bool {
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let registering = self.registering.get(&agent).copied();
@@ -396,7 +397,7 @@ impl Cluster {
         forgotten.extend(over.into_iter().map(|(agent, _)| *agent));
         for agent in forgotten {
             self.awaited.remove(&agent);
-            // Who is just coming back is not forgotten.
+            // An agent that is just coming back is not forgotten.
             if !self.registering.contains_key(&agent) {
                 self.remove(agent, actions);
             }
@@ -410,7 +411,7 @@ impl Cluster {
         self.commit(agent, vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
     }
 
-    /// The leases of an agent are over, all of them.
+    /// Forgets the leases of an agent: all of them are over.
     fn forget_leases(&mut self, agent: AgentId) {
         let noted = self.noted.remove(&agent);
         for lease in noted.into_iter().flat_map(|noted| noted.leases.into_keys()) {
@@ -418,7 +419,7 @@ impl Cluster {
         }
     }
 
-    /// Agents that are worth a question.
+    /// Agents that are not gone, and so are worth a question.
     fn reachable(&self) -> impl Iterator<Item = AgentId> {
         let agents = self.registry.agents();
         agents

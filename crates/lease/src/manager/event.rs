@@ -1,4 +1,4 @@
-//! What a manager is told, and what it wants done.
+//! Events of the manager, the actions that it orders, and its answers.
 
 use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
 use crate::ledger::FunctionTotals;
@@ -11,212 +11,213 @@ use std::collections::BTreeSet;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// A question to an agent; numbered by the machine.
+/// A question to an agent; numbered by the state machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AskId(pub u64);
 
-/// Writes that become durable together; numbered by the machine in the order in which it wants them.
+/// Writes that become durable together; numbered by the state machine in the order in which it wants them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommitId(pub u64);
 
 /// A lease as an agent reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseReport {
-    /// Which.
+    /// The lease's name.
     pub lease: LeaseId,
     /// The run of the agent that granted it: the reporting one, or an earlier one whose totals it found.
     pub boot: BootId,
-    /// Who holds it.
+    /// Tenant that holds the lease.
     pub tenant: String,
-    /// Its holder's word for it.
+    /// The holder's label of the lease.
     pub label: String,
-    /// At the grant.
+    /// Epoch at the grant.
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
     /// GPUs granted.
     pub gpus: u32,
-    /// Used so far: cumulative.
+    /// Usage so far, cumulative.
     pub usage: UsageTotals,
-    /// What its functions used of that: cumulative too, and not in every report.
+    /// The part of that usage by each function: cumulative too, and not in every report.
     pub functions: FunctionTotals,
-    /// Why it is over, in words; none while it goes on.
+    /// Why the lease is over, in words; none while it goes on.
     pub over: Option<String>,
 }
 
 /// An agent's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Who.
+    /// The reporting agent.
     pub agent: AgentId,
-    /// Which run of it.
+    /// The run of the agent.
     pub boot: BootId,
-    /// It names every active lease; else only totals that the agent owes.
+    /// Whether the report names every active lease; if not, it holds only totals that the agent owes.
     pub whole: bool,
-    /// The last epoch it had given when it wrote this: a whole one names every lease up to that one.
+    /// The last epoch that the agent had given out when it wrote the report: a whole report names every active
+    /// lease up to that epoch.
     pub epoch: Epoch,
     /// Cores that no lease holds.
     pub free_cores: u32,
-    /// Places for warm slots that are left.
+    /// Free places for warm slots.
     pub free_places: u32,
     /// GPUs that no lease holds.
     pub free_gpus: u32,
-    /// Workers waiting in its warm pool.
+    /// Spare workers in the agent's pool.
     pub pool: u32,
-    /// What it offers.
+    /// Present offer of the agent.
     pub offering: Offering,
-    /// It is a goodbye.
+    /// Whether the agent says goodbye.
     pub leaving: bool,
-    /// Its active leases if it is whole, and the totals that it owes.
+    /// All active leases if the report is whole, and the totals that the agent owes.
     pub leases: Vec<LeaseReport>,
 }
 
-/// What an agent granted.
+/// A lease that an agent granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Granted {
     /// The lease.
     pub lease: LeaseId,
     /// The run of the agent that granted it.
     pub boot: BootId,
-    /// Its epoch.
+    /// The lease's epoch.
     pub epoch: Epoch,
-    /// Its cores.
+    /// The lease's cores.
     pub cores: Vec<u32>,
 }
 
-/// Who shall end a lease, and how.
+/// A request to end a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Release {
-    /// Which.
+    /// The lease.
     pub lease: LeaseId,
-    /// Who asks.
+    /// Tenant that asks.
     pub tenant: String,
-    /// Given back by its holder, or taken.
+    /// Why the lease ends: released by its holder, or revoked.
     pub reason: EndReason,
 }
 
-/// Where a lease was granted, and for whom: what the durable state knows of it.
+/// A lease as the durable state knows it: where it was granted, and for which tenant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseNote {
-    /// Who granted it.
+    /// Agent that granted the lease.
     pub agent: AgentId,
-    /// In which run.
+    /// Run of that agent.
     pub boot: BootId,
-    /// Who holds it.
+    /// Tenant that holds the lease.
     pub tenant: String,
-    /// Its holder's word for it.
+    /// The holder's label of the lease.
     pub label: String,
-    /// At the grant.
+    /// Epoch at the grant.
     pub epoch: Epoch,
     /// Cores granted.
     pub cores: Vec<u32>,
-    /// Memory of all its workers, bytes; 0: no bound was asked for.
+    /// Memory of all workers, bytes; 0: no limit was requested.
     pub memory_bytes: u64,
-    /// GPUs of all its workers.
+    /// GPUs of all workers.
     pub gpus: u32,
 }
 
-/// What happened.
+/// Event that the manager is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// An agent introduces itself.
+    /// An agent registers.
     Register {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// What it says.
+        /// The agent's description of itself.
         record: AgentRecord,
-        /// The challenge that this run was answered last; 0: none.
+        /// The last challenge that this run was sent; 0: none.
         proof: u64,
     },
     /// An agent reports.
     Heartbeat {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// What it says.
+        /// The agent's report.
         report: Report,
     },
     /// A client wants a lease.
     Acquire {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// Who.
+        /// Tenant that asks.
         tenant: String,
-        /// Its word for it.
+        /// The tenant's label of the lease.
         label: String,
-        /// What.
+        /// What the lease is to hold.
         wanted: Wanted,
-        /// Of none of these agents, which the client has tried in vain.
+        /// Agents to leave out, because the client has tried them in vain.
         without: BTreeSet<AgentId>,
         /// What the tenant may hold.
         allowance: Allowance,
     },
-    /// A lease shall end.
+    /// A lease is to end.
     Release {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// Which, for whom, why.
+        /// The lease, the tenant that asks, and the reason.
         release: Release,
-        /// What the durable state knows of it.
+        /// The lease as the durable state knows it, if it does.
         known: Option<LeaseNote>,
     },
     /// An operator has an order for a node.
     Order {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// Whose.
+        /// Agent of the node.
         agent: AgentId,
-        /// What.
+        /// The order.
         order: NodeOrder,
-        /// Now, milliseconds since 1970.
+        /// Present time, milliseconds since 1970.
         at_ms: u64,
     },
-    /// The holder of a lease that its agent granted directly says so.
+    /// A holder reports a lease that its agent granted directly.
     Vouch {
-        /// To be answered.
+        /// The request to answer.
         request: RequestId,
-        /// Which.
+        /// The lease.
         lease: LeaseId,
-        /// What it is; the tenant is who says so.
+        /// Description of the lease; its tenant is the caller.
         note: LeaseNote,
     },
-    /// An agent granted. Exactly one of this, `LeaseOver`, `Ordered` and `Refused` follows each question.
+    /// An agent granted a lease. Exactly one of this, `LeaseOver`, `Ordered` and `Refused` follows each question.
     Granted {
         /// The question.
         ask: AskId,
-        /// What.
+        /// The granted lease.
         granted: Granted,
     },
     /// An agent ended a lease; its cores are free.
     LeaseOver {
         /// The question.
         ask: AskId,
-        /// What it used in all.
+        /// Total usage of the lease.
         usage: UsageTotals,
     },
-    /// An agent has carried out what its operator wants of it.
+    /// An agent has carried out its operator's wish.
     Ordered {
         /// The question.
         ask: AskId,
-        /// What it offers now.
+        /// Present offer of the agent.
         offering: Offering,
     },
     /// An agent refused, or did not answer in time.
     Refused {
         /// The question.
         ask: AskId,
-        /// Why.
+        /// Reason of the refusal.
         refusal: Refusal,
     },
     /// Writes are durable.
     Committed {
-        /// Which.
+        /// The commit.
         commit: CommitId,
     },
     /// Writes were not made.
     NotCommitted {
-        /// Which.
+        /// The commit.
         commit: CommitId,
-        /// Why.
+        /// Reason of the failure.
         refusal: Refusal,
     },
     /// Time passed.
@@ -226,7 +227,7 @@ pub enum Event {
 /// A change of the durable state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// An agent is there in this run: whatever it had in others is over and settled.
+    /// An agent is registered in this run: all leases that it had in other runs are over and settled.
     PutAgent(AgentRecord),
     /// An agent is gone for good: its leases are over, its totals are settled.
     RemoveAgent(AgentId),
@@ -234,36 +235,37 @@ pub enum Write {
     PutLease {
         /// The lease.
         lease: LeaseId,
-        /// What is known of it.
+        /// Description of the lease.
         note: LeaseNote,
     },
-    /// A lease was reported: merge its total by maximum, then note its state. A lease that is over stays so.
+    /// Leases were reported: merge each total by maximum, then note the lease's state. A lease that is over stays
+    /// over.
     Report {
-        /// By whom.
+        /// The reporting agent.
         agent: AgentId,
-        /// What.
+        /// The reported leases.
         leases: Vec<LeaseReport>,
     },
-    /// A lease is over, without anybody having said so.
+    /// A lease is over, although no agent reported its end.
     EndLease {
-        /// Which.
+        /// The lease.
         lease: LeaseId,
-        /// How that is known.
+        /// How the end is known.
         why: &'static str,
     },
-    /// What an operator wants of a node. In the order of the commits.
+    /// An operator's wish for a node. Written in the order of the commits.
     PutWish {
-        /// Of which.
+        /// Agent of the node.
         agent: AgentId,
-        /// What.
+        /// The wish.
         wish: NodeWish,
     },
-    /// Nobody wants anything of it any more.
+    /// The node has no wish any more.
     RemoveWish(AgentId),
 }
 
 impl Write {
-    /// Whether it changes what an agent is or shall be, and so keeps its place among the agent's writes.
+    /// Whether the write changes what an agent is or shall be, and so keeps its order among the agent's writes.
     pub fn changes_agent(&self) -> bool {
         matches!(
             self,
@@ -272,55 +274,56 @@ impl Write {
     }
 }
 
-/// What is to be done, in this order.
+/// Action to carry out, in the order returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Make these writes durable. Those that change what an agent is ([`Write::changes_agent`]) after all earlier ones of that agent and before all later ones.
+    /// Make these writes durable. Writes that change what an agent is ([`Write::changes_agent`]) come after all
+    /// earlier ones of that agent and before all later ones.
     Commit {
-        /// Its number.
+        /// The commit's number.
         commit: CommitId,
-        /// Whose they are.
+        /// Agent that the writes concern.
         agent: AgentId,
-        /// In this order.
+        /// The writes, in this order.
         writes: Vec<Write>,
     },
-    /// Ask an agent for the lease that this request wants.
+    /// Ask an agent for a lease, or a part of it, for this request.
     AskGrant {
         /// The question's number.
         ask: AskId,
-        /// Whom.
+        /// The agent to ask.
         agent: AgentId,
-        /// For which request.
+        /// The request that is served.
         request: RequestId,
-        /// How many of its workers.
+        /// Number of the request's workers to ask for.
         workers: u32,
     },
     /// Ask an agent to end a lease.
     AskEnd {
         /// The question's number.
         ask: AskId,
-        /// Whom.
+        /// The agent to ask.
         agent: AgentId,
-        /// Which, for whom, why.
+        /// The lease, the tenant that asks, and the reason.
         release: Release,
     },
-    /// Have an agent do what its operator wants.
+    /// Tell an agent its operator's wish.
     AskOrder {
         /// The question's number.
         ask: AskId,
-        /// Whom.
+        /// The agent to tell.
         agent: AgentId,
-        /// What.
+        /// The wish.
         wish: NodeWish,
     },
-    /// Answer a request; nothing more will be said to it.
+    /// Answer a request, for the last time.
     Answer {
-        /// Which.
+        /// The request.
         request: RequestId,
-        /// What.
+        /// The answer.
         answer: Answer,
     },
-    /// This agent is there now, in this run.
+    /// This agent is registered now, in this run.
     AgentJoined(AgentRecord),
     /// This agent left, or was forgotten.
     AgentGone(AgentId),
@@ -329,35 +332,36 @@ pub enum Action {
 /// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// To `Register`.
+    /// To `Register`: the agent is registered.
     Registered,
-    /// To `Register`: this run seems to be over, or would replace another one. If it lives, it asks again with this as proof.
+    /// To `Register`: this run seems to be over, or would replace another one. If it is alive, it registers again
+    /// with this number as proof.
     Challenged {
-        /// Never 0.
+        /// The number to repeat, never 0.
         challenge: u64,
     },
-    /// To `Heartbeat`: what it carried is durable; or the agent is to register first.
+    /// To `Heartbeat`: the reported totals are durable; or the agent is to register first.
     Heard {
-        /// Whether the agent is known in this run.
+        /// Whether this run of the agent is known.
         known: bool,
     },
-    /// To `Acquire`: what the agents answered to these questions.
+    /// To `Acquire`: the leases are those that the agents granted to these questions.
     Granted {
-        /// One for each part.
+        /// One question for each part.
         asks: Vec<AskId>,
     },
-    /// To `Vouch`: it is written down.
+    /// To `Vouch`: the lease is durable.
     Vouched,
-    /// To `Release`: over, and what it used in all.
+    /// To `Release`: the lease is over.
     Released {
-        /// The total.
+        /// Total usage of the lease.
         usage: UsageTotals,
     },
-    /// To `Order`: it is durable.
+    /// To `Order`: the order is durable.
     Ordered {
-        /// And the node does it; false: it is away, and will be told when it comes.
+        /// Whether the node has carried it out; false: the node is away, and will be told when it comes back.
         done: bool,
     },
-    /// To any: no.
+    /// To any request: the refusal.
     Refused(Refusal),
 }

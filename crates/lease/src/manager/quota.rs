@@ -1,4 +1,4 @@
-//! What a tenant may hold, and what it holds.
+//! Quotas of tenants, and what tenants hold.
 //!
 //! ```text
 //! acquire ──► reserve ──► granted, durable ──► hold ──► over ──► free
@@ -6,51 +6,52 @@
 //!                └──► free
 //! ```
 //!
-//! What is asked for counts from the moment of the question: requests that are under way at the same time never
-//! pass a quota together. What agents report counts, too, whoever granted it.
+//! A request counts from the moment it arrives: requests that are under way at the same time never pass a quota
+//! together. Leases that agents report count too, even if the manager did not grant them.
 
 use super::RequestId;
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::LeaseId;
 use std::collections::BTreeMap;
 
-/// The most that a tenant may hold at a time, and use. `None`: no bound.
+/// The most that a tenant may hold at a time, and use. `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quota {
-    /// Cores of all its leases.
+    /// Cores of all the tenant's leases.
     pub cores: Option<u64>,
-    /// Leases.
+    /// Number of leases.
     pub leases: Option<u64>,
-    /// Memory that its leases asked for, bytes. A lease without a bound of its own is refused where this is set.
+    /// Memory of all the tenant's leases, bytes. If this is set, a lease without a memory limit of its own is
+    /// refused.
     pub memory_bytes: Option<u64>,
-    /// GPUs of all its leases.
+    /// GPUs of all the tenant's leases.
     pub gpus: Option<u64>,
-    /// Core-seconds held, by the ledger, in the window that the manager looks at. Who has used them gets no new
-    /// lease; leases that go on are not cut.
+    /// Core-seconds held, by the ledger, in the window that the manager looks at. A tenant that has used them gets
+    /// no new lease; its active leases are not cut.
     pub core_seconds: Option<u64>,
 }
 
-/// What a lease holds.
+/// Resources of a lease, or of several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Amount {
     /// Cores.
     pub cores: u64,
-    /// Memory of all its workers, bytes; 0: no bound was asked for.
+    /// Memory of all workers, bytes; 0: no limit was requested.
     pub memory_bytes: u64,
     /// GPUs.
     pub gpus: u64,
 }
 
-/// What a tenant may hold, as of a request.
+/// What a tenant may hold, at the time of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
-    /// Its bounds.
+    /// The tenant's limits.
     pub quota: Quota,
-    /// Memory asked for, all workers together, bytes; 0: no bound.
+    /// Memory requested for all workers together, bytes; 0: no limit.
     pub memory_bytes: u64,
-    /// GPUs asked for.
+    /// GPUs requested.
     pub gpus: u64,
-    /// What the ledger says it has used, in the window of its quota.
+    /// Core-seconds that the tenant has used by the ledger, in the window of its quota.
     pub core_seconds_used: u64,
 }
 
@@ -76,7 +77,7 @@ impl Held {
     }
 }
 
-/// What everybody holds: as many entries as there are leases and requests, which are bounded.
+/// Holdings of all tenants: as many entries as there are leases and requests, both of which are bounded.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     tenants: BTreeMap<String, Held>,
@@ -85,7 +86,7 @@ pub(super) struct Holdings {
 }
 
 impl Holdings {
-    /// Counts a request as held, unless that passes the quota.
+    /// Counts a request as held, unless that would exceed the quota.
     pub fn reserve(
         &mut self,
         request: RequestId,
@@ -142,20 +143,20 @@ impl Holdings {
         Ok(())
     }
 
-    /// What a request was counted as.
+    /// Amount reserved for a request.
     pub fn reserved(&self, request: RequestId) -> Amount {
         let reserved = self.reserved.get(&request);
         reserved.map(|(_, amount)| *amount).unwrap_or_default()
     }
 
-    /// The request came to nothing, or became a lease that is held.
+    /// Removes a request's reservation: the request has failed, or has become a lease that is held.
     pub fn unreserve(&mut self, request: RequestId) {
         if let Some((tenant, amount)) = self.reserved.remove(&request) {
             self.take_from(&tenant, amount);
         }
     }
 
-    /// A lease goes on. What was known of it before stays.
+    /// Counts an active lease. A lease that is counted already keeps its amount.
     pub fn hold(&mut self, lease: LeaseId, tenant: &str, amount: Amount) {
         if self.leases.contains_key(&lease) {
             return;
@@ -164,7 +165,7 @@ impl Holdings {
         self.leases.insert(lease, (tenant.to_owned(), amount));
     }
 
-    /// A lease is over.
+    /// Removes a lease that is over.
     pub fn free(&mut self, lease: LeaseId) {
         if let Some((tenant, amount)) = self.leases.remove(&lease) {
             self.take_from(&tenant, amount);
@@ -180,7 +181,7 @@ impl Holdings {
         }
     }
 
-    /// Who holds a lease.
+    /// Tenant that holds a lease.
     pub fn holder(&self, lease: LeaseId) -> Option<&str> {
         self.leases.get(&lease).map(|(tenant, _)| tenant.as_str())
     }

@@ -1,4 +1,4 @@
-//! Agents: who is registered, who is silent, and whom to ask for cores first.
+//! Registered agents: how well each is heard, and which of them to ask for cores first.
 
 mod capacity;
 mod need;
@@ -18,50 +18,51 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-/// Agents that one manager remembers; beyond, the longest gone one makes room, if any is gone.
+/// Agents that one manager remembers; beyond that, the agent that has been gone for longest makes room, if any is
+/// gone.
 pub const AGENTS_MAX: usize = 16 * 1024;
 
-/// What an agent said about itself.
+/// Description of an agent, by its own report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRecord {
-    /// Its identity.
+    /// The agent's identity.
     pub id: AgentId,
-    /// Which run of it.
+    /// The present run of the agent.
     pub boot: BootId,
-    /// Where it serves gRPC.
+    /// Address at which the agent serves gRPC.
     pub address: String,
-    /// Where it takes client sessions of its own machine.
+    /// Socket at which the agent accepts client sessions of its own node.
     pub session_socket: String,
-    /// Where it takes those from other hosts; empty: nowhere.
+    /// Endpoint at which the agent accepts sessions from other hosts; empty: none.
     pub endpoint: String,
-    /// Name of the certificate that it registered with; empty: it came over the local socket.
+    /// Name of the certificate that the agent registered with; empty: it came over the local socket.
     pub owner: String,
-    /// Cores that it offers.
+    /// Cores that the agent offers.
     pub cores: Vec<u32>,
-    /// How many of them no lease holds.
+    /// Number of offered cores that no lease holds.
     pub free_cores: u32,
-    /// Memory that it offers.
+    /// Memory that the agent offers, bytes.
     pub memory_bytes: u64,
-    /// Workers waiting in its warm pool.
+    /// Spare workers in the agent's pool.
     pub pool: u32,
-    /// Name of its machine, as operators say it; empty: not told.
+    /// Name of the agent's node, as operators call it; empty: unknown.
     pub host: String,
-    /// Whether it takes leases.
+    /// Whether the agent grants leases.
     pub availability: Availability,
-    /// The last order of an operator that it has carried out; 0: none in this run.
+    /// The last order of an operator that the agent has carried out; 0: none in this run.
     pub order: u64,
-    /// Places for warm slots on one shared core; 0: it shares none.
+    /// Places for warm slots on one shared core; 0: the agent shares no core.
     pub places_per_core: u32,
-    /// How many of them are left, on shared and on free cores.
+    /// Free places, on shared and on free cores.
     pub free_places: u32,
-    /// GPUs that it offers.
+    /// GPUs that the agent offers.
     pub gpus: u32,
-    /// How many of them no lease holds.
+    /// Number of offered GPUs that no lease holds.
     pub free_gpus: u32,
 }
 
 impl AgentRecord {
-    /// What it has of what is needed: free, and in all.
+    /// Cores or places of the agent, whichever is needed: free ones, and all.
     fn room(&self, need: Need) -> (u32, u32) {
         let cores = self.cores.len() as u32;
         match need {
@@ -70,18 +71,18 @@ impl AgentRecord {
         }
     }
 
-    /// Whether it offers all of it.
+    /// Whether the agent offers what is demanded, free or not.
     fn offers(&self, demand: Demand) -> bool {
         self.room(demand.room).1 >= demand.room.count() && self.gpus >= demand.gpus
     }
 
-    /// Whether all of it is free, as far as is known.
+    /// Whether what is demanded is free, as far as is known.
     fn has_free(&self, demand: Demand) -> bool {
         self.room(demand.room).0 >= demand.room.count() && self.free_gpus >= demand.gpus
     }
 }
 
-/// What an agent offers at the time of a report.
+/// Offer of an agent at the time of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Offering {
     /// Cores.
@@ -90,16 +91,16 @@ pub struct Offering {
     pub memory_bytes: u64,
     /// GPUs.
     pub gpus: u32,
-    /// Whether it takes leases.
+    /// Whether the agent grants leases.
     pub availability: Availability,
-    /// The last order of an operator that it has carried out; 0: none in this run.
+    /// The last order of an operator that the agent has carried out; 0: none in this run.
     pub order: u64,
 }
 
 /// How well an agent is heard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AgentState {
-    /// Heard of within [`Registry::suspected_after`].
+    /// Heard within [`Registry::suspected_after`].
     Serving,
     /// Silent, perhaps only slow.
     Suspected,
@@ -123,7 +124,7 @@ pub enum NotRegistered {
     /// [`AGENTS_MAX`] agents are registered and none of them is gone.
     #[error("{AGENTS_MAX} agents are registered, and none of them is gone; start another manager")]
     Full,
-    /// A message of a run that is over: a later one has registered, or it has said goodbye.
+    /// The message is of a run that is over: a later run has registered, or this run has said goodbye.
     #[error("this run of the agent is over")]
     Over,
 }
@@ -135,8 +136,8 @@ struct Entry {
     heard: Duration,
 }
 
-/// An agent that may be asked, in the order of a tightest fit: how well it is heard, its free cores or places,
-/// the most pooled workers first.
+/// Key of an agent that may be asked. It orders by tightest fit: how well the agent is heard, its free cores,
+/// places or GPUs, and then the most spare workers first.
 type Room = (AgentState, u32, Reverse<u32>, AgentId);
 
 impl Entry {
@@ -152,33 +153,34 @@ impl Entry {
     }
 }
 
-/// Agents that are proposed of those that seem to lack free cores: a full site is told so after a few questions.
+/// Most agents that are proposed although they seem to lack free cores: a full site learns so after a few
+/// questions.
 const HOPES_MAX: usize = 16;
-/// Agents that are proposed in all.
+/// Most agents that are proposed besides those.
 const CANDIDATES_MAX: usize = 64;
 
 /// All agents that registered with a manager. No request looks at all of them.
 #[derive(Debug, Default)]
 pub struct Registry {
     agents: BTreeMap<AgentId, Entry>,
-    /// Whom to ask: all that take leases and are not gone.
+    /// Agents to ask, by their free cores: all that grant leases and are not gone.
     rooms: BTreeSet<Room>,
-    /// The same, by their free places on shared cores.
+    /// Agents to ask, by their free places on shared cores.
     places: BTreeSet<Room>,
-    /// Those of them that offer GPUs, by how many of these are free.
+    /// Agents to ask that offer GPUs, by their free GPUs.
     gpus: BTreeSet<Room>,
-    /// When each was last heard, the longest silent first.
+    /// When each agent was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
     runs: Runs,
 }
 
 impl Registry {
-    /// Nobody registered.
+    /// A registry without agents.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether [`register`](Self::register) would take it.
+    /// Whether [`register`](Self::register) would accept this run.
     pub fn admits(&self, id: AgentId, boot: BootId) -> Result<(), NotRegistered> {
         if self.is_over(boot) {
             return Err(NotRegistered::Over);
@@ -198,8 +200,8 @@ impl Registry {
         gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
     }
 
-    /// An agent introduces itself, for the first time or again; its former run is over. Whoever calls this has
-    /// seen that this run lives, if another one is known: see [`prove`](Self::prove).
+    /// Registers an agent, for the first time or again; its former run is over. If another run is known, the caller
+    /// must have made sure that this run is alive: see [`prove`](Self::prove).
     pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), NotRegistered> {
         self.admits(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
@@ -247,7 +249,7 @@ impl Registry {
         Some(entry)
     }
 
-    /// Changes an entry, and its places in the orders.
+    /// Changes an entry, and its positions in the orders.
     fn change(&mut self, id: AgentId, change: impl FnOnce(&mut Entry)) {
         if let Some(mut entry) = self.take(id) {
             change(&mut entry);
@@ -255,20 +257,22 @@ impl Registry {
         }
     }
 
-    /// Challenges begin after this number: one that an earlier manager gave is none of this one's.
+    /// Starts challenges after this number: a challenge of an earlier manager is not valid here.
     pub fn with_challenges_after(mut self, number: u64) -> Self {
         self.runs.begin_challenges_after(number);
         self
     }
 
-    /// A number that a run has to repeat which seems to be over, or would replace another one. First words may come
-    /// late and in either order, so nobody can say which of two runs is the later one; but a message that repeats
-    /// this was written after it, and of all runs of an agent one is alive.
+    /// Makes the number that a run has to repeat if it seems to be over, or would replace another run. First
+    /// messages of runs may come late and in either order, so the manager cannot say which of two runs is the later
+    /// one. But a message that repeats this number was written after it, and of all runs of an agent only one is
+    /// alive.
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
         self.runs.challenge(id, boot)
     }
 
-    /// Whether this run repeats its last challenge: then it is not over. Once for each challenge.
+    /// Accepts the proof of a run that repeats its last challenge: the run is not over. Works once for each
+    /// challenge.
     pub fn prove(&mut self, id: AgentId, boot: BootId, proof: u64) -> bool {
         self.runs.prove(id, boot, proof)
     }
@@ -278,7 +282,7 @@ impl Registry {
         self.runs.is_over(boot)
     }
 
-    /// An agent is alive. False if it is not known (in this boot) and should register again.
+    /// Notes that an agent is alive. False if this run of it is not known and should register again.
     pub fn heartbeat(
         &mut self,
         id: AgentId,
@@ -304,7 +308,7 @@ impl Registry {
         known
     }
 
-    /// An agent granted this: until it reports again, it has so much less.
+    /// Subtracts what an agent granted, until the agent reports again.
     pub fn granted(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room, gpus } = demand.into();
         self.change(id, |Entry { record, .. }| {
@@ -315,13 +319,13 @@ impl Registry {
                     let places = cores.saturating_mul(record.places_per_core);
                     record.free_places = record.free_places.saturating_sub(places);
                 }
-                // How many cores became shared by it, it will say.
+                // The agent will report how many cores became shared by this.
                 Need::Places(places) => record.free_places = record.free_places.saturating_sub(places),
             }
         });
     }
 
-    /// A lease with this is over.
+    /// Adds what a lease that is over had.
     pub fn released(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room: need, gpus } = demand.into();
         self.change(id, |Entry { record, .. }| {
@@ -335,7 +339,7 @@ impl Registry {
         });
     }
 
-    /// An agent has no more than this: it said so.
+    /// Notes an agent's own word that it has no more free cores or places than this.
     pub fn full(&mut self, id: AgentId, free: Need) {
         self.change(id, |Entry { record, .. }| match free {
             Need::Cores(free) => record.free_cores = free.min(record.free_cores),
@@ -343,14 +347,14 @@ impl Registry {
         });
     }
 
-    /// An agent has no more free GPUs than this: it said so.
+    /// Notes an agent's own word that it has no more free GPUs than this.
     pub fn no_gpus(&mut self, id: AgentId, free: u32) {
         self.change(id, |Entry { record, .. }| {
             record.free_gpus = free.min(record.free_gpus)
         });
     }
 
-    /// What a registered agent offers now.
+    /// Notes the present offer of a registered agent.
     pub fn offers(&mut self, id: AgentId, offering: Offering) {
         let same = self.agents.get(&id).is_some_and(|entry| {
             let record = &entry.record;
@@ -375,7 +379,7 @@ impl Registry {
         });
     }
 
-    /// An agent says goodbye. A later boot of it is not meant.
+    /// Removes an agent that says goodbye. A later run of it stays.
     pub fn deregister(&mut self, id: AgentId, boot: BootId) {
         if self
             .agents
@@ -387,38 +391,39 @@ impl Registry {
         }
     }
 
-    /// Everybody, ordered by id: the record, how well it is heard (as of the last
-    /// [`tick`](Self::tick) or heartbeat), and when it was last heard.
+    /// All agents, ordered by id: the record, how well the agent is heard (as of the last [`tick`](Self::tick) or
+    /// heartbeat), and when it was last heard.
     pub fn agents(&self) -> impl Iterator<Item = (&AgentRecord, AgentState, Duration)> {
         self.agents
             .values()
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
-    /// How many.
+    /// Number of agents.
     pub fn len(&self) -> usize {
         self.agents.len()
     }
 
-    /// Whether nobody is registered.
+    /// Whether no agent is registered.
     pub fn is_empty(&self) -> bool {
         self.agents.is_empty()
     }
 
-    /// One agent.
+    /// One agent: its record, how well it is heard, and when it was last heard.
     pub fn agent(&self, id: AgentId) -> Option<(&AgentRecord, AgentState, Duration)> {
         self.agents
             .get(&id)
             .map(|entry| (&entry.record, entry.state, entry.heard))
     }
 
-    /// Whom to ask for this many cores or places, and GPUs, in this order. Only nodes that take leases.
+    /// Agents to ask for this many cores or places, and GPUs, in this order. Only nodes that grant leases are among
+    /// them.
     ///
-    /// The tightest fit first, so that large gaps stay for large leases; among equals the one with the
-    /// most pooled workers. Serving agents come before suspected ones, and gone ones are not asked. The
-    /// number of free cores is as old as the last heartbeat, and only the agent knows; so a few agents that
-    /// offer enough cores but seem to lack free ones come last instead of not at all. Where GPUs are wanted, only agents
-    /// that offer them are looked at, and their GPUs are what is to fit tightly.
+    /// The tightest fit comes first, so that large gaps stay for large leases; among equals, the agent with the
+    /// most spare workers. Serving agents come before suspected ones, and gone ones are not asked. The number of
+    /// free cores is as old as the last heartbeat, and only the agent knows the present one. So a few agents that
+    /// offer enough cores but seem to lack free ones come last instead of not at all. If GPUs are wanted, only
+    /// agents that offer GPUs are considered, and the fit is that of their GPUs.
     pub fn candidates(&self, demand: impl Into<Demand>) -> Vec<AgentId> {
         let demand = demand.into();
         let (rooms, count) = match demand {
@@ -432,7 +437,7 @@ impl Registry {
             } => (&self.places, count),
             Demand { gpus, .. } => (&self.gpus, gpus),
         };
-        // The least room of all that have so many free.
+        // From the least room that has `count` free.
         let from = |state, free| (state, free, Reverse(u32::MAX), AgentId([0; 8]));
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
         let fits = |state| rooms.range(from(state, count)..=most(state));
@@ -442,7 +447,7 @@ impl Registry {
         let has_free = |room: &&Room| record(room).is_some_and(|record| record.has_free(demand));
         let heard = [AgentState::Serving, AgentState::Suspected];
         let fitting = heard.into_iter().flat_map(fits).filter(offers).filter(has_free);
-        // They have the GPUs, and seem to lack the cores.
+        // Agents that have the GPUs and seem to lack the cores.
         let coreless = heard.into_iter().filter(|_| demand.gpus > 0).flat_map(fits);
         let coreless = coreless.filter(offers).filter(|room| !has_free(room));
         let lacking = heard.into_iter().flat_map(lacks).filter(offers);

@@ -1,59 +1,59 @@
-//! What operators want of nodes.
+//! Wishes of operators for nodes.
 //!
-//! An order changes the wish for its node; the wish is durable, and the node is told it until it says that it
-//! has carried it out. So an order for a node that is away is carried out when it comes, and a node that is
-//! started again does not forget that it was drained.
+//! An order changes the wish for its node. The wish is durable, and the manager repeats it to the node until the
+//! node reports that it has carried it out. So an order for a node that is away is carried out when the node comes
+//! back, and a restarted node does not forget that it was drained.
 
 use crate::agent::OfferedCores;
 
-/// Nodes that somebody wants something of; so many agents a manager remembers.
+/// Most nodes with a wish: the number of agents that a manager remembers.
 pub const WISHES_MAX: usize = super::AGENTS_MAX;
 
-/// What an operator orders. Times are milliseconds since 1970.
+/// Order of an operator. Times are milliseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NodeOrder {
-    /// The node offers this, and takes leases.
+    /// The node offers this, and grants leases.
     Add(OfferWish),
-    /// It takes no leases, and those that are left end then.
+    /// The node grants no leases, and those that are left end at the deadline.
     Drain {
-        /// When.
+        /// The deadline.
         by_ms: u64,
     },
-    /// It takes leases again.
+    /// The node grants leases again.
     Resume,
-    /// It takes no leases, and all that are there end at once.
+    /// The node grants no leases, and all its leases end at once.
     Remove,
 }
 
-/// What a node shall offer.
+/// Offer that an operator wants of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OfferWish {
-    /// Which cores.
+    /// The cores to offer.
     pub cores: OfferedCores,
-    /// How much memory, bytes; none: what the agent finds.
+    /// Memory to offer, bytes; none: what the agent finds.
     pub memory_bytes: Option<u64>,
-    /// How many GPUs, the first ones; none: what the agent says.
+    /// Number of GPUs to offer, the first ones; none: what the agent says.
     pub gpus: Option<u32>,
-    /// When leases end that hold what is no longer offered.
+    /// When leases end that hold something no longer offered.
     pub by_ms: u64,
 }
 
-/// What all orders for a node together want of it.
+/// Combined wish of all orders for a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeWish {
-    /// Rises with each order for the node.
+    /// Number of the wish; it rises with each order for the node.
     pub number: u64,
-    /// It takes no leases, and those that are left end then; none: it takes leases.
+    /// The node grants no leases, and those that are left end at this time; none: it grants leases.
     pub drained_by_ms: Option<u64>,
-    /// What it offers; none: what its own operator says.
+    /// The offer; none: as the node's own configuration says.
     pub offer: Option<OfferWish>,
 }
 
 impl NodeWish {
-    /// The wish after a further order.
+    /// The wish after another order.
     #[must_use]
     pub fn after(&self, order: NodeOrder, now_ms: u64) -> Self {
-        // A deadline may be brought forward, and not be put off: clients rely on it.
+        // A deadline may be brought forward, but not be put off: clients rely on it.
         let by = |by_ms: u64| Some(self.drained_by_ms.map_or(by_ms, |known| known.min(by_ms)));
         let (drained_by_ms, offer) = match order {
             NodeOrder::Add(offer) => (None, Some(offer)),
@@ -68,7 +68,7 @@ impl NodeWish {
         }
     }
 
-    /// Whether a node of which nothing is known is as it wants.
+    /// Whether a node without orders already is what the wish wants.
     pub fn is_nothing(&self) -> bool {
         self.drained_by_ms.is_none() && self.offer.is_none()
     }

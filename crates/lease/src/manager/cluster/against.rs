@@ -1,7 +1,8 @@
-//! What agents have said against a request for a lease, and which of it the client is told.
+//! Rejections by agents of one request for a lease, and the refusal that the client gets.
 //!
-//! Clients with patience ask again after what may pass ([`Refusal::may_pass`]), and give up at once after what does not. So one agent
-//! that may serve the request later is enough for the former, in whatever order they were asked.
+//! Clients with patience ask again after a refusal that may pass ([`Refusal::may_pass`]), and give up at once after
+//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in whatever
+//! order the agents were asked.
 
 use super::{Spread, Wanted};
 use crate::manager::registry::Registry;
@@ -11,22 +12,22 @@ use hotlease_wire::ids::AgentId;
 use hotlease_wire::objections::Objections;
 use std::collections::BTreeSet;
 
-/// See the module.
+/// Rejections of one request, collected from its agents.
 #[derive(Debug, Default)]
 pub(super) struct Against {
-    /// The largest figures of agents that have no room; they know better than the registry.
+    /// The largest figures of agents without room; they know better than the registry.
     full: Option<Capacity>,
-    /// The same of agents that have no GPUs.
+    /// The largest figures of agents without GPUs.
     no_gpus: Option<Capacity>,
     /// Another reason that may pass, of the agent asked last.
     passing: Option<Refusal>,
-    /// Agents that never serve it: the client says so, or they.
+    /// Agents that never serve the request, by the client's word or their own.
     never: BTreeSet<AgentId>,
     objections: Objections,
 }
 
 impl Against {
-    /// Before anybody was asked. `without`: what the client has tried.
+    /// No agent was asked yet. `without`: agents that the client has tried.
     pub fn new(without: BTreeSet<AgentId>) -> Self {
         Self {
             never: without,
@@ -34,12 +35,12 @@ impl Against {
         }
     }
 
-    /// Whether it is known never to serve this.
+    /// Whether this agent is known never to serve the request.
     pub fn is_never(&self, agent: &AgentId) -> bool {
         self.never.contains(agent)
     }
 
-    /// An agent of this name says so; how many cores, places or GPUs it has free, if that is what is missing.
+    /// Records an agent's rejection. Returns its free cores, places or GPUs, if their lack is the reason.
     pub fn add(&mut self, agent: AgentId, name: impl FnOnce() -> String, refusal: Refusal) -> Option<u32> {
         let most = match refusal {
             Refusal::NoGpus { .. } => &mut self.no_gpus,
@@ -63,13 +64,13 @@ impl Against {
         None
     }
 
-    /// No agent that could serve it now or later is left.
+    /// Whether no agent is left that could serve the request now or later.
     fn is_for_ever(&self, wanted: &Wanted, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
         let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
         if self.never.is_empty() || (may_later && matches!(wanted.spread, Spread::OneAgent)) {
             return false;
         }
-        // Not only those that were asked: on a large site that is a part of them.
+        // Considers all agents, not only those that were asked: on a large site only a part of them is asked.
         let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
         let (workers, each) = match wanted.spread {
             Spread::OneAgent => (1, wanted.need(wanted.workers)),
@@ -78,7 +79,8 @@ impl Against {
         !registry.could_hold(workers, each, could)
     }
 
-    /// Of a request of which `found` workers were granted, where agents take leases.
+    /// Sums up the rejections of a request for which `found` workers were granted. `serves` says which agents'
+    /// operators let them grant leases.
     pub fn sum_up(
         &self,
         (wanted, found): (&Wanted, u32),

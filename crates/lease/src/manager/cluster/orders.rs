@@ -6,25 +6,25 @@
 //!              └───────────┴─ each report of another number
 //! ```
 //!
-//! What is wanted of a node is told to it until its reports name the order's number. From the order on the node is
-//! asked for no lease, whether or not it knows.
+//! The manager repeats a node's wish to it until the node's reports name the order's number. From the order on the
+//! manager asks the node for no lease that the order forbids, whether or not the node knows of the order.
 
 use super::{Asked, Cluster, Then, answer, refuse};
 use crate::manager::{Action, Answer, AskId, NodeOrder, NodeWish, Offering, RequestId, WISHES_MAX, Write};
 use hotlease_wire::Refusal;
 use hotlease_wire::ids::AgentId;
 
-/// What is wanted of a node, and how far that is.
+/// A node's wish, and its progress.
 #[derive(Debug)]
 pub(super) struct Wished {
     wish: NodeWish,
     durable: bool,
-    /// It is being told.
+    /// The question under way that tells the node its wish.
     asking: Option<AskId>,
 }
 
 impl Wished {
-    /// Whether its operator lets the node take leases.
+    /// Whether its operator lets the node grant leases.
     pub(super) fn may_serve(&self) -> bool {
         self.wish.drained_by_ms.is_none()
     }
@@ -38,19 +38,19 @@ impl Wished {
     }
 }
 
-/// An order on its way.
+/// An order that is being carried out.
 #[derive(Debug)]
 pub(super) struct Ordering {
-    /// Whom to answer; nobody where the node is merely reminded.
+    /// The request to answer; none if the node is merely reminded.
     request: Option<RequestId>,
     agent: AgentId,
     number: u64,
-    /// What was wanted before.
+    /// The wish before this order.
     before: Option<NodeWish>,
 }
 
 impl Cluster {
-    /// The same manager, with what its durable state says of nodes.
+    /// Adds the wishes of the durable state.
     #[must_use]
     pub fn with_wishes(mut self, wishes: impl IntoIterator<Item = (AgentId, NodeWish)>) -> Self {
         let wishes = wishes.into_iter();
@@ -59,17 +59,17 @@ impl Cluster {
         self
     }
 
-    /// What is wanted of nodes.
+    /// All wishes for nodes.
     pub fn wishes(&self) -> impl Iterator<Item = (AgentId, &NodeWish)> {
         self.wishes.iter().map(|(agent, wished)| (*agent, &wished.wish))
     }
 
-    /// What is wanted of one.
+    /// The wish for one node.
     pub fn wish(&self, agent: AgentId) -> Option<&NodeWish> {
         self.wishes.get(&agent).map(|wished| &wished.wish)
     }
 
-    /// Whether its operator lets it take leases.
+    /// Whether its operator lets this agent grant leases.
     pub(super) fn may_serve(&self, agent: AgentId) -> bool {
         self.wishes.get(&agent).is_none_or(Wished::may_serve)
     }
@@ -115,13 +115,13 @@ impl Cluster {
         );
     }
 
-    /// An order is durable: the node is told, if it is there.
+    /// Continues with a durable order: tells the node, if it is there.
     pub(super) fn wished(&mut self, ordering: Ordering, actions: &mut Vec<Action>) {
         let agent = ordering.agent;
         let here = self.reachable().any(|known| known == agent);
         match self.wishes.get_mut(&agent) {
             Some(wished) if wished.wish.number == ordering.number => wished.durable = true,
-            // A later order came; what it wants contains this one's, or undoes it.
+            // A later order came; its wish contains or undoes this order.
             _ => return done(&ordering, false, actions),
         }
         if here {
@@ -131,7 +131,7 @@ impl Cluster {
         }
     }
 
-    /// An order could not be written down, so it never was.
+    /// Undoes an order that could not be written down.
     pub(super) fn not_wished(&mut self, ordering: Ordering, refusal: Refusal, actions: &mut Vec<Action>) {
         self.take_back(&ordering);
         if let Some(request) = ordering.request {
@@ -161,7 +161,7 @@ impl Cluster {
         }
     }
 
-    /// A node has carried out what is wanted of it.
+    /// Notes that a node has carried out its wish.
     pub(super) fn ordered(&mut self, ask: AskId, offering: Offering, actions: &mut Vec<Action>) {
         let Some(Asked::Order(ordering)) = self.asks.remove(&ask) else {
             return;
@@ -171,7 +171,7 @@ impl Cluster {
         done(&ordering, true, actions);
     }
 
-    /// A node did not: it says why, or nothing.
+    /// Notes that a node has refused, or did not answer.
     pub(super) fn not_ordered(
         &mut self,
         ask: AskId,
@@ -184,12 +184,12 @@ impl Cluster {
             return;
         };
         if !matches!(refusal, Refusal::BadRequest { .. }) {
-            // Its next report reminds us.
+            // The node's next report makes the manager repeat the wish.
             return done(&ordering, false, actions);
         }
-        // It never will.
+        // The node will never carry the order out.
         let agent = ordering.agent;
-        // The node has seen this number, and takes only later ones.
+        // The node has seen this number, and accepts only later ones.
         let before = ordering.before.map(|wish| NodeWish {
             number: ordering.number + 1,
             ..wish
@@ -205,7 +205,7 @@ impl Cluster {
         refuse(request, refusal, actions);
     }
 
-    /// Wants again what was wanted before this order, unless a later one came.
+    /// Restores the wish before this order, unless a later order came. Returns whether it did.
     fn take_back(&mut self, ordering: &Ordering) -> bool {
         let latest = self.wish(ordering.agent).map(|wish| wish.number) == Some(ordering.number);
         if latest {
@@ -221,7 +221,7 @@ impl Cluster {
         latest
     }
 
-    /// A node reports which order it has carried out last.
+    /// Repeats the wish to a node whose report names another order than the latest.
     pub(super) fn remind(&mut self, agent: AgentId, order: u64, actions: &mut Vec<Action>) {
         let Some(wished) = self.wishes.get(&agent) else {
             return;
@@ -238,7 +238,7 @@ impl Cluster {
             };
             self.tell(ordering, actions);
         } else if wished.wish.is_nothing() {
-            // It is as it would be by itself, also after its next start.
+            // The node is as it would be without a wish, also after its next start.
             self.wishes.remove(&agent);
             self.commit(agent, vec![Write::RemoveWish(agent)], Then::Nothing, actions);
         }

@@ -1,11 +1,11 @@
-//! Getting a lease: the agents are asked one after the other.
+//! Placement of a lease: agents are asked one after the other.
 //!
-//! The registry only orders the candidates. Its figures are as old as the last report; whether cores are
-//! free, the agent alone knows.
+//! The registry only orders the candidates. Its figures are as old as the last report; only the agent knows whether
+//! cores are free.
 //!
-//! A request may be spread over several agents, each of which grants a lease of its own, a *part*. To the client it is
-//! one request with one answer: nothing is written down or answered before the last part is granted, and where they
-//! are too few, or one of them cannot be written down, all are given back.
+//! A request may be spread over several agents, each of which grants a lease of its own, a *part*. To the client it
+//! is one request with one answer: nothing is written down or answered before the last part is granted. If there
+//! are too few parts, or one of them cannot be written down, all are given back.
 
 use super::against::Against;
 use super::orders::Wished;
@@ -21,31 +21,31 @@ use hotlease_wire::{EndReason, Refusal};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-/// Agents that one request is spread over.
+/// Most agents over which one request is spread.
 pub const PARTS_MAX: usize = 64;
-/// Questions for one request that is spread.
+/// Most questions for one request that is spread.
 const ASKS_MAX: usize = 2 * PARTS_MAX;
-/// How long agents are asked for one: who waits for the answer gives up at 10 s, and what was granted first is held
-/// meanwhile.
+/// How long agents are asked for one request: the client that waits for the answer gives up at 10 s, and the parts
+/// granted first are held meanwhile.
 const ASKING_MAX: Duration = Duration::from_secs(8);
 
-/// What a client wants.
+/// Resources that a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// Workers.
+    /// Number of workers.
     pub workers: u32,
-    /// Cores of each of them, or places on shared ones.
+    /// Cores of each worker, or places on a shared one.
     pub cores: u32,
-    /// GPUs of each of them.
+    /// GPUs of each worker.
     pub gpus: u32,
-    /// Whose the cores are.
+    /// Whether the lease has its cores for itself.
     pub sharing: Sharing,
-    /// Over how many agents; shared cores are all on one.
+    /// Number of agents that may serve the request; shared cores are all on one.
     pub spread: Spread,
 }
 
 impl Wanted {
-    /// All of it on one agent.
+    /// Wants all of the need on one agent, for one worker.
     pub fn together(need: Need) -> Self {
         Self {
             workers: 1,
@@ -59,7 +59,7 @@ impl Wanted {
         }
     }
 
-    /// What so many of its workers need.
+    /// Demand of so many of the workers.
     pub fn need(&self, workers: u32) -> Demand {
         let count = workers.saturating_mul(self.cores);
         Demand {
@@ -72,19 +72,19 @@ impl Wanted {
     }
 }
 
-/// Over how many agents the workers of a request may be.
+/// Number of agents over which the workers of a request may be spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// All on one.
+    /// All workers on one agent.
     OneAgent,
     /// Over as many as needed, at most [`PARTS_MAX`]; with fewer workers than `least` the request is refused.
     Several {
-        /// As many as are wanted: all or nothing.
+        /// Fewest workers that are enough; equal to the number wanted: all or nothing.
         least: u32,
     },
 }
 
-/// A request for a lease.
+/// A request for a lease while agents are asked.
 #[derive(Debug)]
 pub(super) struct Placement {
     tenant: String,
@@ -92,18 +92,18 @@ pub(super) struct Placement {
     wanted: Wanted,
     candidates: VecDeque<AgentId>,
     anybody: bool,
-    /// Some agent takes leases at all.
+    /// Whether any agent grants leases at all.
     serving: bool,
     against: Against,
-    /// Of a request that is spread: who was asked, and how many workers it has room for if it said so.
+    /// Of a spread request: the agents that were asked, and how many workers each has room for if it said so.
     asked: BTreeMap<AgentId, Option<u32>>,
     asks: usize,
     until: Duration,
-    /// What was granted so far.
+    /// The parts granted so far.
     parts: Vec<Part>,
 }
 
-/// What one agent granted.
+/// A lease that one agent granted for the request.
 #[derive(Debug)]
 struct Part {
     ask: AskId,
@@ -122,7 +122,8 @@ pub(super) struct Handing {
 }
 
 impl Placement {
-    /// Goes on to the next agent, except where that one would say the same.
+    /// Records the rejection of one agent. An error ends the request: every agent would reject it for the same
+    /// reason.
     fn add(
         &mut self,
         agent: AgentId,
@@ -136,7 +137,7 @@ impl Placement {
             Refusal::NoGpus { .. } => self.wanted.gpus,
             _ => self.wanted.cores,
         };
-        // It may have room for some: it is asked for them, once.
+        // The agent may have room for some workers: it is asked for them, once.
         if let Some(free) = self.against.add(agent, name, refusal)
             && let Some(room @ None) = self.asked.get_mut(&agent)
         {
@@ -192,7 +193,7 @@ impl Cluster {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
-        // Somebody may have ordered a node back since the list was made.
+        // An operator may have drained a node since the list was made.
         let wishes = &self.wishes;
         let serves = |agent: &AgentId| wishes.get(agent).is_none_or(Wished::may_serve);
         let wanted = placement.wanted;
@@ -274,8 +275,9 @@ impl Cluster {
         else {
             return;
         };
-        // A run that is over cannot keep what it granted. Of one that has not registered nobody can say whether it is the
-        // present one, and a late word of the registered one would end its leases: it gives back what it granted.
+        // A run that is over cannot keep what it granted. If the run has not registered, the manager cannot tell
+        // whether it is the present one, and a late message of the registered run would end its leases. So such a
+        // run's grant is given back.
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let is_over = self.is_replaced(agent, granted.boot);
         if is_over || registered != Some(granted.boot) {
@@ -301,7 +303,7 @@ impl Cluster {
         self.settle(request, actions);
     }
 
-    /// Nobody is left to be asked: what there is, is handed out or given back.
+    /// Hands out the granted parts or gives them back: no agent is left to ask.
     fn settle(&mut self, request: RequestId, actions: &mut Vec<Action>) {
         let Some(placement) = self.placements.get(&request) else {
             return;
@@ -310,7 +312,7 @@ impl Cluster {
             Spread::OneAgent => placement.wanted.workers,
             Spread::Several { least } => least,
         };
-        // While the last ones were asked, the first may have been started again.
+        // While the last agents were asked, the first may have been restarted.
         let lost = placement
             .parts
             .iter()
@@ -329,7 +331,7 @@ impl Cluster {
         self.hand_out(request, placement, actions);
     }
 
-    /// Why there is no lease.
+    /// The reason why there is no lease.
     fn sum_up(&self, placement: &Placement) -> Refusal {
         match placement {
             Placement { anybody: false, .. } => Refusal::NoAgent,
@@ -344,7 +346,7 @@ impl Cluster {
         }
     }
 
-    /// Refuses a request, and gives back what was granted for it.
+    /// Refuses a request, and gives back the parts granted for it.
     fn refuse_all(&mut self, request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
         let Some(placement) = self.placements.remove(&request) else {
             return;
@@ -357,8 +359,8 @@ impl Cluster {
         refuse(request, refusal, actions);
     }
 
-    /// Writes the new leases down, so that they are listed and can be released before the first report that
-    /// names them.
+    /// Writes the new leases down, so that they are listed and can be released before the first report that names
+    /// them.
     fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<Action>) {
         let parts = placement.parts.iter();
         let handing = Handing {
@@ -416,7 +418,7 @@ impl Cluster {
         }
     }
 
-    /// A part was written down, or was not.
+    /// Notes that a part was written down, or could not be.
     pub(super) fn written(&mut self, request: RequestId, failed: Option<Refusal>, actions: &mut Vec<Action>) {
         let Some(handing) = self.handing.get_mut(&request) else {
             return;
@@ -442,7 +444,7 @@ impl Cluster {
         refuse(request, refusal, actions);
     }
 
-    /// A lease that cannot be handed out: if this does not reach the agent, it expires.
+    /// Gives back a lease that cannot be handed out. If the question does not reach the agent, the lease expires.
     fn give_back(&mut self, agent: AgentId, lease: LeaseId, tenant: String, actions: &mut Vec<Action>) {
         let ask = self.ask(Asked::GiveBack);
         let release = Release {

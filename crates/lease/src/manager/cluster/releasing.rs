@@ -1,4 +1,5 @@
-//! Ending a lease: at the agent that granted it where that is known, else wherever it is found.
+//! Requests to end a lease: at the agent that granted it if that is known, else at each agent until one knows the
+//! lease.
 
 use super::{Asked, Cluster, Then, answer, refuse};
 use crate::ledger::FunctionTotals;
@@ -66,7 +67,7 @@ impl Cluster {
         self.end_next(request, actions);
     }
 
-    /// The final total is acknowledged to the caller, so it is durable first.
+    /// Answers with the final total, after it is durable.
     pub(super) fn lease_over(&mut self, ask: AskId, usage: UsageTotals, actions: &mut Vec<Action>) {
         let Some(Asked::End { request }) = self.asks.remove(&ask) else {
             return;
@@ -99,7 +100,7 @@ impl Cluster {
             cores: note.cores,
             gpus: note.gpus,
             usage,
-            // They come with the agent's next report.
+            // The functions' usage comes with the agent's next report.
             functions: FunctionTotals::default(),
             over: Some(releasing.release.reason.to_string()),
         };

@@ -1,4 +1,4 @@
-//! What agents report, and which leases are over although nobody says so.
+//! Reports of agents, and leases that end because a report does not name them.
 
 use super::{Cluster, Then, answer, refuse};
 use crate::manager::{Action, Amount, Answer, LeaseNote, Report, RequestId, Write};
@@ -15,7 +15,7 @@ pub(super) struct Active {
     pub amount: Amount,
 }
 
-/// What a commit changes of the leases that the durable state calls active.
+/// Change of the active leases in the durable state that a commit makes.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub agent: AgentId,
@@ -45,7 +45,7 @@ impl Cluster {
                 now,
             );
         if !known {
-            // It registers first, and then sends the same totals again.
+            // The agent registers first, and then sends the same totals again.
             return answer(request, Answer::Heard { known: false }, actions);
         }
         let order = report.offering.order;
@@ -98,7 +98,7 @@ impl Cluster {
         }
     }
 
-    /// Leases that the agent would have named if they went on.
+    /// Leases that the report would name if they were active.
     fn missing(&self, report: &Report) -> Vec<LeaseId> {
         let Some(noted) = self
             .noted
@@ -115,7 +115,7 @@ impl Cluster {
             .collect()
     }
 
-    /// A commit that concerned leases is durable.
+    /// Applies a change of leases whose commit is durable.
     pub(super) fn apply(&mut self, change: Noted) {
         let Some(noted) = self.noted.get_mut(&change.agent) else {
             return;
@@ -133,7 +133,7 @@ impl Cluster {
         }
     }
 
-    /// The durable state calls this lease active.
+    /// Adds a lease that the durable state calls active.
     pub(super) fn note(&mut self, lease: LeaseId, note: &LeaseNote) {
         let noted = self.noted.entry(note.agent).or_insert_with(|| super::Noted {
             boot: note.boot,

@@ -1,4 +1,4 @@
-//! Leases that agents granted without the manager.
+//! Leases that agents granted directly and whose holders report them to the manager.
 
 use super::{Cluster, Then, refuse};
 use crate::manager::{Action, Amount, LeaseNote, RequestId, Write};
@@ -6,8 +6,8 @@ use hotlease_wire::Refusal;
 use hotlease_wire::ids::LeaseId;
 
 impl Cluster {
-    /// A lease that an agent granted without the manager, by the word of who holds it and pays: written down as if it
-    /// had been granted here.
+    /// Writes down a lease that an agent granted without the manager, as if it had been granted here. The word is
+    /// that of the holder, who pays for the lease.
     pub(super) fn vouch(
         &mut self,
         request: RequestId,

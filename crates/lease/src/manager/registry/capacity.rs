@@ -1,30 +1,31 @@
-//! What there is of something, for refusals that say so.
+//! Largest free and offered amounts of any agent, for the texts of refusals.
 
 use super::{AgentRecord, Demand, Entry, Need, Registry};
 use hotlease_wire::ids::AgentId;
 
-/// The largest holdings of any one agent that is not gone: what a refusal tells the user.
+/// The largest amounts of any one agent that grants leases. A refusal tells them to the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Capacity {
     /// Most cores, or places, free on one agent.
     pub free: u32,
-    /// Most offered by one agent.
+    /// Most cores, or places, offered by one agent.
     pub offered: u32,
 }
 
 impl Registry {
-    /// The most that any agent which takes leases has of what is needed, for a refusal.
+    /// The most cores or places of any agent that grants leases, for a refusal.
     pub fn capacity(&self, need: Need) -> Capacity {
         self.most(|record| Some(record.room(need)))
     }
 
-    /// The most GPUs that any agent has which takes leases and offers the cores or places, too.
+    /// The most GPUs of any agent that grants leases and also offers the cores or places in `beside`.
     pub fn gpu_capacity(&self, beside: Need) -> Capacity {
         let offers = |record: &AgentRecord| record.room(beside).1 >= beside.count();
         self.most(|record| offers(record).then_some((record.free_gpus, record.gpus)))
     }
 
-    /// Whether the agents of those that take leases offer room for so many workers, of which each needs this, whoever has it now.
+    /// Whether the agents accepted by `serves` that grant leases offer room for so many workers, free or not; each
+    /// worker needs `each`.
     pub(in crate::manager) fn could_hold(
         &self,
         workers: u32,

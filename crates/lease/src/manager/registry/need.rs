@@ -1,11 +1,11 @@
-//! What a lease needs of one agent.
+//! Demand of a lease on one agent.
 
 use std::collections::BTreeSet;
 
-/// All that a lease needs of one agent.
+/// All resources that a lease needs of one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Demand {
-    /// Where its slots run.
+    /// Cores or places for the slots.
     pub room: Need,
     /// GPUs.
     pub gpus: u32,
@@ -17,18 +17,18 @@ impl From<Need> for Demand {
     }
 }
 
-/// Cores, or places on shared ones.
+/// Number of cores, or of places on shared cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// So many cores of its own.
+    /// Cores for this lease alone.
     Cores(u32),
-    /// Places for so many warm slots on shared cores.
+    /// Places for warm slots on shared cores.
     Places(u32),
 }
 
 impl Need {
-    /// What a lease had whose slots ran on these cores: those of a shared one come several times. (One with a single
-    /// slot is taken for an exclusive one, until the agent reports again.)
+    /// Need of a lease whose slots run on these cores: a shared core occurs several times. (A shared lease with a
+    /// single slot is taken for an exclusive one, until the agent reports again.)
     pub(in crate::manager) fn of(cores: &[u32]) -> Self {
         let count = cores.len() as u32;
         let different: BTreeSet<&u32> = cores.iter().collect();
@@ -39,7 +39,7 @@ impl Need {
         }
     }
 
-    /// How many.
+    /// The number of cores or places.
     pub fn count(self) -> u32 {
         match self {
             Self::Cores(count) | Self::Places(count) => count,

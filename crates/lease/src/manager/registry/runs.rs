@@ -1,21 +1,21 @@
-//! Runs of agents: which are over, and how one that only seems so proves that it lives.
+//! Runs of agents: which are over, and how a run that only seems to be over proves that it is alive.
 
 use super::AGENTS_MAX;
 use hotlease_wire::ids::{AgentId, BootId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Runs that are remembered to be over, so that a message of theirs which arrives late brings none back.
+/// Most runs that are remembered as over, so that a late message of such a run does not bring it back.
 const OVER_MAX: usize = 4096;
 
-/// See the module.
+/// The runs that are over, and the challenges that wait for proof.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     over: BTreeSet<BootId>,
-    /// The same, the longest over first.
+    /// The runs that are over, the earliest first.
     over_order: VecDeque<BootId>,
-    /// What a run that seems to be over has to repeat, to show that it is not.
+    /// Challenges: the number that a run has to repeat to prove that it is alive.
     challenges: BTreeMap<AgentId, (BootId, u64)>,
-    /// The same by their numbers, the oldest first.
+    /// The challenged agents by the challenge's number, the oldest first.
     challenged: BTreeMap<u64, AgentId>,
     last_challenge: u64,
 }
@@ -42,7 +42,7 @@ impl Runs {
 
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
         self.answered(id);
-        // The longest unanswered one: who lives asks again.
+        // Drops the challenge that has been unanswered for longest: a run that is alive asks again.
         if self.challenges.len() >= AGENTS_MAX
             && let Some((_, oldest)) = self.challenged.pop_first()
         {
@@ -54,7 +54,7 @@ impl Runs {
         self.last_challenge
     }
 
-    /// No answer to an agent's challenge is waited for any more.
+    /// Drops the challenge of an agent.
     pub fn answered(&mut self, id: AgentId) {
         if let Some((_, number)) = self.challenges.remove(&id) {
             self.challenged.remove(&number);

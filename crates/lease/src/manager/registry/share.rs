@@ -1,25 +1,25 @@
-//! Whom to ask for a part of a request that is spread over several agents.
+//! Choice of agents for the parts of a request that is spread over several agents.
 
 use super::{AgentState, CANDIDATES_MAX, Demand, HOPES_MAX, Need, Registry, Room};
 use hotlease_wire::ids::AgentId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// A part of a request that is spread.
+/// Part of a spread request that one agent is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::manager) struct Share {
-    /// Who may have room for it.
+    /// The agent that may have room for the part.
     pub agent: AgentId,
-    /// For so many workers.
+    /// Number of workers.
     pub workers: u32,
 }
 
 impl Registry {
-    /// Whom to ask for as many of these workers, of which each needs this, as it may have room for. `asked`: who was asked already, and for how
-    /// many workers it said then to have room.
+    /// Chooses the next agent to ask, and for how many of these workers; each worker needs `each`. `asked` holds
+    /// the agents that were asked already, and for how many workers each said that it has room.
     ///
-    /// Who has room for all of them, the tightest fit first; else the one with most, so that the parts are few. Who seems
-    /// to be full comes last, as only the agent knows.
+    /// An agent with room for all workers comes first, the tightest fit before others; else the agent with the most
+    /// room, so that the parts are few. Agents that seem to be full come last, as only the agent itself knows.
     pub(in crate::manager) fn share(
         &self,
         workers: u32,
@@ -30,7 +30,7 @@ impl Registry {
         let Demand { room, gpus } = each.into();
         let cores = room.count().max(1);
         debug_assert!(matches!(room, Need::Cores(_)), "places are on one agent");
-        // What is scarcer decides who comes first.
+        // The scarcer resource decides which agent comes first.
         let (rooms, one) = match gpus {
             0 => (&self.rooms, cores),
             gpus => (&self.gpus, gpus),
@@ -41,7 +41,7 @@ impl Registry {
         let fitting = |state| rooms.range(from(state, need)..=most(state));
         let some = |state| rooms.range(from(state, one)..from(state, need)).rev();
         let full = |state| rooms.range(from(state, 0)..from(state, one)).rev();
-        // Nobody who was asked for the second time is, so that at most so many are passed over.
+        // Only agents that were asked before are passed over, so this bounds how many are looked at.
         let looked_at = CANDIDATES_MAX + asked.len();
         let share = |room: &Room, hoped: bool| {
             let record = &self.agents.get(&room.3).filter(|_| serves(&room.3))?.record;
@@ -54,7 +54,7 @@ impl Registry {
             let room = match asked.get(&record.id) {
                 None if hoped => offered,
                 None => free,
-                // What it said is in the record, too, but for what others gave back since then.
+                // The record holds the agent's answer too, but also what other leases have given back since then.
                 Some(Some(room)) if gpus > 0 => free.min(*room),
                 Some(Some(room)) => *room,
                 Some(None) => 0,

@@ -1,17 +1,17 @@
-//! How often agents are to be heard, and what their silence means.
+//! Pauses between the reports of agents, and the consequences of silence.
 
 use super::{AgentState, Registry};
 use crate::agent::HEARTBEAT;
 use hotlease_wire::ids::AgentId;
 use std::time::Duration;
 
-/// Reports of all agents together, per second at most: beyond [`HEARTBEAT`] times as many agents, each
+/// Most reports of all agents together per second: with more agents than [`HEARTBEAT`] times this, each agent
 /// reports less often.
 pub const REPORTS_PER_SECOND_MAX: u32 = 5000;
 /// Pauses between reports that an agent may miss before it is suspected.
 const MISSED_MAX: u32 = 3;
-/// Silence after which an agent is asked only when nobody else can help, where no pause is longer than
-/// [`HEARTBEAT`]; see [`Registry::suspected_after`].
+/// Silence after which an agent is asked only when no other can help, while no pause is longer than [`HEARTBEAT`];
+/// see [`Registry::suspected_after`].
 pub const SUSPECTED_AFTER: Duration = Duration::from_millis(1500);
 /// Silence after which an agent is not asked at all.
 pub const GONE_AFTER: Duration = Duration::from_secs(10);
@@ -19,19 +19,19 @@ pub const GONE_AFTER: Duration = Duration::from_secs(10);
 pub const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
 
 impl Registry {
-    /// The pause between reports that each agent is to make: [`HEARTBEAT`], or longer where there are so many
-    /// that their reports alone would keep a manager busy.
+    /// Pause between reports of each agent: [`HEARTBEAT`], or longer if there are so many agents that their reports
+    /// alone would keep a manager busy.
     pub fn heartbeat_pause(&self) -> Duration {
         let agents = u32::try_from(self.agents.len()).unwrap_or(u32::MAX);
         HEARTBEAT.max(Duration::from_secs(1) * agents / REPORTS_PER_SECOND_MAX)
     }
 
-    /// Silence after which an agent is asked only when nobody else can help: three pauses.
+    /// Silence after which an agent is asked only when no other can help: three pauses.
     pub fn suspected_after(&self) -> Duration {
         MISSED_MAX * self.heartbeat_pause()
     }
 
-    /// Time passes: the silent become suspected, then gone, then forgotten. Returns whom it forgot.
+    /// Applies the time: silent agents become suspected, then gone, then forgotten. Returns the forgotten ones.
     pub fn tick(&mut self, now: Duration) -> Vec<AgentId> {
         let silent = |heard: Duration| now.saturating_sub(heard);
         let suspected_after = self.suspected_after();
