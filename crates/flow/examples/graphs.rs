@@ -1,7 +1,8 @@
-//! How fast the kernel alone is: tasks that are done at once, in graphs of several shapes and sizes.
+//! Speed of the kernel alone: tasks that are done at once, in graphs of several shapes and sizes.
 //!
-//! `cargo run --release --package hotlease-flow --example graphs [-- MOST]` prints one JSON object per line, for graphs of up to
-//! MOST tasks (10,000,000). Rates are per second of computing time. A transition is a submission, a dispatch or an end: three for each task.
+//! `cargo run --release --package hotlease-flow --example graphs [-- MOST]` prints one JSON object per line, for
+//! graphs of up to MOST tasks (10,000,000). Rates are per second of computing time. A transition is a submission, a
+//! dispatch or an end: three for each task.
 
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
@@ -17,10 +18,10 @@ type Actions = Vec<Action<Payload, u64, u64>>;
 
 const CREDITS: u32 = 64;
 const WORKERS: u32 = 4;
-/// Earlier tasks that a new one may depend on.
+/// Number of earlier tasks that a new one may depend on.
 const WINDOW: usize = 1000;
 
-/// Runs what the kernel says, at once.
+/// Driver that ends each run at once.
 struct Bench {
     flow: Flow<Payload, u64, u64>,
     actions: Actions,
@@ -82,7 +83,7 @@ impl Bench {
         true
     }
 
-    /// Submits, and ends others while there is no room.
+    /// Submits a task, and ends others while there is no room.
     fn submit(&mut self, inputs: &[TaskId]) -> TaskId {
         let mut task = Task::new([7, 7]);
         loop {
@@ -106,7 +107,7 @@ impl Bench {
     }
 }
 
-/// Each depends on the one before.
+/// A chain: each task depends on the one before.
 fn chain(bench: &mut Bench, tasks: u64) {
     let mut last = bench.submit(&[]);
     for _ in 1..tasks {
@@ -117,7 +118,7 @@ fn chain(bench: &mut Bench, tasks: u64) {
     bench.release(last);
 }
 
-/// Chains of a thousand, one after the other: many, because computing time is told in ticks.
+/// Chains of a thousand tasks, one after the other: many, because computing time is counted in ticks.
 fn chains(bench: &mut Bench, tasks: u64) {
     for _ in 0..tasks / 1000 {
         chain(bench, 1000);
@@ -125,7 +126,7 @@ fn chains(bench: &mut Bench, tasks: u64) {
     }
 }
 
-/// One, then seven eighths of all after it, and sums of eight each, as soon as there are eight, down to one.
+/// A root, then leaves that depend on it (seven eighths of all tasks), and sums of eight tasks each, down to one.
 fn tree(bench: &mut Bench, tasks: u64) {
     let root = bench.submit(&[]);
     let mut rows: Vec<Vec<TaskId>> = vec![Vec::new()];
@@ -151,7 +152,7 @@ fn tree(bench: &mut Bench, tasks: u64) {
         .for_each(|task| bench.release(task));
 }
 
-/// Each depends on up to three of the thousand before it.
+/// A random graph: each task depends on up to three of the thousand before it.
 fn random(bench: &mut Bench, tasks: u64) {
     let mut random = StdRng::seed_from_u64(tasks);
     let mut held = VecDeque::with_capacity(WINDOW);
@@ -207,7 +208,7 @@ fn measure(name: &str, tasks: u64, pending_max: u32, all_first: bool, graph: fn(
         (0, 0, 0),
         "something is left"
     );
-    // Computing time is told in ticks: small graphs take none.
+    // Computing time is counted in ticks: small graphs take none.
     let on_core = if on_core < 0.02 {
         elapsed.as_secs_f64()
     } else {
@@ -238,7 +239,7 @@ fn main() {
             }
         }
     }
-    // Nobody runs anything until all are there.
+    // No task runs until all are submitted.
     measure("chain", 1_000_000.min(most), 1 << 20, true, chain);
     measure("random", 1_000_000.min(most), 1 << 20, true, random);
 }

@@ -1,9 +1,9 @@
-//! Results that outlive the program: what was computed, by its key, in a file.
+//! Checkpoints: results that outlive the program, by key, in a file.
 //!
-//! A checkpoint is a cache on disk. It is appended to, and read when a program starts; what is in it need not be computed again
-//! ([`Flow::restore`](crate::Flow::restore)). Every record says by sums of its own that it is whole and stands where it was
-//! written: a torn or damaged one is skipped and told, costs nothing but itself, and never gives a wrong result. One process at
-//! a time writes to a file; others may read it meanwhile.
+//! A checkpoint is a cache on disk. It is appended to, and read when a program starts; results in it need not be
+//! computed again ([`Flow::restore`](crate::Flow::restore)). Checksums in every record prove that it is whole and
+//! at the offset where it was written. A torn or damaged record is skipped and reported; it costs nothing but
+//! itself, and never gives a wrong result. One process at a time writes to a file; others may read it meanwhile.
 //!
 //! ```
 //! use hotlease_flow::{Checkpoint, Key};
@@ -27,8 +27,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The driver turns results into bytes and back. Where that is Python's pickle, a checkpoint is as much to be trusted as a
-//! program: therefore a file that others could have written to is refused.
+//! The driver turns results into bytes and back. If it uses Python's pickle, a checkpoint must be trusted like a
+//! program: therefore a file that other users could have written to is refused.
 
 mod frame;
 mod replay;
@@ -46,71 +46,72 @@ use std::path::{Path, PathBuf};
 
 /// Largest value of a record, bytes.
 pub const VALUE_BYTES_MAX: u64 = 1 << 30;
-/// So much is gathered before it is written.
+/// Number of bytes that are gathered before they are written.
 const BUFFER_BYTES: usize = 256 << 10;
 
-/// One result.
+/// One result in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What was computed.
+    /// Key of the computation.
     pub key: Key,
     /// The result, as the driver wrote it.
     pub value: Vec<u8>,
-    /// Where in the file the record begins.
+    /// Offset of the record in the file.
     pub offset: u64,
 }
 
-/// What goes wrong with a checkpoint. No task is any the worse for it: it is computed again.
+/// Errors of a checkpoint. No task is harmed: its result is computed again.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// Another process, or this one, writes to it.
+    /// Another process, or this one, writes to the file.
     #[error(
         "{path} is in use: one process at a time writes to a checkpoint; choose another file, or only read this one"
     )]
     InUse {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// Others could have written to it, and what is in it is run as code by some drivers.
+    /// Other users could have written to the file, and some drivers run its contents as code.
     #[error("the checkpoint {path} is not safe to load: {why}")]
     Unsafe {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// Reason why it is not safe.
         why: &'static str,
     },
-    /// The file is something else; it was not touched.
+    /// The file is not a checkpoint; it was not touched.
     #[error("{path} is no checkpoint; it was left as it is: choose another file")]
     Other {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// The file is of another version; it was not touched.
+    /// The file has another version; it was not touched.
     #[error("the checkpoint {path} is of version {version}, this program knows {known}: use the program that wrote it, or another file", known = frame::VERSION)]
     Version {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         version: u16,
     },
-    /// Its first 64 bytes are damaged, without which no record can be trusted; it was not touched.
+    /// The first 64 bytes are damaged, without which no record can be trusted; the file was not touched.
     #[error(
         "the beginning of the checkpoint {path} is damaged, so that nothing in it can be trusted: delete it or choose another file"
     )]
     Beginning {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// Some bytes are no record, and were skipped; the others count. The end of a file after a crash is the usual case.
+    /// Some bytes are not a record, and were skipped; the others count. The end of a file after a crash is the
+    /// usual case.
     #[error(
         "{path}: {bytes} bytes from byte {offset} on are no whole record (a write cut short, or damage), and were skipped"
     )]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Where.
+        /// Offset of the first skipped byte.
         offset: u64,
-        /// How many.
+        /// Number of skipped bytes.
         bytes: u64,
     },
     /// A result is too large to be kept; nothing was written.
@@ -118,17 +119,17 @@ pub enum CheckpointError {
         "a result of {bytes} bytes is too large for a checkpoint ({VALUE_BYTES_MAX} at most): it will be computed again"
     )]
     TooLarge {
-        /// How large.
+        /// Size of the result.
         bytes: u64,
     },
-    /// The system refused something. Records that were not yet written are lost with a failed write, and computed again.
+    /// The system refused an operation. Records not yet written are lost with a failed write, and computed again.
     #[error("cannot {what} the checkpoint {path}: {source}")]
     Io {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// On which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -141,7 +142,7 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointEr
     }
 }
 
-/// A checkpoint that this process may write to, as long as this lives.
+/// A checkpoint that this process may write to, until it is dropped.
 ///
 /// Records are gathered in memory (256 KiB) and written together: [`Checkpoint::flush`] hands them to the system, which
 /// keeps them if the program dies, [`Checkpoint::sync`] to the disk, which keeps them without power. Dropping it flushes.
@@ -150,19 +151,20 @@ pub struct Checkpoint {
     path: PathBuf,
     file: Flock<File>,
     id: FileId,
-    /// Bytes in the file.
+    /// Number of bytes in the file.
     end: u64,
     buffer: Vec<u8>,
-    /// A sync failed: Linux tells once, and may have dropped what it could not write.
+    /// A sync has failed: Linux reports that once, and may have dropped the bytes that it could not write.
     is_doubtful: bool,
 }
 
 impl Checkpoint {
-    /// Opens a checkpoint to be written to, made where missing (mode 0600), with what is in it. Its folder must exist.
+    /// Opens a checkpoint for writing, with its records. Creates the file (mode 0600) if it is missing; its folder
+    /// must exist.
     ///
     /// # Errors
     ///
-    /// Everything but [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]; the file is left as it is.
+    /// All errors except [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]; the file is left as it is.
     pub fn open(path: &Path) -> Result<(Self, Replay), CheckpointError> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
@@ -202,7 +204,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// As for [`Checkpoint::open`], but for [`CheckpointError::InUse`]; a file that is missing cannot be opened.
+    /// The errors of [`Checkpoint::open`] except [`CheckpointError::InUse`]; a file that is missing cannot be
+    /// opened.
     pub fn read(path: &Path) -> Result<Replay, CheckpointError> {
         let file = File::open(path).map_err(failed("open", path))?;
         trust(&file, path)?;
@@ -213,7 +216,7 @@ impl Checkpoint {
         Ok(Replay::new(file, path, id, length))
     }
 
-    /// Adds a result. A later one of the same key counts instead of an earlier one.
+    /// Adds a result. A later result of the same key replaces an earlier one.
     ///
     /// # Errors
     ///
@@ -235,18 +238,18 @@ impl Checkpoint {
         }
     }
 
-    /// Hands what was added to the system.
+    /// Hands the added records to the system.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`]: what had been gathered is lost; later records are written all the same.
+    /// [`CheckpointError::Io`]: the gathered records are lost; later records are still written.
     pub fn flush(&mut self) -> Result<(), CheckpointError> {
         let written = self.file.write_all(&self.buffer);
         match &written {
             Ok(()) => self.end += self.buffer.len() as u64,
             Err(_) => {
-                // A part of it may be there. Whether or not it can be cut off: the next record is told its place, and
-                // whoever reads looks for it behind any rest.
+                // A part of the bytes may be in the file. Even if it cannot be cut off, the next record holds its
+                // own offset, and a reader looks for records behind any remains.
                 let _ = self.file.set_len(self.end);
                 self.end = self.file.metadata().map_err(failed("look at", &self.path))?.len();
             }
@@ -256,12 +259,12 @@ impl Checkpoint {
         written.map_err(failed("write to", &self.path))
     }
 
-    /// Returns when all that was added survives a loss of power.
+    /// Waits until all added records survive a loss of power.
     ///
     /// # Errors
     ///
-    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`]; once a sync has failed, each later one does: what was
-    /// written before it may be gone. Open the checkpoint again to see what is there.
+    /// [`CheckpointError::Io`], as for [`Checkpoint::flush`]. Once a sync has failed, each later one fails too:
+    /// records written before it may be gone. Open the checkpoint again to see which are there.
     pub fn sync(&mut self) -> Result<(), CheckpointError> {
         self.flush()?;
         let done = match self.is_doubtful {
@@ -272,7 +275,7 @@ impl Checkpoint {
         done.map_err(failed("sync", &self.path))
     }
 
-    /// Which file.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -280,12 +283,12 @@ impl Checkpoint {
 
 impl Drop for Checkpoint {
     fn drop(&mut self) {
-        // Nobody is left to be told; who wants to know calls sync.
+        // An error cannot be reported here; a caller that needs to know calls sync.
         let _ = self.flush();
     }
 }
 
-/// Only what this user alone may write is believed.
+/// Trusts a file only if no other user may write to it.
 fn trust(file: &File, path: &Path) -> Result<(), CheckpointError> {
     let metadata = file.metadata().map_err(failed("look at", path))?;
     let why = if !metadata.is_file() {
@@ -301,7 +304,7 @@ fn trust(file: &File, path: &Path) -> Result<(), CheckpointError> {
     Err(CheckpointError::Unsafe { path, why })
 }
 
-/// Makes an empty file, or one that was never begun whole, a checkpoint.
+/// Turns an empty file, or one whose header was never completed, into a checkpoint.
 fn begin_file(file: &File, path: &Path) -> Result<FileId, CheckpointError> {
     let id: FileId = rand::random();
     let begun = || -> io::Result<()> {
@@ -330,7 +333,7 @@ fn identify(begin: &[u8], path: &Path) -> Result<FileId, CheckpointError> {
     })
 }
 
-/// What is in a checkpoint, from its beginning: records, and [`CheckpointError::Damaged`] for what was skipped between
+/// Records of a checkpoint from its beginning, and [`CheckpointError::Damaged`] for bytes that were skipped between
 /// them. Holds one record in memory at a time. Ends after any other error.
 #[derive(Debug)]
 pub struct Replay {
@@ -367,7 +370,7 @@ impl Iterator for Replay {
     }
 }
 
-/// The same as [`Checkpoint::read`] for bytes in memory, which `name` stands for in errors.
+/// Reads a checkpoint as [`Checkpoint::read`] does, from bytes in memory; errors call it `name`.
 ///
 /// # Errors
 ///

@@ -1,18 +1,18 @@
-//! Who waits for whose result: one compact entry for each input of each task.
+//! Edges between tasks: one compact entry for each input of each task.
 //!
-//! An edge is in two lists at once: the inputs of its consumer, in their order, and the consumers of its producer. All edges
-//! stand in one array and name each other by 32 bits: 20 bytes each, no allocation for any one of them, and each is taken
-//! out in constant time.
+//! An edge is in two lists at once: the inputs of its consumer, in their order, and the consumers of its producer.
+//! All edges are in one array and name each other by 32 bits. An edge takes 20 bytes and no allocation of its own,
+//! and is removed in constant time.
 
 use crate::id::NIL;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Edge {
-    /// Whose result it is.
+    /// Task that makes the result.
     pub producer: u32,
-    /// Who needs it.
+    /// Task that needs the result.
     pub consumer: u32,
-    /// The consumer's next input; of a free entry, the next free one.
+    /// Next input of the consumer; in a free entry, the next free one.
     pub next_input: u32,
     pub next_consumer: u32,
     pub previous_consumer: u32,
@@ -52,7 +52,7 @@ impl Edges {
         }
     }
 
-    /// Edges in use.
+    /// Number of edges in use.
     pub fn len(&self) -> u32 {
         self.used
     }
@@ -61,7 +61,7 @@ impl Edges {
         self.entries[edge as usize]
     }
 
-    /// Puts an edge before the consumer's other inputs, and behind the producer's other consumers.
+    /// Inserts an edge before the consumer's other inputs, and behind the producer's other consumers.
     pub fn link(&mut self, producer: u32, consumer: u32, first_input: &mut u32, consumers: &mut Ends) {
         let edge = Edge {
             producer,
@@ -88,7 +88,7 @@ impl Edges {
         self.used += 1;
     }
 
-    /// Takes an edge out of its producer's list and frees it. The consumer's list is the caller's to mend.
+    /// Removes an edge from its producer's list and frees it. The caller mends the consumer's list.
     pub fn unlink(&mut self, at: u32, consumers: &mut Ends) {
         let edge = self.entries[at as usize];
         match edge.previous_consumer {
@@ -104,7 +104,7 @@ impl Edges {
         self.used -= 1;
     }
 
-    /// Makes this the only input of its consumer.
+    /// Makes this edge the only input of its consumer.
     pub fn cut_after(&mut self, edge: u32) {
         self.entries[edge as usize].next_input = NIL;
     }

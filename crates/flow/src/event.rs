@@ -1,21 +1,22 @@
-//! What a driver tells the kernel, and what the kernel wants done.
+//! Events that a driver reports to the kernel, and actions that the kernel orders.
 
 use crate::id::{Key, TaskId, WorkerIndex};
 
-/// What is bounded. Beyond a bound a submission is refused, and says what to wait for; nothing is dropped and nothing grows.
+/// Limits of the kernel. Beyond a limit a submission is refused, and says what to wait for; nothing is dropped or
+/// grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Tasks that have not ended, at most.
+    /// Most tasks that have not ended.
     pub pending_max: u32,
-    /// Tasks that are known at all, at most: the pending ones, and those that ended and whose result somebody still holds.
+    /// Most tasks that are known: the pending ones, and ended ones whose result is still held.
     pub tasks_max: u32,
-    /// Inputs of all tasks together, at most.
+    /// Most inputs of all tasks together.
     pub inputs_max: u32,
-    /// Finished computations that are remembered by their key, at most; the one not asked for the longest is forgotten.
+    /// Most finished computations that are remembered by their key; the least recently used is forgotten.
     pub memo_max: u32,
-    /// Bytes of their results, at most.
+    /// Most bytes of the results of remembered computations.
     pub memo_bytes_max: u64,
-    /// After so many workers have died of a task it is not tried again, even an idempotent one.
+    /// Number of worker deaths after which a task is not tried again, even an idempotent one.
     pub deaths_max: u8,
 }
 
@@ -33,25 +34,25 @@ impl Default for Limits {
     }
 }
 
-/// A task to submit. `P` is whatever the driver runs: a closure, an object, a handle.
+/// A task to submit. `P` is what the driver runs: a closure, an object, a handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task<P> {
-    /// What to run; comes back with the task's end, exactly once.
+    /// The payload to run; it is handed back with the task's end, exactly once.
     pub payload: P,
-    /// A number of the driver's own, kept as long as the task is known; see [`Flow::tag`](crate::Flow::tag).
+    /// The driver's own number, kept as long as the task is known; see [`Flow::tag`](crate::Flow::tag).
     pub tag: u64,
-    /// Higher ones run first.
+    /// Priority; tasks with a higher one run first.
     pub priority: i32,
-    /// How often it is tried again after [`Outcome::Failed`].
+    /// How often the task is tried again after [`Outcome::Failed`].
     pub retries: u16,
-    /// Whether it may run again after its worker died in the middle of it.
+    /// Whether the task may run again after its worker died during a run.
     pub idempotent: bool,
-    /// What it computes, for memoisation.
+    /// Key of the computation, for memoisation.
     pub key: Option<Key>,
 }
 
 impl<P> Task<P> {
-    /// Runs once, with priority 0, and is not remembered.
+    /// A task that runs once, with priority 0, and is not remembered.
     pub fn new(payload: P) -> Self {
         Self {
             payload,
@@ -63,50 +64,50 @@ impl<P> Task<P> {
         }
     }
 
-    /// With a number of the driver's own.
+    /// Sets the driver's own number.
     pub fn tag(self, tag: u64) -> Self {
         Self { tag, ..self }
     }
 
-    /// With another priority.
+    /// Sets the priority.
     pub fn priority(self, priority: i32) -> Self {
         Self { priority, ..self }
     }
 
-    /// Tried again so often after it failed.
+    /// Sets how often the task is tried again after a failure.
     pub fn retries(self, retries: u16) -> Self {
         Self { retries, ..self }
     }
 
-    /// May run again after its worker died in the middle of it.
+    /// Lets the task run again after its worker died during a run.
     pub fn idempotent(self) -> Self {
         let idempotent = true;
         Self { idempotent, ..self }
     }
 
-    /// Remembered by what it computes.
+    /// Sets the key under which the task is remembered.
     pub fn key(self, key: Key) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 }
 
-/// What became of a submission. Either way the caller holds one claim on the result, see [`Event::Release`].
+/// Result of a submission. In both cases the caller holds one claim on the result, see [`Event::Release`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<P> {
-    /// A new task.
+    /// The submission made a new task.
     Accepted(TaskId),
-    /// The same computation was done already, or is pending: its task. The payload comes back, and will not run.
+    /// The same computation is done or pending already. The payload is handed back, and will not run.
     Joined {
-        /// Whose result it is.
+        /// Task of the computation.
         task: TaskId,
-        /// What was to be submitted.
+        /// The submitted payload.
         payload: P,
     },
 }
 
 impl<P> Admission<P> {
-    /// The task whose result it is.
+    /// The task that has or will have the result.
     pub fn task(&self) -> TaskId {
         match self {
             Self::Accepted(task) | Self::Joined { task, .. } => *task,
@@ -114,42 +115,42 @@ impl<P> Admission<P> {
     }
 }
 
-/// Why a submission was not taken. Nothing has changed; the payload comes back.
+/// Reason why a submission was refused. Nothing has changed; the payload is handed back.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum Refusal<P> {
-    /// A bound of [`Limits`] is reached. [`Action::Room`] tells when it is worth trying again.
+    /// A bound of [`Limits`] is reached. [`Action::Room`] says when to try again.
     #[error("{what} ({limit} at most): wait for {wait_for} of them to go")]
     Full {
-        /// What there is too much of.
+        /// The bound that is reached.
         what: Bound,
-        /// The bound.
+        /// Value of the bound.
         limit: u32,
-        /// How many must go before [`Action::Room`] comes.
+        /// How many must go before [`Action::Room`] follows.
         wait_for: u32,
-        /// What was to be submitted.
+        /// The submitted payload.
         payload: P,
     },
-    /// The task has more inputs than can be known of all tasks together: it will never fit.
+    /// The task has more inputs than all tasks together may have: it will never fit.
     #[error("a task with {inputs} inputs will never fit: {limit} at most for all tasks together")]
     TooManyInputs {
-        /// How many it has.
+        /// Number of its inputs.
         inputs: usize,
-        /// How many there may be.
+        /// Most inputs of all tasks together.
         limit: u32,
-        /// What was to be submitted.
+        /// The submitted payload.
         payload: P,
     },
-    /// An input is no task that is known: its last claim was released before.
+    /// An input is not a known task: its last claim was released before.
     #[error("input {input} is not known: a task must be held until those that need it are submitted")]
     UnknownInput {
-        /// Which.
+        /// The unknown input.
         input: TaskId,
-        /// What was to be submitted.
+        /// The submitted payload.
         payload: P,
     },
 }
 
-/// What there may be too much of.
+/// Bounds that a submission can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Bound {
     /// [`Limits::pending_max`].
@@ -163,213 +164,219 @@ pub enum Bound {
     Inputs,
 }
 
-/// Where a result stands.
+/// Where a result is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     /// With the driver: `R` is the value itself, and travels with the tasks that need it.
     Here,
-    /// On the worker that made it: `R` is only its name.
+    /// On the worker that made it: `R` is only a stand-in.
     Worker,
 }
 
-/// How a run of a task ended.
+/// End of a run of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<R, E> {
-    /// It returned.
+    /// The run returned.
     Done {
-        /// Its result, or what stands for it.
+        /// The result, or its stand-in.
         result: R,
-        /// Size of the result: what placement and the memo's bound count.
+        /// Size of the result in bytes: placement and the memo's limit count it.
         bytes: u64,
         /// Where the result is.
         place: Place,
     },
-    /// It failed, and is tried again as often as its task says.
+    /// The run failed, and is retried as often as the task allows.
     Failed(E),
-    /// It failed in a way that another run would not mend.
+    /// The run failed in a way that another run would not mend.
     Fatal(E),
-    /// Its worker died while it ran, or may have run: tried again only if idempotent, and up to [`Limits::deaths_max`].
+    /// The worker died while the task ran, or may have run: retried only if idempotent, and up to
+    /// [`Limits::deaths_max`].
     Died(E),
-    /// It did not start. Goes back to where it was, and this run does not count.
+    /// The run did not start. The task is queued again, and this run does not count.
     NotRun,
-    /// It was stopped, as wanted.
+    /// The run was stopped, as ordered.
     Stopped,
 }
 
-/// What a driver tells the kernel.
+/// Event that a driver reports to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<R, E> {
-    /// A worker takes so many tasks at a time from now on; 0 lets it finish what it has. A known one has its credits changed.
+    /// A worker accepts this many tasks at a time from now on; 0 lets it finish its present tasks. For a known
+    /// worker, its credits change.
     WorkerUp {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
-        /// Tasks that it may have at a time, up to [`CREDITS_MAX`](crate::CREDITS_MAX).
+        /// Most tasks that the worker may have at a time, up to [`CREDITS_MAX`](crate::CREDITS_MAX).
         credits: u32,
     },
-    /// A worker is gone, and what stood on it. The driver reports each run that it had, because it knows how each ended.
+    /// A worker is gone, with the results that were on it. The driver reports each of its runs, because only the
+    /// driver knows how each ended.
     WorkerDown {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
     },
-    /// A run ended. A promise is ended by this too, as its attempt 0.
+    /// A run ended. The end of a promise is reported by this too, as its attempt 0.
     Ended {
-        /// Of which task.
+        /// The task.
         task: TaskId,
-        /// Which run of it, from [`Action::Run`].
+        /// The run's number, from [`Action::Run`].
         attempt: u32,
-        /// How.
+        /// How the run ended.
         outcome: Outcome<R, E>,
     },
-    /// Somebody does not want the task any more. What waits for it fails. While others hold it too, only this claim is given
-    /// up.
+    /// A holder does not want the task any more. The tasks that wait for it fail. If others hold the task too, only
+    /// this claim is given up.
     Cancel {
-        /// Which.
+        /// The task.
         task: TaskId,
     },
-    /// One more claim on a task's result.
+    /// Adds a claim on a task's result.
     Hold {
-        /// Which.
+        /// The task.
         task: TaskId,
     },
-    /// One claim less. With the last one, of holders and of tasks that need it, an ended task is forgotten and its result
-    /// dropped; a pending one goes on.
+    /// Releases a claim. When the last claim of holders and dependent tasks is gone, an ended task is forgotten and
+    /// its result dropped; a pending task goes on.
     Release {
-        /// Which.
+        /// The task.
         task: TaskId,
     },
-    /// Somebody wants the value itself: [`Action::Fetch`] follows once it is done, unless the driver has it.
+    /// The driver wants the value itself: [`Action::Fetch`] follows once the task is done, unless the driver has
+    /// the value.
     Want {
-        /// Which.
+        /// The task.
         task: TaskId,
     },
-    /// The driver has the value now; it takes the place of what stood for it, which is handed back.
+    /// The driver has the value now; it replaces the stand-in, which is handed back.
     Fetched {
-        /// Of which task.
+        /// The task.
         task: TaskId,
         /// The value.
         result: R,
     },
-    /// A result is not on a worker on which it was thought to be: a copy failed, or the worker has dropped it.
+    /// A result is not on a worker as expected: a copy failed, or the worker has dropped it.
     CopyLost {
-        /// Of which task.
+        /// The task.
         task: TaskId,
-        /// Where it is not.
+        /// The worker that does not have it.
         worker: WorkerIndex,
     },
 }
 
-/// How an event was taken.
+/// Reaction of the kernel to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// As told.
+    /// The event was applied.
     Taken,
-    /// It speaks of a task, run or worker that is over or unknown, or is beyond a limit. Nothing has changed; a result or
-    /// error that came with it is handed back by [`Action::Dropped`].
+    /// The event names a task, run or worker that is over or unknown, or is beyond a limit. Nothing has changed; a
+    /// result or error in the event is handed back by [`Action::Dropped`].
     Stale,
-    /// A task to cancel has ended before.
+    /// The task to cancel has ended before.
     TooLate,
-    /// A task to cancel runs: [`Action::Stop`] was given, and what becomes of it will be told. If it returns all the same,
-    /// it is done.
+    /// The task to cancel runs: [`Action::Stop`] was ordered, and the task's end will be reported. If the run
+    /// returns nevertheless, the task is done.
     Stopping,
-    /// Others hold the task too: it goes on, for them.
+    /// Others hold the task too: it goes on for them.
     Shared,
 }
 
-/// What the kernel wants done, or tells. In order: what a run needs is forwarded before the run.
+/// Action that the kernel orders, or news that it tells. The order counts: inputs are forwarded before the run that
+/// needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action<P, R, E> {
-    /// Run it; [`Flow::payload`](crate::Flow::payload) and [`Flow::inputs`](crate::Flow::inputs) have the rest.
+    /// Run the task; [`Flow::payload`](crate::Flow::payload) and [`Flow::inputs`](crate::Flow::inputs) hold the
+    /// rest.
     Run {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// Which run of it this is, from 1.
+        /// Number of the run, from 1.
         attempt: u32,
-        /// Where.
+        /// The worker that runs it.
         worker: WorkerIndex,
     },
-    /// Stop this run; it is reported as any other.
+    /// Stop this run; its end is reported as usual.
     Stop {
-        /// Of which task.
+        /// The task.
         task: TaskId,
-        /// Which run.
+        /// Number of the run.
         attempt: u32,
-        /// Where.
+        /// The worker that runs it.
         worker: WorkerIndex,
     },
     /// Bring a result from one worker to another, where a run needs it.
     Forward {
-        /// Whose result.
+        /// Task that made the result.
         task: TaskId,
-        /// Its size.
+        /// Size of the result.
         bytes: u64,
-        /// Where it is.
+        /// Worker that has the result.
         from: WorkerIndex,
-        /// Where it is needed.
+        /// Worker that needs the result.
         to: WorkerIndex,
     },
-    /// Bring a result here; [`Event::Fetched`] is the answer.
+    /// Bring a result to the driver; [`Event::Fetched`] is the answer.
     Fetch {
-        /// Whose result.
+        /// Task that made the result.
         task: TaskId,
-        /// Where it is.
+        /// Worker that has the result.
         from: WorkerIndex,
     },
     /// The task is done; [`Flow::result`](crate::Flow::result) has the result.
     Done {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// What ran.
+        /// The payload that ran.
         payload: Option<P>,
     },
-    /// A run failed, and there will be another one.
+    /// A run failed, and another one will follow.
     Retried {
-        /// Which task.
+        /// The task.
         task: TaskId,
-        /// Which run of it failed.
+        /// Number of the failed run.
         attempt: u32,
-        /// Why.
+        /// Reason of the failure.
         error: E,
     },
-    /// The task has failed; [`Flow::chain`](crate::Flow::chain) has the way to where that began.
+    /// The task has failed; [`Flow::chain`](crate::Flow::chain) has the way to the task where the failure began.
     Failed {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// What ran, or was to run.
+        /// The payload that ran, or was to run.
         payload: Option<P>,
-        /// The task that failed first: itself, or one that it depends on.
+        /// The task that failed first: this one, or one that it depends on.
         root: TaskId,
     },
     /// The task was cancelled.
     Cancelled {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// What ran, or was to run.
+        /// The payload that ran, or was to run.
         payload: Option<P>,
     },
-    /// The result of a task that was done is gone with its worker. What still needed it fails.
+    /// The result of a done task was lost with its worker. The tasks that still needed it fail.
     Lost {
-        /// Which.
+        /// The task.
         task: TaskId,
-        /// What stood for it.
+        /// The stand-in of the result.
         result: R,
     },
     /// A worker need not keep a result any longer.
     Forget {
-        /// Whose result.
+        /// Task that made the result.
         task: TaskId,
-        /// Where.
+        /// The worker.
         worker: WorkerIndex,
     },
-    /// Nobody references this any more, or nobody wants it: the driver may let it go.
+    /// No task, holder or driver needs this value any more: the driver may drop it.
     Dropped {
-        /// Whose it was.
+        /// Task that the value belonged to.
         task: TaskId,
-        /// What it was.
+        /// The result or error.
         value: Result<R, E>,
     },
     /// After a refusal: it is worth submitting again.
     Room {
-        /// So many more may be pending.
+        /// Number of further tasks that may be pending.
         free: u32,
     },
 }

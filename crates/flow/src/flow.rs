@@ -1,4 +1,4 @@
-//! The kernel: what is known of tasks, and what can be asked.
+//! The kernel's state, and the questions that a driver can ask it.
 
 mod ending;
 mod placement;
@@ -15,18 +15,18 @@ use crate::workers::Workers;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 
-/// The dataflow kernel. See the [crate](crate) for how it is used.
+/// The dataflow kernel. See the [crate](crate) for how to use it.
 ///
-/// `P` is what runs, `R` what stands for a result, `E` an error. None of them is copied, compared or dropped here: each comes
-/// back by an [`Action`](crate::Action), once. The kernel owns no thread and no lock; it is `Send` if they are, and who shares
-/// it between threads puts it behind a mutex.
+/// `P` is the payload to run, `R` a result or its stand-in, `E` an error. None of them is copied, compared or
+/// dropped here: each is handed back by an [`Action`](crate::Action), once. The kernel owns no thread and no lock.
+/// It is `Send` if its three types are; to share it between threads, put it behind a mutex.
 ///
 /// # Costs
 ///
-/// A task costs constant time for each of its inputs, plus `O(log n)` where it gets ready in another order than tasks were
-/// submitted in. A worker's end costs one look at every known task. Memory is 96 bytes for each task, with payload, result
-/// and error of 16 bytes, 20 for each input, 24 while it is ready, and some 130 with a key; it is kept for later tasks, so it is
-/// that of the most tasks at a time.
+/// A task costs constant time for each of its inputs, plus `O(log n)` if it becomes ready in another order than
+/// tasks were submitted in. The end of a worker costs one look at every known task. Memory is 96 bytes for each
+/// task, with payload, result and error of 16 bytes, 20 for each input, 24 while the task is ready, and some 130
+/// with a key. The memory is kept for later tasks, so it is that of the largest number of tasks at a time.
 #[derive(Debug)]
 pub struct Flow<P, R, E> {
     limits: Limits,
@@ -35,85 +35,86 @@ pub struct Flow<P, R, E> {
     ready: Ready,
     workers: Workers,
     memo: Memo,
-    /// Further workers that have a result, for the few results that are on more than one.
+    /// Further workers that have a result, for the few results that are on several workers.
     copies: HashMap<u32, SmallVec<[u32; 4]>>,
     sequence: u64,
     pending: u32,
     running: u32,
-    /// A submission was refused that has so many inputs.
+    /// Largest number of inputs of a refused submission that waits for room.
     starved: Option<u32>,
-    /// Tasks that nobody may need any more: looked at before a step ends.
+    /// Tasks that may not be needed any more: checked before a step ends.
     loose: Vec<u32>,
-    /// Failed tasks whose consumers are to be told, each with where that began.
+    /// Failed tasks whose consumers are to fail too, each with the task where the failure began.
     failing: Vec<(u32, u32)>,
-    /// Bytes of a task's inputs by worker, and which of these are not zero.
+    /// Scratch of placement: bytes of a task's inputs by worker, and the workers whose entry is not zero.
     weights: Vec<u64>,
     weighed: Vec<u32>,
 }
 
-/// Where a task is in its life.
+/// Phase of a task's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// For inputs.
+    /// The task waits for inputs.
     Waiting,
-    /// For a worker.
+    /// The task waits for a worker.
     Ready,
-    /// It runs.
+    /// The task runs.
     Running,
-    /// It runs, and is to be stopped.
+    /// The task runs, and is to be stopped.
     Stopping,
-    /// The driver will end it.
+    /// The driver will end the task.
     Promised,
-    /// It has a result.
+    /// The task has a result.
     Done,
-    /// It failed.
+    /// The task failed.
     Failed,
-    /// Something that it depends on failed, was cancelled or lost.
+    /// A task that this one depends on failed, was cancelled or was lost.
     DependencyFailed,
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled,
-    /// It had a result, which went with a worker.
+    /// The task had a result, which was lost with a worker.
     Lost,
 }
 
-/// How much there is.
+/// Numbers of tasks, inputs and remembered computations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Tasks that have not ended.
     pub pending: u32,
-    /// Those of them that wait for a worker.
+    /// Pending tasks that wait for a worker.
     pub ready: u32,
-    /// Those that are on one.
+    /// Pending tasks that are on a worker.
     pub running: u32,
-    /// Tasks that are known, ended ones too.
+    /// Tasks that are known, including ended ones.
     pub known: u32,
     /// Inputs of tasks.
     pub inputs: u32,
-    /// Computations that are remembered.
+    /// Remembered computations.
     pub remembered: u32,
-    /// Bytes of their results.
+    /// Bytes of the results of remembered computations.
     pub remembered_bytes: u64,
 }
 
 /// One input of a task.
 #[derive(Debug)]
 pub struct Input<'a, R> {
-    /// Whose result.
+    /// Task that made the result.
     pub task: TaskId,
-    /// What stands for it.
+    /// The result or its stand-in.
     pub result: &'a R,
-    /// Its size.
+    /// Size of the result, bytes.
     pub bytes: u64,
-    /// Whether nothing else has a claim on it: no other task, no memo, and not the driver.
+    /// Whether this input has the only claim on the result: no other task, memo or driver has one.
     pub alone: bool,
-    /// Whether the driver has the value, and sends it along where [`Flow::is_on`] says that the worker has it not.
+    /// Whether the driver has the value; it then sends the value along if [`Flow::is_on`] says that the worker does
+    /// not have it.
     pub place: Place,
 }
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Without tasks and workers.
+    /// A kernel without tasks and workers.
     pub fn new(limits: Limits) -> Self {
-        // The last number says "none" in tables.
+        // The last number means "none" in tables.
         let limits = Limits {
             tasks_max: limits.tasks_max.min(NIL - 1),
             inputs_max: limits.inputs_max.min(NIL - 1),
@@ -138,7 +139,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Where a task is in its life; `None`: it is not known any more.
+    /// Phase of a task's life; `None`: the task is not known any more.
     pub fn phase(&self, task: TaskId) -> Option<Phase> {
         let index = self.nodes.find(task)?;
         match self.nodes.at(index).state {
@@ -156,7 +157,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// What a task that has not ended runs.
+    /// The payload of a task that has not ended.
     pub fn payload(&self, task: TaskId) -> Option<&P> {
         match &self.nodes.at(self.nodes.find(task)?).state {
             State::Waiting(payload)
@@ -188,8 +189,8 @@ impl<P, R, E> Flow<P, R, E> {
         Some(self.nodes.at(self.nodes.find(task)?).tag)
     }
 
-    /// The results that a task needs, in the order in which it named them. Those of a running task are all there, but for
-    /// such as were lost since it began.
+    /// The results that a task needs, in the order in which the task named them. A running task has all of them,
+    /// except those that were lost since it began.
     pub fn inputs(&self, task: TaskId) -> impl Iterator<Item = Input<'_, R>> {
         let first = self
             .nodes
@@ -219,8 +220,8 @@ impl<P, R, E> Flow<P, R, E> {
         })
     }
 
-    /// How a failure came to a task: the task itself, the input that failed, and so on to the one where it began. Only
-    /// the task itself if it did not fail by an input; nothing if it is not known.
+    /// The way of a failure to a task: the task itself, the input that failed, and so on to the task where the
+    /// failure began. Only the task itself if it did not fail by an input; nothing if it is not known.
     pub fn chain(&self, task: TaskId) -> impl Iterator<Item = TaskId> {
         let mut next = self.nodes.find(task);
         std::iter::from_fn(move || {
@@ -244,7 +245,7 @@ impl<P, R, E> Flow<P, R, E> {
         found.is_some_and(|index| self.stands_on(index, worker.0))
     }
 
-    /// The tasks that have not ended, promises too. Costs one look at every known task.
+    /// The tasks that have not ended, promises included. Costs one look at every known task.
     pub fn pending(&self) -> impl Iterator<Item = TaskId> {
         let indices = 0..self.nodes.places();
         indices
@@ -252,12 +253,12 @@ impl<P, R, E> Flow<P, R, E> {
             .map(|index| self.nodes.id(index))
     }
 
-    /// Tasks on a worker now.
+    /// Number of tasks on a worker now.
     pub fn in_flight(&self, worker: WorkerIndex) -> u32 {
         self.workers.in_flight(worker)
     }
 
-    /// How much there is of everything.
+    /// Present numbers of tasks, inputs and remembered computations.
     pub fn load(&self) -> Load {
         Load {
             pending: self.pending,
@@ -270,7 +271,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// The bounds.
+    /// The kernel's limits.
     pub fn limits(&self) -> Limits {
         self.limits
     }

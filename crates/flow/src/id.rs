@@ -1,11 +1,11 @@
-//! What tasks, workers and computations are called.
+//! Names of tasks, workers and computations.
 
 use std::fmt;
 
-/// "No entry" in tables whose entries are named by 32 bits.
+/// Marks "no entry" in tables whose entries are named by 32 bits.
 pub(crate) const NIL: u32 = u32::MAX;
 
-/// Names a task. Never comes again: the place of a task that is gone is used by others under another generation.
+/// Name of a task. It is never used again: a later task in the same table entry has another generation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId {
     pub(crate) index: u32,
@@ -24,13 +24,13 @@ impl fmt::Display for TaskId {
     }
 }
 
-/// A worker, by a number that the driver gives it, from 0 up: a place in tables, so the smaller the better. A number is free
-/// again when its worker is down and the last task on it has been reported.
+/// Number of a worker, given by the driver, from 0 up. It is an index of tables, so small numbers are better. A
+/// number is free again when its worker is down and the last task on it has been reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkerIndex(pub u32);
 
-/// Says what a task computes: a hash of its function and arguments, made by the driver. Two tasks of the same key are taken
-/// for the same computation.
+/// Key of a computation: a hash of a task's function and arguments, made by the driver. Two tasks with the same key
+/// are taken for the same computation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub [u8; 32]);
 

@@ -1,27 +1,30 @@
-//! L3: the dataflow kernel: which task may run, where, what its end means to others, and which results are still needed.
+//! L3: the dataflow kernel: which task may run, and where; how its end affects others; which results are still
+//! needed.
 //!
 //! ```text
 //!                    ┌── inputs done ──┐   credit of a worker      the driver reports
 //!   submit ──▶ Waiting ─────────────▶ Ready ─────────────▶ Running ──────────▶ Done ──▶ forgotten
-//!                │                     │  ◀── retry, not run ──┘ │ └─────────▶ Failed     when nobody
-//!                └── an input failed ──┴──▶ DependencyFailed     └── cancel ─▶ Cancelled  holds it
+//!                │                     │  ◀── retry, not run ──┘ │ └─────────▶ Failed     when no claim
+//!                └── an input failed ──┴──▶ DependencyFailed     └── cancel ─▶ Cancelled  is left
 //! ```
 //!
-//! The kernel is pure: [`Flow::submit`] and [`Flow::step`] take what happened, and add to a list what is to be done. It has no
-//! clock, thread, lock or I/O, and knows nothing of what runs: payloads, results and errors are types of the driver's, which
-//! are carried and handed back, exactly once each. A driver (the Python package's, a thread pool, a simulator) owns the
-//! kernel, runs what it says, and reports.
+//! The kernel is pure: [`Flow::submit`] and [`Flow::step`] take what happened, and add the actions to carry out to
+//! a list. It has no clock, thread, lock or I/O, and knows nothing of the code that runs. Payloads, results and
+//! errors are types of the driver: the kernel carries them and hands each back exactly once. A driver (the Python
+//! package's, a thread pool, a simulator) owns the kernel, carries out its actions, and reports.
 //!
 //! * **Dependencies** are results of earlier tasks, so there are no cycles. Ready tasks go by priority, then age.
-//! * **Workers** have credits: no more tasks at a time than these.
-//! * **Results** stay where they were made. A task goes to the worker with most bytes of its inputs; what is missing there
-//!   is forwarded from worker to worker, once. When neither a holder nor a task needs a result, it is dropped and its
-//!   workers are told.
-//! * **Failure** is retried within the task's limit, then told to each dependent once, with the [chain](Flow::chain) that
-//!   leads to where it began.
-//! * **Cancelling** a task that has not started ends it, and fails what depends on it. One that runs is stopped, and what
-//!   comes of that counts: a cancelled task never starts again, and one that finished all the same is done.
-//! * **Bounds**: beyond [`Limits`] a submission is refused and says for how many it should wait; [`Action::Room`] calls it back.
+//! * **Workers** have credits: the most tasks that each may have at a time.
+//! * **Results** stay where they were made. A task goes to the worker that has most bytes of its inputs; missing
+//!   inputs are forwarded from worker to worker, once. When neither a holder nor a task needs a result any more, it
+//!   is dropped and its workers are told.
+//! * **Failure** is retried within the task's limit. Then each dependent task fails once, with the
+//!   [chain](Flow::chain) that leads to the task where the failure began.
+//! * **Cancelling** a task that has not started ends it, and fails the tasks that depend on it. A running task is
+//!   stopped, and its own end counts: a cancelled task never starts again, and one that finished nevertheless is
+//!   done.
+//! * **Bounds**: beyond [`Limits`] a submission is refused and says for how many tasks or inputs to wait;
+//!   [`Action::Room`] says when to try again.
 //! * **Memoisation**: tasks with the same [`Key`] are one computation, pending or done.
 //!
 //! ```
@@ -56,7 +59,7 @@
 //! # Ok::<(), hotlease_flow::Refusal<Function>>(())
 //! ```
 //!
-//! A failure, and how it is told:
+//! A failure, and how it is reported:
 //!
 //! ```
 //! use hotlease_flow::{Action, Event, Flow, Limits, Outcome, Task, WorkerIndex};

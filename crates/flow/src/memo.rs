@@ -1,4 +1,4 @@
-//! Computations by their key: those that are pending, and a bounded number of those that are done.
+//! Memo of computations by their key: those that are pending, and a bounded number of those that are done.
 
 use crate::id::Key;
 use lru::LruCache;
@@ -7,9 +7,9 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub(crate) struct Memo {
     pending: HashMap<Key, u32>,
-    /// With the bytes of each; what was not asked for the longest goes first.
+    /// Tasks of done computations with their bytes; the least recently used goes first.
     done: LruCache<Key, (u32, u64)>,
-    /// Of both.
+    /// Keys of pending and done computations, by task.
     keys: HashMap<u32, Key>,
     bytes: u64,
 }
@@ -24,33 +24,33 @@ impl Memo {
         }
     }
 
-    /// Done computations.
+    /// Number of done computations.
     pub fn len(&self) -> usize {
         self.done.len()
     }
 
-    /// Bytes of their results.
+    /// Bytes of the results of done computations.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The task of this key.
+    /// The task of this key, pending or done.
     pub fn find(&mut self, key: &Key) -> Option<u32> {
         self.pending.get(key).copied().or_else(|| self.find_done(key))
     }
 
-    /// The same if it is done.
+    /// The task of this key if it is done.
     pub fn find_done(&mut self, key: &Key) -> Option<u32> {
         self.done.get(key).map(|(index, _)| *index)
     }
 
-    /// A task of this key, which has none, is pending.
+    /// Adds a pending task under its key, which must be new.
     pub fn begin(&mut self, key: Key, index: u32) {
         self.pending.insert(key, index);
         self.keys.insert(index, key);
     }
 
-    /// A pending one is done.
+    /// Turns a pending computation into a done one.
     pub fn finish(&mut self, index: u32, bytes: u64) {
         if let Some(key) = self.keys.get(&index).copied() {
             self.pending.remove(&key);
@@ -58,14 +58,14 @@ impl Memo {
         }
     }
 
-    /// A done one is remembered.
+    /// Remembers a done computation.
     pub fn remember(&mut self, key: Key, index: u32, bytes: u64) {
         self.keys.insert(index, key);
         self.done.put(key, (index, bytes));
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// Takes it out; whether it was a done one.
+    /// Removes a computation; returns whether it was done.
     pub fn forget(&mut self, index: u32) -> bool {
         let Some(key) = self.keys.remove(&index) else {
             return false;
@@ -79,7 +79,7 @@ impl Memo {
         gone.is_some()
     }
 
-    /// Takes out the done one that was not asked for the longest.
+    /// Removes the least recently used done computation.
     pub fn forget_oldest(&mut self) -> Option<u32> {
         let (_, (index, _)) = self.done.peek_lru()?;
         let index = *index;

@@ -1,76 +1,76 @@
-//! The tasks themselves: one array, whose places are used again.
+//! Table of the tasks: one array, whose entries are reused.
 
 use crate::edges::Ends;
 use crate::id::{NIL, TaskId};
 
-/// Where a task is in its life, with what it carries there.
+/// State of a task, with the values that it carries in that state.
 #[derive(Debug)]
 pub(crate) enum State<P, R, E> {
-    /// Nobody's place.
+    /// The entry belongs to no task.
     Vacant,
-    /// For inputs.
+    /// Waits for inputs.
     Waiting(P),
-    /// For a worker.
+    /// Waits for a worker.
     Ready(P),
-    /// On a worker.
+    /// Runs on a worker.
     Running(P),
-    /// The same, and it is to be stopped.
+    /// Runs on a worker, and is to be stopped.
     Stopping(P),
-    /// Ended by the driver, without running here.
+    /// Will be ended by the driver, without running here.
     Promised,
     Done(R),
     Failed(E),
-    /// An input failed; its first input's edge leads to it. And where that began.
+    /// An input failed: the edge of the first input leads to it. The number is the task where the failure began.
     Chained(u32),
     Cancelled,
-    /// It was done, and its result went with the worker on which alone it was.
+    /// Was done, and its result was lost with the only worker that had it.
     Lost,
 }
 
-/// What a task may need told about it, one bit each.
+/// Flags of a task, one bit each.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Flags {
-    /// May run again after its worker died.
+    /// The task may run again after its worker died.
     pub idempotent: bool,
-    /// Somebody waits for the value itself.
+    /// The driver wants the value itself.
     pub wanted: bool,
-    /// It has a key in the memo.
+    /// The task has a key in the memo.
     pub keyed: bool,
-    /// The driver has the result itself, whatever workers have it too.
+    /// The driver has the result itself, even if workers have it too.
     pub local: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Node<P, R, E> {
     pub state: State<P, R, E>,
-    /// When it was submitted, relative to others.
+    /// Submission order relative to other tasks.
     pub sequence: u64,
-    /// How large its result is.
+    /// Size of the result, bytes.
     pub bytes: u64,
-    /// The driver's own.
+    /// The driver's own number.
     pub tag: u64,
     pub generation: u32,
-    /// Claims on its result, other than those of tasks.
+    /// Claims on the result, other than those of tasks.
     pub holders: u32,
-    /// Inputs that are not there yet.
+    /// Number of inputs that are not there yet.
     pub unmet: u32,
-    /// Of a vacant place: the next one.
+    /// Edge of the first input; in a vacant entry, the next vacant one.
     pub first_input: u32,
     pub consumers: Ends,
-    /// On which it runs, or its result stands; `NIL`: none.
+    /// Worker on which the task runs, or its result is; `NIL`: none.
     pub worker: u32,
     pub priority: i32,
-    /// Runs so far, the present one too.
+    /// Number of runs so far, the present one included.
     pub attempt: u32,
-    /// Failures that may still happen.
+    /// Number of failures that are still retried.
     pub retries_left: u16,
-    /// Workers that died of it, or with it.
+    /// Number of workers that died while they ran the task.
     pub deaths: u8,
     pub flags: Flags,
 }
 
 impl<P, R, E> State<P, R, E> {
-    /// What was to run.
+    /// The payload of a task that has not ended.
     pub fn into_payload(self) -> Option<P> {
         match self {
             Self::Waiting(payload)
@@ -83,7 +83,7 @@ impl<P, R, E> State<P, R, E> {
 }
 
 impl<P, R, E> Node<P, R, E> {
-    /// Puts another state in the place of this one.
+    /// Replaces the state; returns the former one.
     pub fn turn(&mut self, state: State<P, R, E>) -> State<P, R, E> {
         std::mem::replace(&mut self.state, state)
     }
@@ -116,12 +116,12 @@ impl<P, R, E> Nodes<P, R, E> {
         }
     }
 
-    /// Places in use.
+    /// Number of entries in use.
     pub fn len(&self) -> u32 {
         self.used
     }
 
-    /// Places that were ever used.
+    /// Number of entries that were ever used.
     pub fn places(&self) -> u32 {
         self.entries.len() as u32
     }
@@ -134,7 +134,7 @@ impl<P, R, E> Nodes<P, R, E> {
         &mut self.entries[index as usize]
     }
 
-    /// Two different ones.
+    /// Two different entries.
     pub fn pair_mut(&mut self, one: u32, other: u32) -> (&mut Node<P, R, E>, &mut Node<P, R, E>) {
         let (low, high) = (one.min(other) as usize, one.max(other) as usize);
         let (below, above) = self.entries.split_at_mut(high);
@@ -142,7 +142,7 @@ impl<P, R, E> Nodes<P, R, E> {
         if one < other { (low, high) } else { (high, low) }
     }
 
-    /// Which place this task has; `None`: it is gone.
+    /// Index of this task's entry; `None`: the task is gone.
     pub fn find(&self, task: TaskId) -> Option<u32> {
         let node = self.entries.get(task.index as usize)?;
         let lives = node.generation == task.generation && !matches!(node.state, State::Vacant);
@@ -156,7 +156,7 @@ impl<P, R, E> Nodes<P, R, E> {
         }
     }
 
-    /// A place with everything at its beginning.
+    /// Adds a task in its initial state; returns its index.
     pub fn insert(&mut self, state: State<P, R, E>, sequence: u64) -> u32 {
         let mut node = Node {
             state,
@@ -189,14 +189,14 @@ impl<P, R, E> Nodes<P, R, E> {
         index
     }
 
-    /// Frees a place; with what was there.
+    /// Frees an entry; returns its state.
     pub fn remove(&mut self, index: u32) -> State<P, R, E> {
         let free = self.free;
         let node = self.at_mut(index);
         let state = std::mem::replace(&mut node.state, State::Vacant);
         self.used -= 1;
         let node = self.at_mut(index);
-        // After four thousand million tasks the place stays empty, so that no name comes again.
+        // After four thousand million tasks the entry stays vacant, so that no name is used twice.
         if let Some(next) = node.generation.checked_add(1) {
             node.generation = next;
             node.first_input = free;
@@ -210,7 +210,7 @@ impl<P, R, E> Nodes<P, R, E> {
 mod tests {
     use super::*;
 
-    /// The figure of [`Flow`](crate::Flow)'s documentation.
+    /// The figure in the documentation of [`Flow`](crate::Flow).
     #[test]
     fn a_task_takes_96_bytes() {
         assert_eq!(size_of::<Node<[u64; 2], [u64; 2], [u64; 2]>>(), 96);

@@ -1,9 +1,9 @@
-//! Tasks that wait for nothing but a worker: the highest priority first, then the oldest.
+//! Queue of tasks that only wait for a worker: the highest priority first, then the oldest.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Greater is sooner.
+/// Entry of a ready task; the greater of two runs first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     priority: i32,
@@ -11,16 +11,18 @@ struct Entry {
     index: u32,
 }
 
-/// Most tasks get ready in the order in which they were submitted, and with one priority: they stand in a queue, whose both ends
-/// are near in memory. The others stand in a heap. The next one is the sooner of the two fronts.
+/// Queue of ready tasks.
 ///
-/// An entry whose task was cancelled stays until it comes up, or until such entries are half of all: then they are
-/// thrown out together. Who takes an entry looks whether it is still true.
+/// Most tasks become ready in the order in which they were submitted, and with one priority: they are in a queue,
+/// whose two ends are compact in memory. The others are in a heap. The next task is the greater of the two fronts.
+///
+/// The entry of a cancelled task stays until it comes up, or until half of all entries are stale: then the stale
+/// ones are removed together. So the caller checks that a popped entry is still valid.
 #[derive(Debug)]
 pub(crate) struct Ready {
     queue: VecDeque<Entry>,
     heap: BinaryHeap<Entry>,
-    /// Entries that are known to be true no more.
+    /// Number of entries known to be stale.
     stale: usize,
 }
 
@@ -33,7 +35,7 @@ impl Ready {
         }
     }
 
-    /// Tasks that are ready.
+    /// Number of ready tasks.
     pub fn len(&self) -> usize {
         self.queue.len() + self.heap.len() - self.stale
     }
@@ -50,7 +52,7 @@ impl Ready {
         }
     }
 
-    /// The next one: a task and when it was submitted.
+    /// Takes the next entry: a task, and its submission's sequence number.
     pub fn pop(&mut self) -> Option<(u32, u64)> {
         let entry = match (self.queue.front(), self.heap.peek()) {
             (Some(first), Some(top)) if top > first => self.heap.pop(),
@@ -60,12 +62,12 @@ impl Ready {
         entry.map(|entry| (entry.index, entry.age.0))
     }
 
-    /// An entry that was true no more has come up.
+    /// Notes that a popped entry was stale.
     pub fn passed_stale(&mut self) {
         self.stale = self.stale.saturating_sub(1);
     }
 
-    /// An entry is true no more. `holds` says which still are.
+    /// Notes that an entry has become stale. `holds` says which entries are still valid.
     pub fn leave(&mut self, holds: impl Fn(u32, u64) -> bool) {
         self.stale += 1;
         if self.stale > 64 && self.stale > (self.queue.len() + self.heap.len()) / 2 {

@@ -1,36 +1,36 @@
-//! Who runs tasks, and how many each may have at a time.
+//! Workers that run tasks, and the credits of each.
 
 use crate::id::{NIL, WorkerIndex};
 
 /// Most tasks on a worker at a time.
 pub const CREDITS_MAX: u32 = 4096;
-/// Workers, at most; each number is below.
+/// Most workers; each worker's number is below this.
 pub const WORKERS_MAX: u32 = 65_536;
 
 #[derive(Debug, Clone)]
 struct Worker {
-    /// Takes tasks.
+    /// Whether the worker accepts tasks.
     up: bool,
     credits: u32,
     in_flight: u32,
-    /// Where in its bucket; `NIL`: it has no credit left.
+    /// Position in its bucket; `NIL`: the worker has no credit left.
     place: u32,
 }
 
-/// Workers with credit stand in buckets by how many tasks they have, so that the least busy one is found, and moved, in
-/// constant time.
+/// Table of the workers. Workers with credit are in buckets by their number of tasks, so the least busy one is
+/// found, and moved, in constant time.
 #[derive(Debug, Default)]
 pub(crate) struct Workers {
     all: Vec<Worker>,
     buckets: Vec<Vec<u32>>,
-    /// No bucket below has anybody.
+    /// All buckets below this one are empty.
     lowest: usize,
-    /// Credits that nobody uses now.
+    /// Number of unused credits of all workers.
     spare: u64,
 }
 
 impl Workers {
-    /// A worker takes tasks, so many at a time; `false`: beyond the limits.
+    /// Sets a worker's credits: the most tasks that it accepts at a time. `false`: a number is beyond the limits.
     pub fn set(&mut self, worker: WorkerIndex, credits: u32) -> bool {
         if worker.0 >= WORKERS_MAX || credits > CREDITS_MAX {
             return false;
@@ -51,7 +51,8 @@ impl Workers {
         true
     }
 
-    /// It takes no more; `false`: it took none before. What runs on it is still to be reported.
+    /// Stops a worker from accepting tasks; `false`: it accepted none before. Its running tasks are still to be
+    /// reported.
     pub fn stop(&mut self, worker: WorkerIndex) -> bool {
         if !self.is_up(worker.0) {
             return false;
@@ -65,7 +66,7 @@ impl Workers {
         self.all.get(index as usize).is_some_and(|worker| worker.up)
     }
 
-    /// Tasks on it now.
+    /// Number of tasks on a worker now.
     pub fn in_flight(&self, worker: WorkerIndex) -> u32 {
         self.all
             .get(worker.0 as usize)
@@ -78,12 +79,12 @@ impl Workers {
             .is_some_and(|worker| worker.place != NIL)
     }
 
-    /// Whether any has credit.
+    /// Whether any worker has credit.
     pub fn any_has_credit(&self) -> bool {
         self.spare > 0
     }
 
-    /// The one with credit that has the fewest tasks.
+    /// The worker with credit that has the fewest tasks.
     pub fn least_busy(&mut self) -> Option<u32> {
         if self.spare == 0 {
             return None;
@@ -94,14 +95,14 @@ impl Workers {
         self.buckets[self.lowest].last().copied()
     }
 
-    /// One of its credits is used.
+    /// Uses one credit of a worker.
     pub fn take(&mut self, index: u32) {
         self.leave_bucket(index);
         self.all[index as usize].in_flight += 1;
         self.join_bucket(index);
     }
 
-    /// It comes back.
+    /// Returns one credit to a worker.
     pub fn give_back(&mut self, index: u32) {
         self.leave_bucket(index);
         self.all[index as usize].in_flight -= 1;

@@ -1,13 +1,14 @@
-//! What a pending task costs, and that nothing grows with the number of tasks that went by.
+//! Memory of a pending task, and proof that nothing grows with the number of past tasks.
 //!
-//! One test, so that nothing else allocates in this process meanwhile. Memory is what the kernel counts as resident.
+//! It is one test, so that nothing else allocates in this process meanwhile. Memory is what the kernel counts as
+//! resident.
 
 use hotlease_flow::{Action, Event, Flow, Key, Limits, Outcome, Place, Task, TaskId, WorkerIndex};
 
 type Actions = Vec<Action<[u64; 2], u64, u64>>;
 
 const PENDING: u64 = 1_000_000;
-/// The promise, bytes.
+/// The promised maximum, bytes.
 const PENDING_TASK_MAX: u64 = 400;
 
 fn resident() -> u64 {
@@ -28,7 +29,7 @@ fn key(number: u64) -> Key {
     Key(key)
 }
 
-/// A million tasks with two inputs each; what each takes.
+/// Submits a million tasks with two inputs each; returns the bytes of each task.
 fn pending(keyed: bool) -> u64 {
     let mut actions = Actions::new();
     let limits = Limits {

@@ -1,4 +1,4 @@
-//! A checkpoint as bytes: a header, then records, each with a header of its own.
+//! Byte format of a checkpoint: a header, then records, each with a header of its own.
 //!
 //! ```text
 //! file    byte 0        8         10      16        32      56    64
@@ -7,8 +7,9 @@
 //!              | HLck | kind | zeros | value bytes | key | value sum | sum | value
 //! ```
 //!
-//! Numbers are little-endian. The sum of a record's header covers the file's id and the record's own place in the file, so
-//! that nothing else passes for a record: not a result that is itself a piece of a checkpoint, not what stood there before.
+//! Numbers are little-endian. The sum of a record's header covers the file's id and the record's own offset in the
+//! file, so that nothing else passes for a record: neither a result that is itself a piece of a checkpoint, nor
+//! older bytes at the same offset.
 
 use crate::id::Key;
 use hotlease_journal::frame::checksum;
@@ -17,27 +18,27 @@ use hotlease_journal::frame::checksum;
 pub(super) const HEADER_BYTES: usize = 64;
 const SUM_AT: usize = HEADER_BYTES - 8;
 const FILE_MAGIC: [u8; 8] = *b"HLflowck";
-/// What every record begins with.
+/// First bytes of every record.
 pub(super) const RECORD_MAGIC: [u8; 4] = *b"HLck";
-/// Of the format.
+/// Version of the format.
 pub(super) const VERSION: u16 = 1;
 const KIND: u16 = 1;
 
-/// Which file this is: drawn when it is made.
+/// Identity of a file: drawn at random when the file is made.
 pub(super) type FileId = [u8; 16];
 
-/// What the beginning of a file is not.
+/// Reason why the beginning of a file is not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotAHeader {
-    /// A checkpoint's.
+    /// It is not a checkpoint's header.
     Other,
-    /// Of a version that is known.
+    /// Its version is not known.
     Version(u16),
-    /// Whole.
+    /// It is damaged.
     Damaged,
 }
 
-/// A record's header, whole.
+/// Decoded header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
     pub key: Key,
@@ -55,7 +56,7 @@ pub(super) fn encode_file(id: FileId) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Whether these first bytes of a file, of which the rest was never written, may be the beginning of a header.
+/// Whether these bytes may be the beginning of a header of which the rest was never written.
 pub(super) fn is_torn_file(bytes: &[u8]) -> bool {
     bytes.len() < HEADER_BYTES && bytes.iter().zip(FILE_MAGIC).all(|(byte, known)| *byte == known)
 }
@@ -64,7 +65,7 @@ pub(super) fn decode_file(header: &[u8; HEADER_BYTES]) -> Result<FileId, NotAHea
     if header[..8] != FILE_MAGIC {
         return Err(NotAHeader::Other);
     }
-    // Before the sum, which another version may have elsewhere.
+    // Checked before the sum, which another version may have at another offset.
     let version = u16::from_le_bytes([header[8], header[9]]);
     if version != VERSION {
         return Err(NotAHeader::Version(version));
@@ -85,7 +86,7 @@ fn record_sum(id: FileId, offset: u64, header: &[u8]) -> [u8; 8] {
     checksum(&[&id, &offset.to_le_bytes(), &header[..SUM_AT]])
 }
 
-/// The header of a record at this place in a file.
+/// Encodes the header of a record at this offset of a file.
 pub(super) fn encode_record(id: FileId, offset: u64, key: Key, value: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(&RECORD_MAGIC);
@@ -102,9 +103,9 @@ pub(super) fn value_sum(value: &[u8]) -> [u8; 8] {
     checksum(&[value])
 }
 
-/// From bytes; `None`: this is none, or not a whole one, or one from another place.
+/// Decodes a record's header; `None`: the bytes are no header, or a damaged one, or one from another offset.
 pub(super) fn decode_record(id: FileId, offset: u64, header: &[u8; HEADER_BYTES]) -> Option<RecordHeader> {
-    // First, because it is quick: in a damaged file every byte may be the beginning of a record.
+    // Comes first, because it is quick: in a damaged file every byte may be the beginning of a record.
     if header[..4] != RECORD_MAGIC || header[SUM_AT..] != record_sum(id, offset, header) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! Reading a checkpoint: whole records, in order, and what between them is none.
+//! Reader of a checkpoint: whole records, in order, and the damage between them.
 
 use super::frame::{self, FileId, HEADER_BYTES, RECORD_MAGIC};
 use super::{Record, VALUE_BYTES_MAX};
@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are looked through at a time for the next record.
+/// Number of bytes that are searched at a time for the next record.
 const WINDOW: usize = 64 << 10;
 
-/// What is read from: a file, or bytes in memory.
+/// Source of the bytes: a file, or memory.
 pub(super) trait Source {
-    /// Reads from this place, at most to the end; fewer bytes than asked for mean the end.
+    /// Reads from this offset, at most to the end; fewer bytes than requested mean the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 
@@ -39,7 +39,7 @@ impl Source for &[u8] {
     }
 }
 
-/// One thing that was found.
+/// A record or damage in the source.
 #[derive(Debug)]
 pub(super) enum Found {
     Record(Record),
@@ -50,14 +50,14 @@ pub(super) enum Found {
     },
 }
 
-/// Goes through the records of a source.
+/// Scan through the records of a source.
 #[derive(Debug)]
 pub(super) struct Scan<S> {
     source: S,
     id: FileId,
     at: u64,
     end: u64,
-    /// A record that was found behind damage that has just been told.
+    /// A record that was found behind damage, to be returned next.
     next: Option<Record>,
 }
 
@@ -72,7 +72,7 @@ impl<S: Source> Scan<S> {
         }
     }
 
-    /// The next thing; `None`: the end. After an error nothing more is found.
+    /// The next record or damage; `None`: the end. After an error nothing more is found.
     pub fn next(&mut self) -> io::Result<Option<Found>> {
         if let Some(record) = self.next.take() {
             return Ok(Some(Found::Record(record)));
@@ -96,8 +96,8 @@ impl<S: Source> Scan<S> {
         }))
     }
 
-    /// The next whole record from here on. Any place may be the beginning of one: also inside what a torn one claims to be
-    /// its value, because appending went on there.
+    /// The next whole record from here on. Any offset may be the beginning of one, even inside the value of a torn
+    /// record, because appending went on there.
     fn next_record(&mut self) -> io::Result<Option<Record>> {
         while self.at < self.end {
             if let Some(record) = self.record_here()? {
@@ -132,7 +132,7 @@ impl<S: Source> Scan<S> {
         }))
     }
 
-    /// Goes to the next place where a record may begin, or to the end.
+    /// Moves to the next offset where a record may begin, or to the end.
     fn skip(&mut self) -> io::Result<()> {
         let mut window = vec![0; WINDOW.min((self.end - self.at) as usize)];
         while self.at < self.end {
@@ -146,7 +146,7 @@ impl<S: Source> Scan<S> {
                 self.at += found as u64;
                 return Ok(());
             }
-            // The last three bytes may be the beginning of the word.
+            // The last three bytes may be the beginning of the magic.
             match read
                 .checked_sub(RECORD_MAGIC.len() - 1)
                 .filter(|passed| *passed > 0)

@@ -1,13 +1,13 @@
-//! How tasks end, what that means to others, and when they are forgotten.
+//! End of tasks, its effect on others, and when tasks are forgotten.
 //!
 //! ```text
 //!   done ──▶ consumers have one input more; the last one makes them ready
 //!   failed, cancelled, lost ──▶ each consumer fails, with an edge to the input that did it: the chain
-//!                               └─▶ and its consumers in turn, until nobody is left
+//!                               └─▶ and its consumers in turn, until none is left
 //!   over, no claim, no consumer ──▶ forgotten; its edge goes, which may be the last that held its input
 //! ```
 //!
-//! None of it recurses: a chain of a million tasks fails, and is forgotten, in one loop each.
+//! None of this recurses: a chain of a million tasks fails, and is forgotten, in one loop each.
 
 use super::Flow;
 use crate::event::Action;
@@ -15,7 +15,7 @@ use crate::id::{NIL, WorkerIndex};
 use crate::nodes::State;
 
 impl<P, R, E> Flow<P, R, E> {
-    /// It has a result, on this worker (`NIL`: with the driver).
+    /// Ends a task with a result, which is on this worker (`NIL`: with the driver).
     pub(super) fn done(
         &mut self,
         index: u32,
@@ -57,12 +57,12 @@ impl<P, R, E> Flow<P, R, E> {
         }
         self.loose.push(index);
         if worker != NIL && !self.workers.is_up(worker) {
-            // The worker went before this was reported.
+            // The worker went down before this was reported.
             self.leave_place(index, worker, actions);
         }
     }
 
-    /// It ends without a result, by itself.
+    /// Ends a task without a result, by its own failure or cancellation.
     pub(super) fn bad(&mut self, index: u32, state: State<P, R, E>, actions: &mut Vec<Action<P, R, E>>) {
         let task = self.nodes.id(index);
         let before = self.end(index, state);
@@ -80,7 +80,7 @@ impl<P, R, E> Flow<P, R, E> {
         self.tell_consumers(index, actions);
     }
 
-    /// It ends because of the input that this edge leads to.
+    /// Ends a task because of the input that this edge leads to.
     pub(super) fn fail_by(&mut self, index: u32, edge: u32, actions: &mut Vec<Action<P, R, E>>) {
         let producer = self.edges.get(edge).producer;
         let root = match self.nodes.at(producer).state {
@@ -113,17 +113,17 @@ impl<P, R, E> Flow<P, R, E> {
             let mut edge = self.nodes.at(producer).consumers.first;
             while edge != NIL {
                 let consumer = self.edges.get(edge).consumer;
-                // What runs already has its inputs; what is over has ended by another one.
+                // A running task already has its inputs; a task that is over has ended by another input.
                 if matches!(self.nodes.at(consumer).state, State::Waiting(_) | State::Ready(_)) {
                     self.chain_to(consumer, edge, root, actions);
                 }
-                // Only now: other edges between the two are gone, this one stays.
+                // Read only now: other edges between the two tasks are gone, but this one stays.
                 edge = self.edges.get(edge).next_consumer;
             }
         }
     }
 
-    /// A pending task is pending no more.
+    /// Ends a pending task; returns its former state.
     fn end(&mut self, index: u32, state: State<P, R, E>) -> State<P, R, E> {
         let node = self.nodes.at_mut(index);
         let before = node.turn(state);
@@ -139,7 +139,7 @@ impl<P, R, E> Flow<P, R, E> {
         before
     }
 
-    /// The memo does not know it any more.
+    /// Removes a task from the memo.
     pub(super) fn forget_key(&mut self, index: u32) {
         let node = self.nodes.at_mut(index);
         if std::mem::take(&mut node.flags.keyed) && self.memo.forget(index) {
@@ -147,7 +147,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// A result went with the only worker that had it.
+    /// Marks a result as lost with the only worker that had it.
     pub(super) fn lose(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
         let task = self.nodes.id(index);
         self.forget_key(index);
@@ -158,7 +158,7 @@ impl<P, R, E> Flow<P, R, E> {
         self.tell_consumers(index, actions);
     }
 
-    /// Takes out a task's edges to its inputs, but for one.
+    /// Removes a task's edges to its inputs, except the edge `but`.
     fn release_inputs(&mut self, index: u32, but: u32) {
         let mut edge = self.nodes.at(index).first_input;
         self.nodes.at_mut(index).first_input = but;
@@ -178,7 +178,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// What follows every event: forgets what nobody needs, and gives workers what is ready.
+    /// Runs after every event: forgets tasks that are not needed any more, and gives ready tasks to workers.
     pub(super) fn settle(&mut self, actions: &mut Vec<Action<P, R, E>>) {
         while let Some(index) = self.loose.pop() {
             let node = self.nodes.at(index);

@@ -1,8 +1,8 @@
-//! Which task goes to which worker, and where results are.
+//! Placement: the choice of a worker for each task, and the whereabouts of results.
 //!
-//! A result stays on the worker that made it. A task goes to the worker, among those with credit, that has most bytes of its
-//! inputs, and else to the least busy one; what it then lacks is forwarded from worker to worker, and stands on both from
-//! there on. No worker is left idle to wait for one that has the data.
+//! A result stays on the worker that made it. A task goes to the worker with credit that has most bytes of the
+//! task's inputs, or else to the least busy one. Missing inputs are forwarded from worker to worker, and are then
+//! on both workers. No worker is left idle in order to wait for a worker that has the data.
 
 use super::Flow;
 use crate::event::Action;
@@ -30,7 +30,7 @@ impl<P, R, E> Flow<P, R, E> {
             let task = self.nodes.id(index);
             let node = self.nodes.at_mut(index);
             node.worker = worker;
-            // 0 is a promise's.
+            // 0 is a promise's attempt.
             node.attempt = node.attempt.checked_add(1).unwrap_or(1);
             let Some(payload) = node.turn(State::Vacant).into_payload() else {
                 unreachable!("a ready task has a payload");
@@ -81,7 +81,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// What a run needs, and its worker lacks, comes from where it is. What the driver has goes with the run.
+    /// Forwards the inputs that a run needs and its worker lacks. Inputs that the driver has travel with the run.
     fn forward_inputs(&mut self, index: u32, to: u32, actions: &mut Vec<Action<P, R, E>>) {
         let mut edge = self.nodes.at(index).first_input;
         while edge != NIL {
@@ -112,7 +112,7 @@ impl<P, R, E> Flow<P, R, E> {
         worker != NIL && matches!(node.state, State::Done(_)) && (node.worker == worker || on_copies())
     }
 
-    /// A result is on this worker no more; it may be lost by that.
+    /// Removes a result from this worker; if it was the last copy, the result is lost.
     pub(super) fn leave_place(&mut self, index: u32, worker: u32, actions: &mut Vec<Action<P, R, E>>) {
         if !self.stands_on(index, worker) {
             return;
@@ -137,7 +137,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Nobody needs the result any more.
+    /// Tells all workers that have a result that it is not needed any more.
     pub(super) fn forget_places(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
         let node = self.nodes.at(index);
         if node.worker == NIL {

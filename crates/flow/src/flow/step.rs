@@ -1,4 +1,4 @@
-//! What is done about each event.
+//! Reactions of the kernel to each event.
 
 use super::Flow;
 use crate::event::{Action, Event, Heard, Outcome, Place};
@@ -6,7 +6,7 @@ use crate::id::{NIL, TaskId, WorkerIndex};
 use crate::nodes::State;
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Takes an event, and adds what is to be done about it to `actions`, whose earlier ones stay.
+    /// Applies an event, and appends the resulting actions to `actions`.
     pub fn step(&mut self, event: Event<R, E>, actions: &mut Vec<Action<P, R, E>>) -> Heard {
         let heard = match event {
             Event::WorkerUp { worker, credits } => taken(self.workers.set(worker, credits)),
@@ -42,7 +42,7 @@ impl<P, R, E> Flow<P, R, E> {
         let (ran, stopping) = match node.state {
             State::Running(_) => (true, false),
             State::Stopping(_) => (true, true),
-            // A promise has not started, and cannot go back to where it was.
+            // A promise has not started, and cannot be queued again.
             State::Promised if !matches!(outcome, Outcome::NotRun) => (false, false),
             _ => return stale(task, outcome, actions),
         };
@@ -84,7 +84,7 @@ impl<P, R, E> Flow<P, R, E> {
         Heard::Taken
     }
 
-    /// A run failed, and another one follows.
+    /// Reports a failed run that another one follows, and queues the task again.
     fn again(&mut self, index: u32, error: E, actions: &mut Vec<Action<P, R, E>>) {
         actions.push(Action::Retried {
             task: self.nodes.id(index),
@@ -94,7 +94,7 @@ impl<P, R, E> Flow<P, R, E> {
         self.requeue(index, actions);
     }
 
-    /// Back to where it was, unless an input was lost meanwhile.
+    /// Queues a task again, unless an input was lost meanwhile.
     fn requeue(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
         match self.broken_input(index) {
             Some(edge) => self.fail_by(index, edge, actions),
@@ -131,7 +131,7 @@ impl<P, R, E> Flow<P, R, E> {
                     attempt: node.attempt,
                     worker: WorkerIndex(node.worker),
                 });
-                // Who submits the same now has not cancelled it: that is a task of its own.
+                // A client that submits the same computation now has not cancelled it: that is a new task.
                 self.forget_key(index);
                 Heard::Stopping
             }
@@ -166,7 +166,7 @@ impl<P, R, E> Flow<P, R, E> {
             return Heard::Stale;
         };
         let node = self.nodes.at_mut(index);
-        // The memo's claim is not the driver's to release.
+        // The driver cannot release the memo's claim.
         let memos = u32::from(node.flags.keyed && matches!(node.state, State::Done(_)));
         if node.holders <= memos {
             return Heard::Stale;
@@ -232,7 +232,7 @@ fn taken(is: bool) -> Heard {
     if is { Heard::Taken } else { Heard::Stale }
 }
 
-/// Hands back what came with a report that nobody waits for.
+/// Hands back the value of a report that does not belong to a present run.
 fn stale<P, R, E>(task: TaskId, outcome: Outcome<R, E>, actions: &mut Vec<Action<P, R, E>>) -> Heard {
     let value = match outcome {
         Outcome::Done { result, .. } => Ok(result),

@@ -1,21 +1,21 @@
-//! How tasks get in, or are told to wait.
+//! Submission of tasks, and its refusal while the tables are full.
 
 use super::Flow;
 use crate::event::{Action, Admission, Bound, Limits, Refusal, Task};
 use crate::id::{Key, NIL, TaskId};
 use crate::nodes::State;
 
-/// Where a bound of a table counts as "room again": an eighth below it, so that a submitter wakes up for some tasks, not for
-/// each.
+/// Level at which a full table counts as having room again: an eighth below its limit, so that a submitter wakes up
+/// for several tasks, not for each one.
 fn resume_at(limit: u32) -> u32 {
     limit.saturating_sub((limit / 8).max(1))
 }
 
 impl<P, R, E> Flow<P, R, E> {
-    /// Takes a task that needs the results of `inputs`, in this order; the same may be named twice. The caller has one claim
-    /// on its result, see [`Event::Release`](crate::Event::Release).
+    /// Submits a task that needs the results of `inputs`, in this order; the same task may be named twice. The
+    /// caller has one claim on the new task's result, see [`Event::Release`](crate::Event::Release).
     ///
-    /// A task whose input has failed already fails at once, by an action as any other.
+    /// If an input has failed already, the task fails at once, by an ordinary action.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl<P, R, E> Flow<P, R, E> {
         node.priority = task.priority;
         node.retries_left = task.retries;
         node.flags.idempotent = task.idempotent;
-        // A full table of keys (a claim counted to the end) is the only way to come here with a key that is known.
+        // A key that is known gets here only if its task's claims are counted to the limit.
         if let Some(key) = task.key.filter(|key| self.memo.find(key).is_none()) {
             self.nodes.at_mut(index).flags.keyed = true;
             self.memo.begin(key, index);
@@ -76,8 +76,9 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(Admission::Accepted(id))
     }
 
-    /// A task that the driver will end itself, by [`Event::Ended`](crate::Event::Ended) as attempt 0: what a task returned
-    /// that is itself a future, or a future of somebody else. Others can depend on it. The caller has one claim on it.
+    /// Makes a task that the driver will end itself, by [`Event::Ended`](crate::Event::Ended) as attempt 0. It
+    /// stands for a future that a task returned, or for a future of another library. Other tasks can depend on it.
+    /// The caller has one claim on it.
     ///
     /// # Errors
     ///
@@ -97,7 +98,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Puts in a computation that was done earlier, with its value: from a checkpoint. It is held by the memo alone.
+    /// Adds a computation that was done earlier, with its value from a checkpoint. Only the memo has a claim on it.
     ///
     /// # Errors
     ///
@@ -125,14 +126,14 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(id)
     }
 
-    /// A done computation by its key, for drivers that learn the key only when the inputs are there. No claim is taken:
-    /// what is returned is known until the next call.
+    /// A done computation by its key, for drivers that learn the key only when the inputs are there. The call makes
+    /// no claim: the returned task is known until the next call.
     pub fn recall(&mut self, key: &Key) -> Option<TaskId> {
         self.memo.find_done(key).map(|index| self.nodes.id(index))
     }
 
-    /// Remembers a done task under a key, for the same drivers; `false`: it is not done, or it or the key has been
-    /// remembered before.
+    /// Remembers a done task under a key that the driver learnt late. `false`: the task is not done, or the task or
+    /// the key is remembered already.
     pub fn memoise(&mut self, task: TaskId, key: Key, actions: &mut Vec<Action<P, R, E>>) -> bool {
         let Some(index) = self.nodes.find(task) else {
             return false;
@@ -160,7 +161,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     fn connect(&mut self, index: u32, inputs: &[TaskId]) {
-        // Backwards, as each goes before the others.
+        // Backwards, as each edge is inserted before the others.
         for input in inputs.iter().rev() {
             let (node, producer) = self.nodes.pair_mut(index, input.index);
             self.edges
@@ -169,7 +170,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// The first input of a task that will never be there.
+    /// Edge of the first input that will never be there.
     pub(super) fn broken_input(&self, index: u32) -> Option<u32> {
         let mut edge = self.nodes.at(index).first_input;
         while edge != NIL {
@@ -183,7 +184,7 @@ impl<P, R, E> Flow<P, R, E> {
         None
     }
 
-    /// What there is too much of for a task with so many inputs, its bound, and how many must go.
+    /// The table that is full for a task with so many inputs, its limit, and how many entries must go.
     fn full(&mut self, inputs: u32) -> Option<(Bound, u32, u32)> {
         let Limits {
             pending_max,
@@ -209,7 +210,7 @@ impl<P, R, E> Flow<P, R, E> {
         Some(found)
     }
 
-    /// Tells who was refused when there is room again.
+    /// Tells refused submitters when there is room again.
     pub(super) fn tell_room(&mut self, actions: &mut Vec<Action<P, R, E>>) {
         let Some(inputs) = self.starved else {
             return;
@@ -227,7 +228,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
     }
 
-    /// Lets go what the memo has too much of.
+    /// Forgets the oldest computations that exceed the memo's limits.
     pub(super) fn bound_memo(&mut self) {
         while self.memo.len() > self.limits.memo_max as usize
             || self.memo.bytes() > self.limits.memo_bytes_max

@@ -1,4 +1,4 @@
-//! What a checkpoint keeps over crashes, damage and other processes.
+//! Checkpoints over crashes, damage and other processes.
 
 use crate::decoders;
 use hotlease_flow::checkpoint::replay_bytes;
@@ -31,7 +31,7 @@ fn write(path: &Path, values: &[(u8, &[u8])]) {
     checkpoint.sync().expect("syncs");
 }
 
-/// Records, and bytes that are none.
+/// Records of a file, and the number of damaged bytes.
 fn read(path: &Path) -> (Vec<Record>, u64) {
     let (mut records, mut damaged) = (Vec::new(), 0);
     for found in Checkpoint::read(path).expect("reads") {
@@ -139,7 +139,7 @@ fn flipped_bits_cost_only_the_record_in_which_they_are() {
 
 #[test]
 fn a_record_behind_long_damage_is_found_wherever_it_begins() {
-    // Around the size of the pieces in which a file is looked through.
+    // Lengths around the size of the search window.
     for damage in (65_536 - 70..65_536 + 10).chain([0, 1, 200_000]) {
         let id = [3; 16];
         let mut file = decoders::file_header(id);
@@ -218,7 +218,7 @@ fn a_file_that_others_can_write_is_not_believed() {
 fn a_failed_write_costs_what_was_gathered_and_nothing_else() {
     const FILE: &str = "HOTLEASE_TEST_CHECKPOINT";
     if let Some(path) = std::env::var_os(FILE) {
-        // In a process whose files cannot grow over 4 KiB.
+        // Runs in a process whose files cannot grow over 4 KiB.
         let (mut checkpoint, _) = Checkpoint::open(Path::new(&path)).expect("opens");
         checkpoint.append(key(2), &[2; 500]).expect("gathered");
         checkpoint.sync().expect("there is room");

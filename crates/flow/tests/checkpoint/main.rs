@@ -1,4 +1,4 @@
-//! Checkpoints: what they keep over crashes, damage and other processes ([`files`]), and over any bytes ([`mutations`]).
+//! Checkpoints: they survive crashes, damage and other processes ([`files`]), and any bytes ([`mutations`]).
 
 #[path = "../../../wire/tests/committed/mod.rs"]
 mod committed;

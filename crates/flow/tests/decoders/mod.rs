@@ -1,8 +1,8 @@
-//! The decoder of checkpoints with what must hold for any bytes given to it.
+//! The decoder of checkpoints, with the properties that must hold for any bytes given to it.
 //!
-//! Shared by the mutation test beside it and by the fuzz target (`fuzz/`). The format is written down here a second time, by
-//! hand, so that files of today can be read tomorrow. Nobody guesses a sum, so the check also looks at the same bytes with
-//! sums that fit.
+//! Shared by the mutation test beside it and by the fuzz target (`fuzz/`). The format is written down here a second
+//! time, by hand, so that files of today can be read tomorrow. Random bytes never hit a valid sum, so the check
+//! also looks at the same bytes with sums that fit.
 
 use hotlease_flow::checkpoint::replay_bytes;
 use hotlease_flow::{CheckpointError, Key};
@@ -12,13 +12,13 @@ use std::path::Path;
 pub struct Decoder {
     /// Name of its fuzz target and of its corpus folder.
     pub name: &'static str,
-    /// Checks what must hold for these bytes; whether they were accepted.
+    /// Checks the properties for these bytes; returns whether they were accepted.
     pub check: fn(&[u8]) -> bool,
     /// Valid encodings, each variant at least once.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders of this crate.
 pub const DECODERS: &[Decoder] = &[Decoder {
     name: "checkpoint",
     check,
@@ -37,7 +37,7 @@ fn sum(parts: &[&[u8]]) -> [u8; 8] {
     sum
 }
 
-/// The beginning of a file.
+/// Header of a file.
 pub fn file_header(id: [u8; 16]) -> Vec<u8> {
     let mut header = b"HLflowck".to_vec();
     header.extend(1_u16.to_le_bytes());
@@ -49,7 +49,7 @@ pub fn file_header(id: [u8; 16]) -> Vec<u8> {
     header
 }
 
-/// A record at a place of a file.
+/// A record at an offset of a file.
 pub fn record(id: &[u8], offset: usize, key: Key, value: &[u8]) -> Vec<u8> {
     let mut record = b"HLck".to_vec();
     record.extend(1_u16.to_le_bytes());
@@ -63,8 +63,8 @@ pub fn record(id: &[u8], offset: usize, key: Key, value: &[u8]) -> Vec<u8> {
     record
 }
 
-/// What is accepted stands there, byte by byte, as it would be written; every other byte is told as damaged. How many
-/// records.
+/// Checks that accepted records are in the bytes exactly as they would be written, and that every other byte is
+/// reported as damaged. Returns the number of records.
 fn replay(bytes: &[u8]) -> Option<usize> {
     let found = replay_bytes(bytes, Path::new("bytes")).ok()?;
     let (mut records, mut at) = (0, HEADER_BYTES);
@@ -96,7 +96,7 @@ fn replay(bytes: &[u8]) -> Option<usize> {
     Some(records)
 }
 
-/// The same bytes as a file whose sums fit: wherever a record seems to begin, its sums are made to.
+/// The same bytes as a file whose sums fit: wherever a record seems to begin, its sums are made valid.
 fn summed(bytes: &[u8]) -> Vec<u8> {
     let mut file = file_header([7; 16]);
     file.extend(bytes.iter().skip(HEADER_BYTES));
@@ -141,7 +141,7 @@ fn seeds() -> Vec<Vec<u8>> {
         let next = record(&id, file.len(), Key([number as u8; 32]), value);
         file.extend(next);
     }
-    // Cut short, and gone on behind it.
+    // A file that was cut short, and appended to behind the cut.
     let mut torn = file[..file.len() - 5].to_vec();
     let next = record(&id, torn.len(), Key([9; 32]), b"after the crash");
     torn.extend(next);

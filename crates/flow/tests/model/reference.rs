@@ -1,9 +1,9 @@
-//! The same promises as the kernel's, said as plainly as possible: one list of tasks, everything found by looking at all.
+//! Reference for the kernel, as plain as possible: one list of tasks, everything found by looking at all of them.
 
 use hotlease_flow::{Action, Heard, TaskId};
 use std::collections::BTreeSet;
 
-/// Where a task is; whether a queued one is ready follows from its inputs.
+/// Phase of a task; whether a queued one is ready follows from its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     Queued,
@@ -34,7 +34,7 @@ pub struct Task {
     pub places: BTreeSet<u32>,
     pub local: bool,
     pub bytes: u64,
-    /// How a failure came here, as it was first told.
+    /// The way of a failure to this task, as it was first reported.
     pub chain: Vec<usize>,
     pub is_promise: bool,
     pub ends_told: u32,
@@ -62,7 +62,7 @@ pub struct Reference {
     pub tasks: Vec<Task>,
     /// Credits of each worker that is up.
     pub workers: Vec<Option<u32>>,
-    /// Done computations by key, the one asked for last at the end.
+    /// Done computations by key, the most recently used at the end.
     pub memo: Vec<(u8, usize)>,
     pub memo_max: usize,
     pub deaths_max: u8,
@@ -100,13 +100,13 @@ impl Reference {
         credits.is_some_and(|credits| self.in_flight(worker) < credits)
     }
 
-    /// Of each task, whether somebody can still ask for it.
+    /// For each task, whether a holder can still ask for it.
     pub fn known(&self) -> Vec<bool> {
         let mut known = vec![false; self.tasks.len()];
         for (_, at) in &self.memo {
             known[*at] = true;
         }
-        // Consumers are younger than what they need.
+        // Consumers are younger than their inputs.
         for (at, task) in self.tasks.iter().enumerate().rev() {
             known[at] |= task.is_pending() || task.holders > 0;
             if task.is_pending() {
@@ -153,7 +153,7 @@ impl Reference {
         }
     }
 
-    /// A result is on this worker no more.
+    /// Removes a result from this worker.
     pub fn leave(&mut self, at: usize, worker: u32) {
         let task = &mut self.tasks[at];
         if task.phase == Phase::Done && task.places.remove(&worker) && task.places.is_empty() && !task.local {
@@ -162,7 +162,7 @@ impl Reference {
         }
     }
 
-    /// What depends on what ended badly, and has not started, ends too.
+    /// Ends the queued tasks that depend on a task that ended badly.
     pub fn fail_dependents(&mut self) {
         for at in 0..self.tasks.len() {
             let broken = |input: &usize| self.tasks[*input].is_bad();
@@ -184,7 +184,7 @@ impl Reference {
         match task.phase {
             Phase::Running | Phase::Stopping => {
                 task.phase = Phase::Stopping;
-                // Who submits the same has not cancelled it.
+                // A client that submits the same computation has not cancelled it.
                 task.key = None;
                 Heard::Stopping
             }
@@ -195,7 +195,7 @@ impl Reference {
         }
     }
 
-    /// A run is over without a result. `again`: it may be tried again as far as its kind is concerned.
+    /// Ends a run without a result. `again`: its kind of end allows another try.
     pub fn not_done(&mut self, at: usize, value: Option<u64>, again: bool) {
         let task = &mut self.tasks[at];
         match task.phase {

@@ -1,4 +1,4 @@
-//! A driver that does anything at any time, and holds what it is told against the reference.
+//! A driver that does anything at any time, and checks the kernel's answers against the reference.
 
 use crate::reference::{Phase, Reference, Task};
 use hotlease_flow::{
@@ -62,7 +62,7 @@ impl Site {
         (!all.is_empty()).then(|| all[self.below(all.len())])
     }
 
-    /// One thing happens.
+    /// Makes one random event.
     pub fn event(&mut self) {
         match self.below(100) {
             0..35 => self.submit(),
@@ -86,7 +86,7 @@ impl Site {
         }
     }
 
-    /// Everything is allowed to end, and everybody lets go.
+    /// Lets every task end, and releases every claim.
     pub fn wind_up(&mut self) {
         self.step(
             Event::WorkerUp {
@@ -133,7 +133,7 @@ impl Site {
         let mut inputs = Vec::new();
         if !held.is_empty() {
             for _ in 0..self.below(5) {
-                // Rather late ones: deep graphs.
+                // Prefers late tasks, which makes deep graphs.
                 let back = self.below(held.len()).min(self.below(held.len()));
                 inputs.push(held[held.len() - 1 - back]);
             }
@@ -206,7 +206,7 @@ impl Site {
         self.check(Vec::new());
     }
 
-    /// A run ends somehow; `well`: with a result.
+    /// Ends a run in a random way; `well`: with a result.
     fn end(&mut self, at: usize, well: bool) {
         let task = &self.reference.tasks[at];
         let (id, attempt, is_promise) = (task.id, task.attempt, task.is_promise);
@@ -317,7 +317,7 @@ impl Site {
                 Heard::Taken
             },
         );
-        // Then what ran on it, as the driver must; only afterwards is the number used again.
+        // Then reports the worker's runs, as a driver must; only afterwards is the number used again.
         let on_it =
             |task: &Task| matches!(task.phase, Phase::Running | Phase::Stopping) && task.worker == worker;
         while let Some(at) = self.reference.tasks.iter().position(on_it) {
@@ -363,7 +363,7 @@ impl Site {
         });
     }
 
-    /// Somebody wants a value, and gets it.
+    /// Wants a value, and fetches it.
     fn bring(&mut self) {
         let Some(at) = self.any_task() else { return };
         let task = self.reference.tasks[at].id;
@@ -433,7 +433,8 @@ impl Site {
         let key = self.below(8) as u8;
         let task = self.reference.tasks[at].id;
         let forgotten = self.reference.tasks[at].forgotten;
-        // A question for a key counts as a use of it, but none is asked for a task that is not known.
+        // A question for a key counts as a use of the key, but the driver does not ask for a task that is not
+        // known.
         let taken = !forgotten && self.reference.recall(key).is_some();
         let remembered = self.reference.memo.iter().any(|(_, known)| *known == at);
         let may = !forgotten && self.reference.tasks[at].phase == Phase::Done && !taken && !remembered;
@@ -445,7 +446,7 @@ impl Site {
         self.check(told);
     }
 
-    /// Both take the event; then they must agree.
+    /// Gives the event to both; then they must agree.
     fn step(&mut self, event: Event<u64, u64>, expected: impl FnOnce(&mut Reference) -> Heard) {
         let mut told = Vec::new();
         let shown = format!("{event:?}");

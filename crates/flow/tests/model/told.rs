@@ -1,4 +1,4 @@
-//! What the kernel tells, held against the reference.
+//! Check of the kernel's actions against the reference.
 
 use crate::reference::{Phase, Told};
 use crate::site::{PENDING_MAX, Site, WORKERS};
@@ -6,7 +6,7 @@ use hotlease_flow::{Action, Phase as FlowPhase, TaskId};
 use std::collections::BTreeSet;
 
 impl Site {
-    /// Takes what was told into the reference; then the two must agree.
+    /// Applies the kernel's actions to the reference; then the two must agree.
     pub fn check(&mut self, told: Vec<Told>) {
         self.reference.fail_dependents();
         let mut forwarded = BTreeSet::new();
@@ -198,7 +198,7 @@ impl Site {
     fn ended(&mut self, task: TaskId, payload: Option<u64>, as_: Phase) {
         let at = self.reference.find(task);
         let known = &mut self.reference.tasks[at];
-        // A result that is lost at once was told as done before.
+        // A result that is lost at once was reported as done before.
         let lost_since = as_ == Phase::Done && known.phase == Phase::Lost;
         assert!(known.phase == as_ || lost_since, "told {as_:?}: {known:?}");
         known.ends_told += 1;
@@ -208,7 +208,7 @@ impl Site {
     fn failed_by(&mut self, task: TaskId, root: TaskId) {
         let chain: Vec<_> = self.flow.chain(task).map(|id| self.reference.find(id)).collect();
         let at = self.reference.find(task);
-        // Already forgotten where nobody holds it.
+        // The task is already forgotten if it has no holder.
         let chain = if chain.is_empty() { vec![at] } else { chain };
         for link in chain.windows(2) {
             assert!(

@@ -89,7 +89,7 @@ fn a_flaky_task_is_tried_as_often_as_it_says_and_a_hopeless_one_fails_its_depend
     let last = pool.submit(Task::new, job(|_| Ok(0)), &[next]);
     assert_eq!(pool.wait(broken), End::Failed("it panicked".into()));
     assert_eq!(pool.wait(last), End::Dependency(vec![last, next, broken]));
-    // Submitted after the failure: the same.
+    // A task submitted after the failure fails in the same way.
     let late = pool.submit(Task::new, job(|_| Ok(0)), &[last]);
     assert_eq!(pool.wait(late), End::Dependency(vec![late, last, next, broken]));
 }

@@ -9,15 +9,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a task runs: a function of its inputs.
+/// Code of a task: a function of its inputs.
 pub type Job = Arc<dyn Fn(&[u64]) -> Result<u64, String> + Send + Sync>;
 
-/// How a task ended.
+/// End of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Done(u64),
     Failed(String),
-    /// With the chain, from the task to where it began.
+    /// An input failed; with the chain, from the task to where the failure began.
     Dependency(Vec<TaskId>),
     Cancelled,
 }
@@ -26,7 +26,7 @@ struct State {
     flow: Flow<Job, u64, String>,
     actions: Vec<Action<Job, u64, String>>,
     queues: Vec<VecDeque<(TaskId, u32)>>,
-    /// How each task ended, by its tag.
+    /// End of each task, by its tag.
     ends: Vec<Option<End>>,
     rooms: u64,
     closed: bool,
@@ -34,9 +34,9 @@ struct State {
 
 struct Shared {
     state: Mutex<State>,
-    /// Something is in a queue, or the pool is closed.
+    /// Signals that a queue has a task, or the pool is closed.
     work: Condvar,
-    /// Something has ended, or there is room.
+    /// Signals that a task has ended, or there is room.
     news: Condvar,
 }
 
@@ -50,7 +50,7 @@ impl Shared {
         self.state.lock().expect("no thread panics under the lock")
     }
 
-    /// Does what the kernel wants.
+    /// Carries out the kernel's actions.
     fn carry_out(&self, state: &mut State) {
         let (mut runs, mut news) = (false, false);
         for action in std::mem::take(&mut state.actions) {
@@ -160,7 +160,7 @@ impl Pool {
         Self { shared, threads }
     }
 
-    /// Submits, and waits while there is no room.
+    /// Submits a task, and waits while there is no room.
     pub fn submit(&self, task: impl Fn(Job) -> Task<Job>, job: Job, inputs: &[TaskId]) -> TaskId {
         let mut state = self.shared.lock();
         let tag = state.ends.len() as u64;
@@ -198,7 +198,7 @@ impl Pool {
         self.shared.step(&mut self.shared.lock(), Event::Cancel { task })
     }
 
-    /// Waits for a task that is held.
+    /// Waits for the end of a task that is held.
     pub fn wait(&self, task: TaskId) -> End {
         let mut state = self.shared.lock();
         let tag = state.flow.tag(task).expect("it is held") as usize;
@@ -214,7 +214,7 @@ impl Pool {
         }
     }
 
-    /// What is left once all tasks have ended that nobody waits for, or after ten seconds.
+    /// Load of the kernel once all tasks without a waiter have ended, or after ten seconds.
     pub fn load_at_rest(&self) -> Load {
         let state = self.shared.lock();
         let busy = |state: &mut State| state.flow.load().known > 0;

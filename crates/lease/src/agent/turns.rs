@@ -6,9 +6,9 @@
 //! others have caught up.
 //!
 //! ```text
-//!    time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
-//!                       B ────●                      goes on
-//!                       C ─●       (wants nothing)   not waited for; raised to B's time when it comes back
+//!   time on the core   A ──────────────●            held back: more than one turn ahead of the last that wants
+//!                      B ────●                      goes on
+//!                      C ─●       (wants nothing)   not waited for; raised to B's time when it comes back
 //! ```
 //!
 //! Promises, for each shared core: among tenants that want it all the time, none gets ahead of another by more than

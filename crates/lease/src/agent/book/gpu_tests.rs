@@ -50,7 +50,7 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
         matches!(too_many.refusal, Some(Refusal::TooMany { .. })),
         "{too_many:?}"
     );
-    // A worker that is started again has what it had.
+    // A restarted worker gets the same GPUs.
     let epoch = book.lease(id(1)).expect("granted").epoch;
     assert_eq!(book.step(gone(id(1), 1, epoch), SECOND).refusal, None);
     let replace = Event::Replace {

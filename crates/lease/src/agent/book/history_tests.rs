@@ -1,4 +1,4 @@
-//! Random histories: whatever happens in whatever order, the promises hold.
+//! Random histories: the promises hold in every order of events.
 
 use super::tests::{SECOND, gone, id, request, up};
 use super::*;
@@ -11,13 +11,13 @@ use std::collections::{HashMap, HashSet};
 /// Cores and GPUs of a worker.
 type Held = (Vec<u32>, Vec<u32>);
 
-/// The world around the book, as far as it must agree with it.
+/// The world around the book, with the facts that must agree with the book.
 #[derive(Default)]
 struct World {
     /// Workers with a process: (lease, worker, epoch) to cores and GPUs.
     living: HashMap<(LeaseId, u16, u32), Held>,
     started: HashSet<(LeaseId, u16, u32)>,
-    /// Died, and the book learns of it in this step; it may not know yet and want it killed.
+    /// A worker that died, and whose death the book learns of in this step. The book may still want it killed.
     reported: Option<(LeaseId, u16, u32)>,
     epochs: HashSet<u32>,
     grant_epoch: HashMap<LeaseId, u32>,
@@ -193,7 +193,7 @@ fn random_histories_keep_every_promise() {
                     lease,
                     delegation: random.random_range(0..4),
                 },
-                // A worker comes up or dies: any of the living, including those told to die.
+                // A worker comes up or dies: any living one, also one that is to be killed.
                 choice => {
                     let mut living: Vec<_> = world.living.keys().copied().collect();
                     living.sort_unstable();
@@ -228,7 +228,7 @@ fn random_histories_keep_every_promise() {
             world.carry_out(step.actions);
             check_invariants(&book, now);
         }
-        // However it went, stopping and the death of all workers leaves nothing behind.
+        // After any history, stopping and the death of all workers leaves nothing behind.
         let step = book.step(Event::Stop, now);
         world.carry_out(step.actions);
         for (lease, worker, epoch) in world.living.keys().copied().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Offering more and less.
+//! Offers that grow and shrink.
 
 use super::tests::{SECOND, gone, granted, id, request};
 use super::*;

@@ -217,7 +217,7 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
     }
 }
 
-/// A dead run's late words made the manager take us for the dead one.
+/// A late message of a dead run made the manager take the present run for ended.
 #[test]
 fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
     let now = Duration::ZERO;
@@ -235,7 +235,7 @@ fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
         challenge,
     };
     assert_eq!(membership.step(challenged(9, 5), now), [], "an answer to nothing");
-    // At once, and then no faster than after any other failure.
+    // At once the first time, and then no faster than after any other failure.
     let asked = membership.step(challenged(1, 7), now);
     assert_eq!(
         asked,

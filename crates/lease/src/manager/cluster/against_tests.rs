@@ -1,4 +1,4 @@
-//! What a client is told of a request that nobody granted: whether to wait, and why not.
+//! The refusal of a request that no agent granted: whether the client may wait, and the reasons.
 
 use super::spread_tests::{TENANT, agent, asked, cluster, full, grants, refused};
 use super::*;
@@ -22,7 +22,7 @@ fn one_core() -> Wanted {
     Wanted::together(Need::Cores(1))
 }
 
-/// As many as `workers`, over several agents.
+/// Wants `workers` workers, all of them, over several agents.
 fn several(workers: u32) -> Wanted {
     Wanted {
         workers,
@@ -49,7 +49,7 @@ fn away() -> Refusal {
     }
 }
 
-/// What a client is told when its candidates say this, in the order in which they are asked.
+/// The refusal that a client gets when its candidates give these answers, in the order in which they are asked.
 fn told(words: &[Refusal]) -> Refusal {
     let mut cluster = cluster(&vec![2; words.len()]);
     let mut actions = acquire(&mut cluster, one_core(), &[]);
@@ -103,7 +103,7 @@ fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_
     assert_eq!(first, agent(1));
     let actions = acquire(&mut cluster, one_core(), &[0, 1]);
     assert_eq!(refused(&actions).1, Refusal::Nowhere { reasons: vec![] });
-    // One that is full could.
+    // An agent that is full could serve it.
     let (ask, ..) = asked(&acquire(&mut cluster, one_core(), &[0]));
     let actions = cluster.step(full(ask, 0), Duration::ZERO);
     assert!(matches!(refused(&actions).1, Refusal::NoCapacity { .. }));
@@ -127,7 +127,7 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
         let actions = cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO);
         let (ask, second, _) = asked(&actions);
         assert_ne!(first, second);
-        // Somebody else has its cores just now.
+        // Another lease has its cores at the moment.
         let mut actions = cluster.step(full(ask, 0), Duration::ZERO);
         while let [Action::AskGrant { ask, .. }] = actions[..] {
             actions = cluster.step(full(ask, 0), Duration::ZERO);
@@ -135,7 +135,7 @@ fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
         let (_, told) = refused(&actions);
         assert_eq!(told.may_pass(), may_pass, "{workers} workers: {told}");
     }
-    // What was granted for it goes back.
+    // A part that was granted is given back.
     let mut cluster = cluster(&[2, 2]);
     let (ask, whom, _) = asked(&acquire(&mut cluster, several(3), &[]));
     let number = whom.0[0];

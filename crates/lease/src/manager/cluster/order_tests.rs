@@ -22,7 +22,7 @@ fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) ->
     }
 }
 
-/// The question that tells a node what is wanted of it.
+/// The question that tells a node its wish.
 fn told(actions: &[Action]) -> AskId {
     match actions {
         [

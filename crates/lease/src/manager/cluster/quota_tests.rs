@@ -1,4 +1,4 @@
-//! Quotas: what is asked for counts at once, and what is over counts no more.
+//! Quotas: a request counts at once, and a lease that is over no longer counts.
 
 use super::tests::{AGENT, BOOT, registered, report};
 use super::*;
@@ -85,7 +85,7 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
 fn requests_under_way_at_the_same_time_do_not_pass_a_quota_together() {
     let mut cluster = registered();
     let first = asked(&cluster.step(acquire(2, ALICE, 1, of_cores(1)), Duration::ZERO)).expect("within it");
-    // Nobody has granted anything yet.
+    // No agent has granted anything yet.
     let second = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(1)), Duration::ZERO));
     let exceeded = Refusal::QuotaExceeded {
         tenant: ALICE.into(),
@@ -218,7 +218,7 @@ fn each_bound_holds_by_itself() {
             other => panic!("{what}: {other:?}"),
         }
     }
-    // Memory without a bound would be more than any.
+    // Memory without a limit would exceed any quota.
     let mut cluster = registered();
     let quota = quota(|quota| quota.memory_bytes = Some(1 << 40));
     let unbounded = asked(&cluster.step(acquire(2, ALICE, 1, quota), Duration::ZERO));

@@ -41,7 +41,7 @@ fn record(number: u8, cores: u32) -> AgentRecord {
     }
 }
 
-/// A manager with agents that offer so many cores, numbered from 0.
+/// A manager with one agent for each entry of `cores`, which offers that many; agents are numbered from 0.
 pub(super) fn cluster(cores: &[u32]) -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
     for (number, cores) in (0..).zip(cores) {
@@ -55,7 +55,7 @@ pub(super) fn cluster(cores: &[u32]) -> Cluster {
     cluster
 }
 
-/// A step, and all its commits: made, or not.
+/// Makes a step and settles all its commits: they are made, or they fail.
 pub(super) fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) -> Vec<Action> {
     let mut rest = Vec::new();
     let mut actions: VecDeque<_> = cluster.step(event, Duration::ZERO).into();
@@ -130,7 +130,7 @@ pub(super) fn full(ask: AskId, free: u32) -> Event {
     }
 }
 
-/// The leases that are given back, and the refusal, if these actions are nothing else.
+/// The leases given back, and the refusal; fails if there are other actions.
 pub(super) fn refused(actions: &[Action]) -> (BTreeSet<LeaseId>, Refusal) {
     let (mut given_back, mut refusal) = (BTreeSet::new(), None);
     for action in actions {
@@ -283,7 +283,7 @@ fn nobody_is_asked_for_ever() {
     let mut cluster = cluster(&[2; 40]);
     let mut actions = acquire(&mut cluster, 40, 2, 40);
     let mut granted = 0;
-    // Each answer takes a second: after eight it is over.
+    // Each answer takes a second: after eight seconds the request is refused.
     for second in 1..20 {
         let (ask, whom, _) = match &actions[..] {
             [Action::AskGrant { .. }] => asked(&actions),

@@ -65,7 +65,7 @@ fn lease(over: Option<&str>) -> LeaseReport {
     }
 }
 
-/// The commit that a step wants, and its other actions.
+/// The commit that a step orders, and its other actions.
 pub(super) fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
     let mut found = None;
     let mut rest = Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn registered() -> Cluster {
     cluster
 }
 
-/// A client wants a core: what the agent is asked with.
+/// The question to the agent when a client wants a core.
 fn asked_grant(cluster: &mut Cluster) -> AskId {
     let acquire = Event::Acquire {
         request: RequestId(2),
@@ -119,7 +119,7 @@ fn asked_grant(cluster: &mut Cluster) -> AskId {
     ask
 }
 
-/// How a run of the agent registers in the place of the known one: once it has proved that it lives.
+/// The registration with which a run of the agent replaces the known one: it proves that it is alive.
 pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> Event {
     let register = |proof| Event::Register {
         request: RequestId(3),
@@ -241,7 +241,7 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     );
 }
 
-/// A run may have died before its first words arrive: they would end the leases of the one that lives.
+/// A run may have died before its first message arrives: that message would end the leases of the living run.
 #[test]
 fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     let mut cluster = Cluster::new([], [], Duration::ZERO).with_challenges_after(41);
@@ -274,7 +274,7 @@ fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
         "known as it is"
     );
     assert_eq!(present(&cluster), BootId([live; 8]));
-    // What was answered to another run, or earlier, is no proof, and neither is a guess.
+    // A challenge of another run, an earlier challenge and a guess are no proof.
     assert_eq!(register(&mut cluster, next, 42), challenged(43));
     assert_eq!(register(&mut cluster, next, 41), challenged(44));
     assert_eq!(register(&mut cluster, next, 44), Answer::Registered);
@@ -282,7 +282,7 @@ fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     assert_eq!(register(&mut cluster, live, 44), challenged(45), "it is over");
 }
 
-/// A manager that was started again knows the leases of a run before it knows the run.
+/// A restarted manager knows the leases of a run before it knows the run.
 #[test]
 fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
     let note = LeaseNote {
@@ -315,7 +315,7 @@ fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
     assert_eq!(cluster.active_leases().count(), 1);
 }
 
-/// A late word of the registered run would end what was noted of another one, be it the present one.
+/// A late message of the registered run would end the lease of another run, even if that one is the present run.
 #[test]
 fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
     let mut cluster = registered();

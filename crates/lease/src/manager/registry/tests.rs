@@ -215,7 +215,7 @@ fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
     );
 }
 
-/// As [`Registry::candidates`] says it, without its orders.
+/// The candidates that [`Registry::candidates`] promises, computed without the registry's orders.
 fn candidates(registry: &Registry, need: Need) -> Vec<AgentId> {
     let heard = registry
         .agents()
@@ -273,7 +273,7 @@ fn the_kept_orders_are_those_of_all_agents() {
     assert!(registry.agents().count() > 10, "most came back");
 }
 
-/// What a lease needs that has GPUs beside its cores.
+/// Demand of a lease for GPUs beside its cores.
 fn with_gpus(cores: u32, gpus: u32) -> Demand {
     Demand {
         room: Need::Cores(cores),
