@@ -1,4 +1,4 @@
-//! Which channel a thread used last: found again without a lock or a reference count.
+//! Cache of the channel that each thread used last: found again without a lock or a reference count.
 //!
 //! The cached reference keeps the rings of at most one channel per thread alive, until the thread uses
 //! another invoker or ends.
@@ -18,8 +18,8 @@ thread_local! {
     static LAST: Cell<Option<Last>> = const { Cell::new(None) };
 }
 
-/// Takes what this thread used last, if it is an open channel of this invoker (and of this slot, if one is
-/// given). To be given back with [`put`].
+/// Takes the channel that this thread used last, if it is an open channel of this invoker (and of this slot, if one
+/// is given). The caller gives it back with [`put_back`].
 #[inline]
 pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<Last> {
     let last = LAST.try_with(Cell::take).ok().flatten()?;
@@ -37,10 +37,10 @@ pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<Last> {
     Some(last)
 }
 
-/// Gives back, or remembers for the first time.
+/// Gives a channel back, or remembers it for the first time.
 #[inline]
 pub(crate) fn put_back(last: Last) {
-    // During a thread's end there is no place any more; then it is just dropped.
+    // While a thread ends, the cache is gone already; then the channel is just dropped.
     let _ = LAST.try_with(|place| place.set(Some(last)));
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn slot(invoker: u64) -> Option<usize> {
     slot
 }
 
-/// Forgets a channel of this invoker.
+/// Forgets this thread's channel if it belongs to this invoker.
 pub(crate) fn forget(invoker: u64) {
     let last = LAST.try_with(Cell::take).ok().flatten();
     if let Some(last) = last.filter(|last| last.invoker != invoker) {

@@ -1,4 +1,4 @@
-//! One function, many inputs: results in order, a bounded number in flight.
+//! Calls of one function on many inputs: results in order, a bounded number in flight.
 
 use crate::Error;
 use crate::function::Function;
@@ -6,15 +6,15 @@ use crate::invocation::Invocation;
 use std::collections::VecDeque;
 use std::iter::FusedIterator;
 
-/// Invocations in flight for each slot. Enough to keep a slot busy while results are drawn, few enough that
-/// a slow invocation delays only a few behind it.
+/// Invocations in flight for each slot. Enough to keep a slot busy while results are taken, few enough that a slow
+/// invocation delays only a few behind it.
 const IN_FLIGHT_PER_SLOT: usize = 16;
 
 /// The results of a function on each of an iterator's inputs, in order. See [`Function::map`].
 pub struct Map<I: Iterator> {
     function: Function,
     inputs: I,
-    /// An input that found no credit.
+    /// An input that found no credit, to be submitted next.
     held: Option<I::Item>,
     window: VecDeque<(I::Item, Result<Invocation, Error>)>,
     width: usize,
@@ -47,7 +47,7 @@ where
             let Some(input) = self.held.take().or_else(|| self.inputs.next()) else {
                 return;
             };
-            // With nothing of ours in flight, others hold the credits: waiting for one is right then.
+            // With nothing of ours in flight, other threads hold the credits: waiting for one is right then.
             let wait = self.window.is_empty();
             match self.function.submit_once(input.as_ref(), wait) {
                 Err(Error::NoCredit) => {
@@ -76,7 +76,7 @@ where
         };
         let mut again = self.function.again();
         let after = match error {
-            // On whichever slot has a core first.
+            // On the first slot that has a core.
             Error::NoCore => Ok(()),
             error => again.after(error),
         };

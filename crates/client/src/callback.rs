@@ -6,7 +6,7 @@ use crate::in_flight::{InFlight, Step};
 
 pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 
-/// Calls it on the completion thread once the invocation has resolved.
+/// Calls `then` on the completion thread once the invocation has resolved.
 pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<(), Error> {
     let completions = in_flight.function().inner.completions.clone();
     let parked = in_flight.parked_until();
@@ -18,7 +18,7 @@ pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<
                 drop(in_flight);
                 then(result.map(|_| output));
             }
-            // It was submitted again.
+            // The invocation was submitted again.
             Step::Waiting => {
                 if let Err(error) = call_when_done(in_flight, then) {
                     tracing::error!(%error, "a callback is lost: its thread cannot be started");

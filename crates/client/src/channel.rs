@@ -24,16 +24,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A reply's header as it arrived, from a private copy.
+/// Header of a reply as it arrived, decoded from a private copy.
 type Reply = Result<ReplyHeader, DecodeError>;
 
-/// A reply that had to leave its entry before its future was asked for it.
+/// A reply that had to leave its entry before its future took it.
 struct Spilled {
     reply: Reply,
     bytes: Vec<u8>,
 }
 
-/// Where the output of a harvested reply can be read.
+/// Place of a harvested reply's output.
 pub(crate) enum Source<'a> {
     /// In its ring entry.
     Ring(&'a Channel, u64),
@@ -44,7 +44,7 @@ pub(crate) enum Source<'a> {
 }
 
 impl Source<'_> {
-    /// Copies the first bytes of the output; returns how many.
+    /// Copies the first bytes of the output; returns their number.
     pub(crate) fn read(&self, header: &ReplyHeader, output: &mut [u8]) -> usize {
         match self {
             Self::Ring(channel, id) => channel.ring.read(*id, header, output),
@@ -57,7 +57,7 @@ impl Source<'_> {
         }
     }
 
-    /// The output in the ring, at most an entry.
+    /// The output as a vector, at most as long as an entry.
     pub(crate) fn to_vec(&self, header: &ReplyHeader) -> Vec<u8> {
         match self {
             Self::Ring(channel, _) | Self::Express(channel) => {
@@ -72,11 +72,11 @@ impl Source<'_> {
     }
 }
 
-/// Where a function's output goes.
+/// Destination of a function's output.
 pub(crate) enum Sink<'a> {
-    /// Into the reply ring and from there into this slice, not longer than an entry.
+    /// The reply ring, and from there this slice, not longer than an entry.
     Ring(&'a mut [u8]),
-    /// Into a registered buffer, with this capacity.
+    /// A registered buffer with this capacity.
     Buffer(u64),
 }
 
@@ -93,22 +93,22 @@ impl Sink<'_> {
 /// What to invoke, in terms that hold on every channel of an invoker.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
-    /// Position in the code's functions.
+    /// Index among the code's functions.
     pub(crate) function: u16,
     pub(crate) flags: Flags,
-    /// 0: none, or more than 32 bits can say.
+    /// Timeout in microseconds; 0: none, or too long for 32 bits.
     pub(crate) timeout_us: u32,
-    /// Of the ring.
+    /// Output capacity in the ring.
     pub(crate) output_capacity: u32,
-    /// What is offered at least through the ring, whatever the caller has room for, so that the message of a
-    /// function that fails is whole. 0 for functions that know of no capacity.
+    /// Least capacity that is offered through the ring, even if the caller has less room, so that the message of a
+    /// function that fails is complete. 0 for functions that do not know their capacity.
     pub(crate) message_room: u32,
 }
 
-/// See [`Target::message_room`]: as much as an error shows.
+/// Value of [`Target::message_room`]: as much as an error shows.
 pub(crate) const MESSAGE_BYTES: u32 = 512;
 
-/// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for who owns what.
+/// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for the ownership of entries.
 pub(crate) struct Channel {
     pub(crate) ring: Rings,
     entries: Entries,
@@ -117,18 +117,18 @@ pub(crate) struct Channel {
     pub(crate) doorbell: Arc<Doorbell>,
     /// Index of the code's first function in this worker.
     base: u16,
-    /// For names in messages.
+    /// Names the functions in messages.
     code: Code,
     pub(crate) completion: Completion,
     /// Set after the connection's death is recorded.
     closed: AtomicBool,
-    /// When the fabric was first seen to be broken.
+    /// When the fabric was first seen broken.
     broken_since: OnceLock<Instant>,
-    /// Whether the last wait was over soon; decides how long the next one spins.
+    /// Whether the last wait was short; decides how long the next one spins.
     pub(crate) brief: AtomicBool,
-    /// One for each living future whose entry somebody else needed.
+    /// Replies moved out of the ring: one for each living future whose entry another invocation needed.
     spilled: Mutex<HashMap<u64, Spilled>>,
-    /// What abandoned invocations still use in the worker; at most one for each entry.
+    /// Memory that abandoned invocations still use in the worker; at most one for each entry.
     abandoned: Mutex<HashMap<Lane, Box<dyn Any + Send>>>,
 }
 
@@ -157,26 +157,26 @@ impl Channel {
         }
     }
 
-    /// Marks it closed; the connection has recorded why.
+    /// Marks the channel closed; the connection has recorded the reason.
     pub(crate) fn close(&self) {
-        // Release pairs with the acquire in `is_closed`: who sees it closed sees why.
+        // Release pairs with the acquire in `is_closed`: a thread that sees it closed sees the reason.
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Whether it is of no more use. Replies that are there can still be harvested.
+    /// Whether the channel is closed. Replies that have arrived can still be harvested.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// The port through which it is reached, if over a fabric.
+    /// The port through which the worker is reached, if over a fabric.
     #[inline]
     pub(crate) fn port(&self) -> Option<&Arc<Port>> {
         self.ring.far().port()
     }
 
-    /// Closes the connection if the fabric has lost the worker and the agent does not say why: it is given a
-    /// little time, because it knows better.
+    /// Closes the connection if the fabric has lost the worker and the agent does not report why. The agent gets a
+    /// little time to report, because it knows more.
     pub(crate) fn check_link(&self) {
         let Some(why) = self.ring.far().is_broken() else {
             return;
@@ -189,12 +189,12 @@ impl Channel {
         }
     }
 
-    /// Whether it is closed, but its worker not known to have ended.
+    /// Whether the channel is closed, but the worker is not known to have ended.
     pub(crate) fn may_still_run(&self) -> bool {
         self.is_closed() && self.connection.death().is_none_or(|death| !death.gone)
     }
 
-    /// The connection it belongs to.
+    /// The connection that the channel belongs to.
     #[inline]
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.connection
@@ -212,13 +212,13 @@ impl Channel {
         }
     }
 
-    /// Whether the reply to an invocation of the ring is there, or was harvested.
+    /// Whether the reply to an invocation of the ring has arrived, or was harvested.
     #[inline]
     pub(crate) fn is_answered(&self, seq: u64) -> bool {
         self.entries.is_past(seq) || self.ring.poll(seq).is_some()
     }
 
-    /// The payload of an invocation of the ring that its caller still owns, read back.
+    /// Reads back the payload of an invocation of the ring whose entry its caller still owns.
     #[cold]
     pub(crate) fn recall(&self, seq: u64) -> Option<Vec<u8>> {
         self.ring.recall(seq)
@@ -229,7 +229,7 @@ impl Channel {
     fn ring_load(&self, limit: u64) -> u64 {
         let next = self.entries.next();
         let most = limit.min(next).min(u64::from(self.ring.depth()));
-        // Answers come in order, so counting backwards ends at the first answered one.
+        // Replies come in order, so counting backwards ends at the first answered one.
         (0..most)
             .find(|back| self.is_answered(next - 1 - back))
             .unwrap_or(most)
@@ -261,8 +261,8 @@ impl Channel {
         }
     }
 
-    /// Frees the entry in the way if its reply is there: an unharvested reply moves to the heap, so that
-    /// holding futures never blocks new invocations; an abandoned one is dropped.
+    /// Frees the next entry if the reply in it has arrived: an unharvested reply moves to the heap, so that holding
+    /// futures never blocks new invocations; an abandoned one is dropped.
     #[cold]
     fn claim_slow(&self, mut occupied: Occupied) -> Option<u64> {
         loop {
@@ -275,7 +275,7 @@ impl Channel {
                         self.entries.free(occupied.seq);
                     }
                 }
-                // Unanswered, or in the hands of a thread that is about to free it.
+                // Unanswered, or a thread is about to free it.
                 _ => return None,
             }
             match self.entries.claim() {
@@ -286,8 +286,8 @@ impl Channel {
     }
 
     fn spill(&self, occupied: Occupied, reply: Reply) {
-        // Taken under the lock: a future that finds its entry taken waits for the lock and then finds the
-        // reply in the table.
+        // Taken under the lock: a future that finds its entry taken waits for the lock and then finds the reply in
+        // the table.
         let mut spilled = self.spilled();
         if !self.entries.take(occupied.seq) {
             return;
@@ -330,7 +330,7 @@ impl Channel {
         }
     }
 
-    /// The reply to an invocation of `submit_quiet`, if it is there: its output is copied.
+    /// The reply to an invocation of `submit_quiet`, if it has arrived; copies the output.
     #[inline]
     pub(crate) fn try_finish(
         &self,
@@ -348,7 +348,7 @@ impl Channel {
         self.ring.poll(seq).is_some() || !self.entries.is_shared(seq)
     }
 
-    /// Reads the reply to a shared invocation, if it is there, and frees its entry. Its future's only.
+    /// Reads the reply to a shared invocation, if it has arrived, and frees its entry. Only its future calls this.
     #[inline]
     pub(crate) fn harvest<R>(&self, seq: u64, read: impl FnOnce(&Reply, Source<'_>) -> R) -> Option<R> {
         if let Some(reply) = self.ring.poll(seq)
@@ -365,7 +365,7 @@ impl Channel {
         Some(read(&spilled.reply, Source::Kept(&spilled.bytes)))
     }
 
-    /// Nobody wants the reply to a shared invocation any more; `keep` lives until it has come.
+    /// Gives up a shared invocation whose reply is not wanted any more; `keep` lives until the reply has come.
     pub(crate) fn abandon(&self, seq: u64, state: State, keep: Option<Box<dyn Any + Send>>) {
         if self.harvest(seq, |_, _| ()).is_none() {
             self.abandon_as(seq, state, keep);
@@ -383,7 +383,7 @@ impl Channel {
         }
     }
 
-    /// Gives back what abandoned invocations used whose replies have come.
+    /// Drops the memory of abandoned invocations whose replies have come.
     pub(crate) fn release_answered(&self) {
         self.abandoned().retain(|lane, _| match lane {
             Lane::Ring(seq) => self.ring.poll(*seq).is_none(),
@@ -405,7 +405,7 @@ impl Channel {
     }
 }
 
-/// The client's own verdict when nobody has answered in time.
+/// The client's own error when no answer came in time.
 pub(crate) fn timed_out(timeout: Option<Duration>) -> Error {
     Error::Deadline {
         timeout: timeout.unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! The completion thread: wakes async tasks and runs callbacks when replies arrive.
 //!
-//! Started when the first future is polled or the first callback registered, and only then; it sleeps on
-//! the doorbell that workers ring after a reply while something is pending, else on a condition variable.
+//! It is started when the first future is polled or the first callback registered, and only then. It sleeps on the
+//! doorbell that workers ring after a reply while an invocation is pending, else on a condition variable.
 
 use crate::Error;
 use crate::channel::Channel;
@@ -14,17 +14,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
-/// How long it polls before it sleeps, unless the lease asked for sleeping.
+/// How long the thread polls before it sleeps, unless the lease asked for sleeping.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep between two looks, in case a worker meddles with the doorbell.
+/// The longest sleep between two looks, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 
-/// The same where the sleep is on a port, which does not tell of registrations.
+/// The longest sleep on a port, which does not signal registrations.
 const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
-/// Between two looks at several ports.
+/// Pause between two looks at several ports.
 const NAP: Duration = Duration::from_micros(50);
 
-/// What to do when an invocation has ended, one way or another.
+/// What to do when an invocation has ended, with or without success.
 pub(crate) enum Action {
     /// Wake the task that waits for it.
     Wake(Waker),
@@ -49,7 +49,7 @@ struct Watch {
     action: Action,
 }
 
-/// The pending invocations of one channel. Replies come in order, so only the first is looked at.
+/// The pending invocations of one channel. Replies come in order, so only the first is checked.
 struct Pending {
     channel: Arc<Channel>,
     watches: BTreeMap<u64, Watch>,
@@ -68,7 +68,7 @@ struct State {
     /// By address; the channel is kept alive, so an address means one channel.
     channels: HashMap<usize, Pending>,
     jobs: Vec<Action>,
-    /// What is to be done at a moment, whatever happens.
+    /// Actions to run at a given time.
     timers: Vec<(Instant, Action)>,
     /// Changes with every registration, so that a sleeper looks at deadlines again.
     version: u64,
@@ -94,10 +94,10 @@ impl State {
         watches.filter_map(|watch| watch.deadline).chain(timers).min()
     }
 
-    /// Removes what has ended or is late.
+    /// Removes the actions of invocations that have ended or are late.
     fn take_ready(&mut self) -> Vec<Action> {
         let mut ready = std::mem::take(&mut self.jobs);
-        // The clock is read only where something has a deadline.
+        // The clock is read only if there is a deadline.
         let now = self.next_deadline().map(|_| Instant::now());
         for pending in self.channels.values_mut() {
             while pending.is_first_ready()
@@ -121,7 +121,7 @@ impl State {
     }
 }
 
-/// The completion thread of an invoker, and what it has to do.
+/// The completion thread of an invoker, and its work.
 pub(crate) struct Completions {
     doorbell: Arc<Doorbell>,
     completion: Completion,
@@ -143,8 +143,8 @@ impl Completions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does the action when the invocation has ended, or at the deadline. A second watch of the same
-    /// invocation replaces the first.
+    /// Runs the action when the invocation has ended, or at the deadline. A second watch of the same invocation
+    /// replaces the first.
     pub(crate) fn watch(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
@@ -161,12 +161,12 @@ impl Completions {
         })
     }
 
-    /// Runs something on the completion thread soon.
+    /// Runs a job on the completion thread soon.
     pub(crate) fn run(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
         self.change(|state| state.jobs.push(Action::Call(job)))
     }
 
-    /// Does the action at this moment.
+    /// Runs the action at this time.
     pub(crate) fn at(self: &Arc<Self>, at: Instant, action: Action) -> Result<(), Error> {
         self.change(|state| state.timers.push((at, action)))
     }
@@ -184,7 +184,7 @@ impl Completions {
         change(&mut state);
         state.version += 1;
         drop(state);
-        // It sleeps on one of the two.
+        // The thread sleeps on one of the two.
         self.changed.notify_one();
         self.doorbell.ring();
         Ok(())
@@ -199,7 +199,7 @@ impl Completions {
             .and_then(|pending| pending.watches.remove(&seq));
         state.channels.retain(|_, pending| !pending.watches.is_empty());
         drop(state);
-        // Outside the lock: it may own anything.
+        // Dropped outside the lock: it may own anything.
         drop(forgotten);
     }
 
@@ -230,7 +230,7 @@ impl Completions {
         }
     }
 
-    /// Until something is ready, the deadline has come, or there was a registration.
+    /// Waits until an action is ready, the deadline has come, or there was a registration.
     fn wait(&self, deadline: Option<Instant>, version: u64) {
         let ready = || {
             let state = self.state();
@@ -266,7 +266,7 @@ impl Completions {
         }
     }
 
-    /// Of the channels that something is waited for on.
+    /// Ports of the channels that have pending invocations.
     fn ports(&self) -> Vec<Arc<Port>> {
         let state = self.state();
         let mut ports: Vec<Arc<Port>> = Vec::new();

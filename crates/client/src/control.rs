@@ -1,5 +1,5 @@
-//! The one background thread of the library: control-plane sockets, lease renewal, and the news of dead
-//! workers. No invocation passes through it.
+//! The control thread, the one background thread of the library: control-plane sockets, lease renewal, and the news
+//! of dead workers. No invocation passes through it.
 
 use crate::Error;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::thread::ThreadId;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 
-/// A way to the thread. Cheap to clone.
+/// Handle to the control thread. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Control {
     handle: Handle,
@@ -19,8 +19,8 @@ pub(crate) struct Control {
 static CONTROL: Mutex<Option<Control>> = Mutex::new(None);
 
 impl Control {
-    /// The process's thread, started when first asked for. It lives as long as the process and does not
-    /// keep it from exiting.
+    /// The control thread of the process, started at first use. It lives as long as the process and does not keep
+    /// it from exiting.
     pub(crate) fn get() -> Result<Self, Error> {
         let mut control = CONTROL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(control) = &*control {
@@ -68,13 +68,14 @@ impl Control {
         }
         let (sender, receiver) = sync_channel(1);
         self.handle.spawn(async move {
-            // The caller waits for as long as it takes, so the receiver is there.
+            // The caller waits without a limit, so the receiver is there.
             let _ = sender.send(future.await);
         });
         receiver.recv().unwrap_or_else(|_| Err(failed()))
     }
 
-    /// As [`Control::run`], but waits no longer than `limit`, upon which the future goes on alone: `None`.
+    /// Runs a future as [`Control::run`] does, but waits no longer than `limit`. Then it returns `None`, and the
+    /// future goes on alone.
     pub(crate) fn run_within<T, F>(&self, limit: Option<Duration>, future: F) -> Option<Result<T, Error>>
     where
         T: Send + 'static,
@@ -88,7 +89,7 @@ impl Control {
         }
         let (sender, receiver) = sync_channel(1);
         self.handle.spawn(async move {
-            // Nobody may be waiting any more.
+            // The caller may not wait any more.
             let _ = sender.send(future.await);
         });
         match receiver.recv_timeout(limit) {

@@ -1,7 +1,7 @@
-//! Who may use which entry of a channel's rings: credits without a lock.
+//! Ownership of the entries of a channel's rings: credits without a lock.
 //!
-//! Invocations are numbered 0, 1, 2 ... (64 bits here; the low 32 travel). Invocation `n` uses entry
-//! `n % depth`. Each entry has one word, a state and the invocation that it is about:
+//! Invocations are numbered 0, 1, 2 ... (64 bits here; the low 32 travel). Invocation `n` uses entry `n % depth`.
+//! Each entry has one word: a state, and the number of the invocation that it refers to:
 //!
 //! ```text
 //!             claim                    harvest
@@ -9,10 +9,10 @@
 //!  free for n    │     in flight; the thread that claimed it        ▲
 //!                │     waits for it and alone may touch it          │
 //!                └───► Shared(n) ──► Taken(n) ──────────────────────┤
-//!                      in flight,    somebody copies the reply      │
+//!                      in flight,    a thread copies the reply      │
 //!                      a future      ▲                              │
 //!                      waits ──► Abandoned(n) ──────────────────────┘
-//!                                nobody wants the reply; whoever needs the entry frees it
+//!                                reply not wanted; the thread that needs the entry frees it
 //! ```
 //!
 //! A claim is one compare-and-swap on `next`: entry `n % depth` reads `Open(n)` only when invocation
@@ -22,7 +22,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an entry's word says.
+/// State in an entry's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     /// Free for this invocation, or in flight and owned by the thread that claimed it.
@@ -31,18 +31,18 @@ pub(crate) enum State {
     Shared,
     /// In flight; the reply's output is in a buffer, so that only its header needs to be kept.
     SharedBuffer,
-    /// Somebody is copying the reply.
+    /// A thread is copying the reply.
     Taken,
-    /// In flight, and its reply is wanted by nobody.
+    /// In flight, and its reply is not wanted any more.
     Abandoned,
 }
 
 /// An entry that cannot be claimed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Occupied {
-    /// By which invocation.
+    /// The invocation that occupies it.
     pub(crate) seq: u64,
-    /// In which state.
+    /// The state of that invocation.
     pub(crate) state: State,
 }
 
@@ -75,7 +75,7 @@ pub(crate) struct Entries {
 }
 
 impl Entries {
-    /// All free. `depth` is a power of two.
+    /// All entries are free. `depth` is a power of two.
     pub(crate) fn new(depth: u32) -> Self {
         Self {
             next: AtomicU64::new(0),
@@ -101,13 +101,13 @@ impl Entries {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Takes the next number, if its entry is free. The caller must publish the request.
+    /// Claims the next number, if its entry is free. The caller must publish the request.
     #[inline]
     pub(crate) fn claim(&self) -> Result<u64, Occupied> {
         let mut seq = self.next.load(Ordering::Relaxed);
         loop {
-            // Acquire pairs with the release in `free`: the last reader of this entry's reply is done
-            // before the request is published that lets the worker write the next one.
+            // Acquire pairs with the release in `free`: the last reader of this entry's reply is done before the
+            // request is published that lets the worker write the next one.
             let current = self.word_of(seq).load(Ordering::Acquire);
             if current != word(State::Open, seq) {
                 let now = self.next.load(Ordering::Relaxed);
@@ -131,7 +131,7 @@ impl Entries {
     /// Gives the entry of a claimed, not yet published invocation to a future.
     #[inline]
     pub(crate) fn share(&self, seq: u64, state: State) {
-        // Release pairs with the acquire in `take`: taking happens after the request was set up.
+        // Release pairs with the acquire in `take`: the entry is taken after the request was set up.
         self.word_of(seq).store(word(state, seq), Ordering::Release);
     }
 
@@ -152,8 +152,8 @@ impl Entries {
                 .is_ok()
     }
 
-    /// The reply was copied (by the owner of an open entry or the winner of `take`): the entry is free for
-    /// the invocation one lap later.
+    /// Frees an entry whose reply was copied (by the owner of an open entry or the winner of `take`), for the
+    /// invocation one lap later.
     #[inline]
     pub(crate) fn free(&self, seq: u64) {
         // Release pairs with the acquire in `claim`.
@@ -161,14 +161,14 @@ impl Entries {
             .store(word(State::Open, seq + self.depth()), Ordering::Release);
     }
 
-    /// Gives up an invocation in flight that this thread owns (`Open`) or may take (`Shared`). False if
-    /// its reply was taken by somebody else already.
+    /// Abandons an invocation in flight that this thread owns (`Open`) or may take (`Shared`). False if another
+    /// thread has taken its reply already.
     pub(crate) fn abandon(&self, seq: u64, from: State) -> bool {
         self.word_of(seq)
             .compare_exchange(
                 word(from, seq),
                 word(State::Abandoned, seq),
-                // Release: what this thread did with the entry happens before whoever frees it.
+                // Release: this thread's accesses to the entry happen before those of the thread that frees it.
                 Ordering::Release,
                 Ordering::Relaxed,
             )
@@ -200,7 +200,7 @@ impl Entries {
         parts(self.word_of(seq).load(Ordering::Acquire)).seq > seq
     }
 
-    /// What stands in the way of the next claim, if anything does.
+    /// The invocation that blocks the next claim, if there is one.
     pub(crate) fn blocking(&self) -> Option<Occupied> {
         let seq = self.next();
         let current = parts(self.word_of(seq).load(Ordering::Acquire));

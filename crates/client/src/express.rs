@@ -1,30 +1,30 @@
 //! The express entry of a channel, and the thread that holds it.
 //!
-//! An invocation that its thread waits for goes through the express entry (see `hotlease_fabric::channel`) if
-//! that thread holds it: it got it with its first call, and keeps it until it uses another channel or ends.
-//! The holder counts, publishes and harvests with plain loads and stores. A locked instruction waits for
-//! everything before it, so that the copy of one call's output could not overlap the start of the next. Measured
-//! where the cores are near, and with the clock off this path too: about 10 ns less for 8 bytes, 30 for 64.
+//! An invocation whose thread waits for it goes through the express entry (see `hotlease_fabric::channel`) if that
+//! thread holds the entry. A thread gets it with its first call, and keeps it until it uses another channel or
+//! ends. The holder counts, publishes and harvests with plain loads and stores. A locked instruction waits for
+//! everything before it, so the copy of one call's output could not overlap the start of the next. Measured where
+//! the cores are near, and with the clock off this path too: about 10 ns less for 8 bytes, 30 for 64.
 //!
-//! Whoever does not hold it uses the ring.
+//! Threads that do not hold the entry use the ring.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// One channel's. Its holder alone calls what is marked so.
+/// The express entry of one channel. Only its holder calls the functions marked "Holder".
 #[derive(Default)]
 pub(crate) struct Express {
     held: AtomicBool,
-    /// The next invocation's number.
+    /// Number of the next invocation.
     next: AtomicU64,
-    /// Whether the last invocation was not harvested: it is in flight, or was given up.
+    /// Whether the last invocation was not harvested: it is in flight, or was abandoned.
     open: AtomicBool,
 }
 
 impl Express {
-    /// Holder: the number of a new invocation, whose request the caller must publish. `None` if the one
-    /// before was given up and not [`Express::end`]ed.
+    /// Holder: the number of a new invocation, whose request the caller must publish. `None` if the previous one
+    /// was abandoned and not [`Express::end`]ed.
     #[inline]
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.open.load(Ordering::Relaxed) {
@@ -36,13 +36,13 @@ impl Express {
         Some(number)
     }
 
-    /// Holder: the reply to the last invocation was harvested.
+    /// Holder: notes that the reply to the last invocation was harvested.
     #[inline]
     pub(crate) fn end(&self) {
         self.open.store(false, Ordering::Relaxed);
     }
 
-    /// The invocation in flight or given up. For the holder exact, for others as of a moment ago.
+    /// The invocation that is in flight or abandoned. Exact for the holder, for others as of a moment ago.
     #[inline]
     pub(crate) fn open(&self) -> Option<u64> {
         let open = self.open.load(Ordering::Relaxed);
@@ -50,8 +50,8 @@ impl Express {
     }
 
     fn take(&self) -> bool {
-        // Acquire pairs with the release in `Held::release`: the new holder sees the old one's numbers, and
-        // the old one is done with the entry's memory.
+        // Acquire pairs with the release in `Held::release`: the new holder sees the old one's numbers, and the old
+        // one is done with the entry's memory.
         !self.held.load(Ordering::Relaxed)
             && self
                 .held
@@ -60,9 +60,9 @@ impl Express {
     }
 }
 
-/// What a thread holds.
+/// The express entry that a thread holds.
 struct Held {
-    /// Address of `express`, to compare with; null for none.
+    /// Address of `express`, for comparison; null for none.
     address: Cell<*const Express>,
     express: RefCell<Option<Arc<Express>>>,
 }
@@ -87,7 +87,7 @@ impl Drop for Held {
     }
 }
 
-/// Whether this thread holds it, or could get it now.
+/// Whether this thread holds the entry, or has got it now.
 #[inline]
 pub(crate) fn hold(express: &Arc<Express>) -> bool {
     HELD.try_with(|held| held.address.get() == Arc::as_ptr(express) || change(held, express))
@@ -125,7 +125,7 @@ mod tests {
             assert!(!hold(&express), "another thread holds it");
             go.send(()).unwrap();
         });
-        // A scope may end before its threads' locals are gone.
+        // A scope may end before its threads' locals are dropped.
         while !hold(&express) {
             std::thread::yield_now();
         }

@@ -1,5 +1,5 @@
-//! An agent and workers inside the test process, speaking the real protocols over real sockets and rings,
-//! and failing when told to.
+//! An agent and workers inside the test process. They speak the real protocols over real sockets and rings, and
+//! fail on command.
 //!
 //! Functions, by index: see [`FUNCTIONS`]. Inputs and outputs are at most 32 bytes (inline).
 
@@ -33,37 +33,37 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Sorted, as a library's are: their position is their index.
+/// Names, sorted as a library's are: the position of a function is its index.
 pub(crate) const FUNCTIONS: [&str; 7] = ["echo", "fail", "garbage", "liar", "number", "unread", "unwritten"];
 /// Index of the first function in every fake worker.
 const BASE: u16 = 10;
-/// Of every channel.
+/// Generation of every channel.
 const GENERATION: u32 = 3;
 
 /// One incarnation of a worker.
 pub(crate) struct FakeWorker {
     pub(crate) epoch: Epoch,
     index: WorkerIndex,
-    /// How many requests may still be answered.
+    /// Number of requests that may still be answered.
     pub(crate) allowed: AtomicU64,
-    /// Requests taken from the rings.
+    /// Number of requests taken from the rings.
     pub(crate) served: AtomicU64,
     pub(crate) regions: Mutex<Vec<u32>>,
     dead: AtomicBool,
-    /// What its agent will say that it began last.
+    /// The invocation that each slot began last, by the agent's later report.
     begun: Mutex<Vec<LastBegun>>,
 }
 
 struct Shared {
     session: Socket,
     workers: Mutex<Vec<Arc<FakeWorker>>>,
-    /// For new workers.
+    /// Answers allowed to new workers.
     allowed: AtomicU64,
     epoch: AtomicU64,
     invocations: AtomicU64,
-    /// Of links in turn; all later ones are taken.
+    /// Behaviour at the next links, in turn; all later links succeed.
     welcomes: Mutex<VecDeque<Welcome>>,
-    /// A renewal is refused ahead of the answer to the release that it was asked behind.
+    /// Whether a renewal is refused before the answer to an earlier release.
     overtaken_release: AtomicBool,
 }
 
@@ -77,7 +77,7 @@ impl FakePlatform {
         Self::try_start(options, &[]).unwrap()
     }
 
-    /// With a worker that welcomes links so, one after the other.
+    /// Starts with a worker that treats its first links like this, one after the other.
     pub(crate) fn try_start(options: LeaseOptions, welcomes: &[Welcome]) -> Result<Self, Error> {
         let (client, agent) = Socket::pair().unwrap();
         let shared = Arc::new(Shared {
@@ -121,7 +121,7 @@ impl FakePlatform {
         worker.expect("connected").clone()
     }
 
-    /// Answers stop after so many more, on all workers, also future ones.
+    /// Stops answers after `answers` more, on all workers, also future ones.
     pub(crate) fn allow(&self, answers: u64) {
         self.shared.allowed.store(answers, Ordering::SeqCst);
         for worker in &*self.shared.workers.lock().unwrap() {
@@ -153,12 +153,13 @@ impl FakePlatform {
         }
     }
 
-    /// From now on as an agent that refuses a renewal before it answers the release ahead of it.
+    /// From now on refuses a renewal before it answers the release ahead of it.
     pub(crate) fn overtake_release(&self) {
         self.shared.overtaken_release.store(true, Ordering::SeqCst);
     }
 
-    /// Ends the lease as an agent does whose disk is slow: its reason, the workers, and no total for long.
+    /// Begins to end the lease as an agent with a slow disk does: sends its reason, kills the workers, and sends no
+    /// total.
     pub(crate) fn begin_to_end_lease(&self, reason: EndReason) {
         let notice = SessionReply::LeaseEnding { reason };
         self.shared.session.send(&notice, &[]).unwrap();
@@ -227,7 +228,7 @@ impl Shared {
                     if self.overtaken_release.load(Ordering::SeqCst) {
                         let refused = SessionReply::Refused(Refusal::LeaseEnded(EndReason::Released));
                         self.session.send(&refused, &[]).unwrap();
-                        // So that the client has read it by itself: without this the test holds less.
+                        // Lets the client read the refusal separately: without the pause the test proves less.
                         thread::sleep(Duration::from_millis(20));
                     }
                     SessionReply::LeaseEnded {
@@ -321,7 +322,7 @@ impl FakeWorker {
                     socket.send(&opened, &[]).unwrap();
                     let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
                     slots.push(thread::spawn(move || {
-                        // Nobody rings it: the slot looks each millisecond.
+                        // No client rings this doorbell: the slot looks each millisecond.
                         let bell = Doorbell::create().unwrap();
                         worker.run(&requests, &replies, &bell, &shared, &over)
                     }));
@@ -339,7 +340,8 @@ impl FakeWorker {
         }
     }
 
-    /// Its agent will say that this invocation of the ring was the last that it began, and did not end.
+    /// Makes the agent report that this invocation of the ring was the last that the worker began, and that it did
+    /// not end.
     pub(crate) fn die_in(&self, number: u64) {
         *self.begun.lock().unwrap() = vec![LastBegun {
             invocation: InvocationId::new(Seq::new(GENERATION, number), 0),
@@ -347,14 +349,14 @@ impl FakeWorker {
         }];
     }
 
-    /// A worker refuses what it knows already.
+    /// Notes a registered region; a worker refuses one that it knows already.
     fn learn(&self, region: u32) {
         let mut regions = self.regions.lock().unwrap();
         assert!(!regions.contains(&region), "region {region} is registered twice");
         regions.push(region);
     }
 
-    /// A slot: answers in order, as far as allowed.
+    /// Runs a slot: answers in order, as far as allowed.
     fn run(
         &self,
         requests: &NearRing,
@@ -363,7 +365,7 @@ impl FakeWorker {
         shared: &Shared,
         over: &AtomicBool,
     ) {
-        // Of the ring and of the express entry.
+        // Next numbers of the ring and of the express entry.
         let mut next = [0u64; 2];
         let depth = requests.layout().depth();
         while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
@@ -395,7 +397,7 @@ impl FakeWorker {
         let mut reply = ReplyHeader::ok(request.seq, u64::from(request.length));
         if request.flags != Flags::NONE {
             reply.length = 5;
-            // As far as it stands in the header.
+            // As far as it is inline in the header.
             let mut span = [0; Span::BYTES];
             if request.length as usize == span.len() {
                 request.inline.read(&mut span);

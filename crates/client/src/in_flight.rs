@@ -1,4 +1,4 @@
-//! An invocation on its way: every one resolves, to a result or an error.
+//! Submitted invocations: every one resolves, to a result or an error.
 
 use crate::Error;
 use crate::buffer::Input;
@@ -15,11 +15,11 @@ use hotlease_wire::frame::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Where a result is put.
+/// Destination of a result.
 pub(crate) trait Take {
     /// Room for `length` bytes, or none if they do not fit.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
-    /// Bytes that it takes at most.
+    /// Most bytes that fit.
     fn capacity(&self) -> u64;
 }
 
@@ -43,7 +43,7 @@ impl Take for &mut [u8] {
     }
 }
 
-/// Where an invocation stands after a step.
+/// State of an invocation after a step.
 pub(crate) enum Step {
     /// Resolved.
     Done(Result<usize, Error>),
@@ -51,15 +51,15 @@ pub(crate) enum Step {
     Waiting,
 }
 
-/// What is needed beyond the ring entry.
+/// Data of an invocation beyond its ring entry.
 struct Kept {
     request: Request,
-    /// A copy, if it may have to be submitted again.
+    /// Copy of the input, if it may have to be submitted again.
     input: Option<Vec<u8>>,
     again: Again,
 }
 
-/// A submitted invocation. Dropped before it has resolved, its result is discarded.
+/// A submitted invocation. If it is dropped before it has resolved, its result is discarded.
 pub(crate) struct InFlight {
     function: Function,
     channel: Arc<Channel>,
@@ -68,21 +68,22 @@ pub(crate) struct InFlight {
     state: State,
     /// When it was submitted; only with a timeout of the client's, as reading the clock costs.
     since: Option<Instant>,
-    /// Output bytes at most.
+    /// Most output bytes.
     capacity: u64,
     kept: Option<Box<Kept>>,
-    /// Whether it is submitted again where that may be done.
+    /// Whether it is submitted again where that is allowed.
     moves: bool,
     resolved: bool,
     watched: bool,
     refused: Refused,
-    /// No slot had a core for it: until then it is in no channel.
+    /// Time of the next submission if no slot had a core for it: until then it is in no channel.
     parked: Option<Instant>,
 }
 
 impl InFlight {
-    /// Submits. `wait`: for a credit; `keep`: what it takes to submit it again, where that may be done. The input of what may
-    /// not run twice needs no copy: it stands in its ring entry until it has run.
+    /// Submits an invocation. `wait`: whether to wait for a credit; `keep`: whether to keep what another submission
+    /// needs, if one is allowed. The input of an invocation that may not run twice needs no copy: it stays in its
+    /// ring entry until the invocation has run.
     pub(crate) fn start(
         function: &Function,
         request: Request,
@@ -146,7 +147,7 @@ impl InFlight {
         self.give_up_at().is_some_and(|until| Instant::now() >= until)
     }
 
-    /// The result, if the reply is there.
+    /// The result, if the reply has arrived.
     pub(crate) fn try_result(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
@@ -173,7 +174,7 @@ impl InFlight {
             Ok(header) if header.status == Status::Ok && header.length <= capacity => {
                 let length = header.length as usize;
                 if !in_ring && staged.is_none() {
-                    // In the caller's buffer already.
+                    // The output is in the caller's buffer already.
                     return Ok(length);
                 }
                 let fits = take.capacity();
@@ -192,7 +193,7 @@ impl InFlight {
                 Ok(length)
             }
             Ok(header) if matches!(header.status, Status::StaleEpoch | Status::Draining) => {
-                // Its entry is somebody else's after this.
+                // The entry belongs to another invocation after this.
                 recalled = channel.recall(self.seq);
                 Err(channel.failure(channel.invocation(self.seq), reply, Vec::new(), capacity, timeout))
             }
@@ -217,7 +218,7 @@ impl InFlight {
         self.resolved = true;
         match result {
             Err(Error::NoCore) if self.kept.is_some() => self.park().err().map(Err),
-            // Refused by a worker that is on its way out.
+            // Refused by a worker that is about to end.
             Err(error @ Error::NotRun { .. }) if self.may_restart() => match self.restart(error, recalled) {
                 Ok(()) => None,
                 Err(error) => Some(Err(error)),
@@ -226,7 +227,7 @@ impl InFlight {
         }
     }
 
-    /// Goes on as far as possible without waiting for the function; waits only for a worker's replacement.
+    /// Advances as far as possible without waiting for the function; waits only for a worker's replacement.
     pub(crate) fn step(&mut self, take: &mut impl Take) -> Step {
         loop {
             if let Some(result) = self.try_result(take) {
@@ -286,7 +287,8 @@ impl InFlight {
         }
     }
 
-    /// Its slot has refused it for want of a core: it goes to another one, or waits a while outside all channels.
+    /// Parks an invocation that its slot has refused because it had no core: it goes to another slot, or waits a
+    /// while outside all channels.
     fn park(&mut self) -> Result<(), Error> {
         let pause = self.refused.by_a_slot(&self.function)?;
         self.resolved = false;
@@ -294,7 +296,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Until when it is in no channel.
+    /// Time until which it is in no channel.
     pub(crate) fn parked_until(&self) -> Option<Instant> {
         self.parked
     }
@@ -303,7 +305,7 @@ impl InFlight {
     fn unpark(&mut self) -> Result<(), Error> {
         let (left, inner) = (self.left(), &self.function.inner);
         self.parked = None;
-        // Unless it succeeds.
+        // Set back if the submission succeeds.
         self.resolved = true;
         let Some(kept) = &mut self.kept else {
             return Err(Error::NoCore);
@@ -322,7 +324,7 @@ impl InFlight {
         let submitted = kept.request.uses.register(&channel);
         match submitted.and_then(|()| channel.submit(&kept.request.target, &payload, self.state)) {
             Ok(seq) => (self.channel, self.seq) = (channel, seq),
-            // Others have its entries; as good as a refusal.
+            // Other threads hold the entries; that is as good as a refusal.
             Err(Error::NoCredit) => return self.park(),
             Err(error) => return Err(kept.again.last(error)),
         }
@@ -330,7 +332,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// The input of what did not run, if no copy was kept.
+    /// Reads back the input of an invocation that did not run, if no copy was kept.
     fn recall(&self, error: &Error) -> Option<Vec<u8>> {
         let copied = self.kept.as_ref().is_some_and(|kept| kept.input.is_some());
         if copied || !self.moves || error.ran() != Ran::No {
@@ -339,11 +341,12 @@ impl InFlight {
         self.channel.recall(self.seq)
     }
 
-    /// Submits it again after a failure of its worker, if that may be done. `recalled`: what stood in its entry.
+    /// Submits it again after a failure of its worker, if that is allowed. `recalled`: the payload read back from
+    /// its entry.
     fn restart(&mut self, error: Error, recalled: Option<Vec<u8>>) -> Result<(), Error> {
         self.resolved = true;
         if self.kept.is_none() && self.moves && recalled.is_some() {
-            // Without memory of its own, all that it is stood in the ring.
+            // An invocation without memory of its own was in the ring completely.
             let wanted = Wanted::Bytes(usize::try_from(self.capacity).unwrap_or(usize::MAX));
             let request = self.function.request(&Input::Bytes(&[]), wanted);
             self.kept = Some(Box::new(Kept {
@@ -393,7 +396,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// What is left of its timeout: what was tried before counts.
+    /// Time left of the timeout: earlier attempts count.
     pub(crate) fn left(&self) -> Option<Duration> {
         let since = self.since?;
         Some(self.function.timeout?.saturating_sub(since.elapsed()))
@@ -404,22 +407,23 @@ impl InFlight {
         self.moves || self.kept.is_some()
     }
 
-    /// Whether it will be submitted to another worker, its own being gone.
+    /// Whether it will be submitted to another worker because its own is gone.
     pub(crate) fn needs_a_worker(&self) -> bool {
         self.function.resubmits && self.is_orphaned() && self.may_restart()
     }
 
-    /// The channel is closed and the reply is not there.
+    /// Whether the channel is closed and the reply has not arrived.
     fn is_orphaned(&self) -> bool {
         !self.resolved && self.parked.is_none() && self.channel.is_closed() && !self.channel.is_done(self.seq)
     }
 
-    /// Where its reply will be.
+    /// The channel and the number of its reply.
     pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
         (self.channel.clone(), self.seq)
     }
 
-    /// What a completion thread has to look at; from now on it is unwatched when dropped.
+    /// The channel, the number and the deadline for the completion thread to watch; from now on the watch is
+    /// removed when this is dropped.
     pub(crate) fn watched(&mut self) -> (Arc<Channel>, u64, Option<Instant>) {
         self.watched = true;
         (self.channel.clone(), self.seq, self.give_up_at())
@@ -452,8 +456,8 @@ impl Drop for InFlight {
     }
 }
 
-/// Publishes a request on a slot that takes it. `wait`: how long for a credit or another lease; a credit is not
-/// waited for without it.
+/// Publishes a request on a slot that accepts it. `wait`: limit for waiting for a credit or another lease; without
+/// it the call does not wait for a credit.
 fn publish(
     function: &Function,
     request: &Request,

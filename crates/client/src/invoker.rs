@@ -24,33 +24,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// A credit that another thread's harvest makes rings no doorbell: whoever waits for one looks this often.
+/// Pause between looks for a credit: a credit that another thread's harvest frees rings no doorbell.
 const CREDIT_LOOK: Duration = Duration::from_millis(1);
 
-/// How long dropping an invoker waits for the agent to have ended the lease.
+/// How long dropping an invoker waits for the agent to end the lease.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
-/// After a slot could not be repaired in the background, how long it is left alone.
+/// How long a slot is left alone after it could not be repaired in the background.
 const REPAIR_PAUSE: Duration = Duration::from_millis(100);
-/// How exactly slots are compared when all are busy.
+/// Number of unanswered invocations up to which slots are compared when all are busy.
 const LOAD_COMPARED: u64 = 16;
 
-/// A lease with code on it. Workers hold the code loaded and a channel to each of their slots is open, so
-/// that an invocation is one write into a slot's memory and one write back.
+/// A lease with code on it. Its workers have loaded the code, and a channel to each of their slots is open, so that
+/// an invocation is one write into a slot's memory and one write back.
 ///
-/// Cheap to clone, `Send + Sync`: clones are the same lease. Several invokers are several leases. The lease
-/// is given back by [`Invoker::deallocate`], or when the last of its invokers, functions and unresolved
-/// invocations is dropped. When a worker dies, the next call starts another; when the lease ends, the
-/// next call takes a new one (unless [`LeaseOptions::renew_lease`] is off).
+/// Cheap to clone, `Send + Sync`: clones share the lease. Several invokers are several leases. The lease is
+/// released by [`Invoker::deallocate`], or when the last of its invokers, functions and unresolved invocations is
+/// dropped. When a worker dies, the next call starts another; when the lease ends, the next call takes a new one
+/// (unless [`LeaseOptions::renew_lease`] is off).
 ///
-/// A process that was forked must allocate its own.
+/// A forked process must allocate its own.
 #[derive(Clone)]
 pub struct Invoker {
     inner: Arc<Inner>,
 }
 
 impl Invoker {
-    /// Leases workers, loads the code into them and opens the channels. When it returns, everything is ready
-    /// for the first hot call. Waits; in an async program, call it from a blocking task.
+    /// Leases workers, loads the code into them and opens the channels. When it returns, everything is ready for
+    /// the first hot call. It blocks; in an async program, call it from a blocking task.
     ///
     /// # Errors
     /// [`Error::NotRunning`] without a platform, [`Error::Refused`] without capacity or if the library cannot
@@ -101,33 +101,36 @@ impl Invoker {
         Function::new(&self.inner, name)
     }
 
-    /// The code that its workers have loaded.
+    /// The code that the workers have loaded.
     pub fn code(&self) -> &Code {
         &self.inner.plan.code
     }
 
-    /// The options that it was allocated with.
+    /// The options with which the invoker was allocated.
     pub fn options(&self) -> &LeaseOptions {
         &self.inner.plan.options
     }
 
-    /// Slots of all workers together. They are numbered worker by worker, from 0. [`Invoker::complete`] may add some.
+    /// Number of slots of all workers together, counted worker by worker, from 0. [`Invoker::complete`] may add
+    /// some.
     pub fn slots(&self) -> usize {
         self.inner.slots()
     }
 
-    /// Asks once more for the workers that it was not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until some of
-    /// them are there or `within` is over, and adds their slots behind the others. Cores that were given back just now are
-    /// known to a manager when their agent reports next, after half a second or, of thousands of agents, two. Returns at
-    /// once where none is missing; calls go on meanwhile. Thread-safe: one thread asks at a time.
+    /// Asks once more for the workers that were not granted ([`Spread::AtLeast`](crate::Spread::AtLeast)), until
+    /// some of them are granted or `within` is over, and adds their slots after the others. Cores that were
+    /// released just now become known to a manager with their agent's next report, after half a second or, with
+    /// thousands of agents, two. Returns at once if no worker is missing; calls go on meanwhile. Thread-safe: one
+    /// thread asks at a time.
     ///
     /// # Errors
-    /// Those of [`Invoker::allocate`]; [`Error::LeaseEnded`] if it is deallocated meanwhile. What it has, it keeps.
+    /// Those of [`Invoker::allocate`]; [`Error::LeaseEnded`] if the invoker is deallocated meanwhile. Present slots
+    /// stay.
     pub fn complete(&self, within: Duration) -> Result<(), Error> {
         Control::get()?.run(self.inner.clone().complete(within))
     }
 
-    /// How bytes reach its first worker: `shm`, or the name of a libfabric provider.
+    /// Name of the transport to the first worker: `shm`, or a libfabric provider.
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.slots[0].channel.read();
         let channel = channel.unwrap_or_else(PoisonError::into_inner);
@@ -136,29 +139,29 @@ impl Invoker {
             .map_or("", |channel| channel.connection().transport())
     }
 
-    /// To the worker of a slot.
+    /// The connection to the worker of a slot.
     #[cfg(test)]
     pub(crate) fn connection(&self, slot: usize) -> Arc<crate::connection::Connection> {
         self.inner.open_channel(slot).expect("open").connection().clone()
     }
 
-    /// The lease that it holds, or held last; of several parts, the first's.
+    /// The lease that the invoker holds, or held last; of several parts, the first part's.
     pub fn lease(&self) -> LeaseId {
         self.leases()[0]
     }
 
-    /// The lease of each part, in the order of their slots: as many as there are agents that its workers are on.
+    /// The lease of each part, in the order of their slots: one for each agent that has workers of this invoker.
     pub fn leases(&self) -> Vec<LeaseId> {
         self.inner.parts.leases()
     }
 
-    /// Where the time of the latest cold start went; of several parts, of the one that took longest.
+    /// Phases of the latest cold start; of several parts, those of the part that took longest.
     pub fn phases(&self) -> ColdPhases {
         self.inner.parts.phases()
     }
 
-    /// What its leases have used so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final
-    /// bill comes from [`Invoker::deallocate`].
+    /// Usage of the invoker's leases so far, as the manager knows it; up to a heartbeat (0.5 s) old. The final bill
+    /// comes from [`Invoker::deallocate`].
     ///
     /// # Errors
     /// [`Error::NotRunning`], or [`Error::Refused`] if a lease is no longer known.
@@ -168,17 +171,17 @@ impl Invoker {
         Control::get()?.run(async move { Manager::of(&options)?.usage(&leases).await })
     }
 
-    /// Zeroed registered memory for `elements` elements, made known to all workers of this invoker.
+    /// Zeroed registered memory for `elements` elements, registered with all workers of this invoker.
     ///
     /// # Errors
-    /// [`Error::Memory`] if it cannot be had here, [`Error::Unregistered`] if it cannot be registered.
+    /// [`Error::Memory`] if it cannot be allocated here, [`Error::Unregistered`] if it cannot be registered.
     pub fn buffer<T: Pod>(&self, elements: usize) -> Result<Buffer<T>, Error> {
         let buffer = Buffer::new(elements)?;
         for slot in (0..self.slots()).step_by(usize::from(self.inner.plan.options.slots)) {
             // Workers that are dead now are told by the first call that uses the buffer.
             if let Some(channel) = self.inner.open_channel(slot) {
                 match buffer.region().register(channel.connection()) {
-                    // Those in flight may be done when it is used.
+                    // The invocations that use buffers now may have ended when this one is used.
                     Err(Error::BuffersInUse { .. }) => {}
                     registered => registered?,
                 }
@@ -187,9 +190,8 @@ impl Invoker {
         Ok(buffer)
     }
 
-    /// Gives the lease back and returns what it used in all. Waits until the workers are gone. Clones and
-    /// functions of this invoker, and its invocations in flight, fail from now on with
-    /// [`Error::LeaseEnded`].
+    /// Releases the lease and returns its total usage. Waits until the workers are gone. Clones and functions of
+    /// this invoker, and its invocations in flight, fail from now on with [`Error::LeaseEnded`].
     ///
     /// # Errors
     /// Those of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
@@ -212,34 +214,34 @@ impl fmt::Debug for Invoker {
     }
 }
 
-/// A slot of the lease: stays when its worker or the lease are replaced.
+/// A slot of the lease: it stays when its worker or the lease are replaced.
 #[derive(Default)]
 struct Slot {
-    /// `None`: its worker was not granted yet.
+    /// `None`: the slot's worker was not granted yet.
     channel: RwLock<Option<Arc<Channel>>>,
-    /// Being repaired in the background.
+    /// Whether the slot is being repaired in the background.
     repairing: AtomicBool,
-    /// Not before this many milliseconds after `Inner::start`.
+    /// Earliest next repair in the background, milliseconds after `Inner::start`.
     repair_after_ms: AtomicU64,
 }
 
-/// What clones of an invoker and its functions share.
+/// State that the clones of an invoker and its functions share.
 pub(crate) struct Inner {
     /// Unique in the process.
     pub(crate) id: u64,
     pub(crate) plan: Plan,
-    /// As many as may come.
+    /// All slots that were requested, granted or not.
     slots: Box<[Slot]>,
-    /// Those of them that are there: the first ones.
+    /// Number of granted slots: they are the first ones.
     granted: AtomicUsize,
-    /// Whoever asks for more holds it.
+    /// Held by the task that asks for missing workers.
     pub(crate) completing: tokio::sync::Mutex<()>,
     pub(crate) parts: Parts,
     pub(crate) staging: Arc<Staging>,
     pub(crate) completions: Arc<Completions>,
     /// Gives each thread another slot to begin with.
     spread: AtomicUsize,
-    /// How often a sleep was ended by [`Invoker::rouse`].
+    /// Number of calls of [`Invoker::rouse`].
     pub(crate) roused: AtomicU64,
     start: Instant,
 }
@@ -269,16 +271,16 @@ impl Inner {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        // Acquire pairs with the release in `append`: who sees a slot counted finds its channel.
+        // Acquire pairs with the release in `append`: a thread that sees a slot counted finds its channel.
         self.granted.load(Ordering::Acquire)
     }
 
-    /// Slots that were asked for and are not there.
+    /// Number of slots that were requested and not granted.
     pub(crate) fn missing(&self) -> usize {
         self.slots.len() - self.slots()
     }
 
-    /// Slots of further workers. One thread at a time.
+    /// Adds the slots of further workers. One thread at a time.
     pub(crate) fn append(&self, channels: Vec<Arc<Channel>>) {
         let first = self.slots();
         let end = self.slots.len().min(first + channels.len());
@@ -288,8 +290,8 @@ impl Inner {
         self.granted.store(end, Ordering::Release);
     }
 
-    /// The channel of a slot, if it is open. A lost lease takes all its channels with it, but not at the same
-    /// moment: who has lost one does not try the next.
+    /// The channel of a slot, if it is open. A lost lease closes all its channels, but not at the same moment: so a
+    /// channel of a doomed connection does not count as open.
     pub(crate) fn open_channel(&self, slot: usize) -> Option<Arc<Channel>> {
         let channel = self.slots[slot]
             .channel
@@ -299,7 +301,7 @@ impl Inner {
         channel.as_ref().filter(usable).cloned()
     }
 
-    /// The channel that a slot had last, which may be closed.
+    /// The latest channel of a slot, which may be closed.
     pub(crate) fn last_channel(&self, slot: usize) -> Option<Arc<Channel>> {
         let channel = self.slots[slot].channel.read();
         channel.unwrap_or_else(PoisonError::into_inner).clone()
@@ -321,9 +323,9 @@ impl Inner {
         }
     }
 
-    /// A channel to invoke on: of the given slot, or else of the first idle one, beginning with the one
-    /// that this thread used last; if all are busy, of the least busy. Repairs what is needed, for which it waits at
-    /// most `limit`.
+    /// Picks a channel to invoke on: that of the given slot, or else of the first idle slot, beginning with the one
+    /// that this thread used last; if all are busy, of the least busy. Repairs the slot if needed, and waits for
+    /// that at most `limit`.
     pub(crate) fn pick(
         self: &Arc<Self>,
         slot: Option<usize>,
@@ -355,7 +357,7 @@ impl Inner {
         }
     }
 
-    /// The channel of a slot, repaired if need be.
+    /// The channel of a slot, repaired if needed.
     fn ready(self: &Arc<Self>, slot: usize, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
         if let Some(channel) = self.open_channel(slot) {
             return Ok(channel);
@@ -397,7 +399,7 @@ impl Inner {
         }
     }
 
-    /// Waits until a slot may take another invocation (or its channel closes).
+    /// Waits until a slot may accept another invocation (or its channel closes).
     pub(crate) fn wait_for_credit(
         self: &Arc<Self>,
         slot: Option<usize>,
@@ -446,7 +448,7 @@ impl Drop for Inner {
         let release = async move {
             match tokio::time::timeout(DROP_LIMIT, parts.release(|| {})).await {
                 Ok(Ok(_) | Err(Error::LeaseEnded { .. })) => {}
-                // The closing session ends it as well.
+                // The end of the session ends the lease as well.
                 other => tracing::debug!(?other, "a dropped lease was not released in time"),
             }
         };

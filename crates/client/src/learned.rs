@@ -1,20 +1,20 @@
-//! What calls of one function cost, learned from that function itself.
+//! Cost of calls of one function, learned from that function itself.
 //!
-//! [`Model::measure`] tells the parameters of a channel apart with a function made for it. Here the user's own
-//! function and input are all there is: what a call takes in a row of them stands for the function's time
+//! [`Model::measure`] tells the parameters of a channel apart with a function made for that purpose. Here only the
+//! user's own function and input are available: the time of a call in a row of them stands for the function's time
 //! and the cost of its bytes together.
 
 use crate::model::median_of;
 use crate::{Error, Function, Model, Plan, Work};
 use std::time::{Duration, Instant};
 
-/// About how long each of four kinds of measurement may take.
+/// Approximate time that each of four kinds of measurement may take.
 const BUDGET: Duration = Duration::from_millis(100);
 const RUNS_MIN: u32 = 3;
 const RUNS_MAX: u32 = 101;
 
-/// What [`Function::learn`] has learned. Plain values: they stay true for as long as the transport and the
-/// machines do what they did.
+/// Result of [`Function::learn`]. Plain values: they stay true for as long as the transport and the nodes behave as
+/// during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Learned {
     model: Model,
@@ -23,9 +23,9 @@ pub struct Learned {
 }
 
 impl Function {
-    /// Learns what calls with inputs like this one cost, by making 16 to some 400 of them on one slot: so the
-    /// function must be one that may be run more often than its results are wanted. Takes half a second, or
-    /// as long as 16 calls. Other calls on that slot meanwhile spoil it.
+    /// Learns the cost of calls with inputs like this one, by making 16 to some 400 of them on one slot. So the
+    /// function must be one that may be run more often than its results are wanted. Takes half a second, or as long
+    /// as 16 calls. Other calls on that slot meanwhile spoil the measurement.
     ///
     /// # Errors
     /// Those of the calls.
@@ -37,7 +37,7 @@ impl Function {
             function.call(input)?;
             Ok(begin.elapsed())
         };
-        // The first wakes caches and the slot.
+        // The first call warms caches and wakes the slot.
         round_trip()?;
         let runs = BUDGET.as_nanos() / round_trip()?.as_nanos().max(1);
         let runs = u32::try_from(runs).unwrap_or(RUNS_MAX).clamp(RUNS_MIN, RUNS_MAX) as usize;
@@ -69,7 +69,7 @@ impl Function {
 }
 
 impl Learned {
-    /// `remote_time`: of each in a row, behind the first.
+    /// `remote_time`: time of each call in a row, after the first.
     fn of(
         round_trip: Duration,
         send: Duration,
@@ -84,7 +84,7 @@ impl Learned {
             latency: (empty / 2.0 - send_overhead - receive_overhead).max(0.0),
             send_overhead,
             receive_overhead,
-            // The least between two calls on different slots: the client's own work for each.
+            // Least time between two calls on different slots: the client's own work for each.
             gap: send_overhead + receive_overhead,
             ..Model::default()
         };
@@ -95,12 +95,12 @@ impl Learned {
         }
     }
 
-    /// How many of so many tasks to keep, each of which takes `local_time` on the caller's core, and how many
-    /// to send to the slots that the function uses; see [`Model::plan`].
+    /// Plans how many of `tasks` to keep, each of which takes `local_time` on the caller's core, and how many to
+    /// send to the slots that the function uses; see [`Model::plan`].
     pub fn plan(&self, tasks: usize, local_time: Duration) -> Plan {
         let work = Work {
             tasks,
-            // Their cost is in `remote_time`.
+            // The cost of the bytes is part of `remote_time`.
             input_bytes: 0,
             output_bytes: 0,
             local_time,
@@ -109,7 +109,7 @@ impl Learned {
         self.model.plan(&work, self.slots)
     }
 
-    /// Time that a slot takes for one of many calls in a row: the function's, and that of its bytes.
+    /// Time that a slot takes for one of many calls in a row: the function's time and that of its bytes.
     pub fn remote_time(&self) -> Duration {
         self.remote_time
     }
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn measurements_that_contradict_each_other_give_no_nonsense() {
-        // A row slower than its round trips, as on a machine that was busy meanwhile.
+        // A row that is slower than its round trips, as on a node that was busy meanwhile.
         let learned = Learned::of(us(10), us(50), us(50), us(30), 1);
         assert_eq!(learned.remote_time(), us(10));
         let plan = learned.plan(10, us(1000));

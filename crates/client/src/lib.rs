@@ -1,5 +1,5 @@
-//! Level 2 of hotlease: leases, channels, invocations, retries, buffers. What the C ABI, the C++ header and
-//! the command line stand on.
+//! Level 2 of hotlease: leases, channels, invocations, retries, buffers. The C ABI, the C++ header and the command
+//! line are built on this crate.
 //!
 //! ```no_run
 //! use hotlease_client::{Code, Error, Invoker, LeaseOptions};
@@ -14,23 +14,23 @@
 //! }
 //! ```
 //!
-//! * [`Code`] — a library and its functions.
-//! * [`Invoker`] — a lease with code on it, kept usable; [`LeaseOptions`] say what is leased.
-//! * [`Function`] — calls: [`Function::invoke`] at once, [`Function::submit`] later,
-//!   [`Function::submit_then`] with a callback, [`Function::map`] over all slots,
-//!   [`Function::pipeline`] at the highest rate, [`Function::invoke_buffer`] without copying.
-//! * [`Invocation`] — a call in flight: wait for it or `.await` it.
-//! * [`Buffer`] — registered memory for large data.
-//! * [`Model`] — what calls cost, and how many tasks to send so that the caller never waits.
-//! * [`Error`] — what went wrong, whether the function ran, what to do next.
+//! - [`Code`] — a library and its functions.
+//! - [`Invoker`] — a lease with code on it, kept usable; [`LeaseOptions`] say what is leased.
+//! - [`Function`] — calls: [`Function::invoke`] at once, [`Function::submit`] later, [`Function::submit_then`] with
+//!   a callback, [`Function::map`] over all slots, [`Function::pipeline`] at the highest rate,
+//!   [`Function::invoke_buffer`] without copying.
+//! - [`Invocation`] — a call in flight: wait for it or `.await` it.
+//! - [`Buffer`] — registered memory for large data.
+//! - [`Model`] — cost of calls, and how many tasks to send so that the caller never waits.
+//! - [`Error`] — what went wrong, whether the function ran, and what to do next.
 //!
-//! Everything is `Send + Sync` unless it says otherwise. The library runs one background thread in a
-//! process for leases and the news of dead workers (`hotlease-control`), and one for each invoker whose
-//! futures are polled or that has callbacks (`hotlease-completion`). No invocation passes through either.
+//! All types are `Send + Sync` unless their documentation says otherwise. The library runs one background thread in
+//! a process for leases and the news of dead workers (`hotlease-control`), and one for each invoker whose futures
+//! are polled or that has callbacks (`hotlease-completion`). No invocation passes through either.
 //!
-//! An invoker's channels are its own. Offering slots of one's own process to one's peers (the private
-//! executors of the rFaaS paper, section 3.5) needs nothing of a channel but an introduction, which today
-//! only agents make; see [`hotlease_wire::connection`].
+//! An invoker's channels are its own. To offer slots of the own process to peers (the private executors of the
+//! rFaaS paper, section 3.5), a channel would only need an introduction, which today only agents make; see
+//! [`hotlease_wire::connection`].
 
 #![forbid(unsafe_code)]
 

@@ -24,14 +24,14 @@ use tonic::transport::{Endpoint, Uri};
 use tonic::{Code, Request, Response, Status};
 use tower::service_fn;
 
-/// A grant may wait for a worker of the agent.
+/// Limit for a grant: it may wait for a worker of the agent.
 const ACQUIRE_LIMIT: Duration = Duration::from_secs(10);
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where a manager is.
+/// Address of a manager.
 #[derive(Clone)]
 enum At {
-    /// On this machine, at this socket.
+    /// On this host, at this socket.
     Machine(PathBuf),
     /// On another host.
     Elsewhere(Site),
@@ -46,16 +46,16 @@ impl At {
     }
 }
 
-/// A manager.
+/// Client of a manager.
 #[derive(Clone)]
 pub(crate) struct Manager {
     at: At,
     client: ManagerClient<SiteChannel>,
 }
 
-/// One HTTP/2 connection for each daemon (and identity), made when first used and again when it breaks.
+/// One HTTP/2 connection for each daemon (and identity), made at first use and again when it breaks.
 static CHANNELS: LazyLock<Mutex<HashMap<String, SiteChannel>>> = LazyLock::new(Mutex::default);
-/// Beyond, all are made anew.
+/// Most connections; beyond that, all are made anew.
 const CHANNELS_MAX: usize = 1024;
 
 fn kept_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
@@ -67,7 +67,7 @@ fn kept_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel
 }
 
 impl Manager {
-    /// The one that the options name. On the control thread.
+    /// The manager that the options name. On the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
         let local = options.runtime_dir.is_some();
         let site = Site::find(Wanted {
@@ -92,19 +92,19 @@ impl Manager {
         })
     }
 
-    /// Tells it from others, and who asks it.
+    /// Name that tells this manager, and the identity that asks it, from others.
     pub(crate) fn name(&self) -> String {
         self.at.name()
     }
 
-    /// The agents that it knows.
+    /// The agents that the manager knows.
     pub(crate) async fn agents(&self) -> Result<Vec<AgentInfo>, Error> {
         let mut client = self.client.clone();
         let list = client.list_agents(Request::new(ListRequest::default()));
         Ok(self.ask(REQUEST_LIMIT, list).await?.agents)
     }
 
-    /// Asks one of them for a lease.
+    /// Asks one of the agents for a lease.
     pub(crate) async fn acquire_of(
         &self,
         agent: &AgentInfo,
@@ -147,7 +147,7 @@ impl Manager {
         }
     }
 
-    /// Says that this client holds a lease which an agent granted itself, for so long already.
+    /// Reports that this client holds a lease which an agent granted directly, and for how long already.
     pub(crate) async fn vouch(
         &self,
         options: &LeaseOptions,
@@ -181,14 +181,14 @@ impl Manager {
         Ok(())
     }
 
-    /// What others of the same tenant and job lend.
+    /// Slots that others of the same tenant and job lend.
     pub(crate) async fn find_offers(&self, job: String) -> Result<Vec<SlotOffer>, Error> {
         let mut client = self.client.clone();
         let find = client.find_offers(Request::new(FindOffersRequest { job }));
         Ok(self.ask(REQUEST_LIMIT, find).await?.offers)
     }
 
-    /// Takes back what was published.
+    /// Withdraws a published offer.
     pub(crate) async fn withdraw_offer(&self, lease: String, delegation: u32) -> Result<(), Error> {
         let mut client = self.client.clone();
         let withdraw = WithdrawOfferRequest { lease, delegation };
@@ -197,7 +197,7 @@ impl Manager {
         Ok(())
     }
 
-    /// For a manager on another host: what its agents are reached with.
+    /// The site of a manager on another host, with which its agents are reached; none for this host.
     pub(crate) fn site(&self) -> Option<&Site> {
         match &self.at {
             At::Machine(_) => None,
@@ -223,7 +223,7 @@ impl Manager {
         }
     }
 
-    /// The transport failed: nobody there, or somebody who does not speak to us?
+    /// The error when the transport failed: either no manager is there, or it does not speak to this client.
     async fn unavailable(&self, status: Status) -> Error {
         let At::Machine(socket) = &self.at else {
             return failed(status);
@@ -247,7 +247,7 @@ impl Manager {
         self.ask(ACQUIRE_LIMIT, client.acquire(request)).await
     }
 
-    /// Gives back a lease that has no session.
+    /// Releases a lease that has no session.
     pub(crate) async fn release(&self, lease: String) -> Result<(), Error> {
         let mut client = self.client.clone();
         let release = ReleaseRequest {
@@ -260,7 +260,7 @@ impl Manager {
         Ok(())
     }
 
-    /// What leases have used so far in all, as the manager knows it.
+    /// Total usage of these leases so far, as the manager knows it.
     pub(crate) async fn usage(&self, leases: &[LeaseId]) -> Result<UsageTotals, Error> {
         let mut client = self.client.clone();
         let list = self
@@ -284,7 +284,7 @@ impl Manager {
 }
 
 fn local_channel(socket: PathBuf) -> SiteChannel {
-    // The address is only what HTTP/2 calls the peer; the connector goes to the socket.
+    // The address is only the peer's name in HTTP/2; the connector uses the socket.
     let channel = Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(
         move |_: Uri| {
             let path = socket.clone();
@@ -294,7 +294,7 @@ fn local_channel(socket: PathBuf) -> SiteChannel {
     channel.into()
 }
 
-/// What a manager answered, or why it did not.
+/// The error in a manager's answer, or of the transport.
 fn failed(status: Status) -> Error {
     match grpc::cause(&status) {
         Some(NetError::Refused(refusal)) => refusal.clone().into(),

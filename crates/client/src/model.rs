@@ -1,10 +1,10 @@
-//! What invocations over a channel cost, learned by measuring, and what to do with it: how many of some
-//! tasks to run here and how many to send.
+//! Cost model of invocations over a channel, learned by measuring, and the plan that follows from it: how many of
+//! some tasks to run here and how many to send.
 //!
-//! The parameters are those of LogP, with a cost for each byte as in LogGP: latency `L`, overheads of sending
-//! and receiving `o_s` and `o_r`, the gap `g` between invocations in a row, and `G` for each byte. All are
-//! medians of what a client can see; the two directions of a round trip cannot be told apart from one end, so
-//! `L` is half of what the overheads leave of it.
+//! The parameters are those of LogP, with a cost for each byte as in LogGP: latency `L`, overheads of sending and
+//! receiving `o_s` and `o_r`, the gap `g` between invocations in a row, and `G` for each byte. All are medians of
+//! what a client can see. The two directions of a round trip cannot be told apart from one end, so `L` is half of
+//! what the overheads leave of it.
 //!
 //! ```text
 //!  round trip  = 2 (L + o_s + o_r) + G_in input + G_out output + time of the function
@@ -17,9 +17,9 @@ use std::time::{Duration, Instant};
 /// Runs of each kind; their median counts.
 const RUNS: usize = 101;
 const RUNS_IN_A_ROW: usize = 500;
-/// Sizes between 0 and the largest one of a direction.
+/// Number of sizes between 0 and the largest one of a direction.
 const SIZES: usize = 5;
-/// Longer than a reply to an empty invocation takes on anything but a broken network.
+/// Longer than a reply to an empty invocation takes on any network that works.
 const REPLY_THERE: Duration = Duration::from_millis(1);
 
 /// Parameters of a channel.
@@ -28,11 +28,11 @@ const REPLY_THERE: Duration = Duration::from_millis(1);
 pub struct Model {
     /// `L`: one way, without the overheads. Seconds, as all times here.
     pub latency: f64,
-    /// `o_s`: the client's thread is busy for so long with sending.
+    /// `o_s`: time for which sending occupies the client's thread.
     pub send_overhead: f64,
-    /// `o_r`: the same with a reply that has come.
+    /// `o_r`: time for which taking an arrived reply occupies the client's thread.
     pub receive_overhead: f64,
-    /// `g`: between empty invocations in a row.
+    /// `g`: time between empty invocations in a row.
     pub gap: f64,
     /// `G` of the input, for each byte.
     pub input_byte: f64,
@@ -40,51 +40,51 @@ pub struct Model {
     pub output_byte: f64,
 }
 
-/// What [`Model::fit`] fits.
+/// Measurements from which [`Model::fit`] computes the parameters.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Measured {
-    /// Input bytes and round trips; the least output.
+    /// Input bytes and round trips, with the smallest output.
     pub by_input: Vec<(usize, Duration)>,
-    /// Output bytes and round trips; the least input.
+    /// Output bytes and round trips, with the smallest input.
     pub by_output: Vec<(usize, Duration)>,
     /// Time until an invocation is sent.
     pub send: Duration,
-    /// Time to take a reply that is there.
+    /// Time to take a reply that has arrived.
     pub receive: Duration,
-    /// Time of one of many in a row.
+    /// Time of one of many invocations in a row.
     pub gap: Duration,
 }
 
 /// Tasks that are all alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
-    /// How many.
+    /// Number of tasks.
     pub tasks: usize,
-    /// Input of one, bytes.
+    /// Input of each task, bytes.
     pub input_bytes: usize,
-    /// Output of one, bytes.
+    /// Output of each task, bytes.
     pub output_bytes: usize,
-    /// Time that one takes on the caller's core.
+    /// Time that a task takes on the caller's core.
     pub local_time: Duration,
-    /// Time that one takes in a slot, without the invocation.
+    /// Time that a task takes in a slot, without the invocation.
     pub remote_time: Duration,
 }
 
-/// What to do with [`Work`].
+/// How to divide [`Work`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Tasks to keep: while they run, those that were sent come back.
+    /// Tasks to keep: while they run, the results of the sent ones come back.
     pub local: usize,
     /// Tasks to send first.
     pub remote: usize,
-    /// When all are done.
+    /// Time until all tasks are done.
     pub predicted: Duration,
 }
 
 impl Model {
-    /// Measures a channel with a function that may be run some thousand times: `request(input, output)`
-    /// makes an input of about so many bytes that makes it return `output` bytes at once. Takes the slot of
-    /// the function (see [`Function::on_slot`]) for some 100 ms.
+    /// Measures a channel with a function that may be run some thousand times: `request(input, output)` makes an
+    /// input of about `input` bytes that makes the function return `output` bytes at once. Occupies the slot of the
+    /// function (see [`Function::on_slot`]) for some 100 ms.
     ///
     /// # Errors
     /// Those of the invocations.
@@ -140,7 +140,7 @@ impl Model {
         Ok(Self::fit(&measured))
     }
 
-    /// The parameters that explain what was measured. Nothing measured gives zeros.
+    /// The parameters that explain the measurements. No measurements give zeros.
     pub fn fit(measured: &Measured) -> Self {
         let (empty, input_byte) = line(&measured.by_input);
         let (empty_too, output_byte) = line(&measured.by_output);
@@ -148,7 +148,7 @@ impl Model {
             true => empty,
             false => (empty + empty_too) / 2.0,
         };
-        // Together no more than the round trip has room for, on one side of it.
+        // Together at most the time that one side of the round trip has room for.
         let (send, receive) = (measured.send.as_secs_f64(), measured.receive.as_secs_f64());
         let share = (empty / 2.0 / (send + receive).max(f64::MIN_POSITIVE)).min(1.0);
         let (send_overhead, receive_overhead) = (send * share, receive * share);
@@ -162,30 +162,30 @@ impl Model {
         }
     }
 
-    /// Of one invocation whose function takes `time`.
+    /// Time of one invocation whose function takes `time`.
     pub fn round_trip(&self, input_bytes: usize, output_bytes: usize, time: Duration) -> Duration {
         seconds(self.empty() + self.bytes(input_bytes, output_bytes) + time.as_secs_f64())
     }
 
-    /// Of `tasks` invocations that are sent at once to this many slots.
+    /// Time of `tasks` invocations that are sent at once to this many slots.
     pub fn in_a_row(&self, work: &Work, tasks: usize, slots: usize) -> Duration {
         seconds(self.remote(work, tasks, slots))
     }
 
-    /// How many tasks to keep and how many to send to this many slots, so that those that were sent are back
-    /// when the kept ones are done: the caller never waits, and none of its time is left unused that it could
-    /// give away.
+    /// How many tasks to keep and how many to send to this many slots, so that the sent ones are back when the kept
+    /// ones are done: the caller never waits, and keeps no task that it could have given away.
     ///
-    /// With one slot and `T_local`, `T_inv` as in the rFaaS paper of 2021, equation 1, that is to keep at least
+    /// With one slot and `T_local`, `T_inv` as in the rFaaS paper of 2021, equation 1, this means keeping at least
     /// `T_inv / T_local` tasks.
     pub fn plan(&self, work: &Work, slots: usize) -> Plan {
         let overhead = self.send_overhead + self.receive_overhead;
         let local_time = work.local_time.as_secs_f64();
         let local = |remote: usize| remote as f64 * overhead + (work.tasks - remote) as f64 * local_time;
-        // Sending that costs the caller more than the task itself is of no use to it.
+        // Sending does not pay if it costs the caller more than the task itself.
         let mut remote = 0;
         if slots > 0 && overhead < local_time {
-            // One more sent makes the slots end later and the caller earlier: the last that fits.
+            // Each further sent task makes the slots end later and the caller earlier: search the last one that
+            // fits.
             let mut most = work.tasks;
             while remote < most {
                 let middle = remote + (most - remote).div_ceil(2);
@@ -224,8 +224,8 @@ impl Model {
 }
 
 impl Invoker {
-    /// How many of some tasks to keep and how many to send to the slots of this invoker; see
-    /// [`Model::plan`]. The model is of a channel of this invoker, or of one over the same transport.
+    /// How many of some tasks to keep and how many to send to the slots of this invoker; see [`Model::plan`]. The
+    /// model must be of a channel of this invoker, or of one over the same transport.
     pub fn plan(&self, model: &Model, work: &Work) -> Plan {
         model.plan(work, self.slots())
     }
@@ -239,14 +239,14 @@ pub(crate) fn median_of(
     runs: usize,
     mut run: impl FnMut() -> Result<Duration, Error>,
 ) -> Result<Duration, Error> {
-    // The first wakes caches and the slot.
+    // The first run warms caches and wakes the slot.
     run()?;
     let mut times = (0..runs).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
     times.sort_unstable();
     Ok(times[runs / 2])
 }
 
-/// A line through points by the median of all slopes (Theil and Sen), which outliers do not bend: its value
+/// A line through points by the median of all slopes (Theil and Sen), which outliers do not bend. Returns its value
 /// at 0 in seconds, and seconds for each byte. Neither is negative.
 fn line(points: &[(usize, Duration)]) -> (f64, f64) {
     let points: Vec<(f64, f64)> = points

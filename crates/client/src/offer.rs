@@ -1,7 +1,8 @@
 //! Slots that the holder of a lease lends to its peers: the other ranks of its job, for instance.
 //!
-//! The agent mints a token for them, and only it knows the key. With it a peer connects to these slots and invokes what
-//! the holder has loaded; it cannot load, renew, release or lend further. The holder's usage is what is billed.
+//! The agent mints a token for them; only the agent knows the key. With the token a peer connects to these slots
+//! and invokes what the holder has loaded. A peer cannot load, renew, release or lend further. The holder pays for
+//! the usage.
 
 use crate::code::Code;
 use crate::control::Control;
@@ -23,23 +24,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// What its text begins with.
+/// First bytes of an invitation's text.
 const PREFIX: &str = "hotlease-slots:";
-/// Bytes of the text of one; it holds a token, two addresses and some names.
+/// Most bytes of an invitation's text; it holds a token, two addresses and some names.
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// What a peer needs to use slots that were lent: where they are, and the token. Its text ([`fmt::Display`],
+/// Everything that a peer needs to use lent slots: their addresses, and the token. Its text ([`fmt::Display`],
 /// [`FromStr`]) goes to peers by the program's own means, an MPI message for instance.
 ///
-/// It is a secret: who has it, and is the same tenant, may invoke. So it belongs neither into logs nor on command lines.
+/// It is a secret: any process of the same tenant that has it may invoke. Keep it out of logs and off command
+/// lines.
 #[derive(Clone, PartialEq)]
 pub struct Invitation {
     pub(crate) grant: Grant,
 }
 
 impl Invitation {
-    /// What others of the same tenant offer to the job that the options name ([`LeaseOptions::job`]), as the manager has it:
-    /// one for each published [`Offer`].
+    /// Asks the manager for the invitations that other members of the same tenant publish to the job of these
+    /// options ([`LeaseOptions::job`]): one for each published [`Offer`].
     ///
     /// # Errors
     /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job.
@@ -50,11 +52,11 @@ impl Invitation {
             manager.find_offers(options.job).await
         })?;
         let invitations = offers.iter().map(|offer| offer.invitation.parse());
-        // One that another version has published is nobody's fault here.
+        // An invitation that another version has published is skipped: it is no error here.
         Ok(invitations.filter_map(Result::ok).collect())
     }
 
-    /// The lease that the slots are of.
+    /// The lease that the slots belong to.
     pub fn lease(&self) -> &str {
         &self.grant.lease
     }
@@ -70,7 +72,7 @@ impl fmt::Display for Invitation {
     }
 }
 
-/// Without its secret.
+/// Shows the lease, but not the secret.
 impl fmt::Debug for Invitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Invitation")
@@ -83,7 +85,7 @@ impl FromStr for Invitation {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        // Says nothing of the text, which may be most of a secret.
+        // The error does not quote the text, which may be most of a secret.
         let bad = || Error::Options {
             what: "the invitation is damaged, or is none".into(),
         };
@@ -100,8 +102,8 @@ impl FromStr for Invitation {
     }
 }
 
-/// Slots that are lent: until [`Offer::revoke`], until their time is over, or until their lease ends, which dropping the
-/// offer does not change.
+/// Lent slots. The loan lasts until [`Offer::revoke`], until its time is over, or until the lease ends; dropping
+/// the offer does not end it.
 pub struct Offer {
     holder: Weak<Inner>,
     lease: LeaseId,
@@ -115,18 +117,18 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// For peers.
+    /// The invitation to give to peers.
     pub fn invitation(&self) -> &Invitation {
         &self.invitation
     }
 
-    /// Tells the manager of it, under the name of the job that the lease belongs to ([`LeaseOptions::job`]), so that the other
-    /// ranks find it with [`Invitation::find`]. It is forgotten with the lease, by a manager that is started again, and when
-    /// it is taken back.
+    /// Publishes the offer at the manager, under the name of the job that the lease belongs to
+    /// ([`LeaseOptions::job`]), so that the other ranks find it with [`Invitation::find`]. The manager forgets it
+    /// when the lease ends, when the manager is restarted, and when the offer is revoked.
     ///
     /// # Errors
-    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager does not
-    /// know (of one that was not got from it, it hears soon after).
+    /// [`Error::NotRunning`] without a manager; [`Error::Refused`] without a job, and for a lease that the manager
+    /// does not know (it learns of a lease that an agent granted directly soon after the grant).
     pub fn publish(&self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {
             return Err(Refusal::UnknownLease.into());
@@ -148,12 +150,13 @@ impl Offer {
         Ok(())
     }
 
-    /// Takes the slots back. Peers' invocations that have not begun do not run, and what runs goes on to its end without
-    /// them; either way they are told [`Error::LeaseEnded`], with
+    /// Takes the slots back. Peers' invocations that have not begun do not run; a running function goes on to its
+    /// end without its peer. In both cases the peers get [`Error::LeaseEnded`] with
     /// [`EndReason::TakenBack`](crate::EndReason::TakenBack).
     ///
     /// # Errors
-    /// Those of the connection to the agent; a lease that is over has taken its slots back.
+    /// Those of the connection to the agent. If the lease is over, its slots are taken back already, which is no
+    /// error.
     pub fn revoke(self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {
             return Ok(());
@@ -182,13 +185,13 @@ impl fmt::Debug for Offer {
 }
 
 impl Invoker {
-    /// Lends slots to peers of the same tenant, who [`Invoker::join`] with the offer's invitation: for as long as `lasts`,
-    /// or (`None`) as the lease. The holder may go on using them; a slot runs one invocation at a time. Of one lease there
-    /// are at most 64 offers at a time, with 64 peers each.
+    /// Lends slots to peers of the same tenant, which [`Invoker::join`] with the offer's invitation, for as long as
+    /// `lasts`, or (`None`) as long as the lease. The holder may go on using the slots; a slot runs one invocation
+    /// at a time. One lease has at most 64 offers at a time, with 64 peers each.
     ///
     /// # Errors
-    /// [`Error::NoSuchSlot`]; [`Error::Options`] for no slots, or for those of several agents: make an offer of each.
-    /// [`Error::Refused`] by the agent.
+    /// [`Error::NoSuchSlot`]; [`Error::Options`] for no slots, or for slots of several agents: make one offer for
+    /// each agent. [`Error::Refused`] by the agent.
     pub fn offer(&self, slots: &[usize], lasts: Option<Duration>) -> Result<Offer, Error> {
         let inner = self.inner().clone();
         let count = slots.len() as u32;
@@ -212,12 +215,12 @@ impl Invoker {
         })
     }
 
-    /// Connects to slots that somebody else's lease lends, whose holder has loaded the same code. Of the options those
-    /// count that say how to call; workers, slots and the lease are what the holder has made them. When the holder takes
-    /// them back, or is gone, calls fail with [`Error::LeaseEnded`], and nothing is taken instead.
+    /// Connects to slots that the holder of another lease lends, and who has loaded the same code. Of the options
+    /// only those count that say how to call; workers, slots and the lease are the holder's. When the holder takes
+    /// the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is taken.
     ///
     /// # Errors
-    /// [`Error::Refused`] if the invitation opens nothing (any more), or if the holder has not loaded this code;
+    /// [`Error::Refused`] if the invitation is not valid (any more), or if the holder has not loaded this code;
     /// [`Error::NotRunning`] if its agent is gone.
     pub fn join(code: &Code, invitation: &Invitation, options: LeaseOptions) -> Result<Self, Error> {
         let options = LeaseOptions {
@@ -243,16 +246,16 @@ impl Invoker {
     }
 }
 
-/// What the agent said to a delegation.
+/// Answer of the agent to a delegation.
 pub(crate) struct Lent {
     pub(crate) lease: LeaseId,
-    /// Any of the workers.
+    /// One of the workers whose slots are lent.
     pub(crate) worker: u16,
     pub(crate) delegation: u32,
     pub(crate) grant: Grant,
 }
 
-/// What is refused of a lease that is not one's own.
+/// The refusal of operations on a lease that this client does not hold.
 pub(crate) fn not_the_holder() -> Error {
     Refusal::NotPermitted {
         what: "to lend what was lent: only the holder of a lease makes offers".into(),

@@ -1,5 +1,5 @@
-//! The leases of an invoker: one on each agent that its workers are on, called its parts. Each is lost, and replaced,
-//! without the others.
+//! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
+//! replaced, independently of the others.
 
 use crate::acquiring::{self, Taken};
 use crate::channel::Channel;
@@ -16,32 +16,32 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Workers of one agent.
+/// The workers of an invoker that are on one agent.
 struct Part {
-    /// The first of them, counted over all parts.
+    /// Index of its first worker, counted over all parts.
     first: u16,
     workers: u16,
-    /// The lease that it holds, or held last.
+    /// The lease that the part holds, or held last.
     lease: Mutex<LeaseId>,
-    /// Whoever repairs holds it, across waiting for the agent: nobody repairs twice.
+    /// Held by the task that repairs the part, also while it waits for the agent: no two tasks repair it.
     holding: tokio::sync::Mutex<Holding>,
 }
 
-/// What a part has.
+/// State of a part's lease.
 enum Holding {
     Lease(Lease),
-    /// The last lease ended like this, and no other was taken yet.
+    /// The last lease ended for this reason, and no other was taken yet.
     Ended(EndReason),
-    /// By several other parts.
+    /// Replaced by several other parts.
     Replaced,
     Deallocated,
 }
 
-/// See the module.
+/// All parts of an invoker.
 pub(crate) struct Parts {
     /// In the order of their workers.
     parts: Mutex<Vec<Arc<Part>>>,
-    /// Of the latest cold start.
+    /// Phases of the latest cold start.
     phases: Mutex<ColdPhases>,
     /// Whether the invoker was deallocated.
     closing: watch::Sender<bool>,
@@ -71,7 +71,7 @@ impl Part {
 }
 
 impl Parts {
-    /// Of these leases; returns the channels in the order of the slots, too.
+    /// Makes parts of these leases; also returns the channels in the order of the slots.
     pub(crate) fn new(taken: Vec<Taken>) -> (Self, Vec<Arc<Channel>>) {
         let (mut parts, mut all) = (Vec::with_capacity(taken.len()), Vec::new());
         let (mut first, mut slowest) = (0, None);
@@ -107,12 +107,12 @@ impl Parts {
         parts.iter().map(|part| *locked(&part.lease)).collect()
     }
 
-    /// Where the time of the latest cold start went.
+    /// Phases of the latest cold start.
     pub(crate) fn phases(&self) -> ColdPhases {
         locked(&self.phases).clone()
     }
 
-    /// Takes lent slots back, unless their lease is over.
+    /// Revokes a delegation, unless its lease is over.
     pub(crate) async fn revoke(&self, worker: u16, lease: LeaseId, delegation: u32) -> Result<(), Error> {
         let Some(part) = self.of(worker) else {
             return Ok(());
@@ -126,9 +126,10 @@ impl Parts {
         }
     }
 
-    /// One more part, whose slots `show` makes known; unless all are given back: then it comes back, for that too.
+    /// Adds a part, whose slots `show` makes known. Returns the lease if all parts are being released: then the
+    /// caller releases this one too.
     fn add(&self, lease: Lease, show: impl FnOnce()) -> Option<Lease> {
-        // Who gives all back says so first, and then looks at the parts.
+        // A release of all parts sets `closing` first, and then looks at the parts.
         let mut parts = locked(&self.parts);
         if *self.closing.borrow() {
             return Some(lease);
@@ -139,16 +140,16 @@ impl Parts {
         None
     }
 
-    /// Whoever looks for another lease stops.
+    /// Stops all tasks that look for another lease.
     pub(crate) fn stop_moving(&self) {
         self.closing.send_replace(true);
     }
 
-    /// Gives all leases back; what they used in all.
+    /// Releases all leases; returns their total usage.
     pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
         self.stop_moving();
         let (mut releasing, mut last) = (JoinSet::new(), None);
-        // A part may have been replaced by others just now.
+        // Again, as a part may have been replaced by others just now.
         loop {
             let mut any = false;
             for part in self.all() {
@@ -250,7 +251,7 @@ impl Inner {
                 }
                 let reason = match over {
                     Some(End::Lease { reason, .. }) => reason,
-                    // The agent is gone, and with it the lease; who comes back has another boot.
+                    // The agent is gone, and the lease with it; an agent that comes back has another boot.
                     Some(End::Lost) | None => EndReason::AgentStopping,
                 };
                 if let Holding::Lease(lease) = std::mem::replace(&mut *holding, Holding::Ended(reason)) {
@@ -267,7 +268,7 @@ impl Inner {
         }
     }
 
-    /// Takes leases for workers that were asked for and not granted, as many as there are now.
+    /// Takes leases for workers that were requested and not granted, as many as are available now.
     pub(crate) async fn complete(self: Arc<Self>, within: Duration) -> Result<(), Error> {
         let _alone = self.completing.lock().await;
         let missing = (self.missing() / usize::from(self.plan.options.slots)) as u16;
@@ -296,7 +297,7 @@ impl Inner {
         late.map_or(Ok(()), Err)
     }
 
-    /// Takes other leases for the workers of a part that was lost: one if there is an agent with room for all.
+    /// Takes other leases for the workers of a lost part: a single one if some agent has room for all.
     async fn move_part(
         &self,
         part: &Part,
@@ -344,7 +345,7 @@ impl Inner {
         })
     }
 
-    /// Puts the channels of workers from this one on in place; returns that of a slot.
+    /// Stores the channels of the workers from this one on; returns the channel of `slot`.
     fn put_all(&self, worker: u16, channels: Vec<Arc<Channel>>, slot: usize) -> Result<Arc<Channel>, Error> {
         let first = usize::from(worker) * usize::from(self.plan.options.slots);
         let wanted = slot.checked_sub(first).and_then(|at| channels.get(at).cloned());
@@ -355,7 +356,7 @@ impl Inner {
     }
 }
 
-/// Whether the agent's refusal means that the lease is over, although no event has said so.
+/// The end that an agent's refusal implies, although no event has reported it.
 fn over_by(error: &Error, lease: &Lease) -> Option<End> {
     match error {
         Error::Refused(Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::Unavailable { .. }) => {

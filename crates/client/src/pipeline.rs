@@ -1,4 +1,4 @@
-//! Many small invocations on one slot, at the least cost for each.
+//! Pipeline of many small invocations on one slot, at the least cost for each.
 
 mod looking;
 
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 /// Requests that are written before a slot that may sleep is woken.
 const QUIET_MAX: u32 = 16;
 
-/// Invocations on one slot, results in order: no allocation, no reference count and, while the slot is
-/// busy, no fence for each. Made by [`Function::pipeline`]; `Send`, used by one thread at a time.
+/// Invocations on one slot, results in order: no allocation, no reference count and, while the slot is busy, no
+/// fence for each. Made by [`Function::pipeline`]; `Send`, used by one thread at a time.
 ///
-/// Requests reach a polling slot at once. A sleeping one is woken by the first request of an idle pipeline,
-/// by every 16th, by [`Pipeline::flush`], and whenever a result is waited for.
+/// Requests reach a polling slot at once. A sleeping slot is woken by the first request of an idle pipeline, by
+/// every 16th, by [`Pipeline::flush`], and by each wait for a result.
 ///
-/// When the worker dies, each invocation in flight gives its error, in order; nothing is run again. The
-/// first [`Pipeline::push`] after they are drawn goes to a new worker.
+/// When the worker dies, each invocation in flight yields its error, in order; nothing is run again. The first
+/// [`Pipeline::push`] after these results are taken goes to a new worker.
 ///
 /// ```no_run
 /// # use hotlease_client::*;
@@ -44,9 +44,9 @@ pub struct Pipeline {
     channel: Arc<Channel>,
     in_flight: VecDeque<u64>,
     depth: usize,
-    /// Requests since the slot was last woken.
+    /// Number of requests since the slot was last woken.
     quiet: u32,
-    /// When the oldest in flight began; only with a timeout, as reading the clock costs.
+    /// Start of each invocation in flight; only with a timeout, as reading the clock costs.
     since: VecDeque<Instant>,
 }
 
@@ -65,7 +65,7 @@ impl Pipeline {
         })
     }
 
-    /// Invocations in flight.
+    /// Number of invocations in flight.
     pub fn len(&self) -> usize {
         self.in_flight.len()
     }
@@ -75,16 +75,16 @@ impl Pipeline {
         self.in_flight.is_empty()
     }
 
-    /// Whether a result must be drawn before the next push.
+    /// Whether a result must be taken before the next push.
     pub fn is_full(&self) -> bool {
         self.in_flight.len() == self.depth
     }
 
-    /// Starts an invocation. The input fits a ring entry (`request_bytes` of the lease).
+    /// Starts an invocation. The input must fit a ring entry (`request_bytes` of the lease).
     ///
     /// # Errors
-    /// [`Error::NoCredit`] if it is full, or others use the slot's entries; [`Error::InputTooLarge`]; the
-    /// worker's end, if it has died and results are still to be drawn.
+    /// [`Error::NoCredit`] if the pipeline is full, or other threads use the slot's entries;
+    /// [`Error::InputTooLarge`]; the worker's end, if it has died and results are still to be taken.
     #[inline]
     pub fn push(&mut self, input: &[u8]) -> Result<(), Error> {
         if input.len() > self.function.request_bytes {
@@ -109,14 +109,14 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Wakes the slot, if it sleeps, for what was pushed.
+    /// Wakes the slot, if it sleeps, for the pushed requests.
     pub fn flush(&mut self) {
         self.quiet = 0;
         self.channel.ring.ring();
     }
 
-    /// Waits for the oldest result, copies it to `output` and returns its length; `None` if nothing is in
-    /// flight. After an error the next call gives the next result.
+    /// Waits for the oldest result, copies it to `output` and returns its length; `None` if nothing is in flight.
+    /// After an error the next call gives the next result.
     #[inline]
     pub fn pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         let Some(&seq) = self.in_flight.front() else {
@@ -131,13 +131,13 @@ impl Pipeline {
         result.map(Some)
     }
 
-    /// As [`Pipeline::pop`], but returns `None` also while the oldest result is not there.
+    /// Takes the oldest result as [`Pipeline::pop`] does, but returns `None` also while it has not arrived.
     #[inline]
     pub fn try_pop(&mut self, output: &mut [u8]) -> Result<Option<usize>, Error> {
         match self.in_flight.front() {
             Some(&seq) if self.channel.is_answered(seq) || self.channel.is_closed() => self.pop(output),
             _ => {
-                // A slot that has gone to sleep must hear of what it has not answered.
+                // A slot that has gone to sleep must learn of the requests that it has not answered.
                 if self.quiet > 0 {
                     self.flush();
                 }

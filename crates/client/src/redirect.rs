@@ -1,7 +1,7 @@
-//! Invocations on shared cores: refused by one slot, tried on another.
+//! Redirects of invocations on shared cores: one slot refuses, another is tried.
 //!
-//! A refusal ([`Error::NoCore`]) says that the function did not run. It is answered here, by the next worker of the lease,
-//! then by a pause; whoever holds several leases can take it as a reason to go to another one instead
+//! A refusal ([`Error::NoCore`]) says that the function did not run. This module answers it with the next worker of
+//! the lease, and then with a pause. A program that holds several leases can turn to another lease instead
 //! ([`LeaseOptions::wait_for_core`](crate::LeaseOptions::wait_for_core) off).
 
 use crate::Error;
@@ -15,20 +15,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Differs from call to call and from process to process.
+/// A seed that differs from call to call and from process to process.
 fn seed() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     (u64::from(std::process::id()) << 32 | number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The redirects of one invocation: made when it is first refused.
+/// The redirects of one invocation: made at its first refusal.
 #[derive(Debug, Default)]
 pub(crate) struct Refused(Option<Redirects>);
 
 impl Refused {
-    /// A slot has refused it. For how long to pause before another is tried; the error if the caller does not want to
-    /// wait.
+    /// Counts a slot's refusal. Returns how long to pause before another slot is tried, or the error if the caller
+    /// does not want to wait.
     pub(crate) fn by_a_slot(&mut self, function: &Function) -> Result<Duration, Error> {
         let options = &function.inner.plan.options;
         let workers = match function.slot {
@@ -60,7 +60,7 @@ pub(crate) fn pause(pause: Duration, since: Instant, timeout: Option<Duration>) 
     Ok(())
 }
 
-/// No slot had a core for it in its time.
+/// The error of an invocation for which no slot had a core in its time.
 pub(crate) fn out_of_time(timeout: Duration) -> Error {
     Error::Deadline {
         timeout,
@@ -69,13 +69,13 @@ pub(crate) fn out_of_time(timeout: Duration) -> Error {
 }
 
 impl Inner {
-    /// Whether its slots may refuse invocations because their cores are shared.
+    /// Whether slots may refuse invocations because their cores are shared.
     #[inline]
     pub(crate) fn shares_cores(&self) -> bool {
         self.plan.options.sharing == Sharing::Shared
     }
 
-    /// The slot of a channel.
+    /// The slot whose open channel this is.
     pub(crate) fn slot_of(&self, channel: &Arc<Channel>) -> Option<usize> {
         (0..self.slots()).find(|slot| {
             let open = self.open_channel(*slot);
@@ -83,8 +83,8 @@ impl Inner {
         })
     }
 
-    /// A channel beside that of a slot that has refused: of the next workers' first idle slot, else of the next worker's
-    /// first one. The slots of one worker share its core.
+    /// Picks a channel after a slot has refused: the first idle slot from the next worker on, else the first open
+    /// one. The slots of one worker share its core.
     pub(crate) fn pick_beside(
         self: &Arc<Self>,
         slot: usize,

@@ -1,4 +1,4 @@
-//! What the slots of a lease are told of the gang that their functions run in.
+//! Seats: the place of each slot of a lease in the gang that its functions run in.
 
 use crate::connection::Connection;
 use crate::control::Control;
@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 pub struct Seated(Vec<Weak<Connection>>);
 
 impl Seated {
-    /// Whether all of them are there still, as far as is known.
+    /// Whether all of these workers are still alive, as far as is known.
     pub fn is_whole(&self) -> bool {
         self.0.iter().all(|connection| {
             let connection = connection.upgrade();
@@ -26,11 +26,11 @@ impl Seated {
 }
 
 impl Invoker {
-    /// Tells each slot its place in a gang, in the order of slots: invocations that are submitted from now on find it. A worker that
-    /// replaces one of these is not told.
+    /// Tells each slot its seat in a gang, in the order of slots: invocations submitted from now on find it. A
+    /// worker that replaces one of these is not told.
     ///
     /// # Errors
-    /// Those of a worker that does not answer, or is gone; then some may have been told.
+    /// Those of a worker that does not answer, or is gone; some workers may have been told then.
     pub fn seat(&self, seats: Vec<Seat>) -> Result<Seated, Error> {
         let slots = self.slots();
         if seats.len() != slots {
@@ -64,11 +64,11 @@ impl Invoker {
 }
 
 impl LeaseOptions {
-    /// The address of this host at which the manager, and so most likely its workers, reach it; 127.0.0.1 for those of this machine. Sends
-    /// nothing.
+    /// The address of this host at which the manager, and so most likely the workers, reach it; 127.0.0.1 for a
+    /// manager of this host. Sends nothing.
     ///
     /// # Errors
-    /// [`Error::Network`] if the manager's address makes no sense, [`Error::Local`] if there is no way to it.
+    /// [`Error::Network`] if the manager's address is not valid, [`Error::Local`] if no route leads to it.
     pub fn own_address(&self) -> Result<IpAddr, Error> {
         let site = Site::find(Wanted {
             manager: self.manager.as_deref(),
@@ -84,7 +84,7 @@ impl LeaseOptions {
     }
 }
 
-/// From which this host sends there.
+/// The local address from which this host sends to that address.
 fn towards(host_and_port: &str) -> io::Result<IpAddr> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for there in host_and_port.to_socket_addrs()? {

@@ -5,9 +5,9 @@ use crate::buffer::Buffer;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Smallest piece; each further size class has twice as much.
+/// Smallest piece; each further size class is twice as large.
 const PIECE_BYTES_MIN: usize = 64 * 1024;
-/// Idle pieces that are kept, and how much they may have together.
+/// Most idle pieces that are kept, and most bytes of them together.
 const IDLE_PIECES_MAX: usize = 32;
 const IDLE_BYTES_MAX: usize = 256 << 20;
 
@@ -18,14 +18,14 @@ pub(crate) struct Staging {
 }
 
 impl Staging {
-    /// A piece of at least this many bytes; its contents are whatever they were.
+    /// A piece of at least this many bytes; its contents are arbitrary.
     pub(crate) fn piece(self: &Arc<Self>, bytes: usize) -> Result<Piece, Error> {
         let class = bytes
             .checked_next_power_of_two()
             .map_or(bytes, |class| class.max(PIECE_BYTES_MIN));
         let reused = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            // The newest: its pages are the likeliest to be in a cache.
+            // The newest: its pages are most likely in a cache.
             let found = idle.iter().rposition(|buffer| buffer.len() == class);
             found.map(|index| idle.remove(index))
         };
@@ -40,15 +40,15 @@ impl Staging {
     }
 }
 
-/// A piece in use; goes back when dropped.
+/// A piece in use; it returns to the pool when dropped.
 pub(crate) struct Piece {
-    /// There until dropped.
+    /// Present until dropped.
     buffer: Option<Buffer<u8>>,
     staging: Arc<Staging>,
 }
 
 impl Piece {
-    /// Gives it up instead of back: somebody may still write to it.
+    /// Drops the piece instead of returning it: a worker may still write to it.
     pub(crate) fn discard(mut self) {
         self.buffer = None;
     }
@@ -76,7 +76,7 @@ impl Drop for Piece {
             return;
         }
         idle.push(buffer);
-        // The oldest go: what was used last will be wanted next.
+        // The oldest go: pieces used last are wanted next.
         let mut bytes: usize = idle.iter().map(|buffer| buffer.len()).sum();
         let dropped = idle.iter().take_while(|oldest| {
             let over = bytes > IDLE_BYTES_MAX;

@@ -1,47 +1,47 @@
-//! Waiting for a reply: spin, then sleep on the doorbell.
+//! Wait for a reply: spin, then sleep on the doorbell.
 
 use crate::channel::Channel;
 use crate::options::Completion;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Beyond an invocation's deadline, how long the worker and the agent have to say how it ended before
-/// the client gives up on them. The cancel flag is set at the deadline and the worker killed 50 ms later.
+/// How long after an invocation's deadline the worker and the agent may still report how it ended, before the
+/// client gives up on them. The cancel flag is set at the deadline and the worker killed 50 ms later.
 pub(crate) const GRACE: Duration = Duration::from_millis(400);
 
 /// Polls, with a pause after each, between two looks at the clock and the channel's state: a few microseconds.
 const POLLS: u32 = 64;
-/// A waiting thread may share its core with the worker, so it offers the core from here on.
+/// Wait after which the thread yields its core: it may share the core with the worker.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
-/// The same where the worker is reached over a fabric: usually on another host, and what large inputs are read
-/// from must go on being sent.
+/// Wait after which the thread yields where the worker is reached over a fabric. The worker is usually on another
+/// host, and this thread must keep sending the large inputs that the worker reads.
 const FABRIC_YIELD_AFTER: Duration = Duration::from_millis(1);
-/// How long `Completion::Adaptive` spins where the last wait was over in this time...
+/// How long `Completion::Adaptive` spins if the last wait was shorter than this.
 const SPIN_BRIEF: Duration = Duration::from_micros(100);
-/// ... and where it was not. A wake-up costs 10 to 50 us, so this adds little to it.
+/// How long it spins if the last wait was longer. A wake-up costs 10 to 50 us, so this adds little to it.
 const SPIN_LONG: Duration = Duration::from_micros(10);
-/// The longest sleep between two looks at the channel's state, in case a worker meddles with the doorbell.
+/// The longest sleep between two looks at the channel's state, in case a worker misuses the doorbell.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
-/// The same where the sleep is on a port, which does not tell of a channel that was closed.
+/// The longest sleep on a port, which does not signal that a channel was closed.
 const FABRIC_SLEEP_MAX: Duration = Duration::from_millis(20);
 
-/// Until when the client waits for an invocation that began at `since`.
+/// The time until which the client waits for an invocation that began at `since`.
 pub(crate) fn give_up_at(since: Instant, timeout: Option<Duration>) -> Option<Instant> {
     since.checked_add(timeout?.checked_add(GRACE)?)
 }
 
-/// Why a wait ended without a reply.
+/// Reason why a wait ended without a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupted {
     /// The channel was closed.
     Closed,
-    /// It is too late.
+    /// The time is over.
     TimedOut,
 }
 
 impl Channel {
-    /// Polls until there is a value, the channel is closed, or it is as late as `until` says, given the
-    /// time of the call. What arrived before a closing or timeout is still returned.
+    /// Polls until there is a value, the channel is closed, or the time that `until` computes from the start of the
+    /// call is over. A value that arrived before a close or a timeout is still returned.
     #[cold]
     #[inline(never)]
     pub(crate) fn wait<T>(

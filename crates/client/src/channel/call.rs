@@ -1,4 +1,4 @@
-//! An invocation that its thread waits for: publish, poll, copy out. The shortest way there is.
+//! Invocation whose thread waits for the reply: publish, poll, copy out. This is the shortest path.
 
 use super::{Channel, Reply, Sink, Source, timed_out};
 use crate::Error;
@@ -11,26 +11,26 @@ use hotlease_wire::frame::Status;
 use std::any::Any;
 use std::time::{Duration, Instant};
 
-/// Polls right after publishing, before the slot's doorbell and the clock are looked at: a hot slot answers
-/// within them. The pause between two polls lets the slot finish its reply before its line is asked for again:
-/// round trips of 8 bytes, without / with it: 170 / 150 ns where the cores are near, 510 / 380 ns where they are
+/// Polls right after publishing, before the thread looks at the slot's doorbell and the clock: a hot slot answers
+/// within them. The pause between two polls lets the slot finish its reply before its line is fetched again. Round
+/// trips of 8 bytes, without / with the pause: 170 / 150 ns where the cores are near, 510 / 380 ns where they are
 /// far apart.
 const POLLS: u32 = 32;
 
-/// An invocation, by where it went.
+/// An invocation in flight, by the entries that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Lane {
-    /// Through the ring.
+    /// Through the ring, with this number.
     Ring(u64),
-    /// Through the express entry, which counts its own.
+    /// Through the express entry, which counts its invocations separately.
     Express(u64),
 }
 
 impl Channel {
-    /// Invokes and waits. The payload fits a request entry, a ring sink a reply entry.
+    /// Invokes and waits. The payload must fit a request entry, a ring sink a reply entry.
     ///
-    /// Returns the output's length, and after a timeout gives `keep` to the channel until the worker is
-    /// done with it. `began` is set if it did not end at once.
+    /// Returns the output's length. After a timeout the channel keeps the result of `keep` until the worker is done
+    /// with it. `began` is set if the invocation did not end at once.
     #[inline]
     pub(crate) fn call(
         &self,
@@ -44,7 +44,7 @@ impl Channel {
         let Some(lane) = self.take_lane() else {
             return Err(Error::NoCredit);
         };
-        // Quiet: a hot slot needs no ring, and so no fence stands between us and the reply.
+        // Quiet: a hot slot needs no doorbell, so no fence delays the first poll for the reply.
         if self.publish_quiet(lane, target, payload).is_err() {
             return Err(self.broken("a request longer than its entry was made"));
         }
@@ -73,8 +73,8 @@ impl Channel {
         }
     }
 
-    /// The way of an invocation that its thread waits for: the express entry, unless another thread holds it
-    /// or the invocation would overtake an earlier one.
+    /// Chooses the entries of an invocation that its thread waits for: the express entry, unless another thread
+    /// holds it or the invocation would overtake an earlier one.
     #[inline]
     fn take_lane(&self) -> Option<Lane> {
         if express::hold(&self.express) && self.ring_load(1) == 0 {
@@ -86,12 +86,12 @@ impl Channel {
         self.claim().map(Lane::Ring)
     }
 
-    /// As [`Express::begin`](crate::express::Express::begin), if the reply to the invocation that was given
-    /// up has come since.
+    /// Begins an express invocation as [`Express::begin`](crate::express::Express::begin) does, if the reply to the
+    /// abandoned one has come since.
     #[cold]
     fn begin_after_abandoned(&self) -> Option<u64> {
         let abandoned = self.express.open()?;
-        // Whatever it says: nobody wants it.
+        // The reply's content does not matter: its invocation was abandoned.
         let _ = self.ring.express().poll(abandoned)?;
         self.abandoned().remove(&Lane::Express(abandoned));
         self.express.end();
@@ -169,7 +169,7 @@ impl Channel {
     fn finish_badly(&self, lane: Lane, reply: Reply, sink: Sink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
             (Ok(header), Sink::Ring(_)) => self.source(lane).to_vec(header),
-            // As long as the message in the buffer, which is not known here.
+            // As long as the message in the buffer; the text itself is not known here.
             (Ok(header), Sink::Buffer(capacity)) if header.status == Status::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]

@@ -1,4 +1,4 @@
-//! Invocations that fail: what the caller is told, and the log.
+//! Errors of failed invocations: the caller's error, and the log.
 
 use super::{Channel, Lane, Reply};
 use crate::Error;
@@ -21,7 +21,7 @@ impl Channel {
         self.logged(id, self.failure_in(reply, output, capacity, timeout))
     }
 
-    /// By the name that the agent's log gives it, too.
+    /// Logs a failed invocation, with the name that the agent's log gives it too.
     pub(super) fn logged(&self, invocation: InvocationId, error: Error) -> Error {
         let (lease, worker, epoch) = self.connection.place();
         let lease = lease.map(tracing::field::display);
@@ -46,7 +46,7 @@ impl Channel {
             Ok(header) => header,
             Err(error) => return self.broken(&error.to_string()),
         };
-        // A message, or a pipeline, is offered more than its caller has room for: up to an entry.
+        // A message, or a pipeline, may return more than its caller has room for: up to an entry.
         let offered = capacity.max(self.ring.reply_bytes() as u64);
         match header.status {
             Status::FunctionError if header.length <= offered => Error::Function {
@@ -62,7 +62,7 @@ impl Channel {
                 capacity,
             },
             Status::DeadlineExceeded => Error::Deadline {
-                // On a shared core the worker may have a shorter one, in milliseconds.
+                // On a shared core the worker may have set a shorter deadline, in milliseconds.
                 timeout: match header.code {
                     0 => timeout.unwrap_or_default(),
                     limit_ms => Duration::from_millis(limit_ms.unsigned_abs().into()),
@@ -84,7 +84,7 @@ impl Channel {
 
     #[cold]
     pub(super) fn unanswered_in(&self, lane: Lane) -> Error {
-        // The worker takes the ring's in order, and the express entry's at any time.
+        // The worker serves the ring's invocations in order, and the express entry's at any time.
         let first = match lane {
             Lane::Ring(seq) => seq == 0 || self.is_answered(seq - 1),
             Lane::Express(_) => true,
@@ -103,7 +103,8 @@ impl Channel {
         self.logged(unanswered.invocation, error)
     }
 
-    /// Whether a reply is on its way that the worker sent before it died: usually that to what it did last.
+    /// Whether a reply that the worker sent before it died is still on its way: usually the reply to its last
+    /// invocation.
     pub(crate) fn lacks_replies(&self, death: &Death) -> bool {
         let (next, depth) = (self.entries.next(), self.ring.depth());
         let mut latest = (1..=next.min(depth.into())).map(|back| next - back);
@@ -115,7 +116,7 @@ impl Channel {
     fn named(&self, mut error: Error) -> Error {
         if let Error::WorkerDied { cause, function, .. } = &mut error {
             let index = cause.function().and_then(|index| index.checked_sub(self.base));
-            // The worker may hold libraries of others, too.
+            // The worker may hold libraries of other leases' holders, too.
             let ours = index.and_then(|index| self.code.functions().get(usize::from(index)));
             *function = ours.map(|ours| ours.name.clone());
         }

@@ -1,4 +1,4 @@
-//! The clauses of messages that depend on what is told: what to do next, what may have been meant.
+//! Clauses of error messages: advice on what to do next, and names that may have been meant.
 
 use hotlease_wire::frame::Status;
 use hotlease_wire::{Cause, EndReason, Ran};
@@ -18,7 +18,7 @@ pub(super) fn output_text(whose: &str, output: &[u8]) -> String {
     const SHOWN: usize = 512;
     let text = String::from_utf8_lossy(output);
     let text = text.trim_end();
-    // What is not text is for the program, not for the message.
+    // Output that is not text is for the program, not for the message.
     if text.is_empty() || text.contains(|c: char| c == '\u{fffd}' || (c.is_control() && !c.is_whitespace())) {
         return String::new();
     }
@@ -35,7 +35,7 @@ pub(super) fn advice(ran: Ran) -> &'static str {
     }
 }
 
-/// What to do after a worker's death. Calling again is no remedy for what the function itself did.
+/// Advice after a worker's death. Calling again does not help against a fault of the function itself.
 pub(super) fn after_death(cause: &Cause, ran: Ran) -> &'static str {
     const SIGKILL: i32 = 9;
     const SIGTERM: i32 = 15;

@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-/// What a fake worker does with a client that wants to link.
+/// Reaction of a fake worker to a client that wants to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Welcome {
-    /// Links.
+    /// It links.
     Link,
-    /// Says that it cannot.
+    /// It refuses.
     Refuse,
-    /// Names a port from which nothing ever comes.
+    /// It names a port that never sends anything.
     Mute,
 }
 
@@ -28,7 +28,7 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// The answer, and a port that must be driven from now on.
+    /// Links; returns the answer, and a port that must be driven from now on.
     pub(super) fn link(
         &mut self,
         client: &PortAddress,
@@ -52,7 +52,7 @@ impl Fabric {
         (linked, Some(port))
     }
 
-    /// The rings of a channel over a link, and what to answer.
+    /// Opens the rings of a channel over a link; also returns the answer.
     pub(super) fn open(
         &self,
         request: RingShape,

@@ -1,4 +1,4 @@
-//! Looking after several pipelines at once: which has a result, and sleeping until one has.
+//! Waiting on several pipelines at once: which has a result, and sleeping until one has.
 
 use super::Pipeline;
 use crate::channel::Channel;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Between two looks at channels that cannot be slept on together.
+/// Pause between two looks at channels that cannot be slept on together.
 const NAP: Duration = Duration::from_micros(50);
-/// The longest sleep on a port, which does not tell of [`Invoker::rouse`].
+/// The longest sleep on a port, which [`Invoker::rouse`] does not end.
 const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
 
-/// An invocation in flight, as somebody sees it who does not hold its pipeline or future. `Send + Sync`; keeps the memory of
-/// its channel, but neither lease nor worker.
+/// An invocation in flight, for a caller that does not hold its pipeline or future. `Send + Sync`; keeps the memory
+/// of the channel, but neither lease nor worker.
 #[derive(Clone)]
 pub struct Awaited {
     channel: Arc<Channel>,
@@ -24,8 +24,8 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Whether [`Pipeline::try_pop`] has something to give for it: a result, or the error of a worker that is gone. (A future
-    /// that is submitted again after that is another one.)
+    /// Whether [`Pipeline::try_pop`] has a result for it: an output, or the error of a worker that is gone. (If its
+    /// future is submitted again after that, the future is another invocation.)
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.channel.is_answered(self.seq) || self.channel.is_closed()
@@ -41,7 +41,7 @@ impl fmt::Debug for Awaited {
 }
 
 impl Pipeline {
-    /// The oldest invocation in flight, to be looked at without this pipeline.
+    /// The oldest invocation in flight, to be watched without this pipeline.
     pub fn oldest(&self) -> Option<Awaited> {
         self.in_flight.front().map(|&seq| Awaited {
             channel: self.channel.clone(),
@@ -49,19 +49,19 @@ impl Pipeline {
         })
     }
 
-    /// Whether its worker uses buffers of this process where they are: it is reached through shared memory.
+    /// Whether the worker uses buffers of this process in place: it is reached through shared memory.
     pub fn shares_memory(&self) -> bool {
         self.channel.port().is_none()
     }
 
-    /// Whether its worker is gone. What was in flight is still to be popped, each with its error; then
+    /// Whether the worker is gone. Each invocation in flight is still to be popped, with its error; then
     /// [`Pipeline::repair`], or the next push, gets another worker.
     pub fn is_closed(&self) -> bool {
         self.channel.is_closed()
     }
 
-    /// Gets another worker for one that is gone. Waits for it, also beyond the timeout of the pipeline's invocations, of which none
-    /// is in flight; does nothing while the worker lives.
+    /// Replaces a worker that is gone. Waits for the new worker, also beyond the timeout of the pipeline's
+    /// invocations; none may be in flight. Does nothing while the worker lives.
     ///
     /// # Errors
     /// Those of taking a new lease, and the error of the oldest invocation in flight, if there is one.
@@ -74,7 +74,7 @@ impl Pipeline {
 }
 
 impl Invocation {
-    /// What it waits for now.
+    /// The invocation that the future waits for now.
     pub fn awaited(&self) -> Awaited {
         let (channel, seq) = self.place();
         Awaited { channel, seq }
@@ -82,7 +82,7 @@ impl Invocation {
 }
 
 impl BufferInvocation {
-    /// What it waits for now.
+    /// The invocation that the future waits for now.
     pub fn awaited(&self) -> Awaited {
         let (channel, seq) = self.place();
         Awaited { channel, seq }
@@ -90,10 +90,10 @@ impl BufferInvocation {
 }
 
 impl Invoker {
-    /// Sleeps until one of these is ready, `ready` says so, [`Invoker::rouse`] is called, or the limit has passed. It may
-    /// return earlier. For one thread of an invoker at a time.
+    /// Sleeps until one of these is ready, `ready` returns true, [`Invoker::rouse`] is called, or the limit has
+    /// passed. It may return earlier. Only one thread of an invoker may call this at a time.
     pub fn sleep(&self, all: &[Awaited], limit: Duration, mut ready: impl FnMut() -> bool) {
-        // A doorbell alone ends no sleep: whoever sleeps on it looks whether there was a reason, and sleeps again.
+        // The doorbell alone ends no sleep: a sleeper looks whether there was a reason, and sleeps again.
         let before = self.inner().roused.load(Ordering::Acquire);
         let roused = || self.inner().roused.load(Ordering::Acquire) != before;
         let mut ready = || ready() || roused() || all.iter().any(Awaited::is_ready);
