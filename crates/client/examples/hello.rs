@@ -1,4 +1,4 @@
-//! Leases a worker, calls a function of a shared library on it, and says what it cost.
+//! Leases a worker, calls a function of a shared library on it, and prints the cost.
 //!
 //! ```text
 //! hotlease up --detach
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     writeln!(out, "fastest of 1000 more calls: {:.0} ns", best * 1e9)?;
 
-    // Dropping the invoker would give the lease back as well; this also says what it used.
+    // Dropping the invoker would release the lease as well; this also returns its usage.
     let usage = invoker.deallocate()?;
     writeln!(
         out,

@@ -1,4 +1,4 @@
-//! Getting a lease with patience: the machine decides when it is tried again and when no more.
+//! Acquisition of leases with patience: the state machine decides when to try again and when to give up.
 
 use crate::Error;
 use crate::channel::Channel;
@@ -17,13 +17,13 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A lease in use, its channels in the order of its slots, and where the time went.
+/// A lease in use, its channels in the order of its slots, and the phases of its cold start.
 pub(crate) type Taken = (Lease, Vec<Arc<Channel>>, ColdPhases);
 
-/// Why there is none.
+/// Reason why there is no lease.
 #[derive(Debug)]
 pub(crate) struct NotTaken {
-    /// Of which agent, and its name for people; none: the manager says so.
+    /// The agent that refused, and its name for people; none: the manager refused.
     at: Option<(AgentId, String)>,
     error: Error,
 }
@@ -35,17 +35,17 @@ impl From<Error> for NotTaken {
 }
 
 impl NotTaken {
-    /// This agent's.
+    /// Marks an error as this agent's.
     pub(crate) fn at(agent: &str, host: &str) -> impl FnOnce(Error) -> Self + use<> {
         let at = agent.parse().ok().map(|id| (id, node_name(host, agent)));
         |error| Self { at, error }
     }
 }
 
-/// Takes leases with so many workers that are ready for their first call: one, or where the options spread them one on each
-/// of several agents. Where there is no room, or what was granted is lost before it is
-/// ready, it is tried again, after pauses that grow, until `patience` is over; what an agent says that no waiting changes has the
-/// others tried, and ends it when there are none. On the control thread.
+/// Takes leases with so many workers that are ready for their first call: one lease, or, if the options spread the
+/// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it
+/// tries again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that waiting
+/// does not change, the others are tried, and the call ends when none is left. On the control thread.
 pub(crate) async fn take(plan: &Plan, workers: u16, patience: Duration) -> Result<Vec<Taken>, Error> {
     let start = Instant::now();
     let manager = Manager::of(&plan.options)?;
@@ -74,7 +74,7 @@ pub(crate) async fn take(plan: &Plan, workers: u16, patience: Duration) -> Resul
                 Lease::take_of(plan, &manager, agent, workers).await
             }
             Some(AcquisitionAction::GiveUp(refusal)) => {
-                // What was said last has more to it than its words.
+                // The last error holds more than the refusal that it became.
                 let said = last.filter(|error| refusal_of(error).as_ref() == Some(&refusal));
                 return Err(said.unwrap_or(refusal.into()));
             }
@@ -128,7 +128,7 @@ fn announce(agents: &Agents, machine: &mut Acquisition, now: Duration) {
     }
 }
 
-/// What the machine is told of a failure; none of one that no patience helps against.
+/// The refusal that the state machine is told for an error; none if no patience helps against the error.
 fn refusal_of(error: &Error) -> Option<Refusal> {
     match error {
         Error::Refused(refusal) => Some(refusal.clone()),
@@ -140,7 +140,7 @@ fn refusal_of(error: &Error) -> Option<Refusal> {
     }
 }
 
-/// Clients that lose their leases together must not come back together.
+/// A random seed: clients that lose their leases together must not come back together.
 fn seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

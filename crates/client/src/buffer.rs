@@ -13,18 +13,18 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::atomic::{self, AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
-/// `len` elements of plain data in memory that workers read and write in place: nothing is copied,
-/// whatever the size (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
+/// `len` elements of plain data in memory that workers read and write in place: nothing is copied, at any size
+/// (`Buffer<T>` of the rFaaS paper). Zeroed at first; behaves as a slice.
 ///
-/// Made by [`crate::Invoker::buffer`], which registers it with all workers of that invoker. Used with
-/// another invoker, or after a worker was replaced, it is registered by the first call that uses it. A worker knows
-/// so many buffers at a time ([`crate::LeaseOptions::registered_buffers`] and
-/// [`crate::LeaseOptions::registered_bytes`]): beyond that the ones that were not used lately are closed, and
-/// registered again by the next call that uses them. Its memory is given back, here and in the workers, when it is
-/// dropped and no invocation uses it any more.
+/// Made by [`crate::Invoker::buffer`], which registers it with all workers of that invoker. Used with another
+/// invoker, or after a worker was replaced, it is registered by the first call that uses it. The number and bytes
+/// of buffers that a worker knows at a time are limited ([`crate::LeaseOptions::registered_buffers`] and
+/// [`crate::LeaseOptions::registered_bytes`]): beyond that, buffers not used lately are closed, and registered
+/// again by the next call that uses them. The memory is freed, here and in the workers, when the buffer is dropped
+/// and no invocation uses it any more.
 ///
-/// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that
-/// part: do not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
+/// While an invocation that was *submitted* with a part of the buffer is in flight, the worker uses that part: do
+/// not read or write it before the invocation has resolved. (Breaking this gives wrong numbers.)
 /// [`crate::Function::invoke_buffer`] borrows its buffers until the call is over.
 ///
 /// `Send + Sync`: different parts may be used by different invocations and threads at once.
@@ -66,9 +66,9 @@ impl<T: Pod> Buffer<T> {
         self.slice_shared(elements)
     }
 
-    /// As [`Buffer::slice_mut`], of a buffer that several threads or invocations use at once: each writes a
-    /// part of its own. Nothing checks that the parts are apart, as nothing does for submitted invocations;
-    /// where they are not, or where a part is read while it is written, numbers are wrong.
+    /// A part to be written by a function, of a buffer that several threads or invocations use at once: each writes
+    /// its own part. Nothing checks that the parts are disjoint, as nothing does for submitted invocations; if they
+    /// overlap, or if a part is read while it is written, numbers are wrong.
     ///
     /// # Panics
     /// Like slicing, if the range reaches past the buffer.
@@ -167,26 +167,26 @@ impl BufferSliceMut<'_> {
     }
 }
 
-/// An input: bytes that are copied, or a part of a buffer that is not.
+/// An input: bytes that are copied, or parts of buffers that are not.
 #[derive(Clone, Copy)]
 pub enum Input<'a> {
     /// Copied into the worker's ring (or staged, if larger than an entry).
     Bytes(&'a [u8]),
     /// Read in place.
     Buffer(BufferSlice<'a>),
-    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the function sees one behind the other: the worker gathers
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the function sees one after the other: the worker gathers
     /// them, over a fabric by RMA, on the same node by copying.
     Parts(&'a [BufferSlice<'a>]),
 }
 
-/// Where an output goes: bytes that are copied, or a part of a buffer that is not.
+/// Destination of an output: bytes that are copied, or parts of buffers that are not.
 pub enum Output<'a> {
     /// Copied from the reply ring (or staged, if larger than an entry).
     Bytes(&'a mut [u8]),
     /// Written in place.
     Buffer(BufferSliceMut<'a>),
-    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the output fills in turn: the worker scatters it. The parts
-    /// must be apart.
+    /// Up to [`crate::PARTS_MAX`] parts of buffers, which the output fills in turn: the worker scatters it. The
+    /// parts must be disjoint.
     Parts(&'a [BufferSliceMut<'a>]),
 }
 
@@ -240,16 +240,16 @@ impl<'a, T: Pod> From<&'a mut Buffer<T>> for Output<'a> {
 
 impl<T: Pod> Drop for Buffer<T> {
     fn drop(&mut self) {
-        // Release by the reference that goes next; see `Region::is_idle`.
+        // The drop of this reference, which follows, releases the store; see `Region::is_idle`.
         self.region.owned.store(false, Ordering::Relaxed);
     }
 }
 
-/// Memory and the connections that know it. One number for all connections: it is unique in the process.
+/// Memory and the connections that know it. It has one number for all connections, unique in the process.
 ///
-/// A buffer holds one reference, each invocation in flight that uses it another, taken before [`Region::register`].
-/// So whoever wants to make a worker forget a region that is not in use ([`Region::leave`]) and the thread of an
-/// invocation write and read two words each: the word `last`, and the count of references.
+/// A buffer holds one reference, and each invocation in flight that uses it holds another, made before
+/// [`Region::register`]. A task that makes a worker forget an unused region ([`Region::leave`]) and the thread of
+/// an invocation write and read two words each: the word `last`, and the count of references.
 ///
 /// ```text
 ///   invocation                             leave
@@ -258,25 +258,26 @@ impl<T: Pod> Drop for Buffer<T> {
 ///   last says registered?                  is the buffer's the only reference?
 /// ```
 ///
-/// By the fences at least one of them sees the other: a request never names what the worker was told to forget.
+/// By the fences at least one of them sees the other: a request never names a region that the worker was told to
+/// forget.
 pub(crate) struct Region {
     memory: Arc<Memory>,
     id: RegionId,
-    /// Twice the number of the connection it was last used on, 0: none; plus [`MARK`]. Saves the lock below on
-    /// the hot path. Only the mark is changed without the lock.
+    /// Twice the number of the connection it was last used on, 0: none; plus [`MARK`]. Saves the lock of `known_to`
+    /// on the hot path. Only the mark is changed without the lock.
     last: AtomicU64,
-    /// Whether the buffer is still there.
+    /// Whether the buffer still exists.
     owned: AtomicBool,
     known_to: Mutex<Vec<KnownTo>>,
 }
 
-/// Used again since somebody looked for what was not used lately.
+/// Set by a use since the last search for memory not used lately.
 const MARK: u64 = 1;
 
 struct KnownTo {
     id: u64,
     connection: Weak<Connection>,
-    /// As [`MARK`], where it is not the last one used.
+    /// The [`MARK`] of this connection, while it is not the one used last.
     marked: bool,
 }
 
@@ -292,13 +293,13 @@ impl Region {
         }
     }
 
-    /// Makes sure that the connection's worker knows this memory; after the first time one load. It knows it for as
-    /// long as a reference is held that was taken before the call.
+    /// Makes sure that the connection's worker knows this memory; after the first time this costs one load. The
+    /// worker knows it as long as a reference is held that was made before the call.
     #[inline]
     pub(crate) fn register(self: &Arc<Self>, connection: &Arc<Connection>) -> Result<(), Error> {
         fence::light();
-        // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the
-        // request that names the region is published after that.
+        // Relaxed: this thread, or the one that wrote the word, has waited for the worker's answer, and the request
+        // that names the region is published after that.
         if self.last.load(Ordering::Relaxed) == connection.id() << 1 | MARK {
             return Ok(());
         }
@@ -315,7 +316,7 @@ impl Region {
             return Ok(());
         }
         let mut known_to = self.known_to();
-        // The mark moves along when another connection becomes the last.
+        // The mark moves to the list when another connection becomes the last.
         let last = self.last.load(Ordering::Relaxed);
         if let Some(known) = known_to.iter_mut().find(|known| known.id == last >> 1) {
             known.marked |= last & MARK != 0;
@@ -325,7 +326,7 @@ impl Region {
             None => {
                 known_to.retain(|known| known.connection.strong_count() > 0);
                 let (asked, memory, id) = (connection.clone(), self.memory.clone(), self.id);
-                // Weak, because a reference would say that an invocation uses it.
+                // Weak, because a strong reference would mean that an invocation uses the region.
                 let region = Arc::downgrade(self);
                 Control::get()?.run(async move { asked.register(id, region, &memory).await })?;
                 known_to.push(KnownTo {
@@ -343,17 +344,18 @@ impl Region {
         self.known_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Region::known_to`], for the control thread, which must not wait for a thread that waits for it.
+    /// Locks as [`Region::known_to`] does, for the control thread, which must not wait for a thread that waits for
+    /// it.
     fn try_known_to(&self) -> Option<MutexGuard<'_, Vec<KnownTo>>> {
         match self.known_to.try_lock() {
             Ok(known_to) => Some(known_to),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            // Being registered somewhere, to be used next.
+            // A thread is registering it somewhere, to use it next.
             Err(TryLockError::WouldBlock) => None,
         }
     }
 
-    /// Whether it was used on this connection, again and since this was last asked.
+    /// Whether it was used again on this connection since the last call; clears the mark.
     pub(crate) fn take_mark(&self, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return true;
@@ -367,8 +369,9 @@ impl Region {
         last.is_ok() || elsewhere
     }
 
-    /// Unless it is in use: from now on the connection's worker does not know it, and is to be told so. On the control
-    /// thread, by the only other holder of a reference beside the buffer and invocations.
+    /// Removes the connection unless the region is in use: from now on the connection's worker does not know it,
+    /// and must be told so. On the control thread; the caller holds the only reference besides those of the buffer
+    /// and of invocations.
     pub(crate) fn leave(self: &Arc<Self>, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return false;
@@ -380,7 +383,7 @@ impl Region {
         if last >> 1 == connection {
             self.last.store(0, Ordering::Relaxed);
         }
-        // Threads that find the 0 wait for the lock, and then go by the list.
+        // Threads that find the 0 wait for the lock, and then use the list.
         if !fence::heavy() || !self.is_idle() {
             self.last.store(last, Ordering::Relaxed);
             return false;
@@ -389,13 +392,13 @@ impl Region {
         true
     }
 
-    /// Whether there are the buffer and the caller only.
+    /// Whether only the buffer and the caller hold references.
     fn is_idle(self: &Arc<Self>) -> bool {
         if Arc::strong_count(self) != 2 {
             return false;
         }
         // If the buffer's reference is gone, the two are the caller's and an invocation's: then this sees the word
-        // that was written before it went. It also puts what follows behind the end of every invocation.
+        // that was written before it went. It also orders what follows after the end of every invocation.
         atomic::fence(Ordering::Acquire);
         self.owned.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A function library: bytes with an address and a list of functions.
+//! A function library: bytes with a hash and a list of functions.
 
 use crate::Error;
 use hotlease_fabric::memory::sealed_copy;
@@ -23,7 +23,7 @@ struct Inner {
     hash: CodeHash,
     functions: Vec<Function>,
     state: Option<String>,
-    /// Made when the bytes are first sent to an agent, then kept: it cannot be changed by anybody.
+    /// Made when the bytes are first sent to an agent, then kept: no process can change it.
     sealed: Mutex<Option<Arc<OwnedFd>>>,
 }
 
@@ -31,8 +31,8 @@ impl Code {
     /// Reads a library from a file.
     ///
     /// # Errors
-    /// [`Error::File`] if it cannot be read, [`Error::Code`] if it is no shared library for this
-    /// processor or exports no function.
+    /// [`Error::File`] if it cannot be read, [`Error::Code`] if it is not a shared library for this processor or
+    /// exports no function.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let unread = |source| Error::File {
@@ -41,7 +41,7 @@ impl Code {
         };
         let size = std::fs::metadata(path).map_err(unread)?.len();
         let name = path.display().to_string();
-        // Told before it is read.
+        // Reported before the file is read.
         if size > CODE_BYTES_MAX {
             let source = CodeError::TooLarge { size };
             return Err(Error::Code { name, source });
@@ -50,10 +50,10 @@ impl Code {
         Self::from_bytes(name, bytes)
     }
 
-    /// Takes a library that is in memory already. `name` is only for messages.
+    /// Makes a library of bytes in memory. `name` is only for messages.
     ///
     /// # Errors
-    /// [`Error::Code`] if it is no shared library for this processor or exports no function.
+    /// [`Error::Code`] if it is not a shared library for this processor or exports no function.
     pub fn from_bytes(name: impl Into<String>, bytes: Vec<u8>) -> Result<Self, Error> {
         let name = name.into();
         let Exports { functions, state } = match exports(&bytes) {
@@ -70,8 +70,8 @@ impl Code {
         })))
     }
 
-    /// What Python workers have from the beginning: one function, `hotlease.call`, that runs a task. For leases with
-    /// [`crate::LeaseOptions::python`]; the bytes of tasks are those of the Python package.
+    /// The library that Python workers have from the beginning: one function, `hotlease.call`, that runs a task.
+    /// For leases with [`crate::LeaseOptions::python`]; the Python package defines the bytes of tasks.
     pub fn python() -> Self {
         Self(Arc::new(Inner {
             name: "the library of Python workers".into(),
@@ -83,12 +83,12 @@ impl Code {
         }))
     }
 
-    /// Whether it is what Python workers have from the beginning.
+    /// Whether it is the library that Python workers have from the beginning.
     pub(crate) fn is_python(&self) -> bool {
         self.0.hash == python::library()
     }
 
-    /// A library of these functions whose bytes nobody will load.
+    /// A library of these functions whose bytes no worker will load.
     #[cfg(test)]
     pub(crate) fn pretend(names: &[&str]) -> Self {
         let function = |name: &&str| Function {
@@ -106,22 +106,22 @@ impl Code {
         }))
     }
 
-    /// What messages call it.
+    /// The library's name in messages.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its address: the BLAKE3 hash of its bytes.
+    /// The library's address: the BLAKE3 hash of its bytes.
     pub fn hash(&self) -> CodeHash {
         self.0.hash
     }
 
-    /// Its functions, sorted by name.
+    /// The library's functions, sorted by name.
     pub fn functions(&self) -> &[Function] {
         &self.0.functions
     }
 
-    /// What it calls the bytes in which it saves what its functions leave behind; none: it cannot.
+    /// The library's name for the format of its saved state; none: it cannot save its state.
     pub fn state_format(&self) -> Option<&str> {
         self.0.state.as_deref()
     }
@@ -134,7 +134,7 @@ impl Code {
         self.index_of(name).map(|index| &self.0.functions[index])
     }
 
-    /// Its bytes; none of [`Code::python`].
+    /// The library's bytes; none for [`Code::python`].
     pub fn bytes(&self) -> &[u8] {
         &self.0.bytes
     }
@@ -159,7 +159,7 @@ impl Code {
             })
     }
 
-    /// The bytes in a memfd that nobody can change.
+    /// The bytes in a memfd that no process can change.
     pub(crate) fn sealed(&self) -> Result<Arc<OwnedFd>, Error> {
         let mut sealed = self.0.sealed.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fd) = &*sealed {
@@ -181,11 +181,11 @@ impl fmt::Debug for Code {
     }
 }
 
-/// At most five names that somebody who wrote `name` may have meant, best first: those that differ in at most a
-/// third of their letters. Where a C++ compiler has mangled that very name, only the mangled one.
+/// At most five names that a caller who wrote `name` may have meant, best first: those that differ in at most a
+/// third of their letters. If a C++ compiler has mangled that very name, only the mangled one.
 fn similar(name: &str, functions: &[Function]) -> Vec<String> {
     const SHOWN: usize = 5;
-    // The Itanium ABI's: the length of each part of a name, and the part.
+    // As in the Itanium ABI: the length of each part of a name, and the part.
     let part = format!("{}{name}", name.len());
     let names = || functions.iter().map(|function| function.name.as_str());
     if !name.is_empty()

@@ -28,16 +28,16 @@ use std::time::Duration;
 use tokio::task::AbortHandle;
 
 const REQUEST_LIMIT: Duration = Duration::from_secs(5);
-/// After one of the two has come, how long to wait for the other: the worker's end of file, or the
-/// agent's word about it. Together with the agent's own latency well under the promised 250 ms.
+/// How long to wait for the second of two signals after the first: the worker's end of file and the agent's report
+/// of it. Together with the agent's own latency well under the promised 250 ms.
 pub(crate) const NEWS_LIMIT: Duration = Duration::from_millis(100);
 /// How long the last replies of a dead worker may take: less than a broken link waits for news of it.
 const REPLIES_LIMIT: Duration = Duration::from_millis(50);
-/// Between two looks at whether they are here.
+/// Pause between two looks for them.
 const REPLIES_LOOK: Duration = Duration::from_millis(1);
 const WORKER: &str = "the worker";
 
-/// A channel's rings, over whichever transport.
+/// A channel's rings, over any transport.
 pub(crate) type Rings = ClientChannel<TransportRing>;
 
 /// A client's connection to a worker.
@@ -49,12 +49,12 @@ pub(crate) struct Connection {
     session: Arc<session::Shared>,
     death: OnceLock<Death>,
     channels: Mutex<Vec<Weak<Channel>>>,
-    /// On which this client's threads sleep.
+    /// Doorbell on which this client's threads sleep.
     doorbell: Arc<Doorbell>,
     transport: Transport,
-    /// The way that was found, if the worker is reached over a fabric.
+    /// The port that works, if the worker is reached over a fabric.
     port: OnceLock<Arc<Port>>,
-    /// Memory that the worker knows.
+    /// Memory registered with the worker.
     pub(crate) registrations: tokio::sync::Mutex<Registrations>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// On the control thread.
+    /// Starts to watch a connection. On the control thread.
     pub(crate) fn start(
         socket: Socket,
         worker: WorkerIndex,
@@ -106,7 +106,7 @@ impl Drop for Watched {
 }
 
 impl Connection {
-    /// Unique in the process, never 0.
+    /// Number of the connection: unique in the process, never 0.
     #[inline]
     pub(crate) fn id(&self) -> u64 {
         self.id
@@ -116,22 +116,23 @@ impl Connection {
         self.epoch
     }
 
-    /// Which worker it leads to: its lease, index and epoch.
+    /// The worker's lease, index and epoch.
     pub(crate) fn place(&self) -> (Option<LeaseId>, WorkerIndex, Epoch) {
         (self.session.lease(), self.worker, self.epoch)
     }
 
-    /// Whether the lease of its worker is over: nothing more is sent to it, although how it ends is not known yet.
+    /// Whether the lease of the worker is over: nothing more is sent to the worker, although it is not known yet
+    /// how it ends.
     pub(crate) fn is_doomed(&self) -> bool {
         self.session.is_over()
     }
 
-    /// How it ended, if it has.
+    /// How the worker ended, if it has.
     pub(crate) fn death(&self) -> Option<&Death> {
         self.death.get()
     }
 
-    /// `shm`, or the provider over which the worker is reached.
+    /// Name of the transport: `shm`, or the provider over which the worker is reached.
     pub(crate) fn transport(&self) -> &'static str {
         match (&self.transport, self.port.get()) {
             (Transport::Ofi { .. }, Some(port)) => port.provider(),
@@ -140,7 +141,7 @@ impl Connection {
         }
     }
 
-    /// Whether the worker's memory is ours.
+    /// Whether the worker is reached through shared memory.
     pub(crate) fn is_shm(&self) -> bool {
         matches!(self.transport, Transport::Shm)
     }
@@ -203,7 +204,7 @@ impl Connection {
                     let port = self.port.get_or_init(|| port).clone();
                     return Ok((port, key));
                 }
-                // The worker is gone: no other provider will find it.
+                // The worker is gone: no other provider will reach it.
                 Err(error) if self.death.get().is_some() => return Err(error),
                 Err(error) => tried.push(format!("{name}: {error}")),
             }
@@ -225,7 +226,7 @@ impl Connection {
         Ok((port, key))
     }
 
-    /// Makes a slot's port and ours known to each other, and proves that bytes go over the link.
+    /// Makes a slot's port and this client's known to each other, and proves that bytes pass over the link.
     async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<LinkKey, Error> {
         let key = Port::draw_key();
         let link = ConnectionRequest::Link {
@@ -277,7 +278,7 @@ impl Connection {
         Ok(ClientChannel::over(replies, generation, requests))
     }
 
-    /// Tells a slot its place in a gang.
+    /// Tells a slot its seat in a gang.
     pub(crate) async fn seat(&self, slot: SlotIndex, seat: Seat) -> Result<(), Error> {
         let request = ConnectionRequest::Seat { slot, seat };
         match self.link.ask(&request, &[], WORKER, REQUEST_LIMIT).await {
@@ -286,8 +287,8 @@ impl Connection {
         }
     }
 
-    /// Makes a channel of exchanged rings; it is closed with the connection. `code`: with the index of
-    /// its first function.
+    /// Makes a channel of exchanged rings; it is closed with the connection. `code`: the code with the index of its
+    /// first function in the worker.
     pub(crate) fn channel(
         self: &Arc<Self>,
         rings: Rings,
@@ -298,13 +299,13 @@ impl Connection {
         let channel = Arc::new(channel);
         self.channels().push(Arc::downgrade(&channel));
         if self.death.get().is_some() {
-            // It ended before it could learn of this channel.
+            // The connection ended before it could learn of this channel.
             channel.close();
         }
         channel
     }
 
-    /// Closes it because its lease is being given back.
+    /// Closes the connection because its lease is being released.
     pub(crate) fn deallocate(&self) {
         self.close(Death {
             kind: Kind::Deallocated,
@@ -329,8 +330,8 @@ impl Connection {
     }
 
     /// Whether the end of file proves that nothing of the worker runs any more. When its agent is gone, a worker
-    /// closes its connections by its own end alone, which the kernel does after its last thread has stopped; over
-    /// a tunnel they are closed by the agent's end.
+    /// closes its connections only by its own end, and the kernel does that after the worker's last thread has
+    /// stopped. Over a tunnel the agent's end closes them.
     fn ends_with(&self, kind: &Kind) -> bool {
         match kind {
             Kind::Lease(_) => true,
@@ -339,8 +340,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the end, from the worker's socket and from the agent, and closes the channels with what
-    /// is known then.
+    /// Waits for the end, reported by the worker's socket or the agent, and closes the channels with what is known
+    /// then.
     async fn watch(self: Arc<Self>) {
         let end_of_file = async {
             while let Some((reply, fds)) = self.link.next().await {
@@ -354,7 +355,7 @@ impl Connection {
             biased;
             death = &mut news => match death.kind {
                 Kind::Worker { .. } => death,
-                // Its workers are being killed; only their end of file proves that they are gone.
+                // The workers are being killed; only their end of file proves that they are gone.
                 kind => {
                     let ended = tokio::time::timeout(NEWS_LIMIT, &mut end_of_file).await.is_ok();
                     let gone = ended && self.ends_with(&kind);
@@ -380,7 +381,8 @@ impl Connection {
         self.close(death);
     }
 
-    /// Over a fabric the news of a death may be here before replies that the worker sent while it lived.
+    /// Waits for late replies: over a fabric the news of a death may arrive before replies that the worker sent
+    /// while it lived.
     async fn let_replies_come(&self, death: &Death) {
         let lacks = || {
             let channels = self.channels();
@@ -392,7 +394,7 @@ impl Connection {
                 tokio::time::sleep(REPLIES_LOOK).await;
             }
         };
-        // What is not here by then was lost with the worker.
+        // Replies that have not arrived by then were lost with the worker.
         let _ = tokio::time::timeout(REPLIES_LIMIT, come).await;
     }
 }
@@ -403,7 +405,7 @@ struct LinkKey {
     peer: Arc<Peer>,
 }
 
-/// Off the control thread, which others wait for.
+/// Runs work off the control thread, because other tasks wait for that thread.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Error> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Error::protocol(format!("a task of the library failed: {error}")))

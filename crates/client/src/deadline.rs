@@ -1,11 +1,11 @@
-//! The deadline of an invocation, over everything that is tried for it.
+//! The deadline of an invocation, over all its attempts.
 
 use crate::Error;
 use hotlease_wire::Ran;
 use std::time::{Duration, Instant};
 
-/// Counts from the beginning of the first attempt, and is not looked at before that has failed: reading the clock
-/// costs, and most invocations do not fail.
+/// Deadline of an invocation. It counts from the beginning of the first attempt, and is not checked before that has
+/// failed: reading the clock costs, and most invocations do not fail.
 pub(crate) struct Deadline {
     timeout: Option<Duration>,
     until: Option<Instant>,
@@ -16,7 +16,7 @@ impl Deadline {
         Self { timeout, until: None }
     }
 
-    /// It was first tried at `began`.
+    /// Sets the beginning of the first attempt.
     pub(crate) fn begin(&mut self, began: Instant) {
         if self.until.is_none() {
             self.until = self.timeout.and_then(|timeout| began.checked_add(timeout));
@@ -28,7 +28,7 @@ impl Deadline {
         self.until.is_some()
     }
 
-    /// Time for the next attempt, which would not begin after its end.
+    /// Time left for the next attempt; an error if it is over.
     pub(crate) fn left(&self) -> Result<Option<Duration>, Error> {
         let Some(until) = self.until else {
             return Ok(self.timeout);
@@ -43,7 +43,8 @@ impl Deadline {
     }
 }
 
-/// As a request says it. 0: none, or more than 32 bits can say (71 minutes), which is left to the client alone.
+/// The timeout as a request encodes it. 0: none, or too long for 32 bits (71 minutes), which only the client then
+/// enforces.
 pub(crate) fn micros(timeout: Option<Duration>) -> u32 {
     timeout.map_or(0, |timeout| {
         u32::try_from(timeout.as_micros()).map_or(0, |micros| micros.max(1))

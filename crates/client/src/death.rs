@@ -1,4 +1,4 @@
-//! How a channel came to its end, and what that means for the invocations on it.
+//! End of a channel, and what it means for the invocations on it.
 
 use crate::Error;
 use hotlease_lease::client::ChannelEnd;
@@ -8,18 +8,18 @@ use hotlease_wire::{Cause, EndReason, Ran};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a worker's channels are closed.
+/// Reason why a worker's channels are closed.
 #[derive(Debug, Clone)]
 pub(crate) struct Death {
     pub(crate) kind: Kind,
-    /// Nothing of the worker runs any more, so what it had not started it never will. Known from the agent,
-    /// which reaps before it tells; a closed connection alone does not prove it.
+    /// Whether nothing of the worker runs any more, so that it never runs what it had not started. Known from the
+    /// agent, which reaps before it reports; a closed connection alone does not prove it.
     pub(crate) gone: bool,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) enum Kind {
-    /// The agent said so, and which invocation each slot had begun last.
+    /// The agent reported the death, and the invocation that each slot had begun last.
     Worker {
         cause: Cause,
         output: String,
@@ -31,7 +31,7 @@ pub(crate) enum Kind {
     Agent,
     /// The worker's connection closed, and the agent has not said why.
     Silent,
-    /// The fabric lost the worker, and nobody has said why.
+    /// The fabric lost the worker, and no reason was reported.
     Unreachable(String),
     /// The worker broke the protocol.
     Broken(String),
@@ -43,25 +43,26 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unanswered {
     pub(crate) invocation: InvocationId,
-    /// Entries of its channel.
+    /// Number of entries of its channel.
     pub(crate) depth: u32,
-    /// All before it on its channel were answered, so that the worker, which goes in order, may have started it.
+    /// Whether all earlier invocations of its channel were answered, so that the worker, which serves in order, may
+    /// have started it.
     pub(crate) first: bool,
 }
 
-/// What a dead worker had done with an invocation.
+/// Progress of a dead worker with an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
-    /// It had not begun it.
+    /// The worker had not begun it.
     Nothing,
-    /// It was in the middle of it.
+    /// The worker was running it.
     Begun,
-    /// It had ended it or, where it had begun a later one, perhaps refused it; the reply was lost.
+    /// The worker had ended it or, if it had begun a later one, may have refused it; the reply was lost.
     Answered,
 }
 
 impl Death {
-    /// What had been done of an invocation, where its worker left word of one of the same channel.
+    /// Progress with an invocation, if the worker left a record of an invocation of the same channel.
     fn done(&self, invocation: InvocationId, depth: u32) -> Option<Done> {
         let Kind::Worker { begun, .. } = &self.kind else {
             return None;
@@ -75,17 +76,19 @@ impl Death {
         })
     }
 
-    /// Whether the worker had sent a reply to an invocation, by what it left behind.
+    /// Whether the worker had sent a reply to an invocation, by the record that it left.
     pub(crate) fn was_answered(&self, invocation: InvocationId, depth: u32) -> bool {
         self.done(invocation, depth) == Some(Done::Answered)
     }
 
-    /// Whether the worker had stopped to take requests before its lease was ended: what it had run by then, it had answered.
+    /// Whether the worker had stopped serving requests before its lease ended: it had answered all that it had run
+    /// by then.
     fn served_nobody(&self) -> bool {
         matches!(self.kind, Kind::Lease(EndReason::SwappedOut))
     }
 
-    /// The error of an invocation that was unanswered then. `replies_seen`: a reply is seen as soon as it is written.
+    /// The error of an invocation that was unanswered at the end. `replies_seen`: whether a reply is seen as soon
+    /// as it is written.
     pub(crate) fn error(&self, unanswered: Unanswered, replies_seen: bool) -> Error {
         let end = ChannelEnd {
             reaped: self.gone,
@@ -113,7 +116,7 @@ impl Death {
             },
             Kind::Worker { cause, output, .. } => Error::WorkerDied {
                 cause: cause.clone(),
-                // The channel knows the names.
+                // The channel adds the name.
                 function: None,
                 output: output.clone(),
                 ran,
@@ -149,7 +152,7 @@ mod tests {
 
     const DEPTH: u32 = 64;
 
-    /// On a channel of generation 3.
+    /// An invocation of a channel of generation 3.
     fn number(number: u64) -> InvocationId {
         InvocationId::new(Seq::new(3, number), number as u32 % DEPTH)
     }

@@ -1,7 +1,7 @@
-//! Asking agents without the manager: which there are, and who was full just now.
+//! Leases from agents directly, without the manager: which agents there are, and which were full just now.
 //!
-//! The list is the manager's, kept for [`FRESH_FOR`]; while the manager is away the last one goes on to be used. Both
-//! tables are the process's, as its leases may well be many.
+//! The list of agents is the manager's, kept for [`FRESH_FOR`]; while the manager is away, the last list stays in
+//! use. Both tables belong to the process, because it may hold many leases.
 
 use crate::Error;
 use crate::manager::Manager;
@@ -13,15 +13,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How old a list may be while the manager can be asked for another.
+/// Age from which the manager is asked for another list, if it can be reached.
 const FRESH_FOR: Duration = Duration::from_secs(30);
-/// How long an agent that said to be full is left alone.
+/// How long an agent that reported to be full is not asked again.
 const FULL_FOR: Duration = Duration::from_millis(500);
-/// The same for one that does not serve clients directly: its operator has to change that.
+/// How long an agent that does not serve clients directly is not asked again: its operator has to change that.
 const CLOSED_FOR: Duration = Duration::from_secs(60);
-/// Lists of so many managers and identities are kept.
+/// Most lists that are kept: one for each manager and identity.
 const LISTS_MAX: usize = 64;
-/// For how long a manager that is away is told again of a direct lease, and the pauses between.
+/// How long the client goes on reporting a direct lease to a manager that is away, and the pauses between the
+/// reports.
 const VOUCHED_FOR: Duration = Duration::from_secs(3600);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -38,7 +39,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The agents that may be asked, the best first: serving before suspected ones, the emptiest first.
+/// The agents that may be asked, the best first: serving before suspected ones, those with most free cores first.
 pub(crate) async fn agents(manager: &Manager) -> Result<Vec<AgentInfo>, Error> {
     let name = manager.name();
     let fresh = locked(&LISTS)
@@ -71,19 +72,19 @@ pub(crate) async fn agents(manager: &Manager) -> Result<Vec<AgentInfo>, Error> {
     }
 }
 
-/// The name of an agent in a list.
+/// The identity of an agent in a list.
 pub(crate) fn id_of(agent: &AgentInfo) -> Option<AgentId> {
     agent.id.parse().ok()
 }
 
-/// Whether it said just now that asking it is of no use.
+/// Whether the agent reported just now that asking it is of no use.
 pub(crate) fn is_avoided(agent: AgentId) -> bool {
     locked(&AVOIDED)
         .get(&agent)
         .is_some_and(|until| Instant::now() < *until)
 }
 
-/// Takes note of an agent's refusal, for whoever searches next.
+/// Records an agent's refusal for later searches.
 pub(crate) fn note(agent: AgentId, refusal: &Refusal) {
     let pause = match refusal {
         Refusal::NoCapacity { .. } | Refusal::TooMany { .. } => FULL_FOR,
@@ -96,8 +97,8 @@ pub(crate) fn note(agent: AgentId, refusal: &Refusal) {
     avoided.insert(agent, now + pause);
 }
 
-/// Tells the manager that this client holds a lease which an agent granted by itself, so that it is billed to its
-/// tenant: an agent's word alone bills nobody. Goes on until the manager has heard it.
+/// Reports to the manager that this client holds a lease which an agent granted directly, so that it is billed to
+/// the client's tenant: an agent's word alone bills no tenant. Goes on until the manager has heard it.
 pub(crate) async fn vouch(manager: Manager, options: Arc<LeaseOptions>, grant: Grant, granted: Instant) {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
     while began.elapsed() < VOUCHED_FOR {

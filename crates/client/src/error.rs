@@ -1,4 +1,4 @@
-//! What can go wrong, in terms of what the caller can do about it.
+//! Errors of the library, by what the caller can do about them.
 
 use hotlease_fabric::memory::MemoryError;
 use hotlease_fabric::runtime_dir::RuntimeDirError;
@@ -15,34 +15,34 @@ mod words;
 
 use words::{advice, after_death, after_lease, did_you_mean, output_text, refused};
 
-/// Why a call of this library failed.
+/// Error of a call of this library.
 ///
-/// [`Error::ran`] says whether the function ran, [`Error::billed`] whether its time is on the lease's
-/// bill, [`Error::retryable`] whether doing it again is safe and may help.
+/// [`Error::ran`] says whether the function ran, [`Error::billed`] whether its time is on the lease's bill,
+/// [`Error::retryable`] whether repeating the call is safe and may help.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// No platform serves this socket.
     #[error("hotlease is not running (nobody serves {socket}); start it with `hotlease up`")]
     NotRunning {
-        /// The manager's, or the agent's.
+        /// Socket of the manager or the agent.
         socket: PathBuf,
     },
-    /// A daemon on another host cannot be reached, or one side does not let the other in.
+    /// A daemon on another host cannot be reached, or one side does not accept the other.
     #[error("{0}")]
     Network(Arc<NetError>),
-    /// There is no safe place where the platform's sockets could be.
+    /// There is no safe directory for the platform's sockets.
     #[error("{why}")]
     RuntimeDirectory {
-        /// What is wrong with it.
+        /// Reason why it is not safe.
         why: String,
     },
     /// A file cannot be read.
     #[error("cannot read {path}: {source}")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
     /// The bytes are not a usable function library.
@@ -50,39 +50,39 @@ pub enum Error {
     Code {
         /// The library.
         name: String,
-        /// Why.
+        /// Reason why it is not usable.
         source: CodeError,
     },
     /// The library has no such function.
     #[error("{code} has no function `{name}`{}", did_you_mean(.similar))]
     NoSuchFunction {
-        /// What was asked for.
+        /// The requested name.
         name: String,
         /// The library.
         code: String,
-        /// What may have been meant.
+        /// Names that may have been meant.
         similar: Vec<String>,
     },
     /// No transport leads to the worker.
     #[error("no way to the worker on {host}: {why}; `hotlease doctor` shows what this machine has")]
     NoTransport {
-        /// Its host.
+        /// The worker's host.
         host: String,
-        /// What was tried, and what happened.
+        /// The transports that were tried, and the error of each.
         why: String,
     },
     /// The lease has no such slot.
     #[error("there is no slot {index}; the lease has {slots}, counted from 0")]
     NoSuchSlot {
-        /// What was asked for.
+        /// The requested slot.
         index: usize,
-        /// How many there are.
+        /// Number of slots of the lease.
         slots: usize,
     },
     /// An option or argument makes no sense.
     #[error("bad option: {what}")]
     Options {
-        /// Which, and why.
+        /// The option, and what is wrong with it.
         what: String,
     },
     /// Manager, agent or worker refused; nothing was changed.
@@ -91,9 +91,9 @@ pub enum Error {
     /// The function returned an error of its own.
     #[error("the function returned error {code}{}", output_text("it says", .output))]
     Function {
-        /// Its number.
+        /// The function's error number.
         code: i32,
-        /// What it wrote to its output.
+        /// The function's output.
         output: Vec<u8>,
     },
     /// The function ran and had more output than there was room for.
@@ -101,9 +101,9 @@ pub enum Error {
         "the function's output of {produced} bytes is larger than the {capacity} bytes offered; pass a larger output, or set `output_bytes`"
     )]
     OutputTooLarge {
-        /// What it wanted to write.
+        /// Bytes that the function wanted to write.
         produced: u64,
-        /// What it could.
+        /// Bytes that there was room for.
         capacity: u64,
     },
     /// The function ran; the worker could not write its output to the caller's buffer over the fabric.
@@ -111,34 +111,34 @@ pub enum Error {
         "the function ran, but its output could not be written to the buffer over the fabric, which may hold a part of it"
     )]
     OutputLost,
-    /// The input is over what registered memory can hold.
+    /// The input is larger than registered memory can be.
     #[error("the input of {size} bytes is over the limit of {limit}")]
     InputTooLarge {
-        /// Its size.
+        /// Size of the input.
         size: u64,
-        /// The most.
+        /// Largest possible size.
         limit: u64,
     },
-    /// An input or output in more parts of buffers than a request can name.
+    /// An input or output has more parts of buffers than a request can name.
     #[error(
         "{parts} parts of buffers are more than the {limit} that one input or output can have; use fewer, larger ones"
     )]
     TooManyParts {
-        /// How many.
+        /// Number of parts.
         parts: usize,
-        /// The most, given the size of ring entries.
+        /// Most parts, given the size of ring entries.
         limit: usize,
     },
-    /// What may be registered with the worker at a time is all used by invocations in flight.
+    /// Invocations in flight use all the memory that may be registered with the worker at a time.
     #[error(
         "a buffer of {size_bytes} bytes cannot be registered with the worker: invocations in flight use all of the {buffers} buffers ({bytes} bytes) that are; wait for some of them, or lease with a larger `{option}`"
     )]
     BuffersInUse {
-        /// Of the buffer that was to be registered.
+        /// Size of the buffer to be registered.
         size_bytes: u64,
-        /// How many are registered.
+        /// Number of registered buffers.
         buffers: usize,
-        /// How large they are together.
+        /// Total size of the registered buffers.
         bytes: u64,
         /// The option whose limit was reached.
         option: &'static str,
@@ -146,9 +146,9 @@ pub enum Error {
     /// A buffer cannot be registered with the worker.
     #[error("a buffer of {size_bytes} bytes cannot be registered with the worker: {why}")]
     Unregistered {
-        /// Its size.
+        /// Size of the buffer.
         size_bytes: u64,
-        /// Why not, and what helps.
+        /// Reason of the failure, and what helps.
         why: String,
     },
     /// The worker died.
@@ -159,11 +159,11 @@ pub enum Error {
         after_death(.cause, *.ran)
     )]
     WorkerDied {
-        /// Why.
+        /// Cause of the death.
         cause: Cause,
-        /// The name of the function that was running, where it is one of this client's.
+        /// The name of the function that was running, if it is one of this client's.
         function: Option<String>,
-        /// The end of what it printed.
+        /// The end of the worker's printed output.
         output: String,
         /// Whether this invocation's function ran.
         ran: Ran,
@@ -171,12 +171,12 @@ pub enum Error {
     /// The lease ended.
     #[error("the lease has ended: {reason}; {ran}{}", after_lease(*.reason, *.ran))]
     LeaseEnded {
-        /// Why.
+        /// Reason of the end.
         reason: EndReason,
         /// Whether this invocation's function ran.
         ran: Ran,
     },
-    /// Nobody is left who could say how the invocation ended.
+    /// No party is left that could report how the invocation ended.
     #[error("the outcome is unknown: {why}{}", advice(Ran::Unknown))]
     OutcomeUnknown {
         /// What happened.
@@ -185,7 +185,7 @@ pub enum Error {
     /// The invocation ran past its deadline.
     #[error("the invocation did not end within its {timeout:?}; {ran}{}", advice(*.ran))]
     Deadline {
-        /// The time it had.
+        /// The time that the invocation had.
         timeout: Duration,
         /// Whether the function ran.
         ran: Ran,
@@ -193,55 +193,56 @@ pub enum Error {
     /// The slot did not run the invocation.
     #[error("the slot refused the invocation: {}; the function did not run", refused(*.status))]
     NotRun {
-        /// What it said.
+        /// Status in the slot's reply.
         status: Status,
     },
-    /// As many invocations are in flight as the channels have entries. Only from the `try_` calls.
+    /// As many invocations are in flight as the channels have entries. Returned only by the `try_` calls.
     #[error(
         "as many invocations are in flight as the lease's slots take; harvest some, or lease with a larger `depth`"
     )]
     NoCredit,
-    /// No slot had a core: the lease shares its cores, and others have them now.
+    /// No slot had a core: the lease shares its cores, and other leases use them now.
     #[error("the shared core of every slot tried is in use; the function did not run; call again later")]
     NoCore,
     /// A peer broke the protocol; the channel to it is closed.
     #[error("a peer broke the protocol: {what}; install the same hotlease on both sides")]
     Protocol {
-        /// How.
+        /// The breach.
         what: String,
     },
-    /// This process lacks something.
+    /// An operation of this process failed.
     #[error("cannot {what}: {source}")]
     Local {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// This process cannot get or map memory.
+    /// This process cannot allocate or map memory.
     #[error("{0}")]
     Memory(Arc<MemoryError>),
 }
 
 impl Error {
-    /// Whether the function of the failed invocation ran. `No` for everything that is no invocation.
+    /// Whether the function of the failed invocation ran. `No` for errors that do not concern an invocation.
     pub fn ran(&self) -> Ran {
         match self {
             Self::Function { .. } | Self::OutputTooLarge { .. } | Self::OutputLost => Ran::Yes,
             Self::WorkerDied { ran, .. } | Self::LeaseEnded { ran, .. } | Self::Deadline { ran, .. } => *ran,
-            // A malformed reply is still a reply: whoever wrote it had the request.
+            // A malformed reply is still a reply: its writer had the request.
             Self::OutcomeUnknown { .. } | Self::Protocol { .. } => Ran::Unknown,
             _ => Ran::No,
         }
     }
 
-    /// Whether the invocation's compute time is on the lease's bill. What may have run is metered up to
-    /// the moment it stopped; what did not run costs nothing beyond the slot's own time.
+    /// Whether the invocation's compute time is on the lease's bill. A function that may have run is metered up to
+    /// the moment it stopped; one that did not run costs nothing beyond the slot's own time.
     pub fn billed(&self) -> bool {
         self.ran() != Ran::No
     }
 
-    /// Whether the same call may succeed if made again without risk of running twice what must run once.
+    /// Whether the same call may succeed if repeated, without the risk that a function runs twice that must run
+    /// once.
     pub fn retryable(&self) -> bool {
         self.ran() == Ran::No
             && match self {
@@ -250,7 +251,7 @@ impl Error {
                 | Self::NoCore
                 | Self::BuffersInUse { .. }
                 | Self::NotRunning { .. } => true,
-                // Whoever gave it back wanted it to end, and the same call fails for ever.
+                // The program released the lease on purpose, and the same call would fail for ever.
                 Self::LeaseEnded { reason, .. } => *reason != EndReason::Released,
                 Self::Network(error) => matches!(
                     **error,
@@ -260,7 +261,7 @@ impl Error {
                         | NetError::Closed { .. }
                 ),
                 Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
-                // Until something is given back, by whoever has it: the same call made again at once meets it again.
+                // It lasts until some holder gives something back: the same call at once would fail again.
                 Self::Refused(Refusal::TooMany { .. }) => false,
                 Self::Refused(refusal) => refusal.may_pass(),
                 _ => false,
@@ -408,7 +409,7 @@ mod tests {
             known.extend(names.iter().map(|name| format!("{short}({name})")));
         }
         let page = include_str!("../../../docs/errors.md");
-        // What follows is the Python package's, held by its own tests.
+        // The rest of the page is the Python package's, checked by its own tests.
         let (page, _) = page
             .split_once("\n## Of the Python package\n")
             .expect("a section of Python's");

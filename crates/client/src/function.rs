@@ -1,4 +1,4 @@
-//! Calling a function: at once, later, in place, many times.
+//! Calls of a function: at once, later, in place, many times.
 
 use crate::affinity;
 use crate::batch::Map;
@@ -21,25 +21,26 @@ use std::{fmt, io};
 
 /// A handle to a function on an invoker's workers. Cheap to clone; `Send + Sync`.
 ///
-/// Every call may fail with [`Error::WorkerDied`], [`Error::LeaseEnded`], [`Error::Deadline`],
-/// [`Error::Function`] and the errors of taking a new lease; [`Error::ran`] says whether the function ran.
-/// A function that is declared idempotent is run again on another worker, as often as
-/// [`crate::LeaseOptions::retries`] says, when its worker died; any invocation that provably did not run
-/// is submitted again whatever it is.
+/// Every call may fail with [`Error::WorkerDied`], [`Error::LeaseEnded`], [`Error::Deadline`], [`Error::Function`]
+/// and the errors of taking a new lease; [`Error::ran`] says whether the function ran. If the worker of an
+/// idempotent function died, the function is run again on another worker, as often as
+/// [`crate::LeaseOptions::retries`] says. Any invocation that provably did not run is submitted again, idempotent
+/// or not.
 #[derive(Clone)]
 pub struct Function {
     pub(crate) inner: Arc<Inner>,
-    /// `inner.id`, at hand.
+    /// Copy of `inner.id`, close to the other fields.
     invoker: u64,
     pub(crate) target: Target,
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
-    /// Whether the client itself gives up an invocation that is late, and submits again what did not run.
+    /// Whether the client itself gives up an invocation that is late, and submits again an invocation that did not
+    /// run.
     pub(crate) gives_up: bool,
     pub(crate) resubmits: bool,
     pub(crate) slot: Option<usize>,
-    /// Output capacity where the caller does not pass the output's place.
+    /// Output capacity if the caller does not pass a destination.
     pub(crate) output_bytes: usize,
     pub(crate) request_bytes: usize,
     pub(crate) reply_bytes: usize,
@@ -54,14 +55,14 @@ impl Function {
             inner: inner.clone(),
             invoker: inner.id,
             target: Target {
-                // No library has more than FUNCTIONS_MAX of them.
+                // No library has more than FUNCTIONS_MAX functions.
                 function: index as u16,
                 flags: Flags::NONE,
                 timeout_us: 0,
                 output_capacity: options.reply_bytes,
                 message_room: match function.interface {
                     Interface::Context => MESSAGE_BYTES.min(options.reply_bytes),
-                    // Its output ends where the caller's does, and beyond that stands a guard page.
+                    // Its capacity is exactly the caller's, and a guard page follows.
                     Interface::Plain => 0,
                 },
             },
@@ -78,7 +79,7 @@ impl Function {
         Ok(function.timeout(options.timeout))
     }
 
-    /// Declares whether running it twice does no harm. Default: what its library says
+    /// Declares whether running the function twice does no harm. Default: what its library declares
     /// (`HOTLEASE_IDEMPOTENT`).
     #[must_use]
     pub fn idempotent(mut self, yes: bool) -> Self {
@@ -86,9 +87,9 @@ impl Function {
         self
     }
 
-    /// The time that each invocation has. The slot counts it from when it begins to work on the invocation;
-    /// the client, which also waits behind others, resolves the invocation with [`Error::Deadline`] at the
-    /// latest 400 ms after this time has passed since the call. Default: the lease's.
+    /// Sets the time that each invocation has. The slot counts it from when it begins to work on the invocation.
+    /// The client, which also waits behind other invocations, resolves the invocation with [`Error::Deadline`] at
+    /// the latest 400 ms after this time has passed since the call. Default: the lease's.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
@@ -96,9 +97,10 @@ impl Function {
         self
     }
 
-    /// Leaves the timeout to the slot: a submitted invocation that waits behind others has its whole time, however long it
-    /// waits. The slot ends it, or the agent its worker; the client does not give it up by itself, so that nobody uses the
-    /// memory of one that has resolved. Of `submit` and its like.
+    /// Leaves the timeout to the slot: a submitted invocation that waits behind others has its whole time, however
+    /// long it waits. The slot ends it, or the agent ends its worker. The client does not give it up by itself, so
+    /// that the worker no longer uses the memory of an invocation that has resolved. Applies to `submit` and its
+    /// variants.
     #[must_use]
     pub fn ended_by_its_slot(mut self) -> Self {
         self.gives_up = false;
@@ -118,20 +120,20 @@ impl Function {
         Ok(self)
     }
 
-    /// Output bytes that `call`, `submit`, `map` and their like have room for. Default: the lease's
-    /// `reply_bytes`. More than that goes through registered memory of the library's own.
+    /// Sets the output bytes that `call`, `submit`, `map` and their variants have room for. Default: the lease's
+    /// `reply_bytes`. A larger output goes through registered memory of the library's own.
     #[must_use]
     pub fn output_bytes(mut self, bytes: usize) -> Self {
         self.output_bytes = bytes;
         self
     }
 
-    /// Its name.
+    /// The function's name.
     pub fn name(&self) -> &str {
         &self.inner.plan.code.functions()[usize::from(self.target.function)].name
     }
 
-    /// How it is called in its library.
+    /// The interface by which the library exports it.
     pub fn interface(&self) -> Interface {
         self.interface
     }
@@ -141,8 +143,8 @@ impl Function {
         self.idempotent
     }
 
-    /// Invokes it and waits; returns the output's length. This is the hot path: no allocation, no lock, no
-    /// system call if the slot is polling, whenever input and output fit ring entries.
+    /// Invokes the function and waits; returns the output's length. This is the hot path: no allocation, no lock,
+    /// no system call if the slot is polling, as long as input and output fit ring entries.
     #[inline]
     pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
         if input.len() <= self.request_bytes
@@ -181,7 +183,7 @@ impl Function {
         let (mut again, mut deadline) = self.attempts();
         match error {
             Error::NoCredit => {}
-            // Another slot first, then.
+            // Try another slot first.
             Error::NoCore => affinity::forget(self.invoker),
             error => {
                 again.after(error)?;
@@ -191,7 +193,7 @@ impl Function {
         self.invoke_anywhere(Input::Bytes(input), Output::Bytes(output), (again, deadline))
     }
 
-    /// Invokes it and waits; returns its output.
+    /// Invokes the function and waits; returns its output.
     pub fn call(&self, input: &[u8]) -> Result<Vec<u8>, Error> {
         let mut output = zeroed(self.output_bytes)?;
         let length = self.invoke(input, &mut output)?;
@@ -199,7 +201,7 @@ impl Function {
         Ok(output)
     }
 
-    /// Invokes it with its input, output or both in registered buffers, without copying them; waits, and
+    /// Invokes the function with its input, output or both in registered buffers, without copying them; waits, and
     /// returns the output's length in bytes.
     ///
     /// ```no_run
@@ -304,7 +306,7 @@ impl Function {
             Sink::Buffer(request.capacity)
         };
         let uses = &mut request.uses;
-        // A timeout is final, so nobody misses what is kept for the worker then.
+        // A timeout is final, so the caller does not miss the memory that is then kept for the worker.
         let keep = || (!uses.is_empty()).then(|| Box::new(std::mem::take(uses)) as _);
         let payload = request.tail.payload(input);
         let mut result = channel.call(&request.target, &payload, sink, timeout, keep, began);
@@ -316,22 +318,22 @@ impl Function {
                     let length = output.len();
                     output.copy_from_slice(&piece[..length]);
                 }
-                // It is in the caller's buffer.
+                // The output is in the caller's buffer.
                 None => output.clear(),
             }
         }
         result
     }
 
-    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as
-    /// the slots take.
+    /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
+    /// accept.
     pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
         let wanted = Wanted::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, true, true)
             .map(Invocation::new)
     }
 
-    /// As [`Function::submit`], but does not wait.
+    /// Starts an invocation as [`Function::submit`] does, but does not wait.
     ///
     /// # Errors
     /// [`Error::NoCredit`] where `submit` would wait.
@@ -341,16 +343,16 @@ impl Function {
             .map(Invocation::new)
     }
 
-    /// As [`Function::submit`], for callers that hold the input themselves and can submit it again.
+    /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
     pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
         let wanted = Wanted::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, wait, false)
             .map(Invocation::new)
     }
 
-    /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too.
-    /// Until the future has resolved, the worker uses these parts and nobody else may. (Both stay alive
-    /// for as long as the worker uses them, even if the buffers are dropped.)
+    /// Starts an invocation whose output is written in place; the input may be a part of a buffer, too. Until the
+    /// future has resolved, the worker uses these parts, and the program must not. (Both stay alive for as long as
+    /// the worker uses them, even if the buffers are dropped.)
     pub fn submit_buffer<'a>(
         &self,
         input: impl Into<Input<'a>>,
@@ -361,16 +363,16 @@ impl Function {
             .map(BufferInvocation::new)
     }
 
-    /// Starts an invocation that reads its input in place; its output comes as bytes. Until the future has
-    /// resolved, the input may not be changed.
+    /// Starts an invocation that reads its input in place; its output comes as bytes. The input must not be changed
+    /// until the future has resolved.
     pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
         let wanted = Wanted::Bytes(self.output_bytes);
         self.start(&input.into(), wanted, true, true).map(Invocation::new)
     }
 
-    /// Starts an invocation; when it has resolved, `then` is called with the result on the library's
-    /// completion thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If
-    /// it panics, that is logged and forgotten.
+    /// Starts an invocation. When it has resolved, `then` is called with the result on the library's completion
+    /// thread. It should be brief: other callbacks and futures of this invoker wait meanwhile. If it panics, the
+    /// panic is logged and has no other effect.
     ///
     /// # Errors
     /// If the invocation could not be started; `then` is not called in this case.
@@ -384,13 +386,13 @@ impl Function {
         call_when_done(in_flight, Box::new(then))
     }
 
-    /// Invokes it on each input, over all slots; results in order.
+    /// Invokes the function on each input, over all slots; returns the results in order.
     pub fn batch(&self, inputs: &[&[u8]]) -> Vec<Result<Vec<u8>, Error>> {
         self.map(inputs.iter().copied()).collect()
     }
 
-    /// Invokes it on each input that the iterator yields, over all slots, with a bounded number in flight;
-    /// an iterator over the results, in order. Inputs are drawn as results are.
+    /// Invokes the function on each input that the iterator yields, over all slots, with a bounded number in
+    /// flight. Returns an iterator over the results, in order. Inputs are taken from the iterator as results are.
     ///
     /// ```no_run
     /// # use hotlease_client::*;
@@ -450,7 +452,7 @@ impl Function {
         Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
     }
 
-    /// `keep`: whether to keep what is needed to submit it again.
+    /// Starts an invocation. `keep`: whether to keep what is needed to submit it again.
     fn start(
         &self,
         input: &Input<'_>,
@@ -463,11 +465,10 @@ impl Function {
     }
 }
 
-/// Memory for an output. The caller may have asked for any size, so that not getting it is an error like
-/// another.
+/// Memory for an output. The caller may have requested any size, so a failed allocation is an ordinary error.
 pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
-    // Only to see whether it can be had: filling what was reserved would touch every page of it, while zeroed
-    // memory from the allocator is not touched before it is used.
+    // Only tests whether the memory is available: filling what was reserved would touch every page of it, while
+    // zeroed memory from the allocator is not touched before it is used.
     if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
         let source = io::Error::from(io::ErrorKind::OutOfMemory);
         return Err(Error::local("get the memory for an output of `output_bytes`")(

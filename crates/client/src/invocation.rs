@@ -1,4 +1,4 @@
-//! The futures of submitted invocations.
+//! Futures of submitted invocations.
 
 use crate::Error;
 use crate::channel::Channel;
@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// An invocation in flight whose output comes as bytes. It resolves in any case: to the output, or to an
-/// error that says whether the function ran.
+/// An invocation in flight whose output comes as bytes. It always resolves: to the output, or to an error that says
+/// whether the function ran.
 ///
-/// Wait for it with [`Invocation::wait`] and its like, or `.await` it in any executor. Dropping it discards
-/// the result; the function runs nevertheless. `Send + Sync`.
+/// Wait for it with [`Invocation::wait`] and its variants, or `.await` it in any executor. Dropping it discards the
+/// result; the function runs nevertheless. `Send + Sync`.
 #[must_use = "dropping an invocation discards its result"]
 pub struct Invocation(Waiting);
 
@@ -34,7 +34,7 @@ impl Invocation {
         self.0.wait(&mut output).map(|_| output)
     }
 
-    /// Waits for the output and copies it here; returns its length.
+    /// Waits for the output and copies it to `output`; returns its length.
     ///
     /// # Errors
     /// [`Error::OutputTooLarge`] if it does not fit, among those of the invocation.
@@ -42,7 +42,7 @@ impl Invocation {
         self.0.wait(&mut output)
     }
 
-    /// Waits at most so long; `None` if it is still in flight then.
+    /// Waits at most this long; `None` if it is still in flight then.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<Vec<u8>, Error>> {
         let mut output = Vec::new();
         let result = self.0.wait_timeout(&mut output, timeout)?;
@@ -54,7 +54,7 @@ impl Invocation {
         self.0.is_done()
     }
 
-    /// The result, if it is there. (Once taken, it is gone.)
+    /// The result, if it has arrived. (It can be taken once.)
     pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
         let mut output = Vec::new();
         let result = self.0.try_take(&mut output)?;
@@ -75,7 +75,7 @@ impl Future for Invocation {
 
 /// An invocation in flight whose output is written in place. Resolves to the output's length in bytes.
 ///
-/// As [`Invocation`] otherwise. While it is in flight, its parts of buffers belong to the worker.
+/// It behaves as [`Invocation`] otherwise. While it is in flight, its parts of buffers belong to the worker.
 #[must_use = "dropping an invocation discards its result"]
 pub struct BufferInvocation(Waiting);
 
@@ -93,7 +93,7 @@ impl BufferInvocation {
         self.0.wait(&mut Vec::new())
     }
 
-    /// Waits at most so long; `None` if it is still in flight then.
+    /// Waits at most this long; `None` if it is still in flight then.
     pub fn wait_timeout(&mut self, timeout: Duration) -> Option<Result<usize, Error>> {
         self.0.wait_timeout(&mut Vec::new(), timeout)
     }
@@ -103,7 +103,7 @@ impl BufferInvocation {
         self.0.is_done()
     }
 
-    /// The result, if it is there. (Once taken, it is gone.)
+    /// The result, if it has arrived. (It can be taken once.)
     pub fn try_take(&mut self) -> Option<Result<usize, Error>> {
         self.0.try_take(&mut Vec::new())
     }
@@ -129,10 +129,10 @@ impl fmt::Debug for BufferInvocation {
     }
 }
 
-/// What both futures are made of.
+/// Common part of both futures.
 struct Waiting {
     in_flight: InFlight,
-    /// The completion thread was asked for a worker to submit it to again.
+    /// Whether the completion thread was asked for a worker for the next submission.
     prepared: bool,
 }
 
@@ -170,8 +170,8 @@ impl Waiting {
         let completions = self.in_flight.function().inner.completions.clone();
         let waker = context.waker().clone();
         if self.in_flight.needs_a_worker() && !self.prepared {
-            // To be submitted again it needs a worker, for which an executor's thread must not wait: the
-            // completion thread does. If there is none to be had, the next poll finds out why.
+            // Another submission needs a worker. An executor's thread must not wait for it, so the completion
+            // thread does. If no worker is available, the next poll finds out why.
             self.prepared = true;
             let (function, limit) = (self.in_flight.function().clone(), self.in_flight.left());
             let prepare = move || {

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Where the time of a cold start went, as the client saw it.
+/// Phases of a cold start, as the client saw them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ColdPhases {
@@ -36,35 +36,35 @@ pub struct ColdPhases {
     pub worker_load: Duration,
     /// Introductions to all workers, while the library was loaded: not a part of the total.
     pub connect: Duration,
-    /// What was left then of connecting to the workers and exchanging rings with all slots.
+    /// Rest of the time to connect to the workers and to exchange rings with all slots.
     pub open: Duration,
-    /// What the agent says about the workers, and why they had to be started.
+    /// The agent's report about the workers, and why they had to be started.
     pub start: StartPhases,
-    /// What its functions may reach, as the grant states it; in a sandbox of kind `process` the network, too, and all else that the
-    /// agent's user does.
+    /// Resources that the functions may use, as the grant states them. In a sandbox of kind `process` that includes
+    /// the network and everything else that the agent's user may use.
     pub reach: Reach,
 }
 
 impl ColdPhases {
-    /// All of it: from asking for the lease to being ready for the first hot call.
+    /// Total time: from the request for the lease until it is ready for the first hot call.
     pub fn total(&self) -> Duration {
         self.acquire + self.attach + self.load + self.open
     }
 }
 
-/// How long giving back waits for the manager to have heard of a direct lease.
+/// How long a release waits until the manager has heard of a direct lease.
 const VOUCH_LIMIT: Duration = Duration::from_millis(200);
 
-/// What a lease is made for.
+/// Code and options of a lease.
 #[derive(Clone)]
 pub(crate) struct Plan {
     pub(crate) code: Code,
     pub(crate) options: Arc<LeaseOptions>,
-    /// On which this client's threads sleep.
+    /// Doorbell on which this client's threads sleep.
     pub(crate) doorbell: Arc<Doorbell>,
 }
 
-/// A lease with a session. Dropping it ends the lease (its client is gone); `release` says so properly.
+/// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
 pub(crate) struct Lease {
     plan: Plan,
     session: Session,
@@ -72,19 +72,19 @@ pub(crate) struct Lease {
     base: u16,
     workers: Vec<Option<Watched>>,
     at: Box<At>,
-    /// While the manager does not know of it.
+    /// The task that reports the lease to the manager, until the manager knows of it.
     vouching: Option<JoinHandle<()>>,
 }
 
-/// Where a lease is.
+/// Address of a lease: its slots and its agent.
 struct At {
-    /// Where the slots of each worker are.
+    /// Slots of each worker.
     homes: Vec<Home>,
-    /// How peers get to the agent; without a token.
+    /// How peers reach the agent; without a token.
     way: Grant,
 }
 
-/// A worker of the agent's, and the slots of it that are used.
+/// A worker of the agent, and those of its slots that are used.
 #[derive(Debug, Clone)]
 pub(crate) struct Home {
     worker: WorkerIndex,
@@ -100,7 +100,8 @@ struct Opened {
 }
 
 impl Lease {
-    /// Takes leases of so many workers, `without` these agents, loads the code, and opens a channel to every slot. On the control thread.
+    /// Takes leases for so many workers, but not from the agents in `without`; loads the code, and opens a channel
+    /// to every slot. On the control thread.
     pub(crate) async fn take(
         plan: &Plan,
         manager: &Manager,
@@ -149,7 +150,7 @@ impl Lease {
         let Some(not_taken) = failed else {
             return Ok(parts);
         };
-        // All or nothing.
+        // All parts or none.
         for (lease, ..) in parts {
             if let Err(error) = lease.release().await {
                 tracing::debug!(%error, "a part of a lease that could not be used was not released");
@@ -174,7 +175,7 @@ impl Lease {
         let acquire = lap();
         let vouched = (options.clone(), grant.clone());
         let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
-        // It goes on if the lease is given back before the manager has heard of it.
+        // The report goes on if the lease is released before the manager has heard of it.
         lease.vouching = Some(tokio::spawn(direct::vouch(
             manager.clone(),
             vouched.0,
@@ -184,7 +185,7 @@ impl Lease {
         Ok(vec![(lease, channels, phases)])
     }
 
-    /// Attaches to what was granted, and makes it usable.
+    /// Attaches to a granted lease, and makes it usable.
     async fn start(
         plan: &Plan,
         manager: &Manager,
@@ -215,7 +216,7 @@ impl Lease {
         let (session, reach) = match attached.await {
             Ok(attached) => attached,
             Err(error) => {
-                // Without a session nobody else would give it back before its attach window is over.
+                // Without a session no other party would give it back before its attach window is over.
                 if let Err(error) = manager.release(grant.lease).await {
                     tracing::debug!(%error, "a lease that could not be attached was not released");
                 }
@@ -254,11 +255,12 @@ impl Lease {
         }
     }
 
-    /// Attaches to slots that somebody else's lease lends, and makes them usable: each as a worker of its own.
+    /// Attaches to slots that the holder of another lease lends, and makes them usable: each as a worker of its
+    /// own.
     pub(crate) async fn join(plan: &Plan, manager: &Manager, grant: Grant) -> Result<Taken, Error> {
         let mut lap = stopwatch();
         transport::prepare(&plan.options);
-        // Its workers have been started by who holds it.
+        // The holder has started the workers.
         let expected = Expected::of(WORKERS_MAX as usize, "");
         let session = Session::attach(&grant, manager.site(), expected).await?;
         let attach = lap();
@@ -318,19 +320,19 @@ impl Lease {
             ..ColdPhases::default()
         };
 
-        // Who restores a state is in the library, and nobody reaches a worker before.
+        // The library restores the state, so no connection may reach a worker before it is loaded.
         let restored = match plan.options.state.is_empty() {
             true => None,
             false => Some(session.shared().load(&plan.code).await?),
         };
-        // Workers are connected and loaded at the same time. The connects go first, so that rings are made
-        // here and there while the agent sees to the library.
+        // Workers are connected and loaded at the same time. The connects go first, so that rings are made on both
+        // sides while the agent loads the library.
         let mut opening = JoinSet::new();
         for (worker, home) in homes.iter().enumerate() {
             let opened = Self::open(session.shared().clone(), plan.clone(), home.clone());
             opening.spawn(async move { (worker, opened.await) });
         }
-        // So that the tasks above have sent their requests.
+        // Lets the tasks above send their requests.
         tokio::task::yield_now().await;
         let loaded = match restored {
             Some(restored) => Ok(restored),
@@ -340,7 +342,7 @@ impl Lease {
         let mut opened = BTreeMap::new();
         while let Some(result) = opening.join_next().await {
             let (worker, result) = result.map_err(|error| Error::protocol(error.to_string()))?;
-            // A library that kills its worker is the reason for what happened to the connection, too.
+            // A library that kills its worker is the reason for a failed connection, too.
             if loaded.is_ok() {
                 opened.insert(worker, result?);
             }
@@ -384,9 +386,9 @@ impl Lease {
         rings.into_iter().map(channel).collect()
     }
 
-    /// Connects to a worker anew, which starts it again if it is dead, and opens all its slots.
+    /// Connects to a worker again, which restarts it if it is dead, and opens all its slots.
     pub(crate) async fn reconnect(&mut self, worker: u16) -> Result<Vec<Arc<Channel>>, Error> {
-        // The old connection first, so that it does not count against the worker's limit.
+        // Closes the old connection first, so that it does not count against the worker's limit.
         self.workers[usize::from(worker)] = None;
         let home = self.at.homes[usize::from(worker)].clone();
         let Opened { watched, rings, .. } =
@@ -396,9 +398,9 @@ impl Lease {
         Ok(channels)
     }
 
-    /// How many it has.
+    /// Number of workers.
     pub(crate) fn workers(&self) -> u16 {
-        // As many as were asked for, in 16 bits.
+        // As many as were requested, in 16 bits.
         self.workers.len() as u16
     }
 
@@ -406,7 +408,7 @@ impl Lease {
         self.session.attached.lease
     }
 
-    /// Lends slots of its workers to peers; returns the delegation's number, and what a peer attaches to.
+    /// Lends slots of its workers to peers; returns the delegation's number, and the grant that a peer attaches to.
     pub(crate) async fn lend(
         &self,
         places: &[(u16, u16)],
@@ -428,18 +430,18 @@ impl Lease {
         Ok((delegation, grant))
     }
 
-    /// Takes lent slots back.
+    /// Revokes a delegation.
     pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
         self.session.shared().revoke(delegation).await
     }
 
-    /// How it ended, if it has.
+    /// How the lease ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
         self.session.end()
     }
 
-    /// Leaves a lost lease to itself once all its connections have noticed how they ended: closed earlier, they would
-    /// tell their invocations that the lease was given back. On the control thread.
+    /// Drops a lost lease once all its connections have noticed how they ended: closed earlier, they would report
+    /// to their invocations that the lease was released. On the control thread.
     pub(crate) fn abandon(self) {
         tokio::spawn(async move {
             tokio::time::sleep(2 * NEWS_LIMIT).await;
@@ -447,9 +449,9 @@ impl Lease {
         });
     }
 
-    /// Gives it back; returns what it used.
+    /// Releases the lease; returns its usage.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
-        // In-flight invocations learn of it as a lease that ended.
+        // Invocations in flight see a lease that ended.
         drop(self.workers);
         if let Some(vouching) = self.vouching {
             // A process that ends now could not tell the manager any more.
@@ -459,20 +461,20 @@ impl Lease {
     }
 }
 
-/// Waits for the end of a lease that is of no use, so that the caller's next try finds the cores free.
+/// Releases a lease that is of no use and waits for its end, so that the caller's next try finds the cores free.
 async fn give_back(session: Session) {
     if let Err(error) = session.release().await {
         tracing::debug!(%error, "a lease that could not be used was not released");
     }
 }
 
-/// Gives the time since it was last asked.
+/// A stopwatch: each call returns the time since the last one.
 fn stopwatch() -> impl FnMut() -> Duration {
     let mut last = Instant::now();
     move || std::mem::replace(&mut last, Instant::now()).elapsed()
 }
 
-/// Workers of a part; a manager that knows of no parts grants all that are asked for.
+/// Number of workers of a part; a manager that does not know parts grants all that are requested.
 fn granted_workers(grant: &Grant, asked: u16) -> u16 {
     match u16::try_from(grant.workers) {
         Ok(workers @ 1..) => workers,

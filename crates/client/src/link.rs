@@ -16,10 +16,10 @@ use tokio::sync::oneshot;
 /// An answer and the descriptors that came with it.
 pub(crate) type Answer<R> = (R, Vec<OwnedFd>);
 
-/// One end of a socket on which every request gets one answer, in order, and events may come between.
+/// One end of a socket on which every request gets one answer, in order; events may come between.
 ///
-/// One task reads ([`Link::next`]) and gives the answers to whom they belong ([`Link::answer`]); any number
-/// of tasks ask. Used on the control thread only.
+/// One task reads ([`Link::next`]) and passes each answer to its requester ([`Link::answer`]); any number of tasks
+/// ask. Used on the control thread only.
 pub(crate) struct Link<R> {
     socket: AsyncFd<Socket>,
     /// Held while a request is sent, so that requests leave in the order in which answers are awaited.
@@ -33,7 +33,7 @@ struct Asking<R> {
 }
 
 impl<R: DeserializeOwned> Link<R> {
-    /// Must be called on the control thread.
+    /// Wraps a socket; must be called on the control thread.
     pub(crate) fn new(socket: Socket) -> Result<Self, Error> {
         let what = "watch a socket";
         socket.set_nonblocking(true).map_err(Error::local(what))?;
@@ -86,7 +86,7 @@ impl<R: DeserializeOwned> Link<R> {
                     .async_io(Interest::WRITABLE, |socket| socket.send(request, fds))
                     .await;
                 if sent.is_err() {
-                    // Nothing was sent, so no answer will come: the place in the queue is given back.
+                    // Nothing was sent, so no answer will come: the entry in the queue is removed.
                     self.asking().waiting.pop_back();
                     return Err(gone());
                 }
@@ -99,8 +99,8 @@ impl<R: DeserializeOwned> Link<R> {
             Ok(result) => result,
             Err(_) => {
                 if unsent {
-                    // The peer has not even read for all this time, and our place in the queue stands for a
-                    // request that never left: no answer could be matched any more.
+                    // The peer has not even read for all this time, and the entry in the queue stands for a request
+                    // that never left: no answer could be matched any more.
                     self.close();
                 }
                 Err(Error::Refused(Refusal::Timeout {
@@ -111,7 +111,7 @@ impl<R: DeserializeOwned> Link<R> {
         }
     }
 
-    /// The next message; `None` when the peer has closed or sent what is no message.
+    /// The next message; `None` when the peer has closed or sent an invalid message.
     pub(crate) async fn next(&self) -> Option<Answer<R>> {
         let received = self
             .socket
@@ -130,16 +130,16 @@ impl<R: DeserializeOwned> Link<R> {
         }
     }
 
-    /// Gives an answer to the request that has waited longest; an answer that nobody asked for is dropped.
+    /// Passes an answer to the request that has waited longest; an answer without a request is dropped.
     pub(crate) fn answer(&self, reply: R, fds: Vec<OwnedFd>) {
         let waiting = self.asking().waiting.pop_front();
         if let Some(waiting) = waiting {
-            // A requester that has given up leaves its place in the queue, so that order is kept.
+            // A requester that has given up leaves its entry in the queue, so that the order is kept.
             let _ = waiting.send((reply, fds));
         }
     }
 
-    /// Fails all requests that wait, and later ones.
+    /// Fails all requests that wait, and all later ones.
     pub(crate) fn close(&self) {
         let mut asking = self.asking();
         asking.closed = true;

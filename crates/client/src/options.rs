@@ -1,4 +1,4 @@
-//! What a lease is asked to be, and how the client behaves on it.
+//! Options of a lease, and of the client's behaviour on it.
 
 use crate::Error;
 use crate::code::Code;
@@ -24,8 +24,7 @@ const REGISTERED_BYTES_DEFAULT: u64 = 16 << 30;
 /// How a slot of the worker waits for its next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Polling {
-    /// Polls for as long as recent arrivals make it worth while, at most the hot budget, then sleeps.
-    /// Default.
+    /// Polls as long as recent arrivals make it worth while, at most for the hot budget, then sleeps. Default.
     #[default]
     Adaptive,
     /// Polls for the whole hot budget after each invocation, then sleeps.
@@ -34,16 +33,16 @@ pub enum Polling {
     Warm,
 }
 
-/// Whose the cores are that slots run on.
+/// Whether slots have cores of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Sharing {
     /// Each slot has a core of its own. Default.
     #[default]
     Exclusive,
-    /// The slots of a worker take turns on one core with each other and with those of other leases. They sleep between
-    /// invocations ([`Polling::Warm`]), and claim the core for each; a slot that does not get it refuses at once, and the
-    /// library turns to another one. No invocation lasts longer than the agent's operator allows (10 s unless said
-    /// otherwise).
+    /// The slots of a worker take turns on one core with each other and with slots of other leases. They sleep
+    /// between invocations ([`Polling::Warm`]), and claim the core for each invocation. A slot that does not get
+    /// the core refuses at once, and the library turns to another slot. No invocation lasts longer than the agent's
+    /// operator allows (10 s unless configured otherwise).
     Shared,
 }
 
@@ -52,7 +51,7 @@ pub enum Sharing {
 pub enum Completion {
     /// Spins until the reply is there: lowest latency, one core busy.
     Spin,
-    /// Spins for up to 100 us, less where recent calls took longer than that, then sleeps. Default.
+    /// Spins for up to 100 us, less if recent calls took longer than that, then sleeps. Default.
     #[default]
     Adaptive,
     /// Sleeps at once: no processor time is spent waiting, each call pays for a wake-up.
@@ -71,34 +70,38 @@ pub struct LeaseOptions {
     pub workers: u16,
     /// Slots (threads on cores of their own) of each worker. Default: 1.
     pub slots: u16,
-    /// Who is asked for the lease. Default: the manager.
+    /// Whether the manager or the agents are asked for the lease. Default: the manager.
     pub placement: Placement,
-    /// Over how many agents the workers may be; all on one where agents are asked directly. Default: all on one.
+    /// Number of agents over which the workers may be spread; all on one if agents are asked directly. Default: all
+    /// on one.
     pub spread: Spread,
     /// Address space limit of each worker, bytes; 0: none. Default: 0.
     pub memory_bytes: u64,
-    /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at most 64.
+    /// GPUs of each worker: counted devices, whose numbers its functions find in `$HOTLEASE_GPUS`. Default: 0; at
+    /// most 64.
     pub gpus: u16,
-    /// What its functions are isolated by: `process`, `namespace`, `container` or `microvm`; empty: what the site has for this
-    /// tenant. Not every node has each kind, and a site may refuse a weaker one than its own. Default: empty.
+    /// Kind of sandbox that isolates the functions: `process`, `namespace`, `container` or `microvm`; empty: what
+    /// the site has for this tenant. Not every node has each kind, and a site may refuse a weaker kind than its
+    /// own. Default: empty.
     pub sandbox: String,
-    /// What its functions may reach beyond that. Default: nothing.
+    /// Resources beyond the sandbox that the functions may use. Default: none.
     pub reach: Reach,
-    /// A name for what functions leave in the lease's one worker and slot: saved when it ends, and restored by the next lease of this
-    /// tenant, program and name, on any node with the same swap directory. How, the library says (`HOTLEASE_STATE_SAVE` in
-    /// `hotlease/function.h`), or a module of Python's. Default: empty, nothing is kept.
+    /// A name for the state that functions leave in the lease's one worker and slot. It is saved when the lease
+    /// ends, and restored by the next lease of this tenant, program and name, on any node with the same swap
+    /// directory. The library (`HOTLEASE_STATE_SAVE` in `hotlease/function.h`) or a Python module defines how.
+    /// Default: empty, nothing is kept.
     pub state: String,
-    /// Whose the cores are. Default: exclusive.
+    /// Whether slots have cores of their own. Default: exclusive.
     pub sharing: Sharing,
-    /// On shared cores: whether an invocation that no slot has a core for waits until one has, or until its deadline.
-    /// Otherwise it fails with [`Error::NoCore`] once each worker has refused it. Default: true.
+    /// On shared cores: whether an invocation for which no slot has a core waits until one has, or until its
+    /// deadline. Otherwise it fails with [`Error::NoCore`] once each worker has refused it. Default: true.
     pub wait_for_core: bool,
     /// How slots wait; on shared cores always warm. Default: adaptive.
     pub polling: Polling,
-    /// How long a slot polls at most after its last invocation, in real time. It is billed as hot time.
-    /// Default: 1 ms, which covers arrival gaps up to a few hundred microseconds without a wake-up. With
-    /// [`Polling::Hot`] and 1 s or more a slot that is reached over a fabric has nothing to sleep on, which makes it
-    /// faster; where it does sleep, it wakes every 50 us to look.
+    /// Longest time that a slot polls after its last invocation, in real time. It is billed as hot time. Default: 1
+    /// ms, which covers arrival gaps up to a few hundred microseconds without a wake-up. With [`Polling::Hot`] and
+    /// 1 s or more, a slot that is reached over a fabric sets up nothing to sleep on, which makes it faster; if it
+    /// does sleep, it wakes every 50 us to look.
     pub hot_budget: Duration,
     /// How long the lease lives without renewal; the library renews it. Default: 5 s; 100 ms to 1 h.
     pub ttl: Duration,
@@ -109,83 +112,87 @@ pub struct LeaseOptions {
     /// Input bytes that travel in the ring. Larger inputs are staged in registered memory by the library.
     /// Default: 8128, with its header two pages; 64 to 4 MiB.
     pub request_bytes: u32,
-    /// Output bytes that travel in the ring, and the output capacity of calls that do not say another.
-    /// Default: 8128, with its header two pages; 64 to 4 MiB.
+    /// Output bytes that travel in the ring, and the output capacity of calls that do not set another. Default:
+    /// 8128, with its header two pages; 64 to 4 MiB.
     pub reply_bytes: u32,
-    /// Buffers that a worker knows at a time, those of the library for large inputs and outputs included. Beyond
-    /// that, what was not used lately is closed, and registered again by its next use. Default: 1024, which is the
-    /// most.
+    /// Buffers that a worker knows at a time, including those of the library for large inputs and outputs. Beyond
+    /// that, buffers not used lately are closed, and registered again by their next use. Default: 1024, which is
+    /// the most.
     pub registered_buffers: u32,
-    /// Bytes of buffers that a worker knows at a time, over a fabric; most network cards want such memory locked.
+    /// Bytes of buffers that a worker knows at a time, over a fabric; most network cards need such memory locked.
     /// (On one node nothing is locked, and only the number counts.) Default: 16 GiB.
     pub registered_bytes: u64,
-    /// How the client waits. Default: adaptive.
+    /// How the client waits for a reply. Default: adaptive.
     pub completion: Completion,
-    /// How often an invocation of an idempotent function is run again after its worker died. Others are
+    /// How often an invocation of an idempotent function is run again after its worker died. Other functions are
     /// never run twice. Default: 1.
     pub retries: u32,
-    /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, it
-    /// expired. What had not run, and what may run again, is then sent to the new one. Default: true.
+    /// Whether another lease is taken when one was lost: its node was given back, its agent died or fell silent, or
+    /// it expired. Invocations that had not run, and those that may run again, are then sent to the new lease.
+    /// Default: true.
     pub renew_lease: bool,
-    /// How long another lease is looked for then, with pauses that grow; an invocation waits for it no longer than
-    /// its own timeout. 0: it is tried once. Default: 5 s.
+    /// How long another lease is searched then, with pauses that grow; an invocation waits for it no longer than
+    /// its own timeout. 0: one attempt. Default: 5 s.
     pub move_within: Duration,
-    /// How long the first lease is waited for where there is no room, in the same way. What no waiting changes is told at
-    /// once: code that cannot be loaded, or what no node has or grants. Default: 0, tried once.
+    /// How long the first lease is waited for if there is no room, in the same way. A refusal that waiting does not
+    /// change is reported at once: code that cannot be loaded, or a request that no node can serve or grants.
+    /// Default: 0, one attempt.
     pub patience: Duration,
-    /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for
-    /// the best provider that gets through. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers
-    /// of this machine and `ofi` for others.
+    /// How bytes reach the workers: `shm`, the name of a libfabric provider like `tcp;ofi_rxm`, or `ofi` for the
+    /// best provider that works. Default (`None`): `$HOTLEASE_TRANSPORT`, else `shm` for workers of this host and
+    /// `ofi` for others.
     pub transport: Option<String>,
     /// Shown in listings; at most 64 bytes. Default: the program's name.
     pub label: String,
-    /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else
-    /// the one that Slurm, PBS or LSF say; empty: none.
+    /// The batch job that pays, for `hotlease bill --by job`; at most 64 bytes. Default: `$HOTLEASE_JOB`, else the
+    /// job that Slurm, PBS or LSF names; empty: none.
     pub job: String,
-    /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` where
-    /// `runtime_dir` is not set, else the manager of this machine.
+    /// A manager on another host, `https://HOST:PORT`. Default (`None`): `$HOTLEASE_MANAGER` if `runtime_dir` is
+    /// not set, else the manager of this host.
     pub manager: Option<String>,
-    /// Who asks a manager on another host: the folder that `hotlease identity issue --role client` made.
+    /// Identity shown to a manager on another host: the folder that `hotlease identity issue --role client` made.
     /// Default (`None`): `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
     /// `~/.config/hotlease/identity`.
     pub identity: Option<PathBuf>,
-    /// What is shown to that manager instead of an identity. Default (`None`): what one of `$HOTLEASE_KEY_FILE`,
-    /// `$HOTLEASE_TOKEN_FILE` and `$HOTLEASE_MUNGE` names, where `identity` is not set.
+    /// Credential shown to that manager instead of an identity. Default (`None`): the one that
+    /// `$HOTLEASE_KEY_FILE`, `$HOTLEASE_TOKEN_FILE` or `$HOTLEASE_MUNGE` names, if `identity` is not set.
     pub credential: Option<Credential>,
-    /// The site's `ca.pem`, whom to believe without an identity. Default (`None`): `$HOTLEASE_CA_FILE`, else
+    /// The site's `ca.pem`, the authority to trust without an identity. Default (`None`): `$HOTLEASE_CA_FILE`, else
     /// `$XDG_CONFIG_HOME/hotlease/ca.pem`, else `~/.config/hotlease/ca.pem`.
     pub authority: Option<PathBuf>,
-    /// Where the platform's sockets are. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
+    /// Directory of the platform's sockets. Default (`None`): `$HOTLEASE_RUNTIME_DIR`, else
     /// `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`.
     pub runtime_dir: Option<PathBuf>,
-    /// Workers are Python interpreters, each with one slot, for [`crate::Code::python`]. Default: none, they are native.
+    /// Python interpreters as workers, each with one slot, for [`crate::Code::python`]. Default: none, workers are
+    /// native.
     pub python: Option<Python>,
 }
 
-/// Who is asked for a lease.
+/// The party that is asked for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Placement {
     /// The manager.
     #[default]
     Managed,
-    /// The agents themselves, in a random order of one's own (2021 paper): for those that are started with `--direct`.
-    /// The manager only says which there are, every 30 s, and hears of the lease afterwards; while it is away, the last
-    /// list is used.
+    /// The agents themselves, in a random order (2021 paper): agents that are started with `--direct`. The client
+    /// asks the manager for the list of agents every 30 s, and reports the lease to it afterwards; while the
+    /// manager is away, the last list is used.
     Direct,
 }
 
-/// Over how many agents the workers of a lease are placed. Each agent's share is a part, which is lost and replaced
-/// without the others.
+/// Number of agents over which the workers of a lease are placed. Each agent's share is a part, which is lost and
+/// replaced independently of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Spread {
-    /// All on one.
+    /// All workers on one agent.
     #[default]
     OneAgent,
-    /// On as few as have room, at most 64; all of the workers, or none.
+    /// On as few agents as have room, at most 64; all of the workers, or none.
     AllOrNothing,
-    /// The same, but so many of the workers are enough: [`crate::Invoker::slots`] says how many there are.
+    /// On as few agents as have room, at most 64; this many of the workers are enough. [`crate::Invoker::slots`]
+    /// says how many there are.
     AtLeast(u16),
 }
 
@@ -231,7 +238,7 @@ impl Default for LeaseOptions {
 }
 
 impl LeaseOptions {
-    /// Of Python workers that run this interpreter, all else by default.
+    /// Options for Python workers that run this interpreter; all else by default.
     pub fn python(python: Python) -> Self {
         Self {
             python: Some(python),
@@ -239,7 +246,7 @@ impl LeaseOptions {
         }
     }
 
-    /// Refuses what no agent could grant, before anybody is asked.
+    /// Refuses options that no agent could grant, before any request is sent.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
         if self.workers == 0 || u32::from(self.workers) > WORKERS_MAX {
@@ -301,7 +308,7 @@ impl LeaseOptions {
             ("request_bytes", self.request_bytes),
             ("reply_bytes", self.reply_bytes),
         ] {
-            // An entry must at least hold the spans of an invocation with both its ends in buffers.
+            // An entry must at least hold the spans of an invocation whose input and output are both in buffers.
             if !(ENTRY_BYTES_MIN..=ENTRY_BYTES_MAX).contains(&bytes) {
                 return fail(format!(
                     "{name} must be {ENTRY_BYTES_MIN} to {ENTRY_BYTES_MAX}, not {bytes}"
@@ -356,7 +363,7 @@ impl LeaseOptions {
         }
     }
 
-    /// Of each connection.
+    /// Limits of the registrations of each connection.
     pub(crate) fn registration_limits(&self, transport: &Transport) -> Limits {
         Limits {
             buffers: self.registered_buffers as usize,
@@ -367,7 +374,7 @@ impl LeaseOptions {
         }
     }
 
-    /// For so many workers with this code.
+    /// The request for so many workers with this code.
     pub(crate) fn acquire_request(&self, workers: u16, code: &Code) -> AcquireRequest {
         let polling = match self.polling {
             Polling::Adaptive => grpc::Polling::Adaptive,
@@ -393,7 +400,7 @@ impl LeaseOptions {
             spread_least: match self.spread {
                 Spread::OneAgent => 0,
                 Spread::AllOrNothing => workers.into(),
-                // What replaces a part that was lost is all of it.
+                // The replacement of a lost part must have all of its workers.
                 Spread::AtLeast(least) if workers == self.workers => least.into(),
                 Spread::AtLeast(_) => workers.into(),
             },
@@ -409,10 +416,10 @@ impl LeaseOptions {
     }
 }
 
-/// Where batch systems say which job a process belongs to; the first is for whoever has none.
+/// Variables with the job that a process belongs to: the first is for processes without a batch system.
 const JOB_VARIABLES: [&str; 4] = ["HOTLEASE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"];
 
-/// The job that this process belongs to, cut to what a lease may carry; empty: none.
+/// The job that this process belongs to, cut to the length that a lease may carry; empty: none.
 fn batch_job() -> String {
     let found = JOB_VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
     let mut job = found.into_iter().find(|job| !job.is_empty()).unwrap_or_default();
@@ -423,7 +430,7 @@ fn batch_job() -> String {
     job
 }
 
-/// The program's file name, cut to what a label may have.
+/// The program's file name, cut to the length of a label.
 fn program_name() -> String {
     let mut name = std::env::current_exe()
         .ok()

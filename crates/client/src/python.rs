@@ -5,30 +5,30 @@ use hotlease_wire::grpc::PythonRuntime;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// The Python of a lease's workers. Where an interpreter is not what the versions say, its worker does not start: the
+/// The Python of a lease's workers. If an interpreter does not match the versions, its worker does not start: the
 /// lease is refused with both versions named, and nothing was run.
 ///
-/// Environment and import path are no place for secrets: every process of the tenant's on the workers' host can read
-/// them.
+/// Put no secrets into the environment and the import path: every process of the tenant on the workers' host can
+/// read them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Python {
-    /// The interpreter, an absolute path on the workers' host; the package must be installed there, too. Of an image: its path in it,
-    /// such as `bin/python`.
+    /// The interpreter, an absolute path on the workers' host; the package must be installed there, too. With an
+    /// image: the path in the image, such as `bin/python`.
     pub interpreter: PathBuf,
-    /// An environment that `hotlease env pack` has made, by its hash: the agent fetches and mounts it, and workers run from it. Then
-    /// the workers' host needs nothing but what the environment says. Default: none.
+    /// An image that `hotlease env pack` has made, by its hash: the agent fetches and mounts it, and workers run
+    /// from it. Then the workers' host needs nothing beyond what the image states. Default: none.
     pub image: Option<String>,
-    /// Environment beyond what workers inherit anyhow (`PATH`, `HOME`, `LANG` and a few more of the agent's).
+    /// Environment beyond what workers inherit in any case (`PATH`, `HOME`, `LANG` and a few more of the agent's).
     pub environment: BTreeMap<String, String>,
-    /// Appended to the import path, where it is not in there.
+    /// Appended to the import path, unless it is in there already.
     pub path: Vec<String>,
-    /// Where functions run; `/` where the workers' host has no such folder.
+    /// Working directory of functions; `/` if the workers' host has no such folder.
     pub directory: PathBuf,
-    /// The client's version of Python, like `3.11.7`: the first two numbers have to be the workers'.
+    /// The client's version of Python, like `3.11.7`: the first two numbers must match the workers'.
     pub version: String,
     /// The client's version of this package.
     pub hotlease: String,
-    /// The client's version of cloudpickle; empty: not looked at.
+    /// The client's version of cloudpickle; empty: not checked.
     pub cloudpickle: String,
 }
 

@@ -1,4 +1,4 @@
-//! What functions are to reach beyond their sandbox, and what a grant says of it.
+//! Reach: what functions may use beyond their sandbox, and the check of a grant against the request.
 
 use crate::Error;
 use hotlease_wire::grpc;
@@ -8,19 +8,21 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-/// What functions of a lease may reach beyond their sandbox. A site that does not grant it refuses the lease.
+/// Resources beyond the sandbox that functions of a lease may use. A site that does not grant them refuses the
+/// lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Directories of the nodes' hosts. Default: none; at most 16.
     pub directories: Vec<Directory>,
     /// The host's network: gangs need it, and workers of clients on other hosts. Default: no.
     pub network: bool,
-    /// Object storage, with keys that the agent makes for the lease and puts into the environment of its workers. Default: none; at
-    /// most 16.
+    /// Object storage, with keys that the agent makes for the lease and puts into the environment of its workers.
+    /// Default: none; at most 16.
     pub storage: Vec<Place>,
 }
 
-/// A directory of the node's host that functions see. As text: `PATH`, `PATH:rw`, `PATH:INSIDE` or `PATH:INSIDE:rw`.
+/// A directory of the node's host that functions see. Text forms: `PATH`, `PATH:rw`, `PATH:INSIDE` or
+/// `PATH:INSIDE:rw`.
 ///
 /// ```
 /// use hotlease_client::Directory;
@@ -30,11 +32,11 @@ pub struct Reach {
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Directory {
-    /// Where the host has it: absolute, at most 1024 bytes.
+    /// Path on the host: absolute, at most 1024 bytes.
     pub path: PathBuf,
-    /// Where functions see it. Default: at the same place.
+    /// Path at which functions see it. Default: the same path.
     pub inside: Option<PathBuf>,
-    /// Whether they may change it. Default: no.
+    /// Whether functions may change it. Default: no.
     pub writable: bool,
 }
 
@@ -142,7 +144,8 @@ impl Reach {
         })
     }
 
-    /// What a grant says, which has to be what was asked for: who does not say so has not understood it.
+    /// The reach in a grant. It must state what was requested: an agent that does not state it has not understood
+    /// the request.
     pub(crate) fn granted(&self, says: Option<&grpc::Reach>) -> Result<Self, Error> {
         let says = says.cloned().unwrap_or_default();
         let of = |of: grpc::Directory| Directory {
@@ -154,7 +157,7 @@ impl Reach {
         let granted = Self {
             directories: says.directories.into_iter().map(of).collect(),
             network: says.network,
-            // What cannot be read is not what was asked for.
+            // Text that cannot be parsed is not what was requested.
             storage: storage.filter_map(Result::ok).collect(),
         };
         if granted.directories != self.directories
@@ -169,7 +172,7 @@ impl Reach {
         Ok(granted)
     }
 
-    /// What several leases reach, all of them.
+    /// The reach that two leases have in common.
     pub(crate) fn of_both(self, other: &Self) -> Self {
         Self {
             network: self.network && other.network,

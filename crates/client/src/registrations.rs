@@ -1,7 +1,7 @@
-//! The memory that one worker knows, within limits: what was not used lately makes room for what is wanted now.
+//! Registrations of memory with one worker, within limits: memory not used lately makes room for new memory.
 //!
-//! Which is oldest is known to about one use: each use marks its buffer, unless it is marked already, and whoever
-//! looks for room passes a marked one over once and takes the mark away (the clock of operating systems). A list
+//! The order of use is known to about one use. Each use marks its buffer, unless it is marked already. A search for
+//! room passes a marked buffer over once and removes the mark (the clock algorithm of operating systems). A list
 //! kept in the order of use would cost each invocation a lock.
 
 use crate::Error;
@@ -12,7 +12,7 @@ use hotlease_wire::ids::RegionId;
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-/// How much memory a worker may know at a time.
+/// Limits of the memory that a worker may know at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) buffers: usize,
@@ -22,17 +22,17 @@ pub(crate) struct Limits {
 /// Memory that the worker knows.
 pub(crate) struct Known {
     pub(crate) id: RegionId,
-    /// Dead when its buffer is gone: then it may go at once.
+    /// Dead when the buffer is gone: then the registration may go at once.
     pub(crate) region: Weak<Region>,
     pub(crate) size_bytes: u64,
-    /// Over a fabric: what lets the worker read and write it.
+    /// Over a fabric: the registration that lets the worker read and write the memory.
     pub(crate) _registration: Option<Registration>,
 }
 
-/// All of it. Changed on the control thread only, by one request of the worker's at a time.
+/// All registrations with one worker. Changed on the control thread only, by one request to the worker at a time.
 pub(crate) struct Registrations {
     limits: Limits,
-    /// The front is looked at first.
+    /// The front is considered first.
     known: VecDeque<Known>,
     size_bytes: u64,
 }
@@ -46,7 +46,7 @@ impl Registrations {
         }
     }
 
-    /// Refuses what would not fit if nothing else were there.
+    /// Refuses memory that would not fit even if it were the only registration.
     pub(crate) fn check(&self, size_bytes: u64) -> Result<(), Error> {
         if size_bytes <= self.limits.bytes {
             return Ok(());
@@ -60,12 +60,12 @@ impl Registrations {
         })
     }
 
-    /// Whether something must go first.
+    /// Whether another registration must go first.
     pub(crate) fn is_full_for(&self, size_bytes: u64) -> bool {
         self.known.len() >= self.limits.buffers || self.size_bytes + size_bytes > self.limits.bytes
     }
 
-    /// The error where it is full of what is in use.
+    /// The error when all registrations that fill the limits are in use.
     pub(crate) fn in_use(&self, size_bytes: u64) -> Error {
         let (buffers, bytes) = (self.known.len(), self.size_bytes);
         let option = if buffers >= self.limits.buffers {
@@ -88,10 +88,10 @@ impl Registrations {
         }
     }
 
-    /// Takes out what no invocation in flight uses and was not used lately; the worker is yet to be told. From
-    /// now on an invocation that uses it registers it again.
+    /// Removes a registration that no invocation in flight uses and that was not used lately; the caller must tell
+    /// the worker. From now on an invocation that uses the buffer registers it again.
     pub(crate) fn take_idle(&mut self, connection: u64) -> Option<Known> {
-        // Twice around, as the first time may only take marks away.
+        // Twice around, as the first time may only remove marks.
         for _ in 0..2 * self.known.len() {
             let known = self.known.pop_front()?;
             let goes = match known.region.upgrade() {
@@ -112,7 +112,7 @@ impl Registrations {
         self.known.push_back(known);
     }
 
-    /// Takes out one whose buffer is gone, if it did not make room before.
+    /// Removes the registration of a buffer that is gone, if it did not make room before.
     pub(crate) fn take(&mut self, id: RegionId) -> Option<Known> {
         let position = self.known.iter().position(|known| known.id == id)?;
         let known = self.known.remove(position)?;

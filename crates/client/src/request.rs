@@ -1,4 +1,4 @@
-//! An invocation's data, laid out for a channel: what is copied into the ring, what stands in buffers.
+//! An invocation's data, laid out for a channel: bytes that are copied into the ring, and data in buffers.
 
 use crate::Error;
 use crate::buffer::{BufferSlice, BufferSliceMut, Input, Region};
@@ -9,14 +9,14 @@ use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Where the output is wanted.
+/// Destination of the output.
 #[derive(Clone, Copy)]
 pub(crate) enum Wanted<'a> {
-    /// As bytes, at most so many.
+    /// Bytes, at most this many.
     Bytes(usize),
-    /// In place.
+    /// A buffer, written in place.
     Buffer(BufferSlice<'a>),
-    /// In several places.
+    /// Several parts of buffers.
     Parts(&'a [BufferSliceMut<'a>]),
 }
 
@@ -25,12 +25,13 @@ pub(crate) enum Wanted<'a> {
 pub(crate) struct Uses {
     pub(crate) staged_input: Option<Piece>,
     pub(crate) staged_output: Option<Piece>,
-    /// All of it, staged pieces included. What is here is in use: no connection closes its registration.
+    /// All of the memory, staged pieces included. Regions in this list are in use: no connection closes their
+    /// registrations.
     regions: SmallVec<[Arc<Region>; 2]>,
 }
 
 impl Uses {
-    /// Makes sure that the channel's worker knows all of it.
+    /// Makes sure that the channel's worker knows all of the memory.
     pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
         let mut regions = self.regions.iter();
         regions.try_for_each(|region| region.register(channel.connection()))
@@ -46,7 +47,7 @@ impl Uses {
         self.staged_output = Some(piece);
     }
 
-    /// For somebody may still write to it.
+    /// Drops the staged output, because a worker may still write to it. Returns whether there was one.
     fn discard_output(&mut self) -> bool {
         let Some(piece) = self.staged_output.take() else {
             return false;
@@ -67,33 +68,33 @@ impl Uses {
     }
 }
 
-/// The end of the payload: where the buffers are.
+/// The end of the payload: spans that name the buffers.
 pub(crate) struct Tail {
     spans: SmallVec<[u8; 2 * Span::BYTES]>,
-    /// Whether the input bytes stand before the spans.
+    /// Whether the input bytes precede the spans.
     pub(crate) input_in_ring: bool,
 }
 
 impl Tail {
-    /// What goes into the ring entry, given the input bytes.
+    /// The payload of the ring entry, given the input bytes.
     pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
         let input = if self.input_in_ring { input } else { &[] };
         [input, &self.spans]
     }
 }
 
-/// A request that can be published on any channel of an invoker. The input bytes that go through the ring
-/// are not in it.
+/// A request that can be published on any channel of an invoker. It does not contain the input bytes that go
+/// through the ring.
 pub(crate) struct Request {
     pub(crate) target: Target,
     pub(crate) tail: Tail,
-    /// Output bytes at most, wherever they go.
+    /// Most output bytes, for any destination.
     pub(crate) capacity: u64,
     pub(crate) uses: Uses,
 }
 
 impl Request {
-    /// Lays out an invocation; stages what is larger than a ring entry.
+    /// Lays out an invocation; stages data that is larger than a ring entry.
     pub(crate) fn new(
         mut target: Target,
         input: &Input<'_>,
@@ -160,9 +161,9 @@ impl Request {
         })
     }
 
-    /// After a failure on this channel, before it is submitted again or dropped. A worker that may still run may
-    /// still write to the output: memory of our own is then replaced; a buffer of the caller's cannot be, so
-    /// that `error` is final.
+    /// Prepares for another submission, or for the end, after a failure on this channel. A worker that may still
+    /// run may still write to the output. The library's own memory is then replaced; a buffer of the caller cannot
+    /// be replaced, so `error` is final.
     pub(crate) fn leave(
         &mut self,
         channel: &Channel,
@@ -194,7 +195,7 @@ impl Request {
     }
 }
 
-/// With so many parts in buffers.
+/// The flags of a request with so many parts in buffers.
 fn flags(inputs: usize, outputs: usize, request_bytes: usize) -> Result<Flags, Error> {
     let flags = Flags::of_parts(inputs, outputs);
     flags
@@ -258,7 +259,7 @@ mod tests {
             Span::decode(&spans[Span::BYTES..]).unwrap(),
         );
         assert_eq!((first.length, second.length), (5000, 100_000));
-        // With the span of the output behind, an entry holds less input.
+        // With the span of the output after it, an entry holds less input.
         let request = lay_out(Input::Bytes(&input[..4090]), Wanted::Bytes(5000));
         assert!(request.uses.staged_input.is_some());
     }

@@ -1,4 +1,4 @@
-//! Which failures are tried again, and what a failure after a retry means.
+//! Retries of failed invocations, and the meaning of a failure after a retry.
 
 use crate::channel::Channel;
 use crate::{Error, Function};
@@ -8,7 +8,7 @@ use hotlease_wire::{EndReason, Ran};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What an invocation may still be tried.
+/// Attempts that an invocation has left.
 pub(crate) type Again = Attempts<Error>;
 
 impl Failure for Error {
@@ -27,16 +27,17 @@ impl Failure for Error {
 }
 
 impl Function {
-    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its worker, also where
-    /// it could go to another one, or its worker was gone before. Of `submit` and its like, with a slot ([`Function::on_slot`]). For
-    /// callers that have something to do with a new worker first, which they get by [`crate::Pipeline::repair`].
+    /// Leaves it to the caller to submit again what a worker did not run: a submitted invocation fails with its
+    /// worker, even if it could go to another one, and fails at once if its worker was gone before. Applies to
+    /// `submit` and its variants, with a slot ([`Function::on_slot`]). For callers that must prepare a new worker
+    /// first, which they get by [`crate::Pipeline::repair`].
     #[must_use]
     pub fn submitted_once(mut self) -> Self {
         self.resubmits = false;
         self
     }
 
-    /// A slot's channel to submit to, and its slot.
+    /// The channel of a slot to submit to, and the slot.
     pub(crate) fn picked(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
         if !self.resubmits
             && let Some(slot) = self.slot

@@ -1,4 +1,4 @@
-//! The session with the agent: attach, load, connect, renew, release, and its news.
+//! The session with the agent: attach, load, connect, renew, release, and the agent's news.
 
 mod expected;
 
@@ -29,65 +29,66 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-/// Loading runs constructors, and restores a state; the agent itself gives up on them after 5 s, and on that after a minute.
+/// Loading runs constructors, and restores a state; the agent itself gives up on constructors after 5 s, and on a
+/// restore after a minute.
 const LOAD_LIMIT: Duration = Duration::from_secs(90);
 const RENEW_LIMIT: Duration = Duration::from_secs(5);
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 const LEND_LIMIT: Duration = Duration::from_secs(5);
 const AGENT: &str = "the agent";
 
-/// How a session ended.
+/// End of a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum End {
     /// With its lease.
     Lease { reason: EndReason, usage: UsageTotals },
-    /// The agent is gone or closed it.
+    /// The agent is gone or has closed the session.
     Lost,
 }
 
 struct News {
     /// The latest death of each worker: as many entries as the lease has workers.
     deaths: HashMap<WorkerIndex, (Epoch, Death)>,
-    /// The agent is ending the lease; the end itself is still to come.
+    /// The reason for which the agent is ending the lease; the end itself is still to come.
     ending: Option<EndReason>,
     end: Option<End>,
 }
 
-/// A session with an agent on one lease. Ends, and with it the lease, when dropped.
+/// A session with an agent for one lease. It ends, and the lease with it, when dropped.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     tasks: Vec<AbortHandle>,
-    /// What the agent said to the attach.
+    /// Answer of the agent to the attach.
     pub(crate) attached: Attached,
 }
 
-/// What the agent said to the attach.
+/// Answer of the agent to the attach.
 pub(crate) struct Attached {
     pub(crate) lease: LeaseId,
-    /// Slots of each worker.
+    /// Number of slots of each worker.
     pub(crate) slots: Vec<usize>,
     pub(crate) start: Box<StartPhases>,
-    /// The slots that the holder of the lease lends us; none: we hold it.
+    /// The slots that the lease's holder lends to this client; none: this client is the holder.
     pub(crate) lent: Option<Vec<Place>>,
 }
 
-/// The part that outlives the session for those who wait for its news.
+/// The part of a session that outlives it for tasks that wait for its news.
 pub(crate) struct Shared {
     link: Link<SessionReply>,
-    /// To the agent's host, if it is another one.
+    /// Route to the agent's host, if it is another host.
     route: Option<Route>,
     expected: Expected,
-    /// Once the agent has said so.
+    /// The lease, once the agent has named it.
     lease: OnceLock<LeaseId>,
     news: Mutex<News>,
     changed: watch::Sender<()>,
-    /// Whether there is an end among the news: without their lock.
+    /// Whether the news contain an end; readable without their lock.
     over: AtomicBool,
-    /// Requests under way during which the agent keeps the lease.
+    /// Number of requests under way during which the agent keeps the lease.
     kept: AtomicUsize,
 }
 
-/// One of those requests.
+/// Counts one request in `Shared::kept` while it lives.
 struct Kept<'a>(&'a AtomicUsize);
 
 impl<'a> Kept<'a> {
@@ -104,7 +105,7 @@ impl Drop for Kept<'_> {
 }
 
 impl Session {
-    /// Binds to a lease, which a manager on another host may have got. On the control thread.
+    /// Binds to a lease, which a manager on another host may have provided. On the control thread.
     pub(crate) async fn attach(
         grant: &Grant,
         site: Option<&Site>,
@@ -122,7 +123,7 @@ impl Session {
         };
         if let Some(socket) = same_machine(grant, path) {
             match Self::over(socket, grant.token.clone(), expected, None).await {
-                // Another agent, which happens to have its socket at the same place.
+                // Another agent, which happens to have its socket at the same path.
                 Err(Error::Refused(refusal @ (Refusal::BadToken | Refusal::WrongTenant))) => {
                     tracing::debug!(%refusal, "the agent is not the one of this machine");
                 }
@@ -133,7 +134,7 @@ impl Session {
             let what = "the agent that granted the lease serves its own machine only".into();
             return Err(Refusal::Unavailable { what }.into());
         }
-        // Its workers are reached over a fabric; loading goes on while they are started.
+        // The workers are reached over a fabric; libfabric loads while they are started.
         Libfabric::preload();
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
         let tunnelled =
@@ -145,7 +146,7 @@ impl Session {
         Self::over(tunnelled.socket, grant.token.clone(), expected, Some(route)).await
     }
 
-    /// As `attach`, over a connected socket.
+    /// Attaches as `attach` does, over a connected socket.
     pub(crate) async fn over(
         socket: Socket,
         token: Vec<u8>,
@@ -198,11 +199,12 @@ impl Session {
             }
         };
         let _ = shared.lease.set(attached.lease);
-        // The agent keeps a lease alive while its workers start, and answers once they have: it counts from then.
+        // The agent keeps a lease alive while its workers start, and answers once they have started: it counts from
+        // then.
         let now = start.elapsed();
         let renewal = Renewal::new(Duration::from_millis(ttl_ms), now, now);
         let mut tasks = vec![reader];
-        // What is lent is kept by its holder; its end is told, and an agent that is gone closes the session.
+        // The holder keeps a lent lease; its end is reported, and an agent that is gone closes the session.
         if attached.lent.is_none() {
             tasks.push(tokio::spawn(shared.clone().renew(renewal, start)).abort_handle());
         }
@@ -218,15 +220,15 @@ impl Session {
         &self.shared
     }
 
-    /// How it ended, if it has.
+    /// How the session ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
         self.shared.news().end
     }
 
-    /// Ends the lease; returns what it used.
+    /// Ends the lease; returns its usage.
     pub(crate) async fn release(self) -> Result<UsageTotals, Error> {
         if self.attached.lent.is_some() {
-            // It goes on, and what was used of it is the holder's.
+            // The lease goes on, and its usage is the holder's.
             return Ok(UsageTotals::default());
         }
         let mut changed = self.shared.changed.subscribe();
@@ -236,13 +238,13 @@ impl Session {
             .ask(&SessionRequest::Release, &[], AGENT, RELEASE_LIMIT)
             .await;
         // Answers come in the order of requests, except this one, which comes when all is recorded: a renewal that
-        // was asked behind it is refused before, and that looks like the answer.
+        // was requested after the release is refused earlier, and that refusal looks like the answer.
         if matches!(&answer, Ok((SessionReply::Refused(Refusal::LeaseEnded(_)), _))) {
             let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
-            // Without its end the refusal stands.
+            // If the lease does not end in time, the refusal stands.
             let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
         }
-        // The event says it as well, and may have come before: a lease that had ended is released, too.
+        // The event holds the total as well, and may have come before: a lease that had ended counts as released.
         match (self.end(), answer) {
             (Some(End::Lease { usage, .. }), _) => Ok(usage),
             (_, answer) => Err(unexpected("Release", answer)),
@@ -250,8 +252,9 @@ impl Session {
     }
 }
 
-/// The agent's own socket, if it may be on this machine and runs as our user. Only an agent that can open
-/// the token is the right one: that is proved when it is presented. It is presented to nobody else's process.
+/// A connection to the agent's own socket, if the agent may be on this host and runs as this user. Only an agent
+/// that can open the token is the right one, which presenting the token proves. The token is presented to no other
+/// user's process.
 fn same_machine(grant: &Grant, path: &Path) -> Option<Socket> {
     let here = node_id().is_some_and(|node| node.to_string() == grant.node);
     if !here {
@@ -271,7 +274,7 @@ impl Drop for Session {
 }
 
 impl Shared {
-    /// Which lease it is about.
+    /// The lease of the session.
     pub(crate) fn lease(&self) -> Option<LeaseId> {
         self.lease.get().copied()
     }
@@ -280,25 +283,25 @@ impl Shared {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Only the first end counts.
+    /// Notes the end of the session. Only the first end counts.
     fn ends(&self, end: End) {
         self.news().end.get_or_insert(end);
         self.over.store(true, Ordering::Release);
         self.changed.send_replace(());
     }
 
-    /// Whether it has ended, and its workers have or soon will.
+    /// Whether the session has ended, and its workers have ended or soon will.
     pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// To the workers' host, if it is another one.
+    /// Route to the workers' host, if it is another host.
     pub(crate) fn route(&self) -> Option<&Route> {
         self.route.as_ref()
     }
 
-    /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent
-    /// only if the node does not have them.
+    /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent only if
+    /// the node does not have them.
     pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
         let _kept = Kept::new(&self.kept);
         let load = SessionRequest::Load {
@@ -324,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// Gets a socket to a worker, which is started again if it is dead.
+    /// Gets a socket to a worker, which is restarted if it is dead.
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
         let _kept = Kept::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
@@ -344,7 +347,7 @@ impl Shared {
         }
     }
 
-    /// Lends slots: the delegation's number, and the token for peers.
+    /// Lends slots; returns the delegation's number, and the token for peers.
     pub(crate) async fn delegate(
         &self,
         places: Vec<Place>,
@@ -360,7 +363,7 @@ impl Shared {
         }
     }
 
-    /// Takes lent slots back.
+    /// Revokes a delegation.
     pub(crate) async fn revoke(&self, delegation: u32) -> Result<(), Error> {
         let revoke = SessionRequest::Revoke { delegation };
         match self.link.ask(&revoke, &[], AGENT, LEND_LIMIT).await {
@@ -376,12 +379,12 @@ impl Shared {
             if let Some(death) = self.death_now(worker, epoch) {
                 return death;
             }
-            // The sender lives in self, so this fails never.
+            // The sender is a field of self, so this never fails.
             let _ = changed.changed().await;
         }
     }
 
-    /// Why the agent is ending the lease, if it has said that it is.
+    /// Why the agent is ending the lease, if the agent has announced an end.
     pub(crate) fn ending(&self) -> Option<EndReason> {
         self.news().ending
     }
@@ -405,7 +408,7 @@ impl Shared {
         }
     }
 
-    /// Reads until the session ends, and tells everybody.
+    /// Reads until the session ends, and distributes the news.
     async fn read(self: Arc<Self>) {
         while let Some((reply, fds)) = self.link.next().await {
             match reply {
@@ -438,14 +441,14 @@ impl Shared {
         self.link.close();
     }
 
-    /// Pushes the expiry, until the lease is over or must be taken for lost: an agent that is silent for so long
-    /// has ended it, or will before it does anything else.
+    /// Renews the lease until it is over or must be taken for lost: an agent that is silent for so long has ended
+    /// it, or will before it does anything else.
     async fn renew(self: Arc<Self>, mut renewal: Renewal, start: Instant) {
         while let Some(due) = renewal.due() {
             tokio::time::sleep_until((start + due).into()).await;
             let mut event = RenewalEvent::Tick;
             loop {
-                // While it starts a worker or takes a library, the agent keeps the lease itself, and answers
+                // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
                 // renewals only afterwards.
                 if self.kept.load(Ordering::Relaxed) > 0 {
                     event = RenewalEvent::Kept;
@@ -476,7 +479,7 @@ impl Shared {
             Ok((SessionReply::Renewed { ttl_ms, .. }, _)) => RenewalEvent::Renewed {
                 ttl: Duration::from_millis(ttl_ms),
             },
-            // A silent agent may come back in time; a lease that is over is told by the reader.
+            // A silent agent may come back in time; the reader reports a lease that is over.
             other => {
                 tracing::debug!(?other, "the lease was not renewed");
                 RenewalEvent::NotRenewed

@@ -1,4 +1,4 @@
-//! The client against a platform inside the test process that fails when told to.
+//! Tests of the client against a platform inside the test process that fails on command.
 
 mod failures;
 mod invocations;

@@ -1,8 +1,8 @@
-//! Choosing how bytes reach a worker, and opening channels that way.
+//! Choice of the transport to a worker.
 //!
-//! A worker on this machine is reached through shared memory. For another one, the providers that this machine
-//! has are tried, best first: both ends make a port, and only a provider over which bytes went there and back
-//! is taken. All slots of a worker are then reached over the same one.
+//! A worker on this host is reached through shared memory. For a worker on another host, the providers that this
+//! host has are tried, best first: both ends open a port, and a provider is used only if bytes went over it there
+//! and back. All slots of a worker are then reached over the same provider.
 
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
@@ -13,39 +13,39 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a probe may take: a connection that is set up lazily, over a slow network.
+/// How long a probe may take: it may include a connection that is set up lazily, over a slow network.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
-/// Names the transport where the options do not.
+/// Environment variable with the transport, if the options name none.
 const VARIABLE: &str = "HOTLEASE_TRANSPORT";
 
-/// Where a worker is, as seen from here.
+/// Route to a worker, as seen from this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Route {
-    /// Of the worker's host.
+    /// Address of the worker's host.
     pub(crate) host: IpAddr,
-    /// Of the interface that leads there.
+    /// Address of the local interface that leads there.
     pub(crate) local: IpAddr,
 }
 
 impl Route {
-    /// To this machine itself.
+    /// Route to this host itself.
     pub(crate) const LOOPBACK: Self = Self {
         host: IpAddr::V4(Ipv4Addr::LOCALHOST),
         local: IpAddr::V4(Ipv4Addr::LOCALHOST),
     };
 }
 
-/// What to use for a worker.
+/// Transport to a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// Shared memory.
     Shm,
-    /// A fabric: this provider, or the best.
+    /// A fabric, with this provider or the best one.
     Ofi { provider: Option<String>, route: Route },
 }
 
 impl Transport {
-    /// For a worker that `route` leads to; `None`: it is on this machine.
+    /// Chooses the transport for a worker that `route` leads to; `None`: the worker is on this host.
     pub(crate) fn choose(options: &LeaseOptions, route: Option<Route>) -> Self {
         let variable = || std::env::var(VARIABLE).ok();
         let wanted = options.transport.clone().or_else(variable);
@@ -65,15 +65,15 @@ impl Transport {
     }
 }
 
-/// Begins to load libfabric, if workers of this machine will be reached over it; see also
-/// `Session::attach`, which does it for those of others.
+/// Begins to load libfabric, if workers of this host will be reached over it. For workers of other hosts
+/// `Session::attach` does that.
 pub(crate) fn prepare(options: &LeaseOptions) {
     if Transport::choose(options, None) != Transport::Shm {
         Libfabric::preload();
     }
 }
 
-/// What to try, best first.
+/// The providers to try, best first.
 pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Provider>, OfiError> {
     let library = Libfabric::load()?;
     match provider {
@@ -82,8 +82,8 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
     }
 }
 
-/// Of a port for calls that wait like this. Who never sleeps needs nothing to sleep on, which costs time: see
-/// the worker's `idle::sleeps`.
+/// Options of a port for calls that wait like this. A thread that never sleeps needs nothing to sleep on, which
+/// costs time: see the worker's `idle::sleeps`.
 pub(crate) fn port_options(completion: Completion) -> PortOptions {
     PortOptions {
         sleep: completion != Completion::Spin,
@@ -91,14 +91,15 @@ pub(crate) fn port_options(completion: Completion) -> PortOptions {
     }
 }
 
-/// The worker's port, as ours knows it; its key is the link's. Blocks for up to [`PROBE_LIMIT`].
+/// Connects this client's port to the worker's, with the link's key, and probes it. Blocks for up to
+/// [`PROBE_LIMIT`].
 pub(crate) fn reach(port: &Arc<Port>, worker: &PortAddress, key: u64) -> Result<Arc<Peer>, OfiError> {
     let peer = Arc::new(port.peer(worker, key)?);
     port.probe(&peer, PROBE_LIMIT)?;
     Ok(peer)
 }
 
-/// The error when nothing was left to try.
+/// The error when no provider was left to try.
 pub(crate) fn no_way(host: IpAddr, tried: &[String]) -> Error {
     Error::NoTransport {
         host: host.to_string(),

@@ -1,4 +1,4 @@
-//! Making memory known to the worker, and making it forget.
+//! Registration of memory with the worker, and its removal.
 
 use super::{Connection, REQUEST_LIMIT, WORKER, unexpected};
 use crate::Error;
@@ -12,7 +12,7 @@ use hotlease_wire::ids::RegionId;
 use std::sync::{Arc, Weak};
 
 impl Connection {
-    /// Makes memory known to the worker. Where there is no room for it, what was not used lately goes.
+    /// Registers memory with the worker. If there is no room, memory not used lately is deregistered.
     pub(crate) async fn register(
         &self,
         id: RegionId,
@@ -20,8 +20,8 @@ impl Connection {
         memory: &Arc<Memory>,
     ) -> Result<(), Error> {
         let size_bytes = memory.size_bytes();
-        // Held until the worker has answered: what is forgotten and registered again reaches it in this order. Others
-        // wait for no worker that has stopped.
+        // Held until the worker has answered, so that a removal and the next registration reach it in this order.
+        // Other tasks do not wait longer for a worker that has stopped.
         let mut known = match tokio::time::timeout(REQUEST_LIMIT, self.registrations.lock()).await {
             Ok(known) => known,
             Err(_) => {
@@ -66,7 +66,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Tries it; if the provider has no room, once more after as much as is wanted was given back.
+    /// Tries to register; if the provider has no room, tries once more after as many bytes were freed as are
+    /// wanted.
     pub(crate) async fn make_room_and_try<R>(
         &self,
         known: &mut Registrations,
@@ -94,7 +95,7 @@ impl Connection {
         })
     }
 
-    /// What the way over a fabric holds.
+    /// Registrations and memory that the port holds.
     #[cfg(test)]
     pub(crate) fn holdings(&self) -> Option<hotlease_fabric::ofi::Holdings> {
         Some(self.port.get()?.holdings())
@@ -109,10 +110,10 @@ impl Connection {
         }
     }
 
-    /// What may go, if there is anything.
+    /// Takes a registration that may be closed, if there is one.
     fn take_idle(&self, known: &mut Registrations) -> Option<Known> {
         known.take_idle(self.id).or_else(|| {
-            // Invocations that were given up are in flight until somebody needs their ring entries.
+            // An abandoned invocation counts as in flight until its ring entry is needed.
             for channel in self.channels().iter().filter_map(Weak::upgrade) {
                 channel.release_answered();
             }
@@ -123,7 +124,7 @@ impl Connection {
     async fn forget(&self, known: Known) -> Result<(), Error> {
         let deregister = ConnectionRequest::Deregister { region: known.id };
         let answer = self.link.ask(&deregister, &[], WORKER, REQUEST_LIMIT).await;
-        // Only now is it closed here: until it has forgotten it, the worker may use it.
+        // Closed here only now: until the worker has forgotten the memory, it may use it.
         drop(known);
         match answer {
             Ok((ConnectionReply::Refused(refusal), _)) => {
@@ -135,8 +136,8 @@ impl Connection {
         }
     }
 
-    /// On a dead worker the channel says it better, with the cause. That may not be known yet when the socket is
-    /// closed already.
+    /// Whether the worker is dead. Then the channel's error is better, as it has the cause; the cause may not be
+    /// known yet when the socket is closed already.
     fn is_lost(&self, error: &Error) -> bool {
         self.death.get().is_some() || matches!(error, Error::Refused(Refusal::Unavailable { .. }))
     }

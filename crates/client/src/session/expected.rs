@@ -1,23 +1,23 @@
-//! What a session knows before the agent says anything.
+//! Expectations of a session before the agent's first answer.
 
 use std::time::Duration;
 
-/// Attaching waits until the workers are started, and connecting may start one again.
+/// Limit for starting workers: attaching waits for it, and connecting may start a worker again.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// How much longer that may take where a machine has to boot: the agent itself gives up after two minutes.
+/// Extra time where a virtual machine has to boot: the agent itself gives up after two minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(130);
 
-/// What is known of a lease before the agent says anything.
+/// Expectations of a lease before the agent's first answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Expected {
-    /// Workers that it may have.
+    /// Most workers of the lease.
     pub workers: usize,
-    /// How long one may take to start.
+    /// How long a worker may take to start.
     pub start_limit: Duration,
 }
 
 impl Expected {
-    /// So many workers, in a sandbox of this kind.
+    /// Expects so many workers, in a sandbox of this kind.
     pub fn of(workers: usize, sandbox: &str) -> Self {
         let boot = match sandbox {
             "microvm" => BOOT_LIMIT,

@@ -1,4 +1,4 @@
-//! What fails, resolves: in time, with its cause, and with the truth about whether the function ran.
+//! Failures: each invocation resolves in time, with its cause, and with the truth about whether the function ran.
 
 use super::ways::candidates;
 use super::{echo_of, start, submit_all};
@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// What the platform promises, from death to verdict.
+/// The promised time from a worker's death to the client's error.
 const PROMISED: Duration = Duration::from_millis(250);
 
-/// Holds what an attempt took against the promise. A machine that is busy with something else gets two more chances: a fault is late each
-/// time.
+/// Checks an attempt's time against the promise. A node that is busy with other work gets two more chances: a fault
+/// is late each time.
 fn in_time(mut attempt: impl FnMut() -> Duration) {
     let mut late = Vec::new();
     while late.len() < 3 {
@@ -82,7 +82,7 @@ fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
         .map(|result| result.as_ref().unwrap_err().ran())
         .collect();
     assert_eq!(ran, [Ran::Unknown, Ran::No, Ran::No]);
-    // The slot stays as it is until somebody wants another worker there.
+    // The slot stays as it is until a caller wants another worker there.
     let ran = once.submit(b"late").unwrap().wait().map_err(|error| error.ran());
     assert_eq!(ran, Err(Ran::No));
     echo.pipeline().unwrap().repair().unwrap();
@@ -137,7 +137,7 @@ fn awaiting_what_is_submitted_once_gets_no_other_worker() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (platform, echo) = start(|_| {});
     let once = echo.clone().on_slot(0).unwrap().submitted_once();
-    // The latter with memory of the library's own for its output.
+    // The second function uses memory of the library's own for its output.
     for function in [once.clone(), once.output_bytes(1 << 20)] {
         platform.allow(0);
         let held = function.submit(b"x").unwrap();
@@ -476,7 +476,7 @@ fn a_replaced_worker_leaves_no_descriptors_behind() {
         }
         echo.call(b"x").unwrap();
     };
-    // Other tests of this process open and close descriptors, too: look for growth with the rounds.
+    // Other tests of this process open and close descriptors, too: look for growth with the number of rounds.
     (0..3).for_each(|_| round());
     let before = open();
     (0..100).for_each(|_| round());

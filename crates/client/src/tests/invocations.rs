@@ -1,4 +1,4 @@
-//! Every way to invoke, wait and harvest.
+//! Invocations: every way to invoke, wait and harvest.
 
 use super::{echo_of, start, submit_all};
 use crate::{Completion, Error, Ran};
@@ -304,7 +304,7 @@ fn an_invocation_whose_deadline_is_its_slots_is_not_given_up_while_it_waits() {
     let patient = echo.timeout(Some(Duration::from_millis(1))).ended_by_its_slot();
     platform.allow(0);
     let mut invocation = patient.submit(b"x").unwrap();
-    // Longer than a client that counts from the call waits for what its slot does not answer.
+    // Longer than a client that counts from the call would wait for a slot that does not answer.
     let waited = invocation.wait_timeout(Duration::from_secs(1));
     assert!(waited.is_none(), "{waited:?}");
     platform.allow(u64::MAX);

@@ -1,4 +1,4 @@
-//! What a worker knows stays within limits, and nobody notices.
+//! Registrations: a worker's memory stays within limits, and calls do not notice.
 
 use super::start;
 use super::ways::candidates;
@@ -19,7 +19,7 @@ fn ids(buffers: &[&Buffer<u8>]) -> Vec<u32> {
     buffers.iter().map(|buffer| buffer.region().id().0).collect()
 }
 
-/// Where the kernel has no membarrier, nothing is ever closed.
+/// Whether this kernel has no membarrier: then no registration is ever closed.
 fn nothing_is_closed_here() -> bool {
     let here = !fence::heavy();
     if here {
@@ -61,7 +61,7 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
     let both = ids(&[&a, &b]);
     platform.allow(0);
     let in_flight = echo.submit_buffer(&a, b.slice_mut(..)).unwrap();
-    // Can be had: it is registered when it is used.
+    // This buffer can be made: it is registered when it is used.
     let c = platform.invoker.buffer::<u8>(SIZE).unwrap();
     let refused = |whom: &str| {
         let error = echo.submit_from_buffer(&c).expect_err(whom);
@@ -100,7 +100,7 @@ fn what_was_given_up_is_in_use_until_it_is_answered_and_no_longer() {
     assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
     platform.allow(u64::MAX);
     let until = Instant::now() + Duration::from_secs(20);
-    // Nobody takes the ring entry of what was given up.
+    // No other invocation takes the ring entry of the abandoned one.
     while let Err(error) = echo.invoke_buffer(&c, &mut [0; 8][..]) {
         assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
         assert!(Instant::now() < until, "still in use");
@@ -112,7 +112,7 @@ fn requests_of_many_threads_name_only_what_is_registered() {
     if nothing_is_closed_here() {
         return;
     }
-    // Each thread uses one at a time of its own three, and one that they share.
+    // Each thread uses one buffer at a time: one of its own three, or the one that all share.
     let (platform, echo) = start(|options| options.registered_buffers = 4);
     let shared = platform.invoker.buffer::<u8>(SIZE).unwrap();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Which provider a worker is reached over: the first that carries bytes, whatever the better ones promise.
+//! Choice of the provider for a worker: the best one that carries bytes.
 
 use crate::fake_platform::{FakePlatform, Welcome};
 use crate::{Error, LeaseOptions};
@@ -6,7 +6,7 @@ use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::ofi::providers::leading_away;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What a client on loopback would try, best first; nothing where there is no libfabric.
+/// The providers that a client on loopback would try, best first; empty without libfabric.
 pub(super) fn candidates() -> Vec<&'static str> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     match Libfabric::load() {
