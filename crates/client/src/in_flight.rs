@@ -47,7 +47,7 @@ impl Take for &mut [u8] {
 pub(crate) enum Step {
     /// Resolved.
     Done(Result<usize, Error>),
-    /// Not yet.
+    /// Not resolved yet.
     Waiting,
 }
 

@@ -80,7 +80,7 @@ pub(crate) struct Lease {
 struct At {
     /// Slots of each worker.
     homes: Vec<Home>,
-    /// How peers reach the agent; without a token.
+    /// Grant with which peers reach the agent; without a token.
     way: Grant,
 }
 

@@ -215,7 +215,7 @@ impl Invoker {
         })
     }
 
-    /// Connects to slots that the holder of another lease lends, and who has loaded the same code. Of the options
+    /// Connects to slots that the holder of another lease lends; the holder has loaded the same code. Of the options
     /// only those count that say how to call; workers, slots and the lease are the holder's. When the holder takes
     /// the slots back, or is gone, calls fail with [`Error::LeaseEnded`], and no other lease is taken.
     ///

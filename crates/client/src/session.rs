@@ -40,7 +40,7 @@ const AGENT: &str = "the agent";
 /// End of a session.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum End {
-    /// With its lease.
+    /// The lease ended, and the session with it.
     Lease { reason: EndReason, usage: UsageTotals },
     /// The agent is gone or has closed the session.
     Lost,

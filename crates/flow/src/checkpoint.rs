@@ -20,7 +20,7 @@
 //! for found in replay {
 //!     match found {
 //!         Ok(record) => assert_eq!((record.key, &record.value[..]), (Key([1; 32]), &b"a result, as bytes"[..])),
-//!         // Damage: told to people; the others count.
+//!         // Damage: shown to people; the other records count.
 //!         Err(warning) => eprintln!("{warning}"),
 //!     }
 //! }

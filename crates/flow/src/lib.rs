@@ -38,7 +38,7 @@
 //! let two = flow.submit(Task::new((|_| 2) as Function), &[], &mut actions)?.task();
 //! let three = flow.submit(Task::new((|_| 3) as Function), &[], &mut actions)?.task();
 //! let sum = flow.submit(Task::new((|inputs| inputs.iter().sum()) as Function), &[two, three], &mut actions)?.task();
-//! // Nobody but `sum` needs them now.
+//! // Only `sum` needs them now.
 //! flow.step(Event::Release { task: two }, &mut actions);
 //! flow.step(Event::Release { task: three }, &mut actions);
 //!

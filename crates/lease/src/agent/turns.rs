@@ -164,7 +164,7 @@ impl Turns {
         used
     }
 
-    /// If some tenants are held back and the core is idle all the same, the tenants waited for do not want it after
+    /// If some tenants are held back and the core is idle nevertheless, the tenants waited for do not want it after
     /// all.
     fn forgive(&mut self, elapsed: Duration, used: Duration) {
         let any_held_back = self.tenants.values().any(|tenant| tenant.held_back);

@@ -3,7 +3,7 @@
 //! The agent counts the time to live from when it receives a renewal, which is after the client sent it. So a
 //! client that counts from the sending never believes in its lease for longer than the agent does, as far as their
 //! clocks run equally fast. [`FENCED_AFTER`] is added for the other direction: an agent that is silent for a moment
-//! loses no client. After that the lease is lost, whatever the agent says later: the client has resolved its
+//! loses no client. After that the lease is lost, even if the agent says otherwise later: the client has resolved its
 //! invocations and may have moved on.
 
 use std::time::Duration;

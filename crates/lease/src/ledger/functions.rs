@@ -2,7 +2,7 @@
 //!
 //! Rows are cumulative and merged by the larger value, as the lease's own totals are. A row grows only as far as
 //! the lease's total leaves room that no other row has taken. So the rows of a lease never add up to more than the
-//! lease is billed for, whatever a worker or an agent reports. Usage without a row is the lease's own: computing of
+//! lease is billed for, even if a worker or an agent reports more. Usage without a row is the lease's own: computing of
 //! calls that were refused or cut off, and usage that was not attributed before a crash.
 //!
 //! ```

@@ -109,8 +109,8 @@ pub struct Cluster {
     orders_asked: usize,
     asks: BTreeMap<AskId, Asked>,
     commits: BTreeMap<CommitId, Then>,
-    /// Agents whose registration is being written, and in which run. A report of another run is refused meanwhile:
-    /// its writes would follow the registration.
+    /// Agents whose registration is being written, and in which run. The manager accepts no report of another
+    /// run meanwhile: its writes would follow the registration.
     registering: BTreeMap<AgentId, BootId>,
     /// Number of leases that the durable state called active at the last tick.
     active: usize,

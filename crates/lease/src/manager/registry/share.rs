@@ -41,7 +41,7 @@ impl Registry {
         let fitting = |state| rooms.range(from(state, need)..=most(state));
         let some = |state| rooms.range(from(state, one)..from(state, need)).rev();
         let full = |state| rooms.range(from(state, 0)..from(state, one)).rev();
-        // Only agents that were asked before are passed over, so this bounds how many are looked at.
+        // Agents that were asked before may be passed over, so that many more are considered.
         let looked_at = CANDIDATES_MAX + asked.len();
         let share = |room: &Room, hoped: bool| {
             let record = &self.agents.get(&room.3).filter(|_| serves(&room.3))?.record;
