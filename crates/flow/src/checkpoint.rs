@@ -144,8 +144,9 @@ fn failed(what: &'static str, path: &Path) -> impl Fn(io::Error) -> CheckpointEr
 
 /// A checkpoint that this process may write to, until it is dropped.
 ///
-/// Records are gathered in memory (256 KiB) and written together: [`Checkpoint::flush`] hands them to the system, which
-/// keeps them if the program dies, [`Checkpoint::sync`] to the disk, which keeps them without power. Dropping it flushes.
+/// Records are gathered in memory (256 KiB) and written together. [`Checkpoint::flush`] hands them to the system, which
+/// keeps them if the program dies; [`Checkpoint::sync`] writes them to the disk, which keeps them without power.
+/// Dropping the checkpoint flushes.
 #[derive(Debug)]
 pub struct Checkpoint {
     path: PathBuf,

@@ -21,7 +21,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A million pending tasks, eight million known ones, 16 million inputs, a million keys with 1 GiB of results, two deaths.
+    /// A million pending tasks, eight million known ones, 16 million inputs, a million keys with 1 GiB of results,
+    /// two deaths.
     fn default() -> Self {
         Self {
             pending_max: 1 << 20,
