@@ -1,4 +1,4 @@
-//! Registered memory as a typed slice: what large arguments and results live in.
+//! Registered memory as a typed slice, for large arguments and results.
 
 use crate::memory::{Memory, MemoryError};
 use bytemuck::Pod;
@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// `len` elements in memory that can be handed to workers without a copy (`Buffer<T>` of the rFaaS paper,
 /// section 4.1). Zeroed at first. Behaves as a slice.
 ///
-/// While an invocation that writes to it is in flight, the worker writes to it and the client must not
-/// touch it; the invocation APIs say until when they borrow it. `T` is plain data (any bytes are a valid
-/// value), so breaking this rule gives wrong numbers, not memory unsafety in practice.
+/// While an invocation that writes to the buffer is in flight, the worker writes to it and the client must not touch
+/// it; the invocation APIs say how long they borrow it. `T` is plain data (any bytes are a valid value), so breaking
+/// this rule gives wrong numbers, not memory unsafety in practice.
 pub struct Buffer<T: Pod> {
     memory: Arc<Memory>,
     len: usize,
@@ -33,13 +33,12 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// The memory underneath, to register it.
+    /// The underlying memory, for registration.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// How many elements it has. Unlike `len` of the slice, this makes no reference to memory that a worker
-    /// may be writing.
+    /// Number of elements. Unlike `len` of the slice, this makes no reference to memory that a worker may be writing.
     pub fn elements(&self) -> usize {
         self.len
     }

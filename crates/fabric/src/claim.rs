@@ -1,19 +1,19 @@
 //! Claims of a shared core: of all slots that share it, at most one runs a function at a time.
 //!
-//! A claim is a record lock (`fcntl(2)`, `F_SETLK`) on an empty, sealed memfd that the agent makes for each shared core
-//! and hands to the workers that have slots there. To claim is one atomic operation of the kernel, which succeeds or fails
-//! at once; to give up another: together 1.3 us here. It is this and not a word in shared memory, which costs 20 ns, because
-//! the workers run code of tenants who do not trust each other:
+//! A claim is a record lock (`fcntl(2)`, `F_SETLK`) on an empty, sealed memfd. The agent makes one for each shared core
+//! and hands it to the workers that have slots there. Claiming is one atomic operation of the kernel, which succeeds or
+//! fails at once; releasing is another one: together 1.3 us here. A word in shared memory would cost 20 ns, but the
+//! workers run code of tenants who do not trust each other:
 //!
 //! | | word in memory | eventfd, counting | `flock`, `F_OFD_SETLK` | `F_SETLK` |
 //! |---|---|---|---|---|
-//! | claim and give up, ns | 20 to 100 | 580 | 850, 1,300 | 1,350 |
-//! | a worker's death gives it up | no | no | not while a forked child lives | yes, by the kernel |
-//! | can be given up or forged by others | yes | yes | no | no |
-//! | the agent can see who has it | what it says | no | no | yes: process id, by the kernel |
+//! | claim and release, ns | 20 to 100 | 580 | 850, 1,300 | 1,350 |
+//! | a worker's death releases it | no | no | not while a forked child lives | yes, by the kernel |
+//! | other processes can release or forge it | yes | yes | no | no |
+//! | the agent can see its holder | what the word says | no | no | yes: process id, by the kernel |
 //!
-//! So what a hostile function can do with it is to keep it, and that is seen and ended by the agent (`hotlease_lease`'s
-//! turns). It cannot write to the file (sealed), nor to a claim of another process.
+//! So a hostile function can only keep a claim, and the agent sees and ends that (`turns` of `hotlease_lease`). The
+//! function can write neither to the file (sealed), nor to a claim of another process.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -23,30 +23,30 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The agent's end: makes the file, and sees who has the core.
+/// The agent's end: makes the file, and sees the holder of the core.
 #[derive(Debug)]
 pub struct ClaimFile(OwnedFd);
 
 impl ClaimFile {
-    /// Of a core that nobody has claimed.
+    /// Creates the file of an unclaimed core.
     pub fn create() -> io::Result<Self> {
         let fd = memfd_create(
             c"hotlease-claim",
             MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
         )?;
-        // No bytes ever, so that tenants cannot talk to each other through it.
+        // The file never holds bytes, so that tenants cannot communicate through it.
         let seals =
             SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self(fd))
     }
 
-    /// To pass to a worker.
+    /// Descriptor to pass to a worker.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    /// The process that has claimed the core now, by the kernel's word.
+    /// Process that holds the claim now, as the kernel reports it.
     pub fn holder(&self) -> Option<u32> {
         let mut asked = lock(libc::F_WRLCK);
         fcntl(&self.0, FcntlArg::F_GETLK(&mut asked)).ok()?;
@@ -57,10 +57,10 @@ impl ClaimFile {
     }
 }
 
-/// A worker's end: claims the core for one of its slots at a time. All slots of a worker use one.
+/// A worker's end: claims the core for one of its slots at a time. All slots of a worker use the same one.
 ///
-/// The kernel knows claims of processes only, so that a word of the process's own keeps its slots apart. Whoever has
-/// the word asks the kernel.
+/// The kernel tells claims of processes apart, not those of threads. So a flag of the process (`ours`) keeps its slots
+/// apart; the slot that has set the flag asks the kernel.
 #[derive(Debug)]
 pub struct CoreClaim {
     file: OwnedFd,
@@ -68,8 +68,8 @@ pub struct CoreClaim {
 }
 
 impl CoreClaim {
-    /// Of what the agent passed. Refused if it is no file that can be locked. (Closing any other descriptor of the same
-    /// file in this process would give the claim up: there is only this one.)
+    /// Attaches the file that the agent passed. Fails if the file cannot be locked. (Closing any other descriptor of
+    /// the same file in this process would release the claim: there is only this one.)
     pub fn attach(file: OwnedFd) -> io::Result<Self> {
         let claim = Self {
             file,
@@ -81,11 +81,11 @@ impl CoreClaim {
 
     /// Claims the core, or fails at once.
     pub fn try_claim(&self) -> bool {
-        // Acquire: what the last slot of this process did in its turn is done.
+        // Acquire: sees what the last slot of this process wrote in its turn.
         if self.ours.swap(true, Ordering::Acquire) {
             return false;
         }
-        // Anything else than success, like a file that a function has closed, is no claim.
+        // Anything but success, like a file that a function has closed, is no claim.
         let claimed = set(&self.file, libc::F_WRLCK).is_ok();
         if !claimed {
             self.ours.store(false, Ordering::Release);
@@ -93,9 +93,9 @@ impl CoreClaim {
         claimed
     }
 
-    /// Gives it up. Only by whoever has claimed it.
+    /// Releases the claim. To be called only by the slot that has it.
     pub fn give_up(&self) {
-        // Cannot fail on a file that was locked; if a function has closed it, the kernel has done it.
+        // Cannot fail on a locked file; if a function has closed the file, the kernel has released the claim.
         let _ = set(&self.file, libc::F_UNLCK);
         self.ours.store(false, Ordering::Release);
     }
@@ -129,7 +129,7 @@ mod tests {
         CoreClaim::attach(file.fd().try_clone_to_owned().expect("a descriptor")).expect("it can be locked")
     }
 
-    /// Another process that holds the claim until it is killed.
+    /// Starts another process, which holds the claim until it is killed.
     fn another_holder(file: &ClaimFile) -> Pid {
         let (mut told, tells) = std::io::pipe().expect("a pipe");
         // SAFETY: the child does nothing that is not async-signal-safe: fcntl, write, pause.

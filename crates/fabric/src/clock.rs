@@ -1,16 +1,16 @@
-//! Time: the system's monotonic clock, and the time-stamp counter for what is too short for it.
+//! Clocks: the system's monotonic clock, and the time-stamp counter for times too short for that one.
 
 use std::time::Duration;
 
-/// CLOCK_MONOTONIC, nanoseconds; the same on all processes of a node.
+/// CLOCK_MONOTONIC in nanoseconds; equal in all processes of a node.
 pub fn monotonic_ns() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
         .expect("CLOCK_MONOTONIC exists on Linux");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
-/// The time-stamp counter, not serialising: a few nanoseconds. Meaningful only as a difference on
-/// processors with an invariant counter, which all 64-bit servers of the last decade have.
+/// Time-stamp counter, read without serialising: a few nanoseconds. Meaningful only as a difference, and on processors
+/// with an invariant counter, which all 64-bit servers of the last decade have.
 #[inline]
 pub fn ticks() -> u64 {
     #[cfg(target_arch = "x86_64")]
@@ -29,8 +29,8 @@ pub fn ticks() -> u64 {
     monotonic_ns()
 }
 
-/// Ticks per second, measured against the system's clock. Blocks for `over`: the agent does it once and
-/// tells its workers.
+/// Ticks per second, measured against the system's clock. Blocks for `over`: the agent measures once and passes the
+/// result to its workers.
 pub fn measure_tick_hz(over: Duration) -> u64 {
     let (tick_start, ns_start) = both_clocks();
     std::thread::sleep(over);
@@ -39,8 +39,8 @@ pub fn measure_tick_hz(over: Duration) -> u64 {
     (hz as u64).max(1)
 }
 
-/// Ticks, and the system's nanoseconds of the same moment: whoever is taken off its processor between the two would tell
-/// all workers another second.
+/// Ticks, and the system's nanoseconds of the same moment. Takes the closest of 16 pairs: if the thread lost its
+/// processor between the two readings, all workers would get a wrong tick rate.
 fn both_clocks() -> (u64, u64) {
     let read = |_| {
         let before = monotonic_ns();
@@ -60,20 +60,20 @@ pub struct TickClock {
 }
 
 impl TickClock {
-    /// Of a counter with this rate.
+    /// Clock of a counter with this rate.
     pub fn new(tick_hz: u64) -> Self {
         Self {
             ns_per_tick: ((1_000_000_000u128 << 32) / u128::from(tick_hz.max(1))) as u64,
         }
     }
 
-    /// A difference of ticks in nanoseconds.
+    /// Converts a difference of ticks to nanoseconds.
     #[inline]
     pub fn ns(&self, ticks: u64) -> u64 {
         ((u128::from(ticks) * u128::from(self.ns_per_tick)) >> 32) as u64
     }
 
-    /// Nanoseconds as a difference of ticks (saturating).
+    /// Converts nanoseconds to a difference of ticks (saturating).
     pub fn ticks(&self, ns: u64) -> u64 {
         u64::try_from((u128::from(ns) << 32) / u128::from(self.ns_per_tick.max(1))).unwrap_or(u64::MAX)
     }

@@ -1,6 +1,6 @@
-//! The doorbell: how a process that has nothing to do sleeps, and is woken by one that has.
+//! The doorbell: lets an idle process sleep until a peer wakes it.
 //!
-//! One word in shared memory, 1 while somebody sleeps or is about to. Store-buffering (Dekker) protocol:
+//! One word in shared memory, 1 while a process sleeps or is about to. Store-buffering (Dekker) protocol:
 //!
 //! ```text
 //!  sleeper                            ringer
@@ -10,15 +10,14 @@
 //!  futex wait while armed == 1
 //! ```
 //!
-//! Of the two fences one comes first in the single total order, so either the sleeper's re-check sees the
-//! frame or the ringer sees the armed word; the futex closes the rest of the window, as it sleeps only if
-//! the word is still 1. A peer that writes nonsense into the word costs wake-ups or its own answers,
-//! never memory safety. When nobody sleeps, ringing is one fence and one load of a line that stays in
-//! the ringer's cache.
+//! One of the two fences comes first in the single total order, so either the sleeper's re-check sees the frame or the
+//! ringer sees the armed word. The futex closes the rest of the window, as it sleeps only if the word is still 1. A
+//! peer that writes nonsense into the word causes spurious wake-ups or misses its own answers, but never breaks memory
+//! safety. When no process sleeps, ringing is one fence and one load of a line that stays in the ringer's cache.
 
 use crate::atomics::{AtomicU32, Ordering, fence};
 
-/// Sleeper's side: what is published from now on rings, what was before is to be looked for.
+/// Sleeper's side: frames published from now on ring; the sleeper must check for earlier ones.
 #[inline]
 pub(crate) fn arm(armed: &AtomicU32) {
     armed.store(1, Ordering::Relaxed);
@@ -26,8 +25,8 @@ pub(crate) fn arm(armed: &AtomicU32) {
     fence(Ordering::SeqCst);
 }
 
-/// Returns true once `ready` is, false when `wait` says that time is up.
-/// `wait` sleeps while the word is 1 (it may also return early) and says whether to go on.
+/// Sleeps until `ready` returns true; returns false when `wait` reports that time is up. `wait` sleeps while the word
+/// is 1 (it may also return early) and returns whether to go on.
 fn sleep_unless(armed: &AtomicU32, mut ready: impl FnMut() -> bool, mut wait: impl FnMut() -> bool) -> bool {
     loop {
         arm(armed);
@@ -40,7 +39,7 @@ fn sleep_unless(armed: &AtomicU32, mut ready: impl FnMut() -> bool, mut wait: im
     }
 }
 
-/// Ringer's side, after the frame is published.
+/// Ringer's side, to be called after the frame is published.
 #[inline]
 pub(crate) fn ring(armed: &AtomicU32, wake: impl FnOnce()) {
     // Pairs with the fence in `arm`.
@@ -68,21 +67,21 @@ mod shared {
     use std::os::fd::{BorrowedFd, OwnedFd};
     use std::time::{Duration, Instant};
 
-    /// A doorbell in its own page of sealed shared memory; many may sleep on it and many ring it.
+    /// A doorbell in its own page of sealed shared memory; many threads may sleep on it and many may ring it.
     pub struct Doorbell(Memory);
 
     impl Doorbell {
-        /// A new one, to be passed to peers by its descriptor.
+        /// Creates a doorbell, to be passed to peers by its descriptor.
         pub fn create() -> Result<Self, MemoryError> {
             Ok(Self(Memory::create("hotlease-doorbell", PAGE_BYTES as u64)?))
         }
 
-        /// A peer's.
+        /// Attaches a peer's doorbell.
         pub fn attach(fd: OwnedFd) -> Result<Self, MemoryError> {
             Ok(Self(Memory::attach(fd, PAGE_BYTES as u64)?))
         }
 
-        /// To pass to a peer.
+        /// Descriptor to pass to a peer.
         pub fn fd(&self) -> BorrowedFd<'_> {
             self.0.fd()
         }
@@ -92,20 +91,20 @@ mod shared {
             unsafe { self.0.start().cast::<AtomicU32>().as_ref() }
         }
 
-        /// Wakes whoever sleeps; one fence and one load if nobody does. Call after publishing.
+        /// Wakes all sleepers; one fence and one load if there are none. Call after publishing.
         #[inline]
         pub fn ring(&self) {
             ring(self.armed(), || futex_wake(self.armed()));
         }
 
-        /// Wakes whoever sleeps, even if a peer has tampered with the word.
+        /// Wakes all sleepers, even if a peer has tampered with the word.
         pub fn ring_always(&self) {
             fence(Ordering::SeqCst);
             self.armed().store(0, Ordering::Release);
             futex_wake(self.armed());
         }
 
-        /// Sleeps until `ready` (checked first, and after every wake-up) or until `timeout`; returns
+        /// Sleeps until `ready` returns true (checked first, and after every wake-up) or until `timeout`; returns
         /// whether it is ready.
         pub fn sleep_unless(&self, ready: impl FnMut() -> bool, timeout: Option<Duration>) -> bool {
             let until = timeout.map(|timeout| Instant::now() + timeout);
@@ -119,8 +118,8 @@ mod shared {
             })
         }
 
-        /// Takes the arming back, for a sole sleeper that found work without sleeping: spares the next
-        /// ringer a system call.
+        /// Disarms the doorbell, for a sole sleeper that found work without sleeping: spares the next ringer a system
+        /// call.
         #[inline]
         pub fn disarm(&self) {
             self.armed().store(0, Ordering::Relaxed);
@@ -147,7 +146,7 @@ mod shared {
     }
 
     fn futex_wake(word: &AtomicU32) {
-        // SAFETY: FUTEX_WAKE does not access the word; waking nobody is fine.
+        // SAFETY: FUTEX_WAKE does not access the word; a wake without sleepers is fine.
         unsafe {
             libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX);
         }
@@ -199,7 +198,7 @@ mod loom_tests {
     use crate::atomics::AtomicU64;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// The kernel's futex: checks the word and sleeps in one step with respect to wakes.
+    /// Model of the kernel's futex: checks the word and sleeps in one step with respect to wakes.
     #[derive(Default)]
     struct Futex {
         queue: Mutex<()>,

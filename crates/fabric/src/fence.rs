@@ -1,5 +1,5 @@
-//! A fence of which one side is free: for a pair of threads that each write one word and then read the other's,
-//! where one of the two does so millions of times as often.
+//! Asymmetric fence, free on one side: for two threads that each write one word and then read the other's, where one
+//! thread does so millions of times as often as the other.
 //!
 //! ```text
 //!   often                          rarely
@@ -8,10 +8,10 @@
 //!   read B                         read A
 //! ```
 //!
-//! At least one of the two sees what the other wrote, as with a sequentially consistent fence on each side. The
-//! light one costs no instruction: it only keeps the compiler from swapping its neighbours. The heavy one makes the
-//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), so that each
-//! thread is before its `write A` or after its `read B` as far as the rare side can tell; some microseconds.
+//! At least one of the two threads sees the other's write, as with a sequentially consistent fence on each side. The
+//! light fence costs no instruction: it only keeps the compiler from swapping its neighbours. The heavy one makes the
+//! kernel run a full barrier on every processor that runs a thread of this process (`membarrier(2)`), so that for the
+//! rare side each thread is either before its `write A` or after its `read B`; this takes some microseconds.
 
 use nix::errno::Errno;
 use std::sync::OnceLock;
@@ -20,18 +20,18 @@ use std::sync::atomic::{Ordering, compiler_fence};
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 
-/// The side that is passed often.
+/// Fence of the frequent side.
 #[inline(always)]
 pub fn light() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// The other side; false where the kernel does not do it (before Linux 4.14, or forbidden by a sandbox): then nothing
-/// is known about what the other side has seen.
+/// Fence of the rare side. Returns false if the kernel does not support it (before Linux 4.14, or forbidden by a
+/// sandbox): then nothing is known about what the other side has seen.
 #[must_use]
 pub fn heavy() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    // For ordering towards this thread's own accesses.
+    // Orders the fence against this thread's own accesses.
     compiler_fence(Ordering::SeqCst);
     let there = *REGISTERED.get_or_init(|| membarrier(REGISTER_PRIVATE_EXPEDITED).is_ok());
     let done = there && membarrier(PRIVATE_EXPEDITED).is_ok();
@@ -51,7 +51,7 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
 
-    /// Without the fences both miss each other within some thousand rounds on x86.
+    /// Without the fences the threads miss each other's write within some thousand rounds on x86.
     #[test]
     fn one_of_the_two_sides_sees_the_other() {
         if !heavy() {

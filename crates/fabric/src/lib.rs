@@ -1,11 +1,11 @@
-//! Level 1 of hotlease: how bytes move between a client and a slot.
+//! Level 1 of hotlease: transports of bytes between a client and a slot.
 //!
 //! * [`channel`] — both ends of a channel: rings of requests and replies with in-band completion.
 //! * [`ring`] — the line protocol underneath, checked with loom, and the [`ring::FarRing`] seam that a
 //!   transport implements.
 //! * [`shm`] — the transport between processes of one node: sealed shared memory.
 //! * [`ofi`] — the transport between nodes: libfabric, loaded at run time.
-//! * [`transport`] — which of the two a channel uses.
+//! * [`transport`] — the choice between the two for a channel.
 //! * [`doorbell`] — sleeping and waking, checked with loom.
 //! * [`memory`], [`buffer`] — memory that can be handed to a peer.
 //! * [`lane`] — a stream of messages from one process of a node to another.
@@ -13,12 +13,11 @@
 //! * [`socket`] — descriptor passing between processes of one node.
 //! * [`fence`] — a fence that costs one of its two sides nothing.
 //! * [`usage`] — the counters that a worker shares with its agent.
-//! * [`claim`] — which of the slots that share a core has it.
-//! * [`clock`], [`runtime_dir`] — the node's ticks; where sockets live.
+//! * [`claim`] — claims of a core that several slots share.
+//! * [`clock`], [`runtime_dir`] — the node's ticks; the directory of the sockets.
 //!
-//! A transport moves bytes into the peer's ring and wakes the peer; everything else (sequence words,
-//! credits, bounds) is the channel's and the same for all transports. Nothing in [`channel`] assumes that
-//! memory is shared.
+//! A transport moves bytes into the peer's ring and wakes the peer. Everything else (sequence words, credits, bounds)
+//! belongs to the channel and is the same for all transports. Nothing in [`channel`] assumes that memory is shared.
 
 #[cfg(not(loom))]
 pub mod buffer;

@@ -15,34 +15,34 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 pub struct ReplyRing(NearRing);
 
 impl ReplyRing {
-    /// Of this shape.
+    /// Creates a ring of this shape.
     pub fn create(shape: RingShape) -> Result<Self, MemoryError> {
         Ok(Self(NearRing::create("hotlease-replies", shape)?))
     }
 
-    /// For a fabric's port, which puts replies into it.
+    /// The ring itself, for a port of a fabric, which puts replies into it.
     pub fn near(&self) -> &NearRing {
         &self.0
     }
 
-    /// To pass to the worker.
+    /// Descriptor to pass to the worker.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 }
 
-/// What to invoke, without its payload.
+/// Parameters of an invocation, without its payload.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
-    /// The worker's.
+    /// Epoch of the worker.
     pub epoch: Epoch,
-    /// Which function.
+    /// Index of the function.
     pub function: FunctionIndex,
-    /// What is in buffers; the payload then starts with their spans.
+    /// Flags for data in buffers; with them the payload starts with the spans of these buffers.
     pub flags: Flags,
-    /// Time it has, microseconds; 0: unlimited.
+    /// Time limit in microseconds; 0: unlimited.
     pub timeout_us: u32,
-    /// Output bytes wanted in the ring at most (reduced to the reply ring's entry size).
+    /// Most output bytes wanted in the ring (reduced to the reply ring's entry size).
     pub output_capacity: u32,
 }
 
@@ -50,14 +50,14 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("payload of {bytes} bytes is over the channel's {capacity}")]
 pub struct TooLong {
-    /// Its size.
+    /// Size of the payload.
     pub bytes: usize,
-    /// The entry's.
+    /// Size of the entry.
     pub capacity: usize,
 }
 
-/// The client's end. `Send + Sync`; different entries may be used from different threads at once. The
-/// caller keeps the rule of the module: it publishes a number only while it owns its entry.
+/// The client's end of a channel. `Send + Sync`; different entries may be used from different threads at once. The
+/// caller keeps the rule of [`crate::channel`]: it publishes a number only while it owns its entry.
 pub struct ClientChannel<F: FarRing = ShmRing> {
     requests: F,
     replies: NearRing,
@@ -65,8 +65,8 @@ pub struct ClientChannel<F: FarRing = ShmRing> {
 }
 
 impl ClientChannel {
-    /// After the worker has opened it: `generation`, the request ring and the slot's doorbell are the
-    /// worker's, `request` is the shape that was asked for.
+    /// Opens the client's end, after the worker has opened its own. `generation`, the request ring and the slot's
+    /// doorbell are the worker's; `request` is the shape that was requested.
     pub fn open(
         reply: ReplyRing,
         generation: u32,
@@ -84,8 +84,8 @@ impl ClientChannel {
 }
 
 impl<F: FarRing> ClientChannel<F> {
-    /// Over any transport: `requests` is the worker's ring as that transport writes it, `generation` the
-    /// worker's.
+    /// Client's end over any transport: `requests` is the worker's ring as that transport writes it, `generation` is
+    /// the worker's.
     pub fn over(reply: ReplyRing, generation: u32, requests: F) -> Self {
         Self {
             requests,
@@ -94,7 +94,7 @@ impl<F: FarRing> ClientChannel<F> {
         }
     }
 
-    /// The same channel, its transport wrapped into another type.
+    /// Wraps the channel's transport into another type.
     pub fn map<G: FarRing>(self, wrap: impl FnOnce(F) -> G) -> ClientChannel<G> {
         ClientChannel {
             requests: wrap(self.requests),
@@ -103,24 +103,24 @@ impl<F: FarRing> ClientChannel<F> {
         }
     }
 
-    /// The transport.
+    /// The transport's ring.
     #[inline]
     pub fn far(&self) -> &F {
         &self.requests
     }
 
-    /// Entries: invocations in flight.
+    /// Number of entries, which is the limit of invocations in flight.
     pub fn depth(&self) -> u32 {
         self.replies.layout().depth()
     }
 
-    /// Payload bytes of a request.
+    /// Payload bytes of a request, at most.
     #[inline]
     pub fn request_bytes(&self) -> usize {
         self.requests.payload_bytes()
     }
 
-    /// Payload bytes of a reply.
+    /// Payload bytes of a reply, at most.
     #[inline]
     pub fn reply_bytes(&self) -> usize {
         self.replies.layout().entry_bytes()
@@ -134,13 +134,13 @@ impl<F: FarRing> ClientChannel<F> {
         Ok(())
     }
 
-    /// Writes a request; a sleeping slot sees it after [`ClientChannel::ring`]. For batches.
+    /// Writes a request without waking the slot; a sleeping slot sees it after [`ClientChannel::ring`]. For batches.
     #[inline]
     pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
         self.publish_in(self.entry_of(number), number, call, payload)
     }
 
-    /// The express entry; see the module.
+    /// The express entry; see [`crate::channel`].
     #[inline]
     pub fn express(&self) -> ExpressEntry<'_, F> {
         ExpressEntry(self)
@@ -181,7 +181,7 @@ impl<F: FarRing> ClientChannel<F> {
         Ok(())
     }
 
-    /// How logs call the invocation `number`.
+    /// Name of the invocation `number` in logs.
     pub fn invocation(&self, number: u64) -> InvocationId {
         InvocationId::new(Seq::new(self.generation, number), self.entry_of(number))
     }
@@ -192,9 +192,10 @@ impl<F: FarRing> ClientChannel<F> {
         self.requests.ring();
     }
 
-    /// The payload of a request as it still stands in its entry, which the caller has not used again: for sending
-    /// again what a dead worker had not taken. `None` where it cannot be read back, or is not there any more. A
-    /// hostile worker may have changed it: the bytes are its own tenant's, and their number is checked.
+    /// Payload of a request that still stands in its entry, for sending it again after a worker died without starting
+    /// it. The caller has not reused the entry. `None` if the payload cannot be read back, or if the entry holds
+    /// another request. A hostile worker may have changed it: the bytes are its own tenant's, and their number is
+    /// checked.
     pub fn recall(&self, number: u64) -> Option<Vec<u8>> {
         let entry = self.entry_of(number);
         let (line, payload) = self.requests.published(entry)?;
@@ -214,13 +215,13 @@ impl<F: FarRing> ClientChannel<F> {
         Some(bytes)
     }
 
-    /// A private copy of the reply to `number`, if it is there.
+    /// Private copy of the reply to `number`, if it has arrived.
     #[inline]
     pub fn poll(&self, number: u64) -> Option<Result<ReplyHeader, DecodeError>> {
         self.awaited(number).poll()
     }
 
-    /// The reply to `number`, to be polled in a tight loop.
+    /// Handle of the reply to `number`, for polling in a tight loop.
     #[inline]
     pub fn awaited(&self, number: u64) -> Awaited<'_, F> {
         self.awaited_in(self.entry_of(number), number)
@@ -241,7 +242,7 @@ impl<F: FarRing> ClientChannel<F> {
     }
 
     /// Copies the output of the reply to `number` from the ring: the first `output.len()` bytes, at most
-    /// `header.length` and [`ClientChannel::reply_bytes`]. Returns how many.
+    /// `header.length` and [`ClientChannel::reply_bytes`]. Returns the number of bytes copied.
     #[inline]
     pub fn read(&self, number: u64, header: &ReplyHeader, output: &mut [u8]) -> usize {
         self.read_in(self.entry_of(number), header, output)
@@ -268,8 +269,8 @@ impl<F: FarRing> ClientChannel<F> {
     }
 }
 
-/// The entry beside the ring, for one invocation at a time that somebody waits for, counted apart from the
-/// ring's. Its methods are those of the channel with the same names.
+/// The entry beside the ring, for one invocation at a time that the client waits for. It counts its invocations apart
+/// from the ring's. Its methods do what the channel's methods of the same names do.
 pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 
 impl<'a, F: FarRing> ExpressEntry<'a, F> {
@@ -303,7 +304,7 @@ impl<'a, F: FarRing> ExpressEntry<'a, F> {
     }
 }
 
-/// Where a reply will appear.
+/// Line in which a reply will appear.
 pub struct Awaited<'a, F: FarRing = ShmRing> {
     channel: &'a ClientChannel<F>,
     line: &'a Line,
@@ -311,10 +312,10 @@ pub struct Awaited<'a, F: FarRing = ShmRing> {
 }
 
 impl<F: FarRing> Awaited<'_, F> {
-    /// A private copy of the reply, if it is there.
+    /// Private copy of the reply, if it has arrived.
     #[inline(always)]
     pub fn poll(&self) -> Option<Result<ReplyHeader, DecodeError>> {
-        // Progress over a fabric costs a system call or two: not when the reply is there already.
+        // Progress over a fabric costs one or two system calls: skipped if the reply has already arrived.
         let words = self.line.poll(self.seq).or_else(|| {
             let moved = self.channel.requests.progress();
             moved.then(|| self.line.poll(self.seq)).flatten()
@@ -323,7 +324,7 @@ impl<F: FarRing> Awaited<'_, F> {
     }
 }
 
-/// The parts of an inline payload, one after the other.
+/// Concatenates the parts of an inline payload.
 #[inline]
 fn join(parts: &[&[u8]]) -> Inline {
     if let [bytes] | [bytes, []] = parts {

@@ -1,4 +1,4 @@
-//! Both ends of a channel in one process.
+//! Tests of a channel with both ends in one process.
 
 use super::*;
 use crate::doorbell::Doorbell;
@@ -29,7 +29,7 @@ fn pair(depth: u32, entry_bytes: u32) -> (ClientChannel, WorkerChannel) {
     (client, worker)
 }
 
-/// The worker echoes one request.
+/// Echoes one request as the worker.
 fn echo(worker: &mut WorkerChannel) {
     let request = worker.take().expect("a request");
     let input = worker.input(&request);
@@ -88,7 +88,7 @@ fn too_long_a_payload_is_refused_before_it_is_written() {
     assert!(worker.take().is_none());
 }
 
-/// Writes what it likes into the request ring, as a hostile client could.
+/// Publishes an arbitrary request header, as a hostile client could.
 fn forge(client: &ClientChannel, change: impl FnOnce(&mut RequestHeader)) {
     let mut header = RequestHeader {
         seq: Seq::new(7, 0),
@@ -152,7 +152,7 @@ fn a_request_is_read_back_from_its_entry_until_that_is_used_again() {
         client.poll(number).expect("a reply").unwrap();
     }
     assert_eq!(client.recall(1), None, "its entry is another's");
-    // A hostile worker may write to the ring: what it says of the length is checked.
+    // A hostile worker may write to the ring: the length in its header is checked.
     forge(&client, |header| header.length = 101);
     assert_eq!(client.recall(0), None);
     forge(&client, |header| header.length = u32::MAX);
@@ -193,7 +193,7 @@ fn ring_and_express_entry_are_served_in_turn() {
         client.publish(id, &CALL, &[b"ring"]).unwrap();
     }
     for id in 0..3 {
-        // The express entry counts its own: the same numbers here by chance.
+        // The express entry counts its own invocations: the numbers are equal here by chance.
         client.express().publish_quiet(id, &CALL, &[b"express"]).unwrap();
         echo(&mut worker);
         echo(&mut worker);

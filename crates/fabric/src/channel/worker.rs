@@ -10,42 +10,42 @@ use hotlease_wire::limits::INLINE_BYTES;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// How many entries ahead the lines of a busy channel are fetched. With 64 invocations in flight and 8
-/// bytes each, measured without / with: 6.2 / 14 to 20 million a second. It happens after a reply is out,
-/// so that a lone invocation does not wait for it.
+/// How many entries ahead the lines of a busy channel are prefetched. With 64 invocations in flight and 8 bytes each,
+/// measured without / with: 6.2 / 14 to 20 million a second. The prefetch comes after a reply is published, so that a
+/// lone invocation does not wait for it.
 const AHEAD: u32 = 3;
 
 /// The worker's own ring.
 pub struct RequestRing(NearRing);
 
 impl RequestRing {
-    /// Of this shape.
+    /// Creates a ring of this shape.
     pub fn create(shape: RingShape) -> Result<Self, MemoryError> {
         Ok(Self(NearRing::create("hotlease-requests", shape)?))
     }
 
-    /// For a fabric's port, which puts requests into it.
+    /// The ring itself, for a port of a fabric, which puts requests into it.
     pub fn near(&self) -> &NearRing {
         &self.0
     }
 
-    /// To pass to the client.
+    /// Descriptor to pass to the client.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.fd()
     }
 }
 
-/// The worker's end; used by one slot's thread.
+/// The worker's end of a channel; used by one slot's thread.
 pub struct WorkerChannel<F: FarRing = ShmRing> {
     requests: NearRing,
     replies: F,
     generation: u32,
-    /// The next request of the ring, and of the express entry, which counts its own.
+    /// Number of the next request in the ring; `express_next` is that of the express entry, which counts its own.
     pub(super) next: u64,
     pub(super) express_next: u64,
     /// Whether the last request came in the express entry: then the ring has the next turn.
     was_express: bool,
-    /// Whether a reply was published since the client's doorbell was last looked at.
+    /// Whether a reply was published since the last check of the client's doorbell.
     unsettled: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct WorkerChannel<F: FarRing = ShmRing> {
 pub struct Request {
     /// The private copy. `length`, `reply_entry` and `output_capacity` fit the channel.
     pub header: RequestHeader,
-    /// Where it stands, and where its reply goes.
+    /// Entry of the request, and of its reply.
     entry: u32,
 }
 
@@ -61,12 +61,13 @@ pub struct Request {
 pub struct Input {
     /// First byte, aligned to 64.
     pub start: NonNull<u8>,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 impl WorkerChannel {
-    /// With the client's reply ring and doorbell, which are checked. `generation` is not 0.
+    /// Opens the worker's end with the client's reply ring and doorbell, both of which are checked. `generation` is not
+    /// 0.
     pub fn open(
         requests: RequestRing,
         generation: u32,
@@ -93,7 +94,7 @@ impl WorkerChannel {
 }
 
 impl<F: FarRing> WorkerChannel<F> {
-    /// Over any transport: `replies` is the client's ring, of the same depth, as that transport writes it.
+    /// Worker's end over any transport: `replies` is the client's ring, of the same depth, as that transport writes it.
     /// `generation` is not 0.
     pub fn over(requests: RequestRing, generation: u32, replies: F) -> Self {
         Self {
@@ -107,7 +108,7 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
-    /// The same channel, its transport wrapped into another type.
+    /// Wraps the channel's transport into another type.
     pub fn map<G: FarRing>(self, wrap: impl FnOnce(F) -> G) -> WorkerChannel<G> {
         WorkerChannel {
             requests: self.requests,
@@ -120,7 +121,7 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
-    /// The transport.
+    /// The transport's ring.
     pub fn far(&self) -> &F {
         &self.replies
     }
@@ -129,8 +130,7 @@ impl<F: FarRing> WorkerChannel<F> {
         self.requests.layout().depth()
     }
 
-    /// Where the next request stands, and a private copy of its line: in the ring or in the express entry, in
-    /// turn if there is one in both.
+    /// Entry of the next request and a private copy of its line. Ring and express entry take turns if both hold one.
     #[inline]
     fn look(&self) -> Option<(u32, LineWords)> {
         let express = || {
@@ -155,7 +155,7 @@ impl<F: FarRing> WorkerChannel<F> {
         self.look().is_some()
     }
 
-    /// The next request, if it is there. A malformed one is answered here and skipped.
+    /// Takes the next request, if there is one. Answers and skips a malformed one.
     #[inline]
     pub fn take(&mut self) -> Option<Request> {
         let (entry, words) = self.look()?;
@@ -167,7 +167,7 @@ impl<F: FarRing> WorkerChannel<F> {
         };
         let seq = Seq::new(self.generation, *next);
         *next += 1;
-        // The stated reply entry is checked, then the entry that it must be is used.
+        // The reply entry in the header is only checked; the code then uses the entry that it must be.
         let status = match RequestHeader::decode(&words) {
             Ok(header) if header.reply_entry != entry => Status::BadHeader,
             Ok(header)
@@ -186,8 +186,8 @@ impl<F: FarRing> WorkerChannel<F> {
         None
     }
 
-    /// The request's payload. Valid until the reply to it is published; inline payload lies in the
-    /// request itself, which must outlive its use.
+    /// The request's payload. Valid until the reply to it is published; inline payload lies in the request itself,
+    /// which must outlive its use.
     #[inline]
     pub fn input(&self, request: &Request) -> Input {
         let bytes = request.header.length as usize;
@@ -199,8 +199,8 @@ impl<F: FarRing> WorkerChannel<F> {
         Input { start, bytes }
     }
 
-    /// Where the function may write up to `output_capacity` bytes of the request's header: at the
-    /// start of the reply entry, whose end ([`WorkerChannel::output_bytes`]) is followed by a guard page.
+    /// Memory to which the function may write up to `output_capacity` bytes of the request's header: the start of the
+    /// reply entry. A guard page follows the entry's end ([`WorkerChannel::output_bytes`]).
     #[inline]
     pub fn output(&self, request: &Request) -> NonNull<u8> {
         self.replies.payload(request.entry)
@@ -232,7 +232,7 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
-    /// Publishes a reply without ring output: a refusal, or `length` bytes written to a buffer.
+    /// Publishes a reply without ring output: a rejection, or `length` bytes written to a buffer.
     #[inline]
     pub fn reply(&mut self, request: &Request, status: Status, code: i32, length: u64) {
         let header = ReplyHeader {
@@ -247,7 +247,8 @@ impl<F: FarRing> WorkerChannel<F> {
     fn publish(&mut self, entry: u32, header: &ReplyHeader, payload_bytes: usize) {
         self.replies.publish(entry, payload_bytes, &header.encode());
         self.unsettled = true;
-        // Only when more is waiting in the ring: a lone client waits for lines that it would take away.
+        // Only when more requests wait in the ring: the prefetch would take lines away from a lone client that waits
+        // for them.
         let seq = Seq::new(self.generation, self.next);
         if self
             .requests
@@ -261,9 +262,9 @@ impl<F: FarRing> WorkerChannel<F> {
         }
     }
 
-    /// Wakes the client if it sleeps. Apart from publishing, because the doorbell's fence waits until the
-    /// reply has left this core: the slot overlaps that with looking for the next request. It must settle
-    /// before it runs the next function, polls or sleeps.
+    /// Wakes the client if it sleeps. This is apart from publishing, because the doorbell's fence waits until the reply
+    /// has left this core: the slot overlaps that with looking for the next request. The slot must settle before it
+    /// runs the next function, polls or sleeps.
     #[inline]
     pub fn settle(&mut self) {
         if self.unsettled {
