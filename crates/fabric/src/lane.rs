@@ -1,16 +1,16 @@
-//! A lane: what one process of a node says to another one, in shared memory: heads of 32 bytes, each with a body of any length,
-//! in order.
+//! A lane: a pipe of messages in shared memory from one process of a node to another. Each message is a head of 32
+//! bytes and a body of any length; messages stay in order.
 //!
 //! ```text
-//! control  | key |  what the reader has taken  |  whether the writer waits for that |
+//! control  | key |  how far the reader has read  |  whether the writer waits for that |
 //! lines    | LINES lines of 64 bytes: sequence word, head and up to 24 bytes of body, or the length of the next piece |
 //! bytes    | longer bodies, in pieces |
 //! ```
 //!
-//! A line is published as [`crate::ring`] says; so a short message is one cache line that goes from one core to the other.
-//! Pieces of a body follow each other in the bytes, and a line is published for each, so that the reader copies one out while the
-//! writer copies the next one in. Writer and reader count lines and bytes for themselves, and the reader says now and
-//! then how far it is:
+//! A line is published as in [`crate::ring`], so a short message is one cache line that goes from one core to the
+//! other. The pieces of a longer body follow each other in the bytes, and a line is published for each piece, so that
+//! the reader copies one out while the writer copies the next one in. Writer and reader count lines and bytes for
+//! themselves, and the reader reports its progress from time to time:
 //!
 //! ```text
 //!  writer                              reader
@@ -19,12 +19,12 @@
 //!  read taken again (Acquire)          if stalled: stalled = 0, wake the writer
 //! ```
 //!
-//! Either the writer sees the new room, or the reader sees that it waits. The acquire pairs with the release: what is written again
-//! has been read.
+//! Either the writer sees the new room, or the reader sees that the writer waits. The acquire pairs with the release:
+//! bytes that are written again have been read.
 //!
-//! No number of the other side is believed: a reader works on private copies of lines, positions are its own, and
-//! a length is the caller's to check against what it waits for; a writer refuses progress that it cannot have made. Bytes may change
-//! while they are copied if the writer is hostile, and are then what a hostile writer sends.
+//! Neither side believes a number of the other. A reader works on private copies of lines and on positions of its own;
+//! its caller checks each length against what it expects. A writer refuses progress that is impossible. A hostile
+//! writer can change bytes while they are copied; the reader then gets whatever that writer sends.
 
 #[cfg(not(loom))]
 mod bell;
@@ -36,9 +36,9 @@ pub use bell::{Bell, BellPlace, FarBell};
 pub use ends::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, Message, Reader, Writer};
 pub use progress::Broken;
 
-/// Lines of a lane.
+/// Number of lines of a lane.
 const LINES: u64 = 128;
-/// Pieces begin at multiples of this.
+/// Alignment of the first byte of a piece.
 #[cfg(not(loom))]
 const PIECE_ALIGN: u64 = 64;
 

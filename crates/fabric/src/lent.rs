@@ -1,8 +1,9 @@
 //! Memory of a caller, lent to an engine for as long as a closure runs.
 //!
 //! An engine that any thread may drive outlives the calls that give it memory, so it cannot hold `&[u8]`. It holds a
-//! [`Lent`] or a [`LentMut`], which own nothing and reach the bytes only while the closure of [`lend`] or [`lend_mut`] runs:
-//! when it returns, or panics, the memory is taken back. Whoever is using it at that moment is waited for.
+//! [`Lent`] or a [`LentMut`] instead, which own nothing and reach the bytes only while the closure of [`lend`] or
+//! [`lend_mut`] runs. When the closure returns, or panics, the memory is taken back; that waits for a thread that is
+//! using it at that moment.
 //!
 //! ```
 //! use hotlease_fabric::lent::lend;
@@ -14,21 +15,21 @@
 //! assert_eq!(kept.with(|bytes| bytes[1]), None, "it was taken back");
 //! ```
 //!
-//! Why this is sound: the pointer is used under the lock only, and only while it is there; it is there from the beginning of the
-//! borrow to its end, at which the same lock is taken to remove it. A `LentMut` gives its bytes to one closure at a
-//! time, under the lock; a `Lent` gives shared ones.
+//! Why this is sound: the pointer is used under the lock only, and only while it is set. It is set from the beginning
+//! of the borrow to its end, at which the same lock is taken to remove it. A `LentMut` gives its bytes to one closure
+//! at a time, under the lock; a `Lent` gives shared ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Where the bytes are.
+/// Address and length of lent bytes.
 #[derive(Clone, Copy)]
 struct Place {
     start: *mut u8,
     length: usize,
 }
 
-// SAFETY: a place is an address. Bytes have no thread that they belong to, and the borrow which they come of
-// allows shared (`Lent`) or exclusive (`LentMut`) access, which the lock keeps.
+// SAFETY: a place is an address. Bytes belong to no thread, and the borrow that they come from allows shared (`Lent`)
+// or exclusive (`LentMut`) access, which the lock keeps.
 unsafe impl Send for Place {}
 
 struct Loan {
@@ -38,12 +39,12 @@ struct Loan {
 
 impl Loan {
     fn place(&self) -> MutexGuard<'_, Option<Place>> {
-        // A panic of whoever used the bytes changes nothing about whose they are.
+        // A panic of a thread that used the bytes does not change their owner.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Takes the memory back, also where the closure panics.
+/// Takes the memory back, even if the closure panics.
 struct Return<'a>(&'a Loan);
 
 impl Drop for Return<'_> {
@@ -66,18 +67,19 @@ macro_rules! handle {
                 }))
             }
 
-            /// How many bytes were lent.
+            /// Number of lent bytes.
             #[allow(clippy::len_without_is_empty)]
             pub fn len(&self) -> usize {
                 self.0.length
             }
 
-            /// Whether both are of the same loan.
+            /// Whether both handles belong to the same loan.
             pub fn is_same(&self, other: &Self) -> bool {
                 Arc::ptr_eq(&self.0, &other.0)
             }
 
-            /// Ends the loan before its time, for memory that was lent by `from_raw`: when this returns, nobody uses it.
+            /// Ends the loan early, for memory that was lent by `from_raw`: when this returns, no thread uses the
+            /// memory.
             pub fn take_back(&self) {
                 *self.0.place() = None;
             }
@@ -101,34 +103,36 @@ handle!(
 );
 
 impl Lent {
-    /// Lends memory whose owner promises what a borrow would.
+    /// Lends memory whose owner makes the promises of a borrow.
     ///
     /// # Safety
-    /// `start` is valid for reads of `length` bytes, and nobody writes them, until [`Lent::take_back`] has returned.
+    /// `start` is valid for reads of `length` bytes, and no thread writes them, until [`Lent::take_back`] has returned.
     pub unsafe fn from_raw(start: *const u8, length: usize) -> Self {
         Self::of(start.cast_mut(), length)
     }
 
-    /// The bytes, unless they were taken back. Calls of one loan take turns: `use_bytes` must not ask for them again.
+    /// Passes the bytes to `use_bytes`, unless they were taken back. Calls of one loan take turns: `use_bytes` must not
+    /// call this again.
     pub fn with<R>(&self, use_bytes: impl FnOnce(&[u8]) -> R) -> Option<R> {
         let place = self.0.place();
         let Place { start, length } = (*place)?;
-        // SAFETY: it is there, so the borrow lives, and its end waits for the lock that is held here.
+        // SAFETY: the pointer is set, so the borrow lives, and its end waits for the lock that is held here.
         Some(use_bytes(unsafe { std::slice::from_raw_parts(start, length) }))
     }
 }
 
 impl LentMut {
-    /// Lends memory whose owner promises what an exclusive borrow would.
+    /// Lends memory whose owner makes the promises of an exclusive borrow.
     ///
     /// # Safety
-    /// `start` is valid for reads and writes of `length` bytes, and nobody else uses them, until
+    /// `start` is valid for reads and writes of `length` bytes, and no other thread uses them, until
     /// [`LentMut::take_back`] has returned.
     pub unsafe fn from_raw(start: *mut u8, length: usize) -> Self {
         Self::of(start, length)
     }
 
-    /// The bytes, unless they were taken back. Calls of one loan take turns: `use_bytes` must not ask for them again.
+    /// Passes the bytes to `use_bytes`, unless they were taken back. Calls of one loan take turns: `use_bytes` must not
+    /// call this again.
     pub fn with<R>(&self, use_bytes: impl FnOnce(&mut [u8]) -> R) -> Option<R> {
         let place = self.0.place();
         let Place { start, length } = (*place)?;
@@ -139,14 +143,14 @@ impl LentMut {
     }
 }
 
-/// Lends bytes to whoever `engine` gives its handle to, until `engine` returns.
+/// Lends bytes to `engine`, which may clone the handle, until `engine` returns.
 pub fn lend<R>(bytes: &[u8], engine: impl FnOnce(&Lent) -> R) -> R {
     let lent = Lent::of(bytes.as_ptr().cast_mut(), bytes.len());
     let _return = Return(&lent.0);
     engine(&lent)
 }
 
-/// The same, to be written too.
+/// Lends bytes for reading and writing to `engine`, which may clone the handle, until `engine` returns.
 pub fn lend_mut<R>(bytes: &mut [u8], engine: impl FnOnce(&LentMut) -> R) -> R {
     let lent = LentMut::of(bytes.as_mut_ptr(), bytes.len());
     let _return = Return(&lent.0);

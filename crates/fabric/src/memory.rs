@@ -1,8 +1,8 @@
-//! Memory that can be handed to a peer: memfds sealed so that nobody can resize them under the other.
+//! Shared memory for peers: memfds sealed against resizing, so that neither side can shrink them under the other.
 //!
-//! A peer's descriptor is trusted for nothing: [`Memory::attach`] refuses what is not sealed against
-//! shrinking (reading past the end would kill the reader) or smaller than announced. Behind every
-//! mapping stands an inaccessible guard page.
+//! A peer's descriptor is not trusted: [`Memory::attach`] refuses memory that is not sealed against shrinking (reading
+//! past the end would kill the reader) or that is smaller than announced. An inaccessible guard page follows every
+//! `Memory`.
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -15,34 +15,34 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
-/// Page size that layouts are computed with; larger real pages are refused at [`Memory::create`] time.
+/// Page size of all layouts.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Why memory cannot be made or taken.
+/// Reason why memory cannot be made or attached.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
     /// The kernel refused.
     #[error("cannot {step} {size_bytes} bytes of shared memory: {source}; see `ulimit -v` and free memory")]
     System {
-        /// What was being done.
+        /// Step that failed.
         step: &'static str,
         /// Size asked for.
         size_bytes: u64,
-        /// Why.
+        /// Error of the kernel.
         source: Errno,
     },
-    /// The peer's descriptor could be resized under us, or is no memfd of ordinary pages.
+    /// The peer's descriptor is not sealed against resizing, or is no memfd of ordinary pages.
     #[error("the peer's memory is not a memfd of 4 KiB pages, sealed against resizing")]
     NotSealed,
-    /// The peer's descriptor is smaller than it said.
+    /// The peer's memory is smaller than announced.
     #[error("the peer's memory has {actual} bytes, not the announced {announced}")]
     TooSmall {
         /// Real size.
         actual: u64,
-        /// What it said.
+        /// Announced size.
         announced: u64,
     },
-    /// What was opened is something else than what the peer spoke of.
+    /// The opened descriptor is not the object that the peer announced.
     #[error("what the peer has open there is not the memory that it spoke of")]
     NotMeant,
     /// Zero, or larger than the address space.
@@ -71,19 +71,19 @@ fn new_memfd(name: &str) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Address space that is given back on drop.
+/// Address space that is unmapped on drop.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: NonZeroUsize,
 }
 
-// SAFETY: plain address space; who may touch which byte when is the business of its users.
+// SAFETY: plain address space; its users decide which thread may touch which byte when.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Inaccessible address space.
+    /// Reserves inaccessible address space.
     pub(crate) fn reserve(bytes: usize) -> Result<Self, Errno> {
         let bytes = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice overlaps nothing.
@@ -120,7 +120,7 @@ impl Mapping {
         };
         let address = NonZeroUsize::new(self.start.as_ptr() as usize + at);
         let flags = MapFlags::MAP_SHARED | MapFlags::MAP_FIXED;
-        // SAFETY: replaces pages of our own reservation only, as checked above, before anybody uses them.
+        // SAFETY: replaces pages of our own reservation only, as checked above, before any other code uses them.
         unsafe { mmap(address, length, protection, flags, fd, fd_offset as libc::off_t)? };
         Ok(())
     }
@@ -137,8 +137,8 @@ impl Drop for Mapping {
     }
 }
 
-/// A memfd mapped readable and writable, with a guard page behind it. `Send + Sync`: it hands out a raw
-/// address; what concurrent access means is up to the protocol on top.
+/// A memfd mapped readable and writable, with a guard page behind it. `Send + Sync`: it hands out a raw address; the
+/// protocol on top defines concurrent access.
 pub struct Memory {
     mapping: Mapping,
     fd: OwnedFd,
@@ -146,12 +146,12 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// New zeroed memory, sealed against resizing. `name` shows in `/proc/PID/maps`.
+    /// Creates zeroed memory, sealed against resizing. `name` shows in `/proc/PID/maps`.
     pub fn create(name: &str, size_bytes: u64) -> Result<Self, MemoryError> {
         Self::map(sealed_memfd(name, size_bytes)?, size_bytes)
     }
 
-    /// A peer's memory, of which it announced `size_bytes`; refused unless sealed and large enough.
+    /// Attaches a peer's memory, of which the peer announced `size_bytes`; refused unless sealed and large enough.
     pub fn attach(fd: OwnedFd, size_bytes: u64) -> Result<Self, MemoryError> {
         check_sealed(fd.as_fd(), size_bytes)?;
         Self::map(fd, size_bytes)
@@ -184,7 +184,7 @@ impl Memory {
         self.mapping.start()
     }
 
-    /// To pass to a peer.
+    /// Descriptor to pass to a peer.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -195,7 +195,7 @@ impl Memory {
     }
 }
 
-/// A memfd of zeros of exactly this size, not sealed yet.
+/// Memfd of zeros of exactly this size, not sealed yet.
 pub(crate) fn sized_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, MemoryError> {
     let length = libc::off_t::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;
     let fd = new_memfd(name).map_err(system("create", size_bytes))?;
@@ -203,7 +203,7 @@ pub(crate) fn sized_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, Memory
     Ok(fd)
 }
 
-/// The same, which nobody can resize any more.
+/// Memfd of zeros of exactly this size, sealed against resizing.
 pub(crate) fn sealed_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, MemoryError> {
     let fd = sized_memfd(name, size_bytes)?;
     fcntl(&fd, FcntlArg::F_ADD_SEALS(RESIZE_SEALS | SealFlag::F_SEAL_SEAL))
@@ -211,14 +211,14 @@ pub(crate) fn sealed_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, Memor
     Ok(fd)
 }
 
-/// Refuses a peer's descriptor that is not sealed against resizing or smaller than announced.
+/// Refuses a peer's descriptor that is not sealed against resizing or that is smaller than announced.
 pub(crate) fn check_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<(), MemoryError> {
     let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::NotSealed)?;
     if !SealFlag::from_bits_truncate(seals).contains(RESIZE_SEALS) {
         return Err(MemoryError::NotSealed);
     }
     let status = fstat(fd).map_err(system("inspect", size_bytes))?;
-    // A memfd of huge pages would be mapped in whole huge pages, over what lies behind its place.
+    // A memfd of huge pages would be mapped in whole huge pages, over the memory behind its place.
     if status.st_blksize != PAGE_BYTES as libc::blksize_t {
         return Err(MemoryError::NotSealed);
     }
@@ -232,7 +232,7 @@ pub(crate) fn check_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<(), Me
     Ok(())
 }
 
-/// A memfd holding `bytes` that nobody can change any more.
+/// Memfd that holds `bytes` and is sealed against any change.
 pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
     let size_bytes = bytes.len() as u64;
     let fd = new_memfd(name).map_err(system("create", size_bytes))?;
@@ -245,14 +245,14 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
     Ok(file.into())
 }
 
-/// The bytes of a memfd that nobody can change any more, mapped where they are.
+/// The bytes of a memfd that is sealed against any change, mapped without a copy.
 pub struct SealedBytes {
     mapping: Mapping,
     bytes: usize,
 }
 
 impl SealedBytes {
-    /// The first `size_bytes` of a memfd sealed against writing and resizing; refuses any other.
+    /// Maps the first `size_bytes` of a memfd sealed against writing and resizing; refuses any other.
     pub fn attach(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Self, MemoryError> {
         check_sealed(fd, size_bytes)?;
         let seals = fcntl(fd, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::NotSealed)?;
@@ -273,13 +273,13 @@ impl std::ops::Deref for SealedBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping has that many readable bytes as long as self lives, and the seals, checked
-        // above, keep everybody from changing or removing them.
+        // SAFETY: the mapping has that many readable bytes as long as self lives, and the seals, checked above, prevent
+        // every process from changing or removing them.
         unsafe { std::slice::from_raw_parts(self.mapping.start().as_ptr(), self.bytes) }
     }
 }
 
-/// A private copy of `size_bytes` of a peer's memfd; refuses what is not sealed or too small.
+/// Private copy of `size_bytes` of a peer's memfd; refuses a memfd that is not sealed or too small.
 pub fn read_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Vec<u8>, MemoryError> {
     check_sealed(fd, size_bytes)?;
     let bytes = usize::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;

@@ -11,9 +11,9 @@
 //!                                   load(words 1..7, Relaxed), payload bytes
 //! ```
 //!
-//! The reader may then read everything that the writer wrote before. The writer may write the entry again
-//! only when the reader is done with it, which the channel's credits say; see [`crate::channel`].
-//! A hostile writer can break this and only harms itself: the reader works on its private copy.
+//! The reader may then read everything that the writer wrote before. The writer may write the entry again only when the
+//! reader is done with it, which the channel's credits tell; see [`crate::channel`]. A hostile writer can break this
+//! and harms only itself: the reader works on its private copy.
 
 use crate::atomics::{AtomicU64, Ordering};
 use hotlease_wire::frame::{LineWords, Seq};
@@ -61,12 +61,12 @@ impl Line {
         }
     }
 
-    /// A private copy, whatever it holds.
+    /// Private copy of the line, whatever it holds.
     pub fn read(&self) -> LineWords {
         std::array::from_fn(|word| self.0[word].load(Ordering::Relaxed))
     }
 
-    /// A private copy of the frame `seq`, if it is there.
+    /// Private copy of the frame `seq`, if the line holds it.
     #[inline(always)]
     pub fn poll(&self, seq: Seq) -> Option<LineWords> {
         // Pairs with the release store in `publish`.
@@ -81,7 +81,7 @@ impl Line {
     }
 }
 
-/// A ring in the peer's memory, as this end writes it. This is what a transport implements.
+/// A ring in the peer's memory that this end writes. A transport implements this trait.
 ///
 /// On `shm` [`FarRing::payload`] is the peer's memory itself; on a fabric it is a registered staging area
 /// and [`FarRing::publish`] writes it across.
@@ -89,23 +89,22 @@ impl Line {
 /// Entries are independent: calls for different entries may come from different threads at once, calls for
 /// one entry may not.
 pub trait FarRing: Send + Sync {
-    /// Where the payload of `entry` is built: [`FarRing::payload_bytes`] bytes, written by nobody else
+    /// Memory in which the payload of `entry` is built: [`FarRing::payload_bytes`] bytes, which only the caller writes
     /// until the next `publish` of the same entry. `entry` must be less than the ring's depth.
     fn payload(&self, entry: u32) -> NonNull<u8>;
     /// Capacity of each entry's payload.
     fn payload_bytes(&self) -> usize;
-    /// Makes the first `payload_bytes` bytes of the entry's payload, then `words`, visible to the peer, in
-    /// this order.
+    /// Makes the first `payload_bytes` bytes of the entry's payload, and then `words`, visible to the peer.
     fn publish(&self, entry: u32, payload_bytes: usize, words: &LineWords);
     /// Wakes the peer if it sleeps; cheap if it does not.
     fn ring(&self);
-    /// A private copy of the line last published in `entry`, and where its payload stands: to be read back before the entry is
-    /// used again. What the peer may have made of it is the reader's to check. Waits for nothing.
+    /// Private copy of the line last published in `entry`, and the address of its payload, for reading them back before
+    /// the entry is used again. The peer may have changed them: the reader checks them. Does not wait.
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)>;
-    /// A hint that `entry` will be published soon.
+    /// Hints that `entry` will be published soon.
     fn prefetch(&self, _entry: u32) {}
-    /// Drives a transport that makes no progress by itself; whether a frame may be there now that was not
-    /// before. False where frames arrive without it.
+    /// Drives a transport that makes no progress by itself; returns whether a new frame may have arrived. False on
+    /// transports where frames arrive without it.
     #[inline]
     fn progress(&self) -> bool {
         false
@@ -152,8 +151,8 @@ mod loom_tests {
         }
     }
 
-    /// A request ring and a reply ring with reuse: the client writes entry n % depth again only after the
-    /// reply to n - depth, so header and payload never race and every value arrives once and whole.
+    /// A request ring and a reply ring with reuse: the client writes entry n % depth again only after the reply to n -
+    /// depth, so header and payload never race and every value arrives once and whole.
     fn round_trips(depth: usize, count: u32) {
         loom::model(move || {
             let (requests, replies) = (ring(depth), ring(depth));

@@ -1,4 +1,4 @@
-//! Where the sockets and logs of a user's platform live.
+//! Directory of the sockets and logs of a user's platform.
 
 use nix::unistd::getuid;
 use std::fs::DirBuilder;
@@ -10,49 +10,49 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone)]
 pub struct RuntimeDir(PathBuf);
 
-/// Why there is no safe runtime directory.
+/// Reason why there is no safe runtime directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
-    /// It cannot be made or inspected.
+    /// The directory cannot be made or inspected.
     #[error(
         "cannot use the runtime directory {path}: {source}; set HOTLEASE_RUNTIME_DIR to a directory of yours"
     )]
     Io {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Somebody else could put sockets there.
+    /// Another user could put sockets there.
     #[error(
         "the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place"
     )]
     Unsafe {
-        /// Which.
+        /// The directory.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Defect of the directory.
         why: &'static str,
-        /// What to do, up to the `or`.
+        /// Remedy: the part of the message up to the `or`.
         remedy: String,
     },
-    /// Sockets in it could not be bound or connected to.
+    /// The path is too long: sockets in the directory could not be bound or connected to.
     #[error(
         "{path} is too long for a socket: at most {SOCKET_PATH_BYTES_MAX} bytes; set HOTLEASE_RUNTIME_DIR to a shorter one"
     )]
     TooLong {
-        /// The path of a socket in it.
+        /// Path of a socket in the directory.
         path: PathBuf,
     },
 }
 
-/// What the kernel takes: `sun_path` without its zero byte.
+/// Longest socket path of the kernel: `sun_path` without its zero byte.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
-/// The socket that everybody asks for first.
+/// Socket that clients look for first.
 const FIRST_SOCKET: &str = "manager.sock";
 
 impl RuntimeDir {
-    /// `$HOTLEASE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`; made with mode
-    /// 0700 if missing, refused if others could enter it.
+    /// Resolves `$HOTLEASE_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/hotlease`, else `/tmp/hotlease-UID`. Makes the
+    /// directory with mode 0700 if it is missing; refuses it if other users could enter it.
     pub fn resolve() -> Result<Self, RuntimeDirError> {
         let from = |name| {
             std::env::var_os(name)
@@ -65,13 +65,14 @@ impl RuntimeDir {
         Self::at(&path)
     }
 
-    /// This directory, made if missing.
+    /// Runtime directory at this path, made if missing.
     pub fn at(path: &Path) -> Result<Self, RuntimeDirError> {
         let io = |source| RuntimeDirError::Io {
             path: path.to_owned(),
             source,
         };
-        // Before anything is made there: who looks for a socket at such a path would find that nobody serves it.
+        // Checked before the directory is made: otherwise a client that looks for a socket at such a path would only
+        // find that no daemon serves it.
         let socket = path.join(FIRST_SOCKET);
         if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(RuntimeDirError::TooLong { path: socket });
@@ -81,7 +82,7 @@ impl RuntimeDir {
         {
             return Err(io(error));
         }
-        // Not following a link: a foreign link here could point anywhere.
+        // Does not follow a link: a link of another user could point anywhere.
         let metadata = path.symlink_metadata().map_err(io)?;
         let shown = path.display();
         let (why, remedy) = if metadata.is_symlink() {
@@ -105,12 +106,12 @@ impl RuntimeDir {
         })
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A file in it.
+    /// Path of a file in the directory.
     pub fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

@@ -1,8 +1,8 @@
-//! What wakes a process that sleeps until one of its lanes has something: a word in shared memory that says whether it sleeps, and a
-//! pipe that wakes it, so that it can sleep on its sockets at the same time.
+//! The bell of a process that sleeps until one of its lanes has a message: a word in shared memory that says whether
+//! the process sleeps, and a pipe that wakes it, so that it can sleep on its sockets at the same time.
 //!
-//! The protocol is that of [`crate::doorbell`]: the sleeper arms the word, passes a fence, looks at its lanes once more, and only then
-//! sleeps; the ringer publishes, passes a fence, and writes to the pipe if the word is armed.
+//! The protocol is that of [`crate::doorbell`]: the sleeper arms the word, passes a fence, checks its lanes once more,
+//! and only then sleeps; the ringer publishes, passes a fence, and writes to the pipe if the word is armed.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::doorbell;
@@ -14,7 +14,8 @@ use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 
-/// Opens what another process of this user has open, or this one: the kernel asks whether this process might look into that one.
+/// Opens a file that another process of this user, or this process, has open. The kernel checks whether this process
+/// may inspect that one.
 pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
     let file = OpenOptions::new()
         .read(true)
@@ -27,7 +28,7 @@ pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
 
 #[repr(C)]
 struct Page {
-    /// Says that it is the one that was meant.
+    /// Key that proves that this is the intended page.
     key: AtomicU64,
     armed: AtomicU32,
 }
@@ -57,20 +58,20 @@ fn system(step: &'static str) -> impl FnOnce(Errno) -> MemoryError {
     }
 }
 
-/// Where a bell is found.
+/// Address of a bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BellPlace {
-    /// Whose it is.
+    /// Process that owns the bell.
     pub process: u32,
-    /// Descriptors there.
+    /// Descriptor of the bell's memory in that process.
     pub memory: u32,
-    /// See `memory`.
+    /// Descriptor of the bell's pipe in that process.
     pub pipe: u32,
-    /// That the memory says too.
+    /// Key that the memory must hold too.
     pub key: u64,
 }
 
-/// This process's own, for all that write to it.
+/// This process's own bell, for all peers that write to it.
 pub struct Bell {
     shared: Shared,
     memory: OwnedFd,
@@ -80,7 +81,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A new one. Whoever is told its key can ring it.
+    /// Creates a bell. Any process of this user that knows its key can ring it.
     pub fn create(key: u64) -> Result<Self, MemoryError> {
         let memory = sealed_memfd("hotlease-bell", PAGE_BYTES as u64)?;
         let shared = Shared::map(&memory)?;
@@ -96,7 +97,7 @@ impl Bell {
         })
     }
 
-    /// For [`FarBell::open`].
+    /// Address of the bell for [`FarBell::open`].
     pub fn place(&self) -> BellPlace {
         BellPlace {
             process: std::process::id(),
@@ -106,19 +107,21 @@ impl Bell {
         }
     }
 
-    /// Becomes readable when it is rung; to sleep on.
+    /// Descriptor to sleep on: readable once the bell is rung.
     pub fn descriptor(&self) -> RawFd {
         self.reader.as_raw_fd()
     }
 
-    /// Before a sleep; what was published before this is to be looked for once more after it.
+    /// Arms the bell before a sleep; lanes must be checked once more afterwards for messages that were published
+    /// before.
     pub fn arm(&self) {
         doorbell::arm(&self.shared.page().armed);
     }
 
-    /// After a sleep.
+    /// Disarms the bell after a sleep.
     pub fn disarm(&mut self) {
-        // Whoever rings from now on need not; who has rung already wakes the next sleep for nothing, unless that is read here.
+        // From now on ringers need not ring. A ringer that has already rung would wake the next sleep for nothing,
+        // unless its byte is read here.
         if self.shared.page().armed.swap(0, Ordering::AcqRel) == 0 {
             let mut bytes = [0; 64];
             while self.reader.read(&mut bytes).is_ok_and(|got| got == bytes.len()) {}
@@ -126,14 +129,14 @@ impl Bell {
     }
 }
 
-/// Another process's.
+/// Bell of another process.
 pub struct FarBell {
     shared: Shared,
     pipe: File,
 }
 
 impl FarBell {
-    /// Opens it, if it is what it should be.
+    /// Opens the bell and checks seals, key and pipe.
     pub fn open(place: &BellPlace) -> Result<Self, MemoryError> {
         let memory = open(place.process, place.memory).map_err(system("open"))?;
         check_sealed(memory.as_fd(), PAGE_BYTES as u64)?;
@@ -141,7 +144,8 @@ impl FarBell {
         if shared.page().key.load(Ordering::Acquire) != place.key {
             return Err(MemoryError::NotMeant);
         }
-        // For reading too: so there is always a reader, and writing raises no signal when the other process is gone.
+        // Opened for reading too: so the pipe always has a reader, and writing raises no signal when the other process
+        // is gone.
         let pipe = File::from(open(place.process, place.pipe).map_err(system("open a pipe beside"))?);
         if !pipe.metadata().is_ok_and(|status| status.file_type().is_fifo()) {
             return Err(MemoryError::NotMeant);
@@ -149,11 +153,11 @@ impl FarBell {
         Ok(Self { shared, pipe })
     }
 
-    /// Wakes that process if it sleeps; one fence and one load if it does not. To be called after publishing.
+    /// Wakes the other process if it sleeps; one fence and one load if it does not. Call after publishing.
     #[inline]
     pub fn ring(&self) {
         doorbell::ring(&self.shared.page().armed, || {
-            // A pipe that is full has been rung.
+            // A full pipe has been rung already.
             let _ = (&self.pipe).write(&[1]);
         });
     }

@@ -10,18 +10,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A head.
+/// Size of a message's head.
 pub const HEAD_BYTES: usize = 32;
-/// Bodies up to this stand in the line of their head.
+/// Longest body that stands in the line of its head.
 pub const INLINE_BYTES: usize = 24;
-/// Bounds of what a lane may hold of longer bodies; a power of two.
+/// Least capacity of a lane for longer bodies; capacities are powers of two.
 pub const LANE_BYTES_MIN: usize = 8 * 1024;
-/// See [`LANE_BYTES_MIN`].
+/// Greatest capacity of a lane for longer bodies.
 pub const LANE_BYTES_MAX: usize = 1 << 20;
 
 /// The longest piece of a body: the reader copies one while the writer copies the next.
 const PIECE_BYTES: usize = 8 * 1024;
-/// A body is not begun with less, unless it is shorter.
+/// Room that a longer body needs to begin (less if the body is shorter).
 const FIRST_BYTES: usize = 4 * 1024;
 const LINES_AT: usize = 512;
 const BYTES_AT: usize = (LINES_AT + LINES as usize * size_of::<Line>()).next_multiple_of(PAGE_BYTES);
@@ -32,14 +32,14 @@ const _: () = assert!(size_of::<Control>() <= LINES_AT && FIRST_BYTES <= LANE_BY
 /// The memory of a lane.
 struct Space {
     start: NonNull<u8>,
-    /// Of longer bodies.
+    /// Bytes for longer bodies.
     capacity: usize,
-    /// Holds the memory.
+    /// Keeps the memory mapped.
     _owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: an address in memory that is held. Control words and lines are atomics; bytes belong to one side at a time by the protocol
-// (see the module above), which a hostile side can break, and then sends garbage.
+// SAFETY: an address in memory that is held. Control words and lines are atomics; bytes belong to one side at a time by
+// the protocol (see [`super`]), which a hostile side can break, and then sends garbage.
 unsafe impl Send for Space {}
 
 impl Space {
@@ -68,8 +68,8 @@ impl Space {
         unsafe { self.start.add(at).cast::<Line>().as_ref() }
     }
 
-    /// Where the bytes from a position on stand: as many as fit before the end, and the others from the beginning. At
-    /// most the capacity.
+    /// The two contiguous runs of the bytes from a position on: as many as fit before the end, and the rest from the
+    /// beginning. At most the capacity.
     fn runs(&self, position: u64, bytes: usize) -> [(NonNull<u8>, usize); 2] {
         let bytes = bytes.min(self.capacity);
         let at = position as usize & (self.capacity - 1);
@@ -102,16 +102,17 @@ fn rounded(bytes: usize) -> u64 {
     (bytes as u64).next_multiple_of(PIECE_ALIGN)
 }
 
-/// The end that writes, which has made the memory.
+/// The end that writes, and that made the memory.
 pub struct Writer {
     space: Space,
     room: Room,
-    /// Until the reader has opened it.
+    /// Descriptor of the memory, until the reader has opened it.
     memory: Option<OwnedFd>,
 }
 
 impl Writer {
-    /// A new lane with so many bytes for longer bodies. Its memory is gone when both ends are, however they end.
+    /// Creates a lane with this capacity for longer bodies. Its memory is freed when both ends are gone, however they
+    /// end.
     pub fn create(capacity: usize, key: u64) -> Result<Self, MemoryError> {
         let size = check(capacity)?;
         let memory = sealed_memfd("hotlease-lane", size as u64)?;
@@ -131,18 +132,20 @@ impl Writer {
         }
     }
 
-    /// The number of its descriptor, for [`Reader::open`] in another process, until [`was_opened`](Self::was_opened).
+    /// Number of the memory's descriptor, for [`Reader::open`] in another process, until
+    /// [`was_opened`](Self::was_opened).
     pub fn descriptor(&self) -> Option<u32> {
         self.memory.as_ref().map(|memory| memory.as_raw_fd() as u32)
     }
 
-    /// The reader has it: the descriptor is closed.
+    /// Closes the descriptor, once the reader has opened the lane.
     pub fn was_opened(&mut self) {
         self.memory = None;
     }
 
-    /// Writes a head and the beginning of its body, or nothing if there is no room; how much of the body. Bodies of up to
-    /// [`INLINE_BYTES`] go whole; what is left of others follows by [`go_on`](Self::go_on), before any other head.
+    /// Writes a head and the beginning of its body, or nothing (`None`) if there is no room; returns how much of the
+    /// body was written. Bodies of up to [`INLINE_BYTES`] go whole; the rest of a longer body follows by
+    /// [`go_on`](Self::go_on), before any other head.
     #[inline]
     pub fn begin(&mut self, head: &[u8; HEAD_BYTES], body: &[u8]) -> Result<Option<usize>, Broken> {
         let mut words = [0; 8];
@@ -169,7 +172,7 @@ impl Writer {
         Ok(Some(piece))
     }
 
-    /// Writes more of the body that was begun; how much. Zero if there is no room.
+    /// Writes more of the body that was begun; returns how much. Zero if there is no room.
     pub fn go_on(&mut self, body: &[u8]) -> Result<usize, Broken> {
         let mut gone = 0;
         while gone < body.len() && self.room.look(self.space.control(), PIECE_ALIGN)? {
@@ -180,20 +183,21 @@ impl Writer {
         Ok(gone)
     }
 
-    /// There was no room: whether there is some now. If not, the reader says when ([`Reader::release`]).
+    /// Announces that the writer waits for room; returns whether there is some by now. If not, the reader reports when
+    /// there is ([`Reader::release`]).
     pub fn stall(&mut self) -> Result<bool, Broken> {
         self.room.stall(self.space.control(), rounded(FIRST_BYTES))
     }
 
-    /// Copies what there is room for of a piece into the bytes.
+    /// Copies as much of a piece into the bytes as there is room for.
     fn fill(&mut self, body: &[u8]) -> usize {
         // The room is a multiple of the alignment.
         let piece = body.len().min(PIECE_BYTES).min(self.room.bytes() as usize);
         let mut from = &body[..piece];
         for (place, length) in self.space.runs(self.room.written.bytes, piece) {
             let (now, later) = from.split_at(length);
-            // SAFETY: inside of the memory by `runs`, and there is room, so the reader does not read it now; a lane is no memory of
-            // any caller.
+            // SAFETY: inside the memory by `runs`, and there is room, so the reader does not read it now; a lane's
+            // memory belongs to no caller, so the two do not overlap.
             unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), place.as_ptr(), length) };
             from = later;
         }
@@ -221,24 +225,24 @@ fn word_of(bytes: &[u8]) -> u64 {
 pub struct Message(LineWords);
 
 impl Message {
-    /// The head, if this is the first line of one.
+    /// The head, if this line is the first of a message.
     #[inline]
     pub fn head(&self) -> [u8; HEAD_BYTES] {
         bytes_of(&self.0[1..=HEAD_WORDS])
     }
 
-    /// A body of up to [`INLINE_BYTES`], with something behind it.
+    /// A body of up to [`INLINE_BYTES`], padded to that length.
     #[inline]
     pub fn inline(&self) -> [u8; INLINE_BYTES] {
         bytes_of(&self.0[1 + HEAD_WORDS..])
     }
 
-    /// How much of a longer body there is with its head.
+    /// Bytes of a longer body that come with its head.
     pub fn first_piece(&self) -> u64 {
         self.0[1 + HEAD_WORDS]
     }
 
-    /// How much more of it, if this is a line that follows.
+    /// Bytes of the next piece, if this line continues a body.
     pub fn next_piece(&self) -> u64 {
         self.0[1]
     }
@@ -260,7 +264,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens the memory of a writer in another process, or in this one, if it is what it should be.
+    /// Opens the memory of a writer in another process, or in this one, and checks seals, size and key.
     pub fn open(process: u32, descriptor: u32, capacity: usize, key: u64) -> Result<Self, MemoryError> {
         let size = check(capacity)?;
         let memory = super::bell::open(process, descriptor).map_err(system("open", size))?;
@@ -282,52 +286,53 @@ impl Reader {
         }
     }
 
-    /// Whether there is a line.
+    /// Whether a line has arrived.
     #[inline]
     pub fn is_there(&self) -> bool {
         let number = self.progress.taken.lines;
         self.space.line(number).poll(Seq::new(1, number)).is_some()
     }
 
-    /// The next line, if there is one. The bytes that it speaks of are to be taken before the next.
+    /// Takes the next line, if there is one. Its bytes must be read or skipped before the next line is taken.
     #[inline]
     pub fn next_line(&mut self) -> Option<Message> {
         let number = self.progress.taken.lines;
         let words = self.space.line(number).poll(Seq::new(1, number))?;
         self.progress.taken.lines = number + 1;
-        // Where a longer body begins: it is on its way while the head is looked at.
+        // Start of a longer body: prefetched while the caller looks at the head.
         let at = self.progress.taken.bytes as usize & (self.space.capacity - 1);
-        // SAFETY: inside the memory; a line there is only named, not read.
+        // SAFETY: inside the memory; the line there is only prefetched, not read.
         unsafe { self.space.start.add(BYTES_AT + at).cast::<Line>().as_ref() }.prefetch_read();
         Some(Message(words))
     }
 
-    /// Takes a piece; at most [`LANE_BYTES_MAX`], and nothing is written behind the capacity.
+    /// Reads a piece; at most [`LANE_BYTES_MAX`], and never past the lane's capacity.
     pub fn take(&mut self, into: &mut [u8]) {
         let length = into.len();
         let mut into = into;
         for (place, length) in self.space.runs(self.progress.taken.bytes, length) {
             let (now, later) = into.split_at_mut(length);
-            // SAFETY: inside of the memory by `runs`. The writer has published it, and writes it again only when it is released.
+            // SAFETY: inside the memory by `runs`. The writer has published it, and writes it again only after it is
+            // released.
             unsafe { std::ptr::copy_nonoverlapping(place.as_ptr(), now.as_mut_ptr(), length) };
             into = later;
         }
         self.skip(length);
     }
 
-    /// Leaves a piece.
+    /// Skips a piece.
     pub fn skip(&mut self, bytes: usize) {
-        // A length that cannot be moves only this reader, in a lane that is its writer's alone.
+        // A wrong length moves only this reader's position, in a lane that belongs to its writer alone.
         self.progress.taken.bytes = self.progress.taken.bytes.wrapping_add(rounded(bytes));
     }
 
-    /// What was taken may be written again. Whether the writer waits for that, and is to be woken.
+    /// Lets the writer reuse the bytes that were read. Returns whether the writer waits for that and must be woken.
     #[inline]
     pub fn release(&mut self) -> bool {
         self.progress.tell(self.space.control())
     }
 
-    /// The longest piece there can be.
+    /// Length limit of a piece.
     pub fn capacity(&self) -> usize {
         self.space.capacity
     }

@@ -1,36 +1,37 @@
-//! How far the reader of a lane is, and whether its writer waits for that.
+//! Progress of a lane's reader, and the flag of a writer that waits for it.
 
 use super::LINES;
 use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// The other side of a lane has said something that cannot be.
+/// The other side of a lane has written an impossible value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the other process has written nonsense into shared memory")]
 pub struct Broken;
 
-/// Keeps what one side writes off the cache lines of the other one.
+/// Keeps the words that one side writes off the cache lines of the other side.
 #[repr(C, align(128))]
 struct Apart<T>(T);
 
-/// The part of a lane that the reader writes, and the writer's word to it. Zeroed memory is one of an unused lane.
+/// Control words of a lane: the reader's progress, and the writer's flag. Zeroed memory is a valid `Control` of an
+/// unused lane.
 #[repr(C)]
 pub(super) struct Control {
-    /// Says to whoever opens the memory that it is the one that was meant.
+    /// Key that proves to the process that opens the memory that it is the intended one.
     pub(super) key: AtomicU64,
     taken: Apart<[AtomicU64; 2]>,
     stalled: Apart<AtomicU32>,
 }
 
-/// Lines and bytes, since the lane was made.
+/// Number of lines and bytes since the lane was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Count {
     pub(super) lines: u64,
     pub(super) bytes: u64,
 }
 
-/// The writer's view.
+/// The writer's view of a lane.
 pub(super) struct Room {
-    /// Bytes of the lane.
+    /// Capacity of the lane in bytes.
     capacity: u64,
     pub(super) written: Count,
     taken: Count,
@@ -45,18 +46,19 @@ impl Room {
         }
     }
 
-    /// Whether a line and so many bytes may be written.
+    /// Whether there is room for a line and this many bytes.
     #[inline]
     pub(super) fn has(&self, bytes: u64) -> bool {
         self.written.lines - self.taken.lines < LINES && self.bytes() >= bytes
     }
 
-    /// How many bytes may be written.
+    /// Number of bytes that may be written.
     pub(super) fn bytes(&self) -> u64 {
         self.capacity - (self.written.bytes - self.taken.bytes)
     }
 
-    /// Looks how far the reader is, if there is no room for this; whether there is.
+    /// Whether there is room for a line and this many bytes; reads the reader's progress only if there seems to be
+    /// none.
     #[inline]
     pub(super) fn look(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
         if self.has(bytes) {
@@ -83,7 +85,7 @@ impl Room {
         Ok(())
     }
 
-    /// There was no room: says so to the reader, and looks once more.
+    /// Announces to the reader that the writer waits, and checks the room once more.
     pub(super) fn stall(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
         control.stalled.0.store(1, Ordering::Relaxed);
         // Pairs with the fence in `Progress::tell`.
@@ -92,7 +94,7 @@ impl Room {
     }
 }
 
-/// The reader's.
+/// The reader's view of a lane.
 pub(super) struct Progress {
     capacity: u64,
     pub(super) taken: Count,
@@ -108,8 +110,8 @@ impl Progress {
         }
     }
 
-    /// Says how far it is, not each time, but before the writer has no room for what it may wait for, which is half of the bytes at
-    /// most; whether the writer waits and is to be woken.
+    /// Reports the reader's progress, not each time, but early enough that the writer always has the room that it may
+    /// wait for, which is at most half of the bytes. Returns whether the writer waits and must be woken.
     #[inline]
     pub(super) fn tell(&mut self, control: &Control) -> bool {
         let lines = self.taken.lines - self.told.lines;
@@ -181,13 +183,13 @@ mod loom_tests {
     use loom::cell::UnsafeCell;
     use loom::sync::{Arc, Condvar, Mutex};
 
-    /// A lane of one cell in which a body stands, and of one line for each message: what is under test is when the cell is written
-    /// again, and that nobody sleeps for ever.
+    /// A lane with one cell for bodies and one line for each message. The test checks when the cell is written again,
+    /// and that no side sleeps for ever.
     struct Lane {
         control: Control,
         lines: [Line; 2],
         cell: UnsafeCell<u64>,
-        /// As an eventfd: a wake-up is kept until somebody takes it.
+        /// Works as an eventfd: a wake-up is kept until the sleeper consumes it.
         bell: (Mutex<bool>, Condvar),
     }
     // SAFETY: what the test checks: loom fails if both threads touch the cell at once.

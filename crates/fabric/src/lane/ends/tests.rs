@@ -27,7 +27,7 @@ fn pattern(seed: usize, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Reads a message whole; waits for it.
+/// Reads a whole message; waits for it.
 fn read(reader: &mut Reader, wait: impl Fn(&mut Reader) -> Message) -> ([u8; HEAD_BYTES], Vec<u8>) {
     let message = wait(reader);
     let head = message.head();
@@ -135,7 +135,7 @@ fn a_lane_is_full_at_its_bounds_and_its_writer_is_told_of_room() {
     assert_eq!(writer.go_on(&body), Ok(0));
 }
 
-/// Whatever stands in the memory, neither end leaves it.
+/// Neither end leaves the memory, for any content.
 #[cfg(not(miri))]
 #[test]
 fn garbage_is_refused_or_read_as_garbage() {
@@ -155,7 +155,7 @@ fn garbage_is_refused_or_read_as_garbage() {
             // SAFETY: inside the memory, and aligned; as a hostile process would do.
             unsafe { start.add(at).cast::<AtomicU64>().as_ref() }.store(random(), Ordering::Relaxed);
         }
-        // The next lines, whatever else is in them.
+        // Publishes the next lines with valid sequence words and random content.
         for number in 0..4 {
             let mut words = std::array::from_fn(|_| random());
             words[0] = Seq::new(1, number).word();
