@@ -6,12 +6,12 @@
 //! express  | unused | its line | entry_bytes, as above |
 //! ```
 //!
-//! Lines of the ring stand side by side, so that a pipelined channel fetches few pages. The express entry's
-//! line stands right before its payload, where processors fetch both at once.
+//! Lines of the ring stand side by side, so that a pipelined channel fetches few pages. The express entry's line stands
+//! right before its payload, where processors fetch both at once.
 //!
-//! The owner of the memory maps a ring as it is. The writing worker maps each entry's pages apart with an
-//! inaccessible guard page behind them ([`ShmRing::attach_guarded`]): a function that writes past its
-//! output capacity hits the guard page instead of another invocation's reply.
+//! The owner of the memory maps a ring as it is. The worker that writes a ring maps the pages of each entry separately,
+//! with an inaccessible guard page behind them ([`ShmRing::attach_guarded`]): a function that writes past its output
+//! capacity hits the guard page instead of another invocation's reply.
 
 use crate::doorbell::Doorbell;
 use crate::memory::{Mapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
@@ -24,7 +24,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Where things stand in a ring of a given shape.
+/// Layout of a ring of a given shape. `pitch` is the distance of entries: the stride, or more with guard pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     depth: u32,
@@ -35,7 +35,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Of this shape; `None` if the shape is over the limits or not a power of two deep.
+    /// Layout of this shape; `None` if the shape is over the limits or its depth is no power of two.
     pub fn of(shape: RingShape) -> Option<Self> {
         let RingShape { depth, entry_bytes } = shape;
         if !depth.is_power_of_two()
@@ -61,12 +61,12 @@ impl Layout {
         self.express_start(self.stride) + self.express_stride
     }
 
-    /// Of the express entry, if entries are `pitch` apart.
+    /// Offset of the express entry, if entries are `pitch` apart.
     fn express_start(&self, pitch: usize) -> usize {
         self.lines_bytes + self.depth as usize * pitch
     }
 
-    /// Of an entry, counted through the ring; the express entry comes last.
+    /// Position of an entry in the ring; the express entry comes last.
     #[inline]
     fn number(&self, entry: u32) -> u32 {
         if entry == EXPRESS_ENTRY {
@@ -75,7 +75,7 @@ impl Layout {
         entry & (self.depth - 1)
     }
 
-    /// Of an entry's line. The number of an entry is reduced to the ring's depth.
+    /// Offset of an entry's line. The number of an entry is reduced to the ring's depth.
     #[inline]
     fn line_at(&self, entry: u32, pitch: usize) -> usize {
         if entry == EXPRESS_ENTRY {
@@ -84,13 +84,13 @@ impl Layout {
         (entry & (self.depth - 1)) as usize * size_of::<Line>()
     }
 
-    /// Of an entry's payload, in the ring's memory.
+    /// Offset of an entry's payload in the ring's memory.
     #[inline]
     pub(crate) fn near_payload_at(&self, entry: u32) -> usize {
         self.payload_at(entry, self.stride)
     }
 
-    /// Of an entry's payload, which ends with the entry's last page.
+    /// Offset of an entry's payload, which ends with the entry's last page.
     #[inline]
     fn payload_at(&self, entry: u32, pitch: usize) -> usize {
         let end = if entry == EXPRESS_ENTRY {
@@ -101,7 +101,7 @@ impl Layout {
         end - self.entry_bytes.next_multiple_of(size_of::<Line>())
     }
 
-    /// Entries.
+    /// Number of entries, without the express entry.
     pub fn depth(&self) -> u32 {
         self.depth
     }
@@ -112,13 +112,13 @@ impl Layout {
     }
 }
 
-/// A ring in memory that this process made: what it polls. A clone is the same ring: a fabric's port holds
-/// one to put frames into it.
+/// A ring in memory that this process made and polls. A clone is the same ring: a fabric's port holds one to put frames
+/// into it.
 #[derive(Clone)]
 pub struct NearRing {
     memory: Arc<Memory>,
     layout: Layout,
-    /// Of the memory; here, so that polling does not follow one pointer more.
+    /// Start of the memory; kept here, so that polling follows one pointer less.
     start: NonNull<u8>,
 }
 
@@ -129,7 +129,7 @@ unsafe impl Send for NearRing {}
 unsafe impl Sync for NearRing {}
 
 impl NearRing {
-    /// A new, empty one.
+    /// Creates an empty ring.
     pub fn create(name: &str, shape: RingShape) -> Result<Self, MemoryError> {
         let layout = Layout::of(shape).ok_or(MemoryError::BadSize {
             size_bytes: u64::from(shape.entry_bytes),
@@ -142,17 +142,17 @@ impl NearRing {
         })
     }
 
-    /// To pass to the peer that writes it.
+    /// Descriptor to pass to the peer that writes the ring.
     pub fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// To register it with a fabric.
+    /// The memory, to register it with a fabric.
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Its shape.
+    /// Layout of the ring.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -176,16 +176,16 @@ impl NearRing {
 
 /// A ring in memory that the peer made and polls, with the peer's doorbell.
 pub struct ShmRing {
-    /// The ring as it is.
+    /// The plain mapping of the ring.
     ring: Mapping,
     layout: Layout,
-    /// Its payloads once more, if they are to have guard pages.
+    /// Second mapping of its payloads, with guard pages, if they are wanted.
     guarded: Option<Guarded>,
     doorbell: Doorbell,
 }
 
-/// Address space in which every entry of a ring has a guard page behind it. An entry is mapped there when it
-/// is first used: most channels use few, and a mapping costs 4 us.
+/// Address space in which every entry of a ring has a guard page behind it. An entry is mapped there when it is first
+/// used: most channels use few, and a mapping costs 4 us.
 struct Guarded {
     space: Mapping,
     memory: OwnedFd,
@@ -203,12 +203,12 @@ impl Guarded {
         })
     }
 
-    /// The payload of an entry. `None` if the kernel has no mapping left: then it goes without a guard.
+    /// Payload of an entry. `None` if the kernel has no mapping left: the entry is then used without a guard page.
     #[inline]
     fn payload(&self, layout: &Layout, entry: u32) -> Option<NonNull<u8>> {
         let number = layout.number(entry);
         let (word, bit) = (&self.mapped[number as usize / 64], 1 << (number % 64));
-        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
         if word.load(Ordering::Relaxed) & bit == 0 {
             self.map(layout, number)?;
             word.fetch_or(bit, Ordering::Relaxed);
@@ -232,12 +232,12 @@ impl Guarded {
 }
 
 impl ShmRing {
-    /// As a client maps a request ring.
+    /// Attaches a ring without guard pages, as a client does with a request ring.
     pub fn attach(fd: OwnedFd, shape: RingShape, doorbell: Doorbell) -> Result<Self, MemoryError> {
         Self::map(fd, shape, doorbell, false)
     }
 
-    /// As a worker maps a reply ring: with a guard page behind each entry.
+    /// Attaches a ring with a guard page behind each entry, as a worker does with a reply ring.
     pub fn attach_guarded(fd: OwnedFd, shape: RingShape, doorbell: Doorbell) -> Result<Self, MemoryError> {
         Self::map(fd, shape, doorbell, true)
     }
@@ -265,7 +265,7 @@ impl ShmRing {
         })
     }
 
-    /// Its shape.
+    /// Layout of the ring.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }

@@ -1,8 +1,8 @@
 //! Unix sockets that keep message boundaries and carry descriptors: session, control and connection
 //! sockets.
 //!
-//! Messages are those of `hotlease-wire`. Whatever arrives is decoded from a private copy of bounded size;
-//! descriptors that are not asked for are closed.
+//! Messages are those of `hotlease-wire`. A received message is decoded from a private copy of bounded size;
+//! descriptors that the receiver does not want are closed.
 
 use hotlease_wire::limits::{MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
 use hotlease_wire::{DecodeError, decode, encode};
@@ -21,13 +21,13 @@ use std::path::Path;
 /// Descriptors that one message can carry, by the kernel's limit (unix(7)).
 const SCM_MAX_FD: usize = 253;
 
-/// Why nothing was received.
+/// Reason why nothing was received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// The system said so; `WouldBlock` on a non-blocking socket with nothing there.
+    /// Error of the system; `WouldBlock` on a non-blocking socket without a message.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// The peer sent something else than the expected message.
+    /// The peer sent something other than the expected message.
     #[error(transparent)]
     Decode(#[from] DecodeError),
     /// The peer sent more bytes or descriptors than any message has.
@@ -42,18 +42,18 @@ impl SocketError {
     }
 }
 
-/// Who is at the other end, as the kernel knows.
+/// Credentials of the peer, as the kernel reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Effective user at the time of connect.
     pub uid: u32,
-    /// Effective group.
+    /// Effective group at the time of connect.
     pub gid: u32,
-    /// Process.
+    /// Process id of the peer.
     pub pid: i32,
 }
 
-/// A message as it came, and its descriptors.
+/// A message as received, and its descriptors.
 pub type Undecoded = (Vec<u8>, Vec<OwnedFd>);
 
 /// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
@@ -61,7 +61,7 @@ pub type Undecoded = (Vec<u8>, Vec<OwnedFd>);
 pub struct Socket(OwnedFd);
 
 impl Socket {
-    /// Two connected ends.
+    /// Makes two connected ends.
     pub fn pair() -> io::Result<(Self, Self)> {
         let (a, b) = socketpair(
             AddressFamily::Unix,
@@ -79,19 +79,19 @@ impl Socket {
         Ok(Self(fd))
     }
 
-    /// Whether calls return `WouldBlock` instead of waiting.
+    /// Makes calls return `WouldBlock` instead of waiting, or wait again.
     pub fn set_nonblocking(&self, on: bool) -> io::Result<()> {
         let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
         stream.set_nonblocking(on)
     }
 
-    /// How long a blocking receive waits before it fails with `WouldBlock`.
+    /// Sets how long a blocking receive waits before it fails with `WouldBlock`.
     pub fn set_receive_timeout(&self, timeout: Option<std::time::Duration>) -> io::Result<()> {
         let stream = std::os::unix::net::UnixStream::from(self.0.try_clone()?);
         stream.set_read_timeout(timeout)
     }
 
-    /// Who is at the other end. For a pair: the maker.
+    /// Credentials of the peer. For a pair: those of the process that made it.
     pub fn peer(&self) -> io::Result<PeerCredentials> {
         let peer = getsockopt(&self.0, PeerCredentialsOption)?;
         Ok(PeerCredentials {
@@ -106,7 +106,7 @@ impl Socket {
         self.send_bytes(&encode(message), fds)
     }
 
-    /// Sends bytes as they are, as one who passes messages on does, or a peer that misbehaves.
+    /// Sends bytes as they are, to forward a message (or, in tests, to misbehave).
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
             return Err(io::Error::new(
@@ -127,7 +127,7 @@ impl Socket {
         }
     }
 
-    /// The next message and its descriptors (closed on exec); `None` when the peer has closed.
+    /// Receives the next message and its descriptors (closed on exec); `None` when the peer has closed.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
         match self.receive_undecoded()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
@@ -135,7 +135,7 @@ impl Socket {
         }
     }
 
-    /// As [`receive`](Self::receive), for those who only pass messages on.
+    /// Receives the next message without decoding it, to forward it; otherwise as [`receive`](Self::receive).
     pub fn receive_undecoded(&self) -> Result<Option<Undecoded>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let (length, fds) = self.receive_bytes(&mut bytes)?;
@@ -144,13 +144,14 @@ impl Socket {
     }
 
     fn receive_bytes(&self, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), SocketError> {
-        // Room for all that the kernel lets a peer attach: descriptors that do not fit are hard to close.
+        // Room for all descriptors that the kernel lets a peer attach: those that do not fit are hard to close.
         let mut control = cmsg_space!([RawFd; SCM_MAX_FD]);
         let mut iov = [IoSliceMut::new(bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
         let received = loop {
             match recvmsg::<UnixAddr>(self.0.as_raw_fd(), &mut iov, Some(&mut control), flags) {
-                // A peer that closed with our message unread: said once, ahead of what it sent before and of the end of file.
+                // ECONNRESET: the peer closed with our message unread. The kernel reports it once, ahead of the
+                // messages that the peer sent before and ahead of the end of file.
                 Err(nix::errno::Errno::EINTR | nix::errno::Errno::ECONNRESET) => continue,
                 result => break result.map_err(io::Error::from)?,
             }
@@ -160,11 +161,11 @@ impl Socket {
             .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
         let length = received.bytes;
         let mut fds = Vec::new();
-        // The descriptors are owned first, so that every way out closes them.
+        // The descriptors are owned first, so that every return path closes them.
         if let Ok(messages) = received.cmsgs() {
             for message in messages {
                 if let ControlMessageOwned::ScmRights(raw) = message {
-                    // SAFETY: the kernel just made these descriptors for us; nobody else owns them.
+                    // SAFETY: the kernel just made these descriptors for us; no other code owns them.
                     fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                 }
             }
@@ -209,7 +210,7 @@ fn new_socket(flags: SockFlag) -> io::Result<OwnedFd> {
 pub struct Listener(OwnedFd);
 
 impl Listener {
-    /// At a path that must not exist; readable by its owner only.
+    /// Binds to a path that must not exist yet; only the owner can connect.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let fd = new_socket(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)?;
         bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
@@ -218,7 +219,7 @@ impl Listener {
         Ok(Self(fd))
     }
 
-    /// The next connection (blocking socket); `WouldBlock` if there is none.
+    /// Accepts the next connection (a blocking socket); `WouldBlock` if there is none.
     pub fn accept(&self) -> io::Result<Socket> {
         let fd = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC)?;
         // SAFETY: accept4 just made this descriptor for us.
@@ -286,7 +287,7 @@ mod tests {
     fn too_many_descriptors_are_refused_and_closed() {
         for count in [MESSAGE_FDS_MAX + 1, SCM_MAX_FD] {
             let (a, b) = Socket::pair().unwrap();
-            // The only readers of this pipe are in flight, so that it breaks when all are closed.
+            // The only read ends of this pipe are in flight, so that it breaks when all are closed.
             let (reader, writer) = nix::unistd::pipe().unwrap();
             let raw = vec![reader.as_raw_fd(); count];
             let rights = [ControlMessage::ScmRights(&raw)];

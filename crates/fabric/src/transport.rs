@@ -1,7 +1,7 @@
-//! Which transport a channel uses, decided when it is opened.
+//! The transport of a channel, chosen when the channel is opened.
 //!
-//! A branch that always goes the same way costs less than the indirect calls of a trait object, and lets the
-//! way of `shm` be inlined.
+//! A branch that always goes the same way costs less than the indirect calls of a trait object, and lets the `shm` path
+//! be inlined.
 
 use crate::ofi::{OfiError, OfiRing, Port};
 use crate::ring::FarRing;
@@ -12,14 +12,14 @@ use std::sync::Arc;
 
 /// The peer's ring over one of the transports.
 pub enum TransportRing {
-    /// Shared memory of one node.
+    /// Shared memory of a node.
     Shm(ShmRing),
     /// A fabric, through libfabric.
     Ofi(Box<OfiRing>),
 }
 
 impl TransportRing {
-    /// The port that it sends through, if it is of a fabric.
+    /// Port that the ring sends through, if the ring is on a fabric.
     #[inline]
     pub fn port(&self) -> Option<&Arc<Port>> {
         match self {
@@ -28,7 +28,7 @@ impl TransportRing {
         }
     }
 
-    /// Why nothing goes over it any more, if so. Shared memory does not break.
+    /// Reason why the ring is broken, if it is. Shared memory does not break.
     pub fn is_broken(&self) -> Option<OfiError> {
         match self {
             Self::Shm(_) => None,

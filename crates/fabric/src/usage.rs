@@ -1,8 +1,7 @@
-//! The usage block: what a worker's slots are doing and have done, in memory that its agent made.
+//! The usage block: current work and past usage of a worker's slots, in memory that the agent made.
 //!
-//! Written by the worker's threads with plain stores to their own cache lines, read by the agent at any
-//! time, also after the worker's death. A worker can lie in it, about itself only: the agent bills
-//! allocated time by its own clock.
+//! The worker's threads write it with plain stores to their own cache lines; the agent reads it at any time, also after
+//! the worker's death. A worker can lie in it, but only about itself: the agent bills allocated time by its own clock.
 
 mod meter;
 
@@ -16,27 +15,27 @@ use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
-/// Of one slot; two cache lines, so that neighbours do not share one.
+/// Counters of one slot; two cache lines, so that neighbours do not share one.
 #[repr(C, align(128))]
 struct SlotCells {
     hot_ns: AtomicU64,
     compute_ns: AtomicU64,
     invocations: AtomicU64,
-    /// While a function runs its index + 1, 0 otherwise; above these 16 bits the last invocation that began.
+    /// While a function runs, its index + 1, 0 otherwise; above these 16 bits the last invocation that began.
     running: AtomicU64,
     since_ticks: AtomicU64,
     deadline_ticks: AtomicU64,
     timeout_us: AtomicU64,
-    /// Where the running function's output ends, for the fault handler.
+    /// End of the running function's output, for the fault handler.
     output_end: AtomicU64,
     output_capacity: AtomicU64,
     /// Invocations that found no core.
     refused: AtomicU64,
-    /// How long the first invocation took.
+    /// Duration of the first invocation.
     first_ticks: AtomicU64,
 }
 
-/// What one function has used in one slot.
+/// Usage of one function in one slot.
 #[repr(C)]
 struct FunctionCells {
     /// Function index + 1; 0: free.
@@ -45,26 +44,26 @@ struct FunctionCells {
     invocations: AtomicU64,
 }
 
-/// Rows of one slot: the first functions that it ran, and behind them all others together.
+/// Rows of one slot: the first functions that it ran, and a last row for all others together.
 #[repr(C, align(128))]
 struct FunctionRows([FunctionCells; FUNCTIONS_BILLED_MAX + 1]);
 
-/// Records of failures, of which a slot keeps so many.
+/// Number of failure records that a slot keeps.
 const FAILURES_KEPT: usize = 16;
 
-/// An invocation that failed.
+/// Record of a failed invocation.
 #[repr(C)]
 struct FailureCells {
-    /// As `running` of the slot.
+    /// Function and invocation, packed as in `SlotCells::running`.
     which: AtomicU64,
     /// Status, and above these 32 bits the function's own error number.
     how: AtomicU64,
 }
 
-/// Of one slot; apart from its counters, as it is touched only when something goes wrong.
+/// Failure records of one slot; apart from its counters, as they are touched only on failures.
 #[repr(C, align(128))]
 struct Failures {
-    /// How many there were; the last [`FAILURES_KEPT`] are there.
+    /// Number of failures so far; only the last [`FAILURES_KEPT`] are kept.
     count: AtomicU64,
     last: [FailureCells; FAILURES_KEPT],
 }
@@ -77,18 +76,18 @@ struct Head {
     /// Signal + 1, or `EXITED`; written last.
     crash: AtomicU64,
     crash_slot: AtomicU64,
-    /// What `running` of the slot was.
+    /// Value of the slot's `running`.
     crash_function: AtomicU64,
-    /// Capacity + 1.
+    /// Capacity of the overrun output + 1; 0: no overrun.
     crash_overrun: AtomicU64,
-    /// Written by the agent: not 0 while it is another tenant's turn on a shared core. (A worker that clears it is
-    /// seen to use the core all the same.)
+    /// Written by the agent: not 0 while it is another tenant's turn on a shared core. (If a worker clears it, the
+    /// agent still sees that the worker uses the core.)
     held_back: AtomicU64,
 }
 
 const EXITED: u64 = 1 << 32;
 
-/// What a slot has done so far, and does now.
+/// Usage of a slot so far, and its current invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SlotUsage {
     /// Time spent polling.
@@ -99,60 +98,60 @@ pub struct SlotUsage {
     pub invocations: u64,
     /// Invocations that found no core.
     pub refused: u64,
-    /// The one running now.
+    /// The function running now.
     pub running: Option<Running>,
 }
 
-/// What a function has used in a slot.
+/// Usage of a function in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsedByFunction {
-    /// Which; `None`: those without a row of their own.
+    /// Index of the function; `None`: all functions without a row of their own.
     pub function: Option<u16>,
     /// Time spent in it.
     pub compute_ns: u64,
-    /// How often it was run.
+    /// Number of runs.
     pub invocations: u64,
 }
 
-/// Which row of its slot counts a function.
+/// Row of a slot that counts a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FunctionRow(u8);
 
-/// A function that is running. Times are CLOCK_MONOTONIC nanoseconds.
+/// A running function. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Running {
-    /// Which.
+    /// Index of the function.
     pub function: u16,
-    /// In which invocation.
+    /// Its invocation.
     pub invocation: InvocationId,
-    /// Since when.
+    /// Start of the run.
     pub since_ns: u64,
-    /// Until when it may.
+    /// Deadline of the run.
     pub deadline_ns: Option<u64>,
-    /// The time it was given.
+    /// Time limit of the invocation, microseconds.
     pub timeout_us: u64,
 }
 
-/// An invocation that failed, by its worker's word.
+/// A failed invocation, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
-    /// Which.
+    /// The invocation.
     pub invocation: InvocationId,
-    /// The function that it asked for.
+    /// Index of the requested function.
     pub function: u16,
-    /// The status in its reply; none: a number that means nothing.
+    /// Status in the reply; `None`: an unknown number.
     pub status: Option<Status>,
     /// The function's own error number.
     pub code: i32,
 }
 
-/// A function's index + 1, and its invocation.
+/// Packs a function's index + 1 and its invocation.
 fn packed(function: u16, invocation: InvocationId) -> u64 {
     // Indices end below 65535, as the functions of a lease are counted by 16 bits.
     invocation.bits() << 16 | u64::from(function.wrapping_add(1))
 }
 
-/// The same after the function has returned.
+/// The packed word after the function has returned: only the invocation stays.
 #[inline]
 fn ended(word: u64) -> u64 {
     word & !u64::from(u16::MAX)
@@ -163,38 +162,39 @@ fn unpacked(word: u64) -> Option<(u16, InvocationId)> {
     Some((function, InvocationId::from_bits(word >> 16)))
 }
 
-/// What a dying worker wrote down.
+/// Crash record that a dying worker wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Crash {
-    /// The slot whose thread failed; `None` for another thread.
+    /// Slot whose thread failed; `None` for another thread.
     pub slot: Option<u16>,
-    /// The signal, 0 if it exited.
+    /// The signal; 0 if the worker exited.
     pub signal: i32,
-    /// What it was running.
+    /// Index of the function that was running.
     pub function: Option<u16>,
-    /// In which invocation.
+    /// Invocation that was running.
     pub invocation: Option<InvocationId>,
-    /// Set if it wrote past an output of this capacity.
+    /// Capacity of the output that the function wrote past, if it did.
     pub overrun_capacity: Option<u64>,
     /// Whether a function called `exit`.
     pub exited: bool,
 }
 
-/// See the module.
+/// A usage block, as the agent or the worker maps it; see the [module](self).
 pub struct UsageBlock {
     memory: Memory,
     slots: u16,
 }
 
 impl UsageBlock {
-    /// Counters, rows of functions, failures: of all slots the one behind those of the other.
+    /// Bytes of a slot: counters, rows of functions, failures. (In memory, the counters of all slots come first, then
+    /// the rows of all slots, then the failures of all slots.)
     const SLOT_BYTES: usize = size_of::<SlotCells>() + size_of::<FunctionRows>() + size_of::<Failures>();
 
     fn bytes(slots: u16) -> u64 {
         (size_of::<Head>() + usize::from(slots) * Self::SLOT_BYTES) as u64
     }
 
-    /// A zeroed block; the agent's side.
+    /// Creates a zeroed block; the agent's side.
     pub fn create(slots: u16) -> Result<Self, MemoryError> {
         Ok(Self {
             memory: Memory::create("hotlease-usage", Self::bytes(slots))?,
@@ -202,7 +202,7 @@ impl UsageBlock {
         })
     }
 
-    /// The worker's side.
+    /// Attaches the agent's block; the worker's side.
     pub fn attach(fd: OwnedFd, slots: u16) -> Result<Self, MemoryError> {
         Ok(Self {
             memory: Memory::attach(fd, Self::bytes(slots))?,
@@ -210,12 +210,12 @@ impl UsageBlock {
         })
     }
 
-    /// To pass to the worker.
+    /// Descriptor to pass to the worker.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.memory.fd()
     }
 
-    /// Slots it has room for.
+    /// Number of slots in the block.
     pub fn slots(&self) -> u16 {
         self.slots
     }
@@ -272,7 +272,7 @@ impl UsageBlock {
         }
     }
 
-    /// Worker: an invocation failed, and its reply is out. Called by the slot's thread only.
+    /// Worker: records a failed invocation, after its reply is published. Called by the slot's thread only.
     #[cold]
     pub fn fail(&self, slot: u16, failure: Failure) {
         let failures = self.failures(slot);
@@ -284,12 +284,12 @@ impl UsageBlock {
             .store(packed(failure.function, failure.invocation), Relaxed);
         let code = u64::from(failure.code as u32);
         cells.how.store(u64::from(status) | code << 32, Relaxed);
-        // After the record: who sees the number finds it.
+        // After the record: a reader that sees the number finds the record.
         failures.count.store(number.wrapping_add(1), Release);
     }
 
-    /// Agent: what failed in a slot since it had failed `seen` times, and how often it has failed now. Of many only the
-    /// last are there. One that fails meanwhile may be told instead of the oldest.
+    /// Agent: the failures of a slot since it had `seen` of them, and their total now. Only the last [`FAILURES_KEPT`]
+    /// are available. An invocation that fails meanwhile may be returned instead of the oldest.
     pub fn failed_since(&self, slot: u16, seen: u64) -> (u64, Vec<Failure>) {
         let failures = self.failures(slot);
         let count = failures.count.load(Acquire);
@@ -308,7 +308,7 @@ impl UsageBlock {
         (count, told.collect())
     }
 
-    /// Worker: fixes what ticks mean. Before any slot runs.
+    /// Worker: sets the tick rate and the reference times. Called before any slot runs.
     pub fn set_clock(&self, tick_hz: u64) {
         self.head().tick_hz.store(tick_hz, Relaxed);
         self.head().ticks_at_start.store(ticks(), Relaxed);
@@ -321,8 +321,8 @@ impl UsageBlock {
         SlotMeter::new(self.cells(slot))
     }
 
-    /// Worker: which row counts what a function uses in a slot, from now on. Called by the slot's thread only, before
-    /// it counts anything of the function; not on the way of an invocation.
+    /// Worker: the row that counts a function's usage in a slot; assigns one if there is none. Called by the slot's
+    /// thread only, before it counts anything of the function; not on the path of an invocation.
     pub fn row_for(&self, slot: u16, function: u16) -> FunctionRow {
         let named = u64::from(function) + 1;
         let (rows, _others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
@@ -339,17 +339,17 @@ impl UsageBlock {
         FunctionRow(FUNCTIONS_BILLED_MAX as u8)
     }
 
-    /// Worker: a function has returned after so long, in this row of the slot; two plain stores.
+    /// Worker: counts a run of this length in a row of the slot; two plain stores.
     #[inline]
     pub fn count(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
-        // A row is one that `row_for` gave.
+        // The row comes from `row_for`.
         let cells = &self.rows(slot).0[usize::from(row.0)];
         add(&cells.compute_ns, compute_ns);
         add(&cells.invocations, 1);
     }
 
-    /// Agent: what functions have used in a slot, by the worker's own word. What a slot does meanwhile may be counted
-    /// or not.
+    /// Agent: usage of the functions in a slot, as the worker reports it. A run that ends meanwhile may be counted or
+    /// not.
     pub fn functions(&self, slot: u16) -> impl Iterator<Item = UsedByFunction> {
         let (rows, others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
         let used = |row: &FunctionCells, function| UsedByFunction {
@@ -357,7 +357,7 @@ impl UsageBlock {
             compute_ns: row.compute_ns.load(Relaxed),
             invocations: row.invocations.load(Relaxed),
         };
-        // A number that is no function's counts for the others.
+        // A number that is no function's index counts as one of the others.
         let named = rows
             .iter()
             .map_while(move |row| match row.function.load(Relaxed) {
@@ -367,8 +367,8 @@ impl UsageBlock {
         named.chain(others.iter().map(move |row| used(row, None)))
     }
 
-    /// Agent: how long a slot's first invocation took, from its start until its reply was out, by the worker's own word; none
-    /// before.
+    /// Agent: duration of a slot's first invocation, from the start of the function until it returned, as the worker
+    /// reports it; `None` before.
     pub fn first_call_ns(&self, slot: u16) -> Option<u64> {
         let ticks = self.cells(slot).first_ticks.load(Relaxed);
         let clock = TickClock::new(self.head().tick_hz.load(Relaxed));
@@ -382,8 +382,8 @@ impl UsageBlock {
         head.ns_at_start.load(Relaxed).saturating_add(clock.ns(since))
     }
 
-    /// Agent: a slot's counters. Reads are not atomic together: a function that starts or ends meanwhile
-    /// may be counted or shown either way.
+    /// Agent: a slot's counters. They are not read atomically together: a function that starts or ends meanwhile may be
+    /// counted or shown either way.
     pub fn read(&self, slot: u16) -> SlotUsage {
         let cells = self.cells(slot);
         let running = unpacked(cells.running.load(Relaxed));
@@ -406,14 +406,15 @@ impl UsageBlock {
         }
     }
 
-    /// Agent: the last invocation that a slot began, and whether its function has returned, by the worker's own word. After its
-    /// death what it began later than that never ran: the word is written before the function is called.
+    /// Agent: the last invocation that a slot began, and whether its function has returned, as the worker reports it.
+    /// After the worker's death this tells which invocations never ran: the word is written before the function is
+    /// called.
     pub fn last_begun(&self, slot: u16) -> Option<(InvocationId, bool)> {
         let word = self.cells(slot).running.load(Relaxed);
         (word != 0).then(|| (InvocationId::from_bits(word >> 16), word == ended(word)))
     }
 
-    /// Agent: whether the worker's slots may claim their shared core.
+    /// Agent: forbids the worker's slots to claim their shared core (true), or allows it again (false).
     pub fn hold_back(&self, yes: bool) {
         self.head().held_back.store(yes.into(), Relaxed);
     }
@@ -424,7 +425,7 @@ impl UsageBlock {
         self.head().held_back.load(Relaxed) != 0
     }
 
-    /// Agent: what the worker wrote down when it died.
+    /// Agent: the crash record that the worker wrote when it died.
     pub fn crash(&self) -> Option<Crash> {
         let head = self.head();
         let written = head.crash.load(Relaxed);
@@ -447,8 +448,8 @@ impl UsageBlock {
         })
     }
 
-    /// Worker: writes down why it dies. Async-signal-safe. `slot` is the thread's, `address` the faulting
-    /// one. The first crash stays.
+    /// Worker: records why it dies. Async-signal-safe. `slot` is the thread's slot, `address` the faulting address. The
+    /// first crash stays.
     pub fn record_crash(&self, slot: Option<u16>, signal: i32, address: u64, guard_bytes: u64) {
         let overrun = slot.filter(|slot| *slot < self.slots).and_then(|slot| {
             let cells = self.cells(slot);
@@ -459,7 +460,8 @@ impl UsageBlock {
         self.record_end(slot, signal, overrun);
     }
 
-    /// The same, of a worker that this one speaks for: `overrun` is the capacity that a function wrote past, if it did.
+    /// Records the end of a worker that this one speaks for (in a virtual machine): `overrun` is the capacity that a
+    /// function wrote past, if it did.
     pub fn record_end(&self, slot: Option<u16>, signal: i32, overrun: Option<u64>) {
         let head = self.head();
         if head.crash.load(Relaxed) != 0 {
@@ -473,7 +475,7 @@ impl UsageBlock {
                 head.crash_overrun.store(capacity.saturating_add(1), Relaxed);
             }
         }
-        // The agent reads after the process is gone; release for the order within it.
+        // The agent reads after the process is gone; release for the order within this process.
         head.crash
             .store(if signal == 0 { EXITED } else { signal as u64 + 1 }, Release);
     }

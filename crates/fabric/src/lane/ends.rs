@@ -57,7 +57,8 @@ impl Space {
 
     #[inline]
     fn control(&self) -> &Control {
-        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than this, and held by self; all fields are atomics.
+        // SAFETY: at the beginning of the memory, which is aligned to pages, larger than this, and held by self; all
+        // fields are atomics.
         unsafe { self.start.cast::<Control>().as_ref() }
     }
 

@@ -21,7 +21,7 @@ impl<'a> SlotMeter<'a> {
         Self(cells)
     }
 
-    /// A function starts.
+    /// Records that a function starts.
     #[inline]
     pub fn start(
         &self,
@@ -33,18 +33,18 @@ impl<'a> SlotMeter<'a> {
         self.0.since_ticks.store(now_ticks, Relaxed);
         self.0.deadline_ticks.store(deadline_ticks, Relaxed);
         self.0.timeout_us.store(timeout_us.into(), Relaxed);
-        // One store for both: what a crash leaves behind says which invocation it was, for two instructions more.
+        // One store for both: a crash record then names the invocation too, for two more instructions.
         self.0.running.store(packed(function, invocation), Relaxed);
     }
 
-    /// Its output area, for the diagnosis of overruns; 0, 0 for none.
+    /// Records the function's output area, for the diagnosis of overruns; 0, 0 for none.
     #[inline]
     pub fn output(&self, end: u64, capacity: u64) {
         self.0.output_end.store(end, Relaxed);
         self.0.output_capacity.store(capacity, Relaxed);
     }
 
-    /// It has returned. Which invocation it was stays, for those who ask later what the last one was.
+    /// Records that the function has returned. The invocation's number stays, so that the last one is known later.
     #[inline]
     pub fn stop(&self) {
         let running = &self.0.running;
@@ -56,20 +56,21 @@ impl<'a> SlotMeter<'a> {
         self.0.invocations.store(before.wrapping_add(1), Relaxed);
     }
 
-    /// A part of a cold start: imports and pages of a function are read in its first call.
+    /// Records the duration of the first call, which belongs to the cold start: it reads imports and pages of a
+    /// function.
     #[cold]
     fn first(&self) {
         let took = ticks().wrapping_sub(self.0.since_ticks.load(Relaxed));
         self.0.first_ticks.store(took.max(1), Relaxed);
     }
 
-    /// An invocation found no core.
+    /// Counts an invocation that found no core.
     #[inline]
     pub fn refuse(&self) {
         add(&self.0.refused, 1);
     }
 
-    /// Counts time.
+    /// Adds polling and compute time.
     #[inline]
     pub fn add_ns(&self, hot_ns: u64, compute_ns: u64) {
         add(&self.0.hot_ns, hot_ns);
