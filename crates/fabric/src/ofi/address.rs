@@ -1,11 +1,11 @@
-//! The address of an endpoint, and which others a provider can be given.
+//! The address of an endpoint, and the check of addresses that a provider is given.
 
 use super::error::OfiError;
 use super::ffi::FI_ADDR_STR;
 use super::providers::{Addressing, Provider, ip_of};
 use hotlease_wire::fabric::PortAddress;
 
-/// Of an endpoint of this end.
+/// Address of an endpoint of this end.
 pub(super) struct OwnAddress {
     provider: &'static str,
     addressing: Addressing,
@@ -27,7 +27,7 @@ impl OwnAddress {
         self.provider
     }
 
-    /// To tell peers.
+    /// The address in the form that peers get.
     pub(super) fn told(&self) -> PortAddress {
         PortAddress {
             provider: self.provider.to_owned(),
@@ -35,7 +35,7 @@ impl OwnAddress {
         }
     }
 
-    /// Whether a peer's address is one of the same kind, and complete.
+    /// Checks that a peer's address belongs to the same provider and is complete.
     pub(super) fn check(&self, address: &PortAddress) -> Result<(), OfiError> {
         let bad = |why| {
             Err(OfiError::BadAddress {

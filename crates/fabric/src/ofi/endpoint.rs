@@ -1,7 +1,7 @@
 //! libfabric's objects of one port, and the calls on them: the thinnest layer that frees what it opened.
 //!
-//! Nothing here locks: the provider is told FI_THREAD_DOMAIN, so the calls of one [`Endpoint`] must not
-//! overlap. [`super::Port`] puts a mutex around it; the raw benchmarks use it from one thread.
+//! Nothing here locks: the provider is opened with FI_THREAD_DOMAIN, so the calls of one [`Endpoint`] must not overlap.
+//! [`super::Port`] puts a mutex around it; the raw benchmarks use it from one thread.
 
 use super::error::OfiError;
 use super::ffi::*;
@@ -16,18 +16,18 @@ mod outcome;
 
 pub use outcome::{Completions, Failure, Posted};
 
-/// What a local operation and its peer need to know of registered memory.
+/// Keys of registered memory, for a local operation and for the peer.
 #[derive(Debug, Clone, Copy)]
 pub struct RegionKeys {
-    /// For local operations.
+    /// Descriptor for local operations.
     pub descriptor: *mut c_void,
     /// The provider's key.
     pub key: u64,
-    /// Where peers find the first byte.
+    /// Address of the first byte for peers.
     pub address: u64,
 }
 
-/// A registration. Must be closed by [`Endpoint::deregister`].
+/// A registration of memory. Must be closed by [`Endpoint::deregister`].
 pub struct Region(NonNull<fid_mr>);
 
 // SAFETY: a handle that only Endpoint's methods use, under the rule at the top.
@@ -38,8 +38,8 @@ struct Handle<T>(NonNull<T>);
 
 impl<T> Drop for Handle<T> {
     fn drop(&mut self) {
-        // SAFETY: every libfabric object begins with its fid; it is open, and its owner drops objects
-        // before those that they were made of.
+        // SAFETY: every libfabric object begins with its fid; it is open, and its owner drops objects before those that
+        // they were made of.
         unsafe {
             let fid = self.0.as_ptr().cast::<fid>();
             ((*(*fid).ops).close)(fid);
@@ -47,11 +47,11 @@ impl<T> Drop for Handle<T> {
     }
 }
 
-/// The endpoint itself, which can be closed ahead of the rest.
+/// The libfabric endpoint, which can be closed before the other objects.
 struct ClosedFirst(Option<Handle<fid_ep>>);
 
 impl ClosedFirst {
-    /// Null after it was closed, which ends every use.
+    /// The endpoint; null after it was closed, when it must not be used any more.
     #[inline]
     fn get(&self) -> *mut fid_ep {
         self.0
@@ -62,7 +62,7 @@ impl ClosedFirst {
 
 /// Fabric, domain, address vector, completion queue and an endpoint of kind RDM.
 pub struct Endpoint {
-    // Dropped in this order: each is made of those below it.
+    // Dropped in this order: each object is made of those below it.
     endpoint: ClosedFirst,
     vector: Handle<fid_av>,
     queue: Handle<fid_cq>,
@@ -115,7 +115,7 @@ impl Endpoint {
         self.message_bytes
     }
 
-    /// Operations that may be under way in each direction: sent, posted to receive.
+    /// Most operations under way in each direction: sends, posted receives.
     pub fn sizes(&self) -> (usize, usize) {
         (self.transmit_size, self.receive_size)
     }
@@ -134,7 +134,7 @@ impl Endpoint {
         self.library.error(self.provider, call, result)
     }
 
-    /// The endpoint's own address, to give to peers.
+    /// Address of the endpoint, to give to peers.
     pub fn address(&self) -> Result<Vec<u8>, OfiError> {
         let fid = self.endpoint.get().cast::<fid>();
         let mut bytes = vec![0u8; 512];
@@ -149,8 +149,7 @@ impl Endpoint {
         Ok(bytes)
     }
 
-    /// Makes a peer reachable. The address has the format and length of our own; see
-    /// [`super::Port::peer`], which checks that.
+    /// Makes a peer reachable. The address has the format and length of our own; [`super::Port::peer`] checks that.
     ///
     /// # Safety
     /// `address` is complete in the provider's format.
@@ -179,7 +178,7 @@ impl Endpoint {
         Ok(peer)
     }
 
-    /// Forgets a peer.
+    /// Removes a peer.
     pub fn remove(&mut self, mut peer: fi_addr_t) {
         // SAFETY: an open vector and an address that `insert` returned.
         unsafe {
@@ -188,11 +187,11 @@ impl Endpoint {
         }
     }
 
-    /// Registers memory under `key` (cut to what the provider takes; unused where it draws keys itself).
+    /// Registers memory under `key` (cut to the provider's key size; ignored if the provider draws keys itself).
     ///
     /// # Safety
-    /// `length` bytes from `start` are mapped until [`Endpoint::deregister`]; whoever learns the key may
-    /// do with them what `access` says, at any time.
+    /// `length` bytes from `start` are mapped until [`Endpoint::deregister`]; a peer that learns the key may do with
+    /// them what `access` allows, at any time.
     pub unsafe fn register(
         &mut self,
         start: NonNull<u8>,
@@ -252,9 +251,8 @@ impl Endpoint {
         Ok((region, keys))
     }
 
-    /// Ends every operation, before the memory that they use is deregistered. Only
-    /// [`Endpoint::deregister`] may be called afterwards. Where registrations are bound to the endpoint they
-    /// go first, and this does nothing.
+    /// Ends every operation, before the memory that they use is deregistered. Only [`Endpoint::deregister`] may be
+    /// called afterwards. If registrations are bound to the endpoint, they are closed first, and this does nothing.
     pub(super) fn close_transfers(&mut self) {
         if self.mr_mode & FI_MR_ENDPOINT == 0 {
             self.endpoint.0 = None;
@@ -323,8 +321,8 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message of at most [`Endpoint::inject_bytes`]; the buffer is free again at once, and there
-    /// is no completion.
+    /// Sends a message of at most [`Endpoint::inject_bytes`]; the buffer is free again at once, and there is no
+    /// completion.
     #[inline]
     pub fn inject(&mut self, message: &[u8], peer: fi_addr_t) -> Posted {
         let endpoint = self.endpoint.get();
@@ -335,8 +333,8 @@ impl Endpoint {
         }
     }
 
-    /// Writes to a peer's memory. `delivered`: the completion says that the bytes are in place there,
-    /// otherwise only that the buffer is free.
+    /// Writes to a peer's memory. `delivered`: the completion means that the bytes are in place there, otherwise only
+    /// that the buffer is free.
     ///
     /// # Safety
     /// As [`Endpoint::receive`].
@@ -422,8 +420,8 @@ impl Endpoint {
         }
     }
 
-    /// Drives the provider and takes completions; `sources` gets each message's sender, where the provider
-    /// says it, else FI_ADDR_NOTAVAIL.
+    /// Drives the provider and reads completions; `sources` gets each message's sender, where the provider reports it,
+    /// else FI_ADDR_NOTAVAIL.
     #[inline]
     pub fn completions(&mut self, entries: &mut [fi_cq_msg_entry], sources: &mut [fi_addr_t]) -> Completions {
         let queue = self.queue.0.as_ptr();
@@ -469,13 +467,13 @@ impl Endpoint {
         self.source
     }
 
-    /// Readable when completions may be waiting, after [`Endpoint::may_sleep`] said so.
+    /// Descriptor that is readable when completions may be waiting, after [`Endpoint::may_sleep`] returned true.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor is the queue's and lives as long as it.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether the descriptor will become readable for whatever comes next; otherwise there is work to do.
+    /// Whether the descriptor will become readable for every later completion; otherwise there is work to do.
     pub fn may_sleep(&mut self) -> bool {
         let mut fids = [self.queue.0.as_ptr().cast::<fid>()];
         // SAFETY: an open fabric and a queue of it.

@@ -1,74 +1,74 @@
-//! What can go wrong on a fabric.
+//! Errors of a fabric.
 
 use crate::memory::MemoryError;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why something on a fabric failed. Cloneable, because a broken link is reported to everybody on it.
+/// An error of a fabric. Cloneable, because a broken link is reported to every user of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OfiError {
     /// There is no library to load: only `shm` is available.
     #[error("libfabric cannot be loaded from {path}: {why}; install libfabric1 or set HOTLEASE_LIBFABRIC",
         path = .path.display())]
     NoLibrary {
-        /// What was tried last.
+        /// Last path that was tried.
         path: PathBuf,
-        /// The loader's words.
+        /// Message of the loader.
         why: String,
     },
-    /// It is no libfabric, or one from before the functions that are needed.
+    /// The file is no libfabric, or one from before the functions that are needed.
     #[error("{path} is not libfabric 1.9 or later: {why}; install libfabric1 or set HOTLEASE_LIBFABRIC",
         path = .path.display())]
     Foreign {
         /// The library.
         path: PathBuf,
-        /// What it lacks.
+        /// Missing symbol.
         why: String,
     },
-    /// The library cannot do what is needed.
+    /// The library is too old.
     #[error("{path} is libfabric {major}.{minor}: {why}; 1.9 or later is needed", path = .path.display())]
     TooOld {
         /// The library.
         path: PathBuf,
-        /// Its version.
+        /// Major version.
         major: u32,
-        /// Its version.
+        /// Minor version.
         minor: u32,
-        /// What it lacks.
+        /// Reason.
         why: String,
     },
     /// A libfabric call failed.
     #[error("{provider}: {call}: {why} ({code})")]
     Call {
-        /// Which provider.
+        /// Name of the provider.
         provider: String,
-        /// Which function of libfabric.
+        /// Function of libfabric.
         call: &'static str,
         /// Positive libfabric error number.
         code: i32,
-        /// Its text.
+        /// Text of the error number.
         why: String,
     },
-    /// The provider cannot give what this transport needs.
+    /// The provider lacks something that this transport needs.
     #[error("{provider} cannot be used: {why}")]
     Unusable {
-        /// Which provider.
+        /// Name of the provider.
         provider: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// The peer's address is not one of this provider's.
     #[error("not an address of {provider}: {why}")]
     BadAddress {
-        /// Which provider.
+        /// Name of the provider.
         provider: String,
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
-    /// What the peer says about its end of a channel contradicts what was agreed.
+    /// The peer's description of its end of a channel contradicts what was agreed.
     #[error("the peer's end of the channel is refused: {why}")]
     BadEnd {
-        /// Why.
+        /// Reason.
         why: &'static str,
     },
     /// A span reaches past the memory that it is part of.
@@ -78,38 +78,38 @@ pub enum OfiError {
         what: &'static str,
         /// First byte.
         offset: u64,
-        /// Bytes.
+        /// Number of bytes.
         length: u64,
-        /// Bytes that there are.
+        /// Size of the memory in bytes.
         size: u64,
     },
     /// A table of this port is full.
     #[error("this port has no room for more than {limit} {what}")]
     TooMany {
-        /// Of what.
+        /// Kind of the table's entries.
         what: &'static str,
-        /// How many there may be.
+        /// Limit of the table.
         limit: usize,
     },
     /// Nothing moved until the deadline: the peer is gone, stopped, or cut off.
     #[error("{what}: no progress within {after:?}; is the peer alive and reachable?")]
     Timeout {
-        /// What was waited for.
+        /// Operation that was waited for.
         what: &'static str,
-        /// For how long.
+        /// Time that was waited.
         after: Duration,
     },
     /// The link reported a failure: the peer is gone or cannot be reached.
     #[error("the link to the peer broke: {what}: {why} ({code})")]
     LinkBroken {
-        /// Which operation failed.
+        /// Operation that failed.
         what: &'static str,
         /// Positive libfabric error number.
         code: i32,
-        /// Its text.
+        /// Text of the error number.
         why: String,
     },
-    /// The peer said that it closed the channel.
+    /// The peer sent a goodbye: it closed the channel.
     #[error("the peer closed the channel")]
     PeerClosed,
     /// Memory could not be made.

@@ -182,7 +182,7 @@ pub struct fi_info {
     pub nic: *mut c_void,
 }
 
-/// An operation that this crate never calls: only its place in the table matters.
+/// An operation that this crate never calls: only its position in the table matters.
 pub type unused = *const c_void;
 
 #[repr(C)]
@@ -290,7 +290,7 @@ pub struct fi_cq_msg_entry {
     pub len: usize,
 }
 
-/// With room behind it: later versions append fields, and some providers copy them whatever was asked for.
+/// With room behind it: later versions append fields, and some providers copy them for any requested version.
 #[repr(C)]
 pub struct fi_cq_err_entry {
     pub op_context: *mut c_void,

@@ -1,9 +1,9 @@
-//! Giving back the signal handlers that a library takes when it is loaded.
+//! Restoring the signal handlers that a library replaces when it is loaded.
 
 use std::ffi::{CStr, c_int};
 
-/// Libraries for PSM adapters, on which Debian's libfabric depends: when they are loaded they put a handler
-/// that writes a backtrace and exits on SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT and SIGTERM.
+/// Libraries for PSM adapters, on which Debian's libfabric depends: when loaded they install a handler that writes a
+/// backtrace and exits on SIGSEGV, SIGBUS, SIGILL, SIGABRT, SIGINT and SIGTERM.
 const TAKERS: [&str; 3] = ["libinfinipath", "libpsm_infinipath", "libpsm2"];
 const TAKEN: [c_int; 6] = [
     libc::SIGSEGV,
@@ -14,7 +14,7 @@ const TAKEN: [c_int; 6] = [
     libc::SIGTERM,
 ];
 
-/// What handled the signals before.
+/// Actions of the signals before the library was loaded.
 pub(super) struct Handlers([libc::sigaction; TAKEN.len()]);
 
 impl Handlers {
@@ -22,8 +22,8 @@ impl Handlers {
         Self(TAKEN.map(current))
     }
 
-    /// Puts back what was there, where one of those libraries has taken it and nobody has changed it since:
-    /// a handler that another thread sets meanwhile stays.
+    /// Restores the previous action where one of these libraries has replaced it and no other code has changed it
+    /// since: a handler that another thread sets meanwhile stays.
     pub(super) fn restore(&self) {
         for (signal, before) in TAKEN.into_iter().zip(&self.0) {
             if is_takers(&current(signal)) && !is_takers(before) {
@@ -45,12 +45,12 @@ fn current(signal: c_int) -> libc::sigaction {
 fn is_takers(action: &libc::sigaction) -> bool {
     // SAFETY: plain data, for which zero is a value.
     let mut found: libc::Dl_info = unsafe { std::mem::zeroed() };
-    // SAFETY: any address may be asked for.
+    // SAFETY: dladdr accepts any address.
     let known = unsafe { libc::dladdr(action.sa_sigaction as *const _, &mut found) };
     if known == 0 || found.dli_fname.is_null() {
         return false;
     }
-    // SAFETY: the name of an object that is loaded; these are never unloaded, as libfabric is not.
+    // SAFETY: the name of a loaded object; these are never unloaded, as libfabric is not.
     let name = unsafe { CStr::from_ptr(found.dli_fname) }.to_string_lossy();
     let file = name.rsplit('/').next().unwrap_or_default();
     TAKERS.iter().any(|taker| file.starts_with(taker))

@@ -1,4 +1,4 @@
-//! Loading libfabric at run time, and asking it what this machine has.
+//! Loading libfabric at run time, and listing the providers of this machine.
 
 use super::error::OfiError;
 use super::ffi::{self, fi_fabric_attr, fi_info, fid_fabric};
@@ -8,17 +8,17 @@ use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The API that is asked for: the oldest that has everything needed, so that old sites work.
+/// Requested API version: the oldest that has everything needed, so that old sites work.
 pub(super) const API_VERSION: u32 = ffi::fi_version(1, 9);
-/// Where a library other than the system's stands.
+/// Environment variable with the path of a library other than the system's.
 const ENVIRONMENT: &str = "HOTLEASE_LIBFABRIC";
-/// The system's.
+/// Name of the system's library.
 const SYSTEM: &str = "libfabric.so.1";
 
 type GetInfo =
     unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
 
-/// What this process has loaded. The lock is held while loading, so that nothing is loaded twice.
+/// Libraries that this process has loaded. The lock is held while loading, so that nothing is loaded twice.
 static LOADED: Mutex<Vec<Arc<Libfabric>>> = Mutex::new(Vec::new());
 
 /// A loaded libfabric. Never unloaded: it has threads and exit handlers of its own.
@@ -40,14 +40,14 @@ impl std::fmt::Debug for Libfabric {
 }
 
 impl Libfabric {
-    /// `HOTLEASE_LIBFABRIC` if that is set, else the system's `libfabric.so.1`. The first time takes 1 to 300 ms,
-    /// by the providers that the library is built with: see [`Libfabric::preload`].
+    /// Loads the library named by `HOTLEASE_LIBFABRIC` if that is set, else the system's `libfabric.so.1`. The first
+    /// time takes 1 to 300 ms, depending on the providers that the library is built with: see [`Libfabric::preload`].
     pub fn load() -> Result<Arc<Self>, OfiError> {
         let named = std::env::var_os(ENVIRONMENT).filter(|path| !path.is_empty());
         Self::load_from(Path::new(&named.unwrap_or(SYSTEM.into())))
     }
 
-    /// This one.
+    /// Loads the library at this path.
     pub fn load_from(path: &Path) -> Result<Arc<Self>, OfiError> {
         let mut all = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(loaded) = all.iter().find(|loaded| loaded.path == path) {
@@ -61,27 +61,27 @@ impl Libfabric {
         Ok(loaded)
     }
 
-    /// Begins to load it on a thread of its own, for a process that is about to need it: [`Libfabric::load`]
-    /// then waits for what is left. Of Debian's 1.17, two libraries for PSM adapters measure the clock for
-    /// 100 ms each when they are loaded, and looking for providers reads /proc/kallsyms for 80 ms; none of
-    /// that can be turned off from outside.
+    /// Starts loading the library on a thread of its own, for a process that will need it soon: [`Libfabric::load`]
+    /// then waits for the rest. In Debian's 1.17, two libraries for PSM adapters measure the clock for 100 ms each when
+    /// they are loaded, and the search for providers reads /proc/kallsyms for 80 ms; neither can be turned off from
+    /// outside.
     pub fn preload() {
         let load = || {
             if let Ok(library) = Self::load() {
-                // Whatever is asked, the first question makes the library look for all its providers.
+                // Any first query makes the library search for all its providers.
                 if let Some(hints) = library.new_info() {
                     let _ = library.infos(&hints, None);
                 }
             }
         };
-        // Without a thread it is loaded when it is needed.
+        // Without a thread the library is loaded when it is needed.
         let _ = std::thread::Builder::new().name("libfabric".into()).spawn(load);
     }
 
     fn open(path: &Path) -> Result<Arc<Self>, OfiError> {
         use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
-        // SAFETY: loading runs the library's constructors: whoever names the library (the site, or the user
-        // by an environment variable) vouches for them.
+        // SAFETY: loading runs the library's constructors: the site or user that names the library (the user by an
+        // environment variable) vouches for them.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
         let library = library.map_err(|error| OfiError::NoLibrary {
             path: path.to_owned(),
@@ -100,8 +100,8 @@ impl Libfabric {
                 ),
             })
         };
-        // FABRIC_1.3 is the version whose structures `ffi` declares; FABRIC_1.0 and 1.1 are the only
-        // versions of the others.
+        // FABRIC_1.3 is the version whose structures `ffi` declares; FABRIC_1.0 and 1.1 are the only versions of the
+        // other symbols.
         let get_info = symbol(c"fi_getinfo", c"FABRIC_1.3")?;
         let free_info = symbol(c"fi_freeinfo", c"FABRIC_1.3")?;
         let duplicate_info = symbol(c"fi_dupinfo", c"FABRIC_1.3")?;
@@ -144,12 +144,12 @@ impl Libfabric {
         Ok(Arc::new(loaded))
     }
 
-    /// Major and minor.
+    /// Major and minor version.
     pub fn version(&self) -> (u32, u32) {
         (self.version >> 16, self.version & 0xffff)
     }
 
-    /// Where it was loaded from.
+    /// Path that the library was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -161,7 +161,7 @@ impl Libfabric {
         text.to_string_lossy().into_owned()
     }
 
-    /// An error of a call.
+    /// Error of a libfabric call.
     pub(super) fn error(&self, provider: &str, call: &'static str, result: isize) -> OfiError {
         let code = i32::try_from(result.unsigned_abs()).unwrap_or(i32::MAX);
         OfiError::Call {
@@ -181,7 +181,7 @@ impl Libfabric {
             .ok_or(result as isize)
     }
 
-    /// What the library knows that fits `hints`, in its own order.
+    /// Infos of the library that match `hints`, in its own order.
     pub(super) fn infos(self: &Arc<Self>, hints: &Info, source: Option<&str>) -> Result<Vec<Info>, isize> {
         let source = source.map(|text| CString::new(text).map_err(|_| -(libc::EINVAL as isize)));
         let source = source.transpose()?;
@@ -214,7 +214,7 @@ impl Libfabric {
         Ok(infos)
     }
 
-    /// Empty hints.
+    /// Makes empty hints.
     pub(super) fn new_info(self: &Arc<Self>) -> Option<Info> {
         // SAFETY: fi_dupinfo of nothing allocates an empty info with all its attributes.
         let info = unsafe { (self.duplicate_info)(ptr::null()) };
@@ -271,14 +271,14 @@ impl Info {
         &self.1
     }
 
-    /// A copy with everything it points to.
+    /// Deep copy, with everything that the info points to.
     pub(super) fn duplicate(&self) -> Option<Self> {
         // SAFETY: an info of this library.
         let copy = unsafe { (self.1.duplicate_info)(self.as_ptr()) };
         NonNull::new(copy).map(|copy| Self(copy, self.1.clone()))
     }
 
-    /// Only this provider (libfabric frees the name with the info, so it is allocated as C does).
+    /// Restricts the hints to this provider (libfabric frees the name with the info, so it is allocated as C does).
     pub(super) fn set_provider(&mut self, name: &str) {
         let Ok(name) = CString::new(name) else { return };
         // SAFETY: a C string; strdup's result belongs to the info from here on.
@@ -293,7 +293,7 @@ impl Info {
         text(self.domain().name)
     }
 
-    /// The source address, as libfabric would bind it.
+    /// Source address, as libfabric would bind it.
     pub(super) fn source(&self) -> &[u8] {
         let top = self.top();
         if top.src_addr.is_null() {

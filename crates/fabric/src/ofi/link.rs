@@ -1,4 +1,4 @@
-//! What is known of a peer and of the rings that this end writes there.
+//! State of a peer, and of the rings that this end writes there.
 
 use super::error::OfiError;
 use super::ffi::fi_addr_t;
@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 /// A peer, as the port sees it.
 pub(super) struct Link {
     pub(super) address: fi_addr_t,
-    /// In probes.
+    /// Key of the link, in probes.
     pub(super) key: u64,
     /// Number of the last probe that was answered.
     pub(super) answered: AtomicU32,
@@ -29,10 +29,10 @@ impl Link {
         }
     }
 
-    /// For good; the first reason stays.
+    /// Breaks the link for good; the first reason stays.
     pub(super) fn break_off(&self, why: OfiError) {
         let _ = self.why.set(why);
-        // Pairs with the acquire load below.
+        // Pairs with the acquire loads in `broken` and `is_broken`.
         self.broken.store(true, Ordering::Release);
     }
 
@@ -51,21 +51,21 @@ impl Link {
 }
 
 impl Peer {
-    /// Takes the peer for gone, whatever the provider says: transfers with it end, on any thread, and frames to it
-    /// are dropped. Over sockets a provider may try to connect again to a port that was closed, for ever.
+    /// Treats the peer as gone, whatever the provider reports: transfers with it end, on any thread, and frames to it
+    /// are dropped. Over sockets a provider may try for ever to connect again to a port that was closed.
     pub fn give_up(&self) {
         self.link.break_off(OfiError::PeerClosed);
     }
 }
 
-/// What a ring shares with the port's completions.
+/// State that a ring shares with the port's completions.
 pub(super) struct RingState {
     pub(super) link: Arc<Link>,
     /// Operations under way from each staging entry; the entry may be written again at 0.
     pub(super) in_flight: Box<[AtomicU32]>,
-    /// The peer said goodbye.
+    /// Whether the peer has sent a goodbye.
     pub(super) closed: AtomicBool,
-    /// Keeps the staging memory while an operation uses it, even when the ring is gone.
+    /// Keeps the staging memory while an operation uses it, even after the ring is dropped.
     pub(super) _staging: Arc<Memory>,
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a message that was received, and the messages that are no frames.
+//! Handling of received messages, and messages that are not frames.
 
 use super::endpoint::Posted;
 use super::error::OfiError;
@@ -10,30 +10,30 @@ use hotlease_wire::fabric::{Kind, Prefix};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What a port has seen. Frames that are refused change nothing but these counts.
+/// Counts of received messages. Refused frames change nothing but these counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
     /// Frames put into rings.
     pub delivered: u64,
-    /// Messages that are too short, or of a kind or version that does not exist.
+    /// Messages that are too short, or of an unknown kind or version.
     pub malformed: u64,
     /// Frames of a channel that is not open.
     pub unknown_channel: u64,
-    /// Messages with a key that is not the channel's or link's.
+    /// Messages with a key other than the channel's or link's.
     pub wrong_key: u64,
-    /// Messages from somebody else than the channel's or link's peer.
+    /// Messages from a sender other than the channel's or link's peer.
     pub wrong_source: u64,
     /// Frames for an entry that the ring does not have, or longer than the entry.
     pub bad_entry: u64,
-    /// Frames whose length is not that of the message.
+    /// Frames whose length does not match the message's.
     pub bad_length: u64,
-    /// Receives that failed, too long a message for instance.
+    /// Receives that failed, for instance because a message was too long.
     pub receive_errors: u64,
-    /// Failures that belong to no operation known.
+    /// Completions and failures that belong to no known operation.
     pub unattributed: u64,
 }
 
-/// Why a message was dropped.
+/// Reason why a message was dropped.
 enum Refused {
     UnknownChannel,
     WrongKey,
@@ -43,7 +43,7 @@ enum Refused {
 }
 
 impl State {
-    /// A message from anybody at all.
+    /// Handles a message from any sender.
     #[inline]
     pub(super) fn received(&mut self, message: &[u8], source: fi_addr_t) {
         let Ok(prefix) = Prefix::decode(message) else {
@@ -67,7 +67,7 @@ impl State {
         }
     }
 
-    /// The open channel that a message names, if its key and source are right; else it is counted.
+    /// The open channel that a message names, if key and source are right; otherwise the reason to count.
     #[inline]
     fn channel(&self, prefix: &Prefix, source: fi_addr_t) -> Result<&Channel, Refused> {
         let index = (prefix.channel as usize) & (super::CHANNELS_MAX - 1);
@@ -105,9 +105,9 @@ impl State {
             return Err(Refused::BadEntry);
         }
         let (words, payload) = prefix.frame(message).ok_or(Refused::BadLength)?;
-        // SAFETY: the payload is as long as the message says, which is at most an entry; entry and ring
-        // were checked. The entry is the sender's until the line is published, by the channel's protocol; a
-        // hostile one scribbles over its own requests or replies.
+        // SAFETY: the payload is as long as the message's prefix says, which is at most an entry; entry and ring were
+        // checked. The entry is the sender's until the line is published, by the channel's protocol; a hostile one
+        // scribbles over its own requests or replies.
         unsafe {
             let to = channel.near.payload(prefix.entry).as_ptr();
             std::ptr::copy_nonoverlapping(payload.as_ptr(), to, payload.len());
@@ -129,12 +129,12 @@ impl State {
         if prefix.kind == Kind::ProbeAnswer {
             link.answered.store(prefix.channel, Ordering::Release);
         } else {
-            // Without room for the answer the prober asks again.
+            // Without room for the answer nothing is sent: the prober asks again.
             self.control(&link, Prefix::bare(Kind::ProbeAnswer, prefix.channel, link.key));
         }
     }
 
-    /// Sends a control message if there is room; whether it is under way.
+    /// Sends a control message if there is room; returns whether it is under way.
     pub(super) fn control(&mut self, link: &Arc<Link>, message: Prefix) -> bool {
         let Some(buffer) = self.buffers.free_control.pop() else {
             return false;
@@ -151,8 +151,8 @@ impl State {
             return false;
         };
         let receives = self.buffers.receives as usize * self.buffers.pitch;
-        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so
-        // ours to write and then the provider's to read.
+        // SAFETY: one of the control buffers, behind the receive buffers; free until the operation ends, so ours to
+        // write and then the provider's to read.
         let posted = unsafe {
             let start = self
                 .buffers
@@ -193,7 +193,7 @@ mod tests {
     const ENTRY_BYTES: u32 = 256;
     const LINE: usize = 64;
 
-    /// A port with an open channel, and the prefix of a frame for it. `None` without libfabric.
+    /// Opens a port with a channel, and makes the prefix of a frame for it. `None` without libfabric.
     fn channel() -> Option<(Arc<Port>, NearRing, impl Drop, Prefix)> {
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let provider = Libfabric::load().and_then(|library| named(&library, "tcp;ofi_rxm", Some(local)));
@@ -216,7 +216,7 @@ mod tests {
         Some((port, near, end, prefix))
     }
 
-    /// What a port counts when it receives a prefix with so many bytes behind it.
+    /// Counters of a port after it received a prefix with `behind` bytes behind it.
     fn counted(port: &Port, prefix: &Prefix, behind: usize) -> Counters {
         let mut message = prefix.encode().to_vec();
         message.resize(Prefix::BYTES + behind, 1);
@@ -245,7 +245,7 @@ mod tests {
             (ENTRY_BYTES, false, LINE / 2),
             (ENTRY_BYTES, false, LINE / 2 + payload - 1),
             (ENTRY_BYTES, false, LINE + payload + 1),
-            // One that is said to stand in the entry already, and comes all the same.
+            // A payload that is announced as already written to the entry, and comes all the same.
             (ENTRY_BYTES, true, LINE + payload),
         ] {
             let prefix = Prefix {

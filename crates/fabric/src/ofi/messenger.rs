@@ -1,25 +1,28 @@
 //! Messages between this end and many peers, over one endpoint, for an owner that polls.
 //!
 //! ```text
-//!  send: a free buffer of this end  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, for as long as it is read
+//!  send: a free buffer of this end  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, while
+//!  it is read
 //! ```
 //!
-//! Both ends copy; peers need no memory of their own here, so there may be thousands. Each peer is given an [`Inbox`] for what it sends,
-//! over an authenticated connection. Messages of one peer are received in the order in which they were sent, and none is left out.
-//! Messages without the peer's key, or from another address, change nothing.
+//! Both ends copy; peers need no memory of their own here, so there may be thousands of them. Each peer gets an
+//! [`Inbox`] to send to, over an authenticated connection. Messages of one peer are received in the order in which they
+//! were sent, and none is left out. Messages without the peer's key, or from another address, change nothing.
 //!
-//! Providers that keep the order (FI_ORDER_SAS) fill receive buffers in it, but may say in another one that they are full: ofi_rxm fetches
-//! long messages, and tells of short ones meanwhile. What comes too early is copied and waits for its turn, up to a bound.
+//! Providers that keep the order (FI_ORDER_SAS) fill receive buffers in that order, but may report them full in
+//! another: ofi_rxm fetches long messages, and reports short ones meanwhile. A message that is reported too early is
+//! copied and waits for its turn, up to a bound.
 //!
-//! # Who owns which buffer
+//! # Buffers and their owners
 //!
 //! | buffer | is written by | until |
 //! |---|---|---|
 //! | send buffer | the closure of [`Messenger::send`] | it returns; then the provider reads it until the completion |
 //! | receive buffer | the provider | its completion; then [`Messenger::poll`] lends it, and posts it again |
 //!
-//! A peer holds at most [`HELD_MAX`] send buffers, so that one that reads slowly keeps none from the others; what it cannot take waits
-//! with whoever sends it. Those of a peer that is gone come back when the provider says how its operations ended.
+//! A peer has at most [`HELD_MAX`] send buffers, so that a peer that reads slowly does not block the others; further
+//! messages wait with the caller. The buffers of a peer that is gone become free when the provider reports the end of
+//! its operations.
 
 mod polling;
 mod sending;
@@ -38,38 +41,38 @@ use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Send buffers of one peer: what is under way while the next ones are written.
+/// Most send buffers of one peer: some are under way while the next ones are written.
 const HELD_MAX: u32 = 4;
-/// Of all of them.
+/// Most send buffers of all peers.
 const SENDS: usize = 256;
 /// Receive buffers: 8 MiB of messages of 64 KiB, which an adapter has to pin.
 const RECEIVES: u32 = 128;
 
-/// What a completion is of.
+/// Operation of a completion.
 enum Work {
     Receive(u32),
     Send { buffer: u32, to: u32 },
 }
 
-/// A message that the provider has not taken yet.
+/// A message that the provider has not accepted yet.
 struct Ready {
     buffer: u32,
     bytes: usize,
 }
 
 struct Peer {
-    /// To be in what it sends; none when nothing is taken of it any more.
+    /// Key that its messages must carry; `None` once messages of it are refused.
     key: Option<u64>,
-    /// Of its next message.
+    /// Sequence number of its next message.
     next: u32,
-    /// Messages behind that, by sequence.
+    /// Messages that came ahead of the next one, by sequence number.
     early: BTreeMap<u32, Vec<u8>>,
     early_bytes: usize,
-    /// Where it is, once it is known.
+    /// Address and inbox of the peer, once it is known.
     far: Option<Far>,
-    /// Send buffers in use for it.
+    /// Number of send buffers in use for it.
     held: u32,
-    /// In order.
+    /// Messages to be posted, in order.
     ready: VecDeque<Ready>,
     has_failed: bool,
 }
@@ -82,7 +85,7 @@ struct Far {
     message_bytes: usize,
 }
 
-/// See the module.
+/// A messenger; see [`super`].
 pub struct Messenger {
     // Closed before everything that its operations use.
     endpoint: Endpoint,
@@ -93,7 +96,7 @@ pub struct Messenger {
     region: Option<Region>,
     message_bytes: usize,
     pitch: usize,
-    /// Send buffers.
+    /// Free send buffers.
     free: Vec<u32>,
     /// Receive operations that the provider had no room for.
     unposted: Vec<u32>,
@@ -109,7 +112,8 @@ pub struct Messenger {
 unsafe impl Send for Messenger {}
 
 impl Messenger {
-    /// For peers of the numbers below `peers`, and messages of up to `content_bytes`. With something to sleep on if the provider can.
+    /// Opens an endpoint for the peers 0 to `peers` - 1, and messages of up to `content_bytes`. It has a descriptor to
+    /// sleep on if the provider supports that.
     pub fn open(provider: &Provider, peers: u32, content_bytes: usize) -> Result<Self, OfiError> {
         let unusable = |why: String| OfiError::Unusable {
             provider: provider.name().into(),
@@ -132,7 +136,7 @@ impl Messenger {
         let sends = (peers as usize).saturating_mul(HELD_MAX as usize);
         let sends = sends.min(SENDS).min(sends_max).max(1);
         let pitch = message_bytes.next_multiple_of(64);
-        // Pages of it are taken when they are used first, unless the provider needs them all registered.
+        // Pages of it are allocated when they are used first, unless the provider needs them all registered.
         let size = (receives + sends) * pitch;
         let memory = Arc::new(Memory::create("hotlease-messages", size as u64)?);
         let (mut region, mut descriptor) = (None, ptr::null_mut());
@@ -183,7 +187,7 @@ impl Messenger {
         self.address.provider()
     }
 
-    /// What a peer is to know to send messages here. Nobody else is to know it.
+    /// Description of this end that a peer needs to send messages here. Only that peer may get it.
     ///
     /// # Panics
     /// There is no peer of this number.
@@ -196,7 +200,7 @@ impl Messenger {
         }
     }
 
-    /// What a peer has said of itself. It is to be told that this was called before it sends: what comes sooner is refused.
+    /// Records a peer's inbox. The peer must learn that this was called before it sends: earlier messages are refused.
     pub fn meet(&mut self, peer: u32, inbox: &Inbox) -> Result<(), OfiError> {
         self.address.check(&inbox.address)?;
         let Some(place) = self.peers.get_mut(peer as usize) else {
@@ -221,7 +225,7 @@ impl Messenger {
         Ok(())
     }
 
-    /// Nothing is sent to a peer, and nothing taken of it, any more. What is under way to it goes on.
+    /// Parts with a peer: sends nothing more to it and refuses its messages. Operations under way to it go on.
     pub fn part(&mut self, peer: u32) {
         let Some(place) = self.peers.get_mut(peer as usize) else {
             return;
@@ -234,29 +238,30 @@ impl Messenger {
         }
     }
 
-    /// Whether anything was given to send to a peer that is not out of its buffer. False for one that has failed or was parted with.
+    /// Whether a message to a peer is still in its send buffer. False for a peer that has failed or was parted with.
     pub fn is_sending(&self, peer: u32) -> bool {
         self.peers
             .get(peer as usize)
             .is_some_and(|peer| !peer.has_failed && peer.held > 0)
     }
 
-    /// A peer to which nothing can be sent any more, or of which a message is missing, and why. Each once.
+    /// Next peer that has failed, and why: it cannot be sent to any more, or a message of it is missing. Each is
+    /// returned once.
     pub fn failed(&mut self) -> Option<(u32, OfiError)> {
         self.failed.pop_front()
     }
 
-    /// Whether the provider had no room for something: it is given that again by each [`poll`](Self::poll).
+    /// Whether the provider had no room for a message: each [`poll`](Self::poll) tries again.
     pub fn is_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    /// How many messages came that were none of a peer.
+    /// Number of messages that belonged to no peer.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 
-    /// Once for each peer.
+    /// Records the failure of a peer, once for each peer.
     fn fail(&mut self, number: u32, error: OfiError) {
         if self.peers[number as usize].has_failed {
             return;
@@ -271,20 +276,21 @@ impl Messenger {
         }
     }
 
-    /// Readable when something may have come, but only after [`may_sleep`](Self::may_sleep) said so and until the next
-    /// poll. None: the provider has nothing to sleep on, nap instead.
+    /// Descriptor that is readable when something may have come, but only after [`may_sleep`](Self::may_sleep) returned
+    /// true and until the next poll. `None`: the provider has nothing to sleep on; nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         self.endpoint.wait_fd()
     }
 
-    /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) is readable; false: poll again, after a nap if nothing came.
+    /// Whether there is nothing to do until [`wait_fd`](Self::wait_fd) is readable; false: poll again, after a nap if
+    /// nothing came.
     pub fn may_sleep(&mut self) -> bool {
         let is_quiet = self.stalled.is_empty() && self.unposted.is_empty();
         is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.may_sleep()
     }
 }
 
-/// Where a buffer begins.
+/// Start of a buffer.
 #[inline]
 fn at(memory: &Memory, buffer: u32, pitch: usize) -> NonNull<u8> {
     // SAFETY: one of the buffers, all of which are inside of the memory.

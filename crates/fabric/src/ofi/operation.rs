@@ -1,4 +1,4 @@
-//! The operations of a port that are under way, found again by the context that the provider hands back.
+//! Operations of a port that are under way, found again by the context that the provider hands back.
 
 use super::error::OfiError;
 use super::link::{Link, RingState};
@@ -10,15 +10,15 @@ use std::sync::{Arc, OnceLock};
 #[repr(C, align(64))]
 struct Context([*mut c_void; 8]);
 
-/// What to do when it completes.
+/// An operation, and so the action on its completion.
 pub(super) enum Operation {
-    /// A receive buffer, which holds a message then.
+    /// A receive buffer; on completion it holds a message.
     Receive { buffer: u32 },
-    /// A control message's buffer is free again.
+    /// A control message; on completion its buffer is free again.
     Control { buffer: u32, link: Arc<Link> },
-    /// A part of a frame is out of its staging entry.
+    /// A part of a frame; on completion it has left its staging entry.
     Frame { ring: Arc<RingState>, entry: usize },
-    /// A piece of a transfer is done.
+    /// A piece of a transfer.
     Chunk { transfer: Arc<Transfer> },
 }
 
@@ -34,12 +34,12 @@ impl Transfer {
         if let Some(error) = error {
             let _ = self.error.set(error);
         }
-        // Pairs with the acquire load of who waits for it.
+        // Pairs with the acquire loads in `Port::transfer`, which waits for it.
         self.outstanding.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// A fixed number of places.
+/// Table of a fixed number of operations.
 pub(super) struct Operations<T = Operation> {
     contexts: Box<[Context]>,
     places: Vec<Option<Place<T>>>,
@@ -64,7 +64,7 @@ impl<T> Operations<T> {
         }
     }
 
-    /// A place for an operation, and the context to post it with; `None` if all are taken.
+    /// Reserves a place for an operation, and returns the context to post it with; `None` if all are taken.
     #[inline]
     pub(super) fn begin(&mut self, operation: T, region: Option<u32>) -> Option<(u32, *mut c_void)> {
         let number = self.free.pop()?;
@@ -77,7 +77,7 @@ impl<T> Operations<T> {
         (&raw mut self.contexts[number as usize]).cast()
     }
 
-    /// Of a completion; `None` for a context that is not one of ours in use.
+    /// Place of a completion's operation; `None` for a context that is not one of ours in use.
     #[inline]
     pub(super) fn find(&self, context: *mut c_void) -> Option<u32> {
         let offset = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
@@ -100,7 +100,7 @@ impl<T> Operations<T> {
         Some((place.operation, place.region))
     }
 
-    /// Operations under way.
+    /// Number of operations under way.
     pub(super) fn count(&self) -> usize {
         self.places.len() - self.free.len()
     }

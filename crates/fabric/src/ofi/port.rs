@@ -22,19 +22,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a port that is dropped waits for what it has sent to leave.
+/// How long a dropped port waits for its sends to leave.
 const LINGER: Duration = Duration::from_millis(100);
-/// Until an unanswered probe is sent again; doubled each time.
+/// Time until an unanswered probe is sent again; doubled each time.
 const PROBE_INTERVAL: Duration = Duration::from_millis(1);
 const PROBE_INTERVAL_MAX: Duration = Duration::from_millis(250);
-/// How long nothing must have moved before a wait gives its core away between looks: longer than most transfers
-/// take, as it may come back milliseconds later.
+/// Idle time after which a wait yields its core between checks: longer than most transfers take, as the thread may get
+/// the core back only milliseconds later.
 const SPIN: Duration = Duration::from_millis(1);
 
-/// How a port behaves.
+/// Options of a port.
 #[derive(Debug, Clone, Copy)]
 pub struct PortOptions {
-    /// Have something to sleep on, if the provider can. Default: true.
+    /// Whether to have a descriptor to sleep on, if the provider supports it. Default: true.
     pub sleep: bool,
     /// How long a frame may wait for room at the provider, or for its own staging entry, before its link
     /// counts as broken. Default: 5 s.
@@ -53,7 +53,7 @@ impl Default for PortOptions {
 /// Memory access given to peers with a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// None: only this end's own reads and writes use it.
+    /// No access: only this end's own reads and writes use the memory.
     Local,
     /// Peers may read it.
     PeerReads,
@@ -63,17 +63,17 @@ pub enum Access {
     PeerReadsAndWrites,
 }
 
-/// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings,
-/// peers and registrations hold it, and it is closed when the last of them is gone.
+/// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings, peers and
+/// registrations hold it, and it is closed when the last of them is gone.
 pub struct Port {
     pub(super) state: Mutex<State>,
-    /// Someone who slept behind the leader may go on.
+    /// Wakes the threads that slept behind the leader.
     pub(super) followers: Condvar,
-    /// Interrupts the leader's sleep when another thread took what it waits for.
+    /// Interrupts the leader's sleep when another thread took the frame that it waits for.
     pub(super) signal: EventFd,
     pub(super) wait_fd: Option<RawFd>,
     pub(super) ordered: bool,
-    /// Otherwise peers are neither told goodbye nor forgotten.
+    /// Whether peers may vanish safely; otherwise they are neither sent a goodbye nor removed.
     pub(super) survives_peers: bool,
     pub(super) registers_local: bool,
     pub(super) inject_bytes: usize,
@@ -84,8 +84,8 @@ pub struct Port {
     probes: AtomicU32,
 }
 
-/// What a port holds at a moment. All of it goes when those who asked for it are gone and their operations
-/// have ended.
+/// Numbers of a port's current resources. Each resource is freed when its owners are gone and its operations have
+/// ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holdings {
     /// Registrations of memory.
@@ -100,17 +100,17 @@ pub struct Holdings {
     pub operations: usize,
 }
 
-/// A peer of a port. Forgotten when dropped.
+/// A peer of a port. Removed when dropped.
 pub struct Peer {
     pub(super) port: Arc<Port>,
     pub(super) link: Arc<Link>,
     address: Vec<u8>,
 }
 
-/// Waits in small steps until a deadline.
+/// A wait in small steps until a deadline.
 pub(super) struct Patience {
     deadline: Instant,
-    /// When something moved last, as far as was looked.
+    /// First check since the last movement.
     moved: Option<Instant>,
 }
 
@@ -122,7 +122,7 @@ impl Patience {
         }
     }
 
-    /// After a look that found nothing: whether to look again.
+    /// Pauses after a check that found nothing; returns whether to check again.
     pub(super) fn again(&mut self) -> bool {
         let now = Instant::now();
         if now - *self.moved.get_or_insert(now) > SPIN {
@@ -133,19 +133,19 @@ impl Patience {
         now < self.deadline
     }
 
-    /// Something moved.
+    /// Notes that something moved.
     pub(super) fn moved(&mut self) {
         self.moved = None;
     }
 }
 
 impl Port {
-    /// With default options.
+    /// Opens a port with default options.
     pub fn open(provider: &Provider) -> Result<Arc<Self>, OfiError> {
         Self::open_with(provider, PortOptions::default())
     }
 
-    /// An endpoint at the provider's interface, and a port number of its choice.
+    /// Opens an endpoint at the provider's interface, with a port number of the provider's choice.
     pub fn open_with(provider: &Provider, options: PortOptions) -> Result<Arc<Self>, OfiError> {
         let endpoint = Endpoint::open(provider, options.sleep)?;
         let address = OwnAddress::of(provider, endpoint.address()?);
@@ -181,17 +181,17 @@ impl Port {
         self.address.provider()
     }
 
-    /// To tell peers.
+    /// Address of the port, to give to peers.
     pub fn address(&self) -> PortAddress {
         self.address.told()
     }
 
-    /// What has been seen so far.
+    /// Counts of received messages so far.
     pub fn counters(&self) -> Counters {
         self.lock().counters
     }
 
-    /// What it holds now.
+    /// Numbers of the port's current resources.
     pub fn holdings(&self) -> Holdings {
         let state = self.lock();
         Holdings {
@@ -203,7 +203,7 @@ impl Port {
         }
     }
 
-    /// Why the port as a whole does not work any more, if so.
+    /// Reason why the port as a whole does not work any more, if so.
     pub fn failed(&self) -> Option<OfiError> {
         self.lock().failed.clone()
     }
@@ -212,7 +212,7 @@ impl Port {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what has arrived and moves what is under way. Cheap if another thread is at it.
+    /// Handles arrived messages and moves operations under way. Cheap if another thread is doing so.
     #[inline]
     pub fn progress(&self) {
         if let Ok(mut state) = self.state.try_lock() {
@@ -232,19 +232,19 @@ impl Port {
     #[cold]
     fn wake(&self, state: &State) {
         if state.leader {
-            // Fails only if the counter is full: then the leader is being woken.
+            // Fails only if the counter is full: then the leader is being woken already.
             let _ = self.signal.write(1);
         }
         self.followers.notify_all();
     }
 
-    /// A key for a link that this end begins.
+    /// Draws a key for a link that this end begins.
     pub fn draw_key() -> u64 {
         rand::random()
     }
 
-    /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control
-    /// plane; see [`Port::probe`].
+    /// Makes a peer known. `key` was drawn at random for this link and passed to both ends over the control plane; see
+    /// [`Port::probe`].
     pub fn peer(self: &Arc<Self>, address: &PortAddress, key: u64) -> Result<Peer, OfiError> {
         self.address.check(address)?;
         let mut state = self.lock();
@@ -282,7 +282,7 @@ impl Port {
         })
     }
 
-    /// Registers memory. Local access needs a registration on some providers only; it is cheap elsewhere.
+    /// Registers memory. Local access needs a registration on some providers only; it is cheap on the others.
     pub fn register(
         self: &Arc<Self>,
         memory: &Arc<Memory>,
@@ -364,14 +364,14 @@ impl Port {
         self.message_bytes
     }
 
-    /// Sends a byte to the peer and waits for one back: how long that took. The peer must know this link
+    /// Sends a probe to the peer and waits for its answer; returns the round-trip time. The peer must know this link
     /// and make progress. The first probe also sets up what the provider sets up lazily.
     pub fn probe(&self, peer: &Peer, timeout: Duration) -> Result<Duration, OfiError> {
         let number = self.probes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let begin = Instant::now();
         let probe = Prefix::bare(Kind::Probe, number, peer.link.key);
         let mut patience = Patience::until(begin + timeout);
-        // A peer that does not know us yet drops the probe, so it is asked again.
+        // A peer that does not know us yet drops the probe, so the probe is repeated.
         let mut next = begin;
         let mut interval = PROBE_INTERVAL;
         loop {
@@ -419,12 +419,12 @@ impl std::fmt::Debug for Port {
 }
 
 impl Peer {
-    /// Why nothing can be sent to this peer any more, if so.
+    /// Reason why nothing can be sent to this peer any more, if so.
     pub fn is_broken(&self) -> Option<OfiError> {
         self.link.broken()
     }
 
-    /// The port that it is a peer of.
+    /// Port that the peer belongs to.
     pub fn port(&self) -> &Arc<Port> {
         &self.port
     }
@@ -437,7 +437,7 @@ impl Drop for Peer {
         if !self.port.survives_peers {
             return;
         }
-        // What is under way to it, a goodbye usually, ends in a completion or in an error, perhaps much later.
+        // Operations under way to it, usually a goodbye, end in a completion or in an error, perhaps much later.
         let link = std::mem::replace(&mut self.link, Arc::new(Link::new(0, 0)));
         state.leaving.push((link, std::mem::take(&mut self.address)));
         self.port.drive(&mut state);

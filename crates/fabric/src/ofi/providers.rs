@@ -1,7 +1,7 @@
-//! What is known of each libfabric provider, in one table, and which of them this machine has.
+//! Table of libfabric's providers with their known properties, and the providers that this machine has.
 //!
-//! Everything that a provider says itself at run time (inject size, registration modes, orders, limits) is
-//! taken from there; the table holds what it does not say, or says wrongly. Rows are sorted best first.
+//! Properties that a provider reports at run time (inject size, registration modes, orders, limits) are read from it;
+//! the table holds properties that it does not report, or reports wrongly. Rows are sorted best first.
 
 use super::error::OfiError;
 use super::ffi;
@@ -9,65 +9,66 @@ use super::library::{Info, Libfabric};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How a provider's endpoints are addressed.
+/// Kind of address of a provider's endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addressing {
-    /// By IP address and port: a source address chooses the interface.
+    /// IP address and port: a source address chooses the interface.
     Ip,
-    /// By the adapter's own addresses.
+    /// The adapter's own addresses.
     Adapter,
-    /// By names that are good on one node only.
+    /// Names that are valid on one node only.
     Node,
 }
 
-/// Where a row was learned.
+/// Whether a row of the table was tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tested {
-    /// The conformance suite runs on it wherever the library has it.
+    /// The conformance suite runs on the provider wherever the library has it.
     Conformance,
-    /// Coded for from manual pages and sources; no such hardware was at hand.
+    /// Coded from manual pages and sources; no such hardware was at hand.
     No,
 }
 
-/// What is known of a provider.
+/// Known properties of a provider.
 #[derive(Debug)]
 pub struct Quirks {
-    /// libfabric's name of it.
+    /// libfabric's name of the provider.
     pub name: &'static str,
-    /// How its endpoints are addressed.
+    /// Kind of address of its endpoints.
     pub addressing: Addressing,
-    /// Whether a message that is sent after an RMA write is received after the written bytes are visible,
-    /// if the provider claims FI_ORDER_SAW. Otherwise writes ask for delivery and are waited for.
+    /// Whether a message that is sent after an RMA write is received after the written bytes are visible, if the
+    /// provider claims FI_ORDER_SAW. Otherwise writes request delivery and are waited for.
     pub trust_send_after_write: bool,
-    /// Whether the source address of a message can be believed and is cheap to get.
+    /// Whether the source address of a message is reliable and cheap to get.
     pub source: bool,
-    /// Longest payload that travels in the message; what is longer is written ahead by RMA.
+    /// Longest payload that travels in the message; a longer one is written ahead by RMA.
     pub eager_bytes: u32,
     /// Receive buffers of a port; messages that find none wait in the provider or in the network.
     pub receives: u32,
     /// Whether a completion queue has a descriptor to sleep on.
     pub wait_fd: bool,
-    /// Whether a message to a peer that is gone is an error at worst. Otherwise peers are told no
-    /// goodbye, and stay in the address vector until the port is closed.
+    /// Whether a message to a peer that is gone is an error at worst. Otherwise peers are sent no goodbye, and stay in
+    /// the address vector until the port is closed.
     pub survives_peer: bool,
-    /// Whether the conformance suite has seen it.
+    /// Whether the conformance suite runs on it.
     pub tested: Tested,
-    /// Known trouble, and what is done about it.
+    /// Known faults, and workarounds.
     pub trouble: &'static str,
-    /// Where the row was learned.
+    /// Source of the row's content.
     pub learned: &'static str,
 }
 
-/// On adapters: about where a copy costs what a second operation does.
+/// Eager limit of adapters: about where a copy costs as much as a second operation.
 const EAGER_BYTES: u32 = 4096;
 /// Over sockets a second operation is a system call more on each side: 8128 bytes and back took 1.10 times
 /// the raw ping-pong in one message, 1.53 times written ahead. A whole entry of the default size fits.
 const EAGER_BYTES_SOCKETS: u32 = hotlease_wire::limits::ENTRY_BYTES_DEFAULT;
 
-/// On adapters a message that finds no buffer is refused and sent again after a pause.
+/// Receive buffers of adapters: there a message that finds no buffer is refused and sent again after a pause.
 const RECEIVES: u32 = 256;
-/// Sockets hold back by themselves. Buffers are used in turn, so few stay in the processor's cache: with 256
-/// of them a round trip over `net` took 1.2 us longer than with 16, whatever its size.
+/// Receive buffers of sockets, which hold messages back by themselves. Buffers are used in turn, so few of them stay in
+/// the processor's cache: with 256 of them a round trip over `net` took 1.2 us longer than with 16, for messages of any
+/// size.
 const RECEIVES_SOCKETS: u32 = 16;
 
 /// The table, best first.
@@ -139,7 +140,8 @@ pub const PROVIDERS: &[Quirks] = &[
         trouble: "one endpoint per process unless PSM2_MULTI_EP=1; wait descriptors need a progress thread",
         learned: "fi_psm2(7)",
     },
-    // The same provider: RDM over TCP without a layer between was called `net` up to 1.17, `tcp` since 1.18.
+    // `tcp` and `net` are the same provider: RDM over TCP without a layer between was called `net` up to 1.17, `tcp`
+    // since 1.18.
     Quirks {
         name: "tcp",
         addressing: Addressing::Ip,
@@ -216,7 +218,7 @@ pub const PROVIDERS: &[Quirks] = &[
     },
 ];
 
-/// A provider that this machine has, and how it would be opened.
+/// A provider that this machine has, and the info to open it with.
 pub struct Provider {
     pub(super) info: Info,
     quirks: &'static Quirks,
@@ -229,22 +231,22 @@ impl std::fmt::Debug for Provider {
 }
 
 impl Provider {
-    /// libfabric's name of it.
+    /// libfabric's name of the provider.
     pub fn name(&self) -> &'static str {
         self.quirks.name
     }
 
-    /// The interface or adapter.
+    /// Name of the interface or adapter.
     pub fn domain(&self) -> String {
         self.info.domain_name()
     }
 
-    /// What is known of it.
+    /// Known properties of the provider.
     pub fn quirks(&self) -> &'static Quirks {
         self.quirks
     }
 
-    /// The library that it is of.
+    /// Library of the provider.
     pub fn library(&self) -> &Arc<Libfabric> {
         self.info.library()
     }
@@ -265,22 +267,21 @@ impl Provider {
     }
 }
 
-/// The providers of `library` that can carry channels from this machine, best first; for those that are
-/// addressed by IP only on the interface of `source`, if that is given, else on the first that is no
-/// loopback.
+/// The providers of `library` that can carry channels from this machine, best first. A provider that is addressed by IP
+/// is opened only on the interface of `source`, if that is given, else on the first one that is no loopback.
 pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
     let found = PROVIDERS.iter().map(|quirks| provider(library, quirks, source));
     found.filter_map(Result::ok).collect()
 }
 
-/// Those of [`providers`] that lead to other hosts, best first.
+/// The providers among [`providers`] that reach other hosts, best first.
 pub fn leading_away(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
     let mut found = providers(library, source);
     found.retain(|provider| provider.quirks().addressing != Addressing::Node);
     found
 }
 
-/// The provider of this name, or why it is not there.
+/// The provider of this name, or the reason why it is not available.
 pub fn named(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Result<Provider, OfiError> {
     let quirks = PROVIDERS.iter().find(|quirks| quirks.name == name);
     let quirks = quirks.ok_or_else(|| OfiError::Unusable {
@@ -327,7 +328,7 @@ fn provider(
         .filter(|info| !by_ip || is_bindable(info))
         .collect();
     if by_ip && source.is_none() {
-        // Stable: libfabric's own order otherwise.
+        // A stable sort: otherwise libfabric's own order stays.
         fitting.sort_by_key(is_loopback);
     }
     match fitting.into_iter().next() {

@@ -1,4 +1,4 @@
-//! The ends of a channel over a fabric.
+//! Both ends of a channel over a fabric: the near ring, open for frames, and the peer's ring.
 
 use super::endpoint::Posted;
 use super::error::OfiError;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Our own ring, open for frames. Closed when dropped.
+/// This end's own ring, open for frames. Closed when dropped.
 pub struct NearEnd {
     port: Arc<Port>,
     end: ChannelEnd,
@@ -34,13 +34,13 @@ impl NearEnd {
         }
     }
 
-    /// What the peer needs to know to write into it.
+    /// Description of this end that the peer needs to write into it.
     pub fn end(&self) -> &ChannelEnd {
         &self.end
     }
 
-    /// Connects it with the peer's ring. `guard`: with a guard page behind each staging entry, for a worker
-    /// whose functions write there.
+    /// Connects this end with the peer's ring. `guard`: with a guard page behind each staging entry, for a worker whose
+    /// functions write there.
     pub fn connect(self, peer: &Arc<Peer>, far: &ChannelEnd, guard: bool) -> Result<OfiRing, OfiError> {
         let bad = |why| OfiError::BadEnd { why };
         let layout = Layout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
@@ -92,13 +92,13 @@ impl Drop for NearEnd {
     }
 }
 
-/// The peer's ring, as this end writes it over a fabric. Dropping it says goodbye to the peer.
+/// The peer's ring, which this end writes over a fabric. Dropping it sends the peer a goodbye.
 pub struct OfiRing {
     far: ChannelEnd,
-    /// Longest message that both ends take.
+    /// Longest message that both ends support.
     message_bytes: usize,
     staging: Staging,
-    /// How many bytes of its line stand before the payload of each staging entry; 0: nothing was published there yet.
+    /// Bytes of the line before the payload of each staging entry; 0: nothing was published there yet.
     lines: Box<[AtomicU8]>,
     registration: Option<Registration>,
     state: Arc<RingState>,
@@ -107,17 +107,17 @@ pub struct OfiRing {
 }
 
 impl OfiRing {
-    /// Why nothing goes over this ring any more, if so. Frames published then are dropped.
+    /// Reason why the ring is broken, if it is. Frames published to a broken ring are dropped.
     pub fn is_broken(&self) -> Option<OfiError> {
         self.state.broken().or_else(|| self.port().failed())
     }
 
-    /// The port that it sends through.
+    /// Port that the ring sends through.
     pub fn port(&self) -> &Arc<Port> {
         &self.near.port
     }
 
-    /// The peer that it sends to.
+    /// Peer that the ring sends to.
     pub fn peer(&self) -> &Arc<Peer> {
         &self.peer
     }
@@ -139,7 +139,7 @@ impl OfiRing {
         idle() || self.wait("room for a frame", |_| idle().then_some(Posted::Yes))
     }
 
-    /// Tries until `step` has posted, making progress in between; false: the ring is broken.
+    /// Repeats `step` until it has posted, making progress in between; false: the ring is broken.
     fn wait(&self, what: &'static str, mut step: impl FnMut(&mut State) -> Option<Posted>) -> bool {
         let timeout = self.port().options.send_timeout;
         let mut patience = Patience::until(Instant::now() + timeout);
@@ -231,13 +231,13 @@ impl OfiRing {
 /// A message in a staging entry.
 #[derive(Clone, Copy)]
 struct Message {
-    /// Before the payload.
+    /// Bytes before the payload.
     header_bytes: usize,
-    /// In all.
+    /// Bytes of the whole message.
     bytes: usize,
 }
 
-/// What goes over the fabric from a staging entry.
+/// A part of a frame that goes over the fabric from a staging entry.
 #[derive(Clone, Copy)]
 enum Part {
     Message(Message),
@@ -249,7 +249,7 @@ impl FarRing for OfiRing {
     #[inline]
     fn payload(&self, entry: u32) -> NonNull<u8> {
         let index = self.index(entry);
-        // On a broken ring what is overwritten is of no use to anybody.
+        // On a broken ring the overwritten bytes are of no use any more.
         self.reclaim(index);
         self.staging.payload(index)
     }
@@ -289,8 +289,8 @@ impl FarRing for OfiRing {
             bytes: header_bytes + if ahead { 0 } else { payload_bytes },
         };
         let start = self.staging.message(index, header_bytes).as_ptr();
-        // SAFETY: the message's header, in our staging entry, from which nothing but the payload of this
-        // same frame is under way.
+        // SAFETY: the message's header, in our staging entry, from which nothing but the payload of this same frame is
+        // under way.
         unsafe {
             std::ptr::copy_nonoverlapping(prefix.encode().as_ptr(), start, Prefix::BYTES);
             for (at, word) in words.iter().take(line_bytes / 8).enumerate() {
@@ -301,7 +301,7 @@ impl FarRing for OfiRing {
                     .write_unaligned(word.to_le());
             }
         }
-        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
         self.lines[index].store(line_bytes as u8, Ordering::Relaxed);
         let posted = {
             let mut state = self.port().lock();
@@ -318,13 +318,13 @@ impl FarRing for OfiRing {
         let start = self.staging.message(index, line_bytes).cast::<u64>();
         let mut words = LineWords::default();
         for (at, word) in words.iter_mut().enumerate().take(line_bytes / 8) {
-            // SAFETY: so many bytes of the line stand there since `publish`; the staging entry is this end's own.
+            // SAFETY: this many bytes of the line stand there since `publish`; the staging entry is this end's own.
             *word = u64::from_le(unsafe { start.add(at).read_unaligned() });
         }
         (line_bytes > 0).then(|| (words, self.staging.payload(index)))
     }
 
-    /// A message wakes a sleeping peer by itself; this only moves what could not leave at once.
+    /// A message wakes a sleeping peer by itself; this only moves operations that could not leave at once.
     #[inline]
     fn ring(&self) {
         self.port().progress();

@@ -5,26 +5,26 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-/// How long a sleeper naps where the provider has nothing to sleep on.
+/// Nap of a sleeper where the provider has nothing to sleep on.
 const NAP: Duration = Duration::from_micros(50);
 
 impl Port {
-    /// Readable when something may have arrived, but only after [`Port::may_sleep`] said so and until the
-    /// next progress. `None`: the provider has nothing to sleep on, nap instead.
+    /// Descriptor that is readable when something may have arrived, but only after [`Port::may_sleep`] returned true
+    /// and until the next progress. `None`: the provider has nothing to sleep on; nap instead.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the completion queue's, which is open as long as the port.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
-    /// Whether [`Port::wait_fd`] will become readable for whatever comes next; false: make progress first.
-    /// For a port that only one thread uses; several use [`Port::sleep`].
+    /// Whether [`Port::wait_fd`] will become readable for every later completion; false: make progress first. For a
+    /// port that only one thread uses; several threads use [`Port::sleep`].
     pub fn may_sleep(&self) -> bool {
         self.wait_fd.is_some() && self.lock().endpoint.may_sleep()
     }
 
-    /// Sleeps until `ready` or `timeout`, making progress whenever something arrives; whether it is ready.
-    /// Any number of threads may sleep: one of them on the wait object, the others behind it, and none
-    /// misses a frame that another thread took.
+    /// Sleeps until `ready` returns true or `timeout`, making progress whenever something arrives; returns whether it
+    /// is ready. Any number of threads may sleep: one of them on the wait object, the others behind it, and none misses
+    /// a frame that another thread took.
     pub fn sleep(&self, timeout: Duration, mut ready: impl FnMut() -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let mut state = self.lock();
@@ -62,10 +62,10 @@ impl Port {
             state = self.lock();
             state.leader = false;
             if signalled {
-                // Empty is as good as emptied. A signal after the wait interrupts the next one, no more.
+                // An empty eventfd is fine. A signal after the wait interrupts the next one, no more.
                 let _ = self.signal.read();
             }
-            // Somebody else has to watch the wait object now.
+            // Another thread has to watch the wait object now.
             if state.followers > 0 {
                 self.followers.notify_all();
             }
@@ -73,7 +73,7 @@ impl Port {
     }
 }
 
-/// Until one of them is readable, or a while; whether the second is.
+/// Waits until one of them is readable, or until the timeout; returns whether the second is.
 fn wait_readable(first: BorrowedFd<'_>, second: BorrowedFd<'_>, timeout: Duration) -> bool {
     use nix::poll::{PollFd, PollFlags, ppoll};
     let mut fds = [first, second].map(|fd| PollFd::new(fd, PollFlags::POLLIN));

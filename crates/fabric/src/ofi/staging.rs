@@ -1,13 +1,12 @@
-//! Where a frame is built before it is sent: for each entry of the peer's ring, a message ready to go.
+//! Staging memory of a ring: for each entry of the peer's ring, a message ready to be sent.
 //!
 //! ```text
 //! entry    | unused | prefix 24 | line 32 to 64 | payload, up to the end of the entry's last page |
 //! ```
 //!
-//! Prefix, line and payload stand side by side, so that a frame is one contiguous message and nothing is
-//! copied to send it. A worker's functions write their output here, so each entry is mapped a second time
-//! with an inaccessible guard page behind it; the fabric reads through the plain mapping, which is the one
-//! that is registered.
+//! Prefix, line and payload stand side by side, so that a frame is one contiguous message and is sent without a copy. A
+//! worker's functions write their output here, so each entry is mapped a second time with an inaccessible guard page
+//! behind it; the fabric reads through the plain mapping, which is the registered one.
 
 use super::error::OfiError;
 use crate::memory::{Mapping, Memory, PAGE_BYTES};
@@ -28,7 +27,7 @@ pub(super) struct Staging {
     guarded: Option<Guarded>,
 }
 
-/// The second mapping; an entry is mapped when it is first used.
+/// The second mapping, with guard pages; an entry is mapped when it is first used.
 struct Guarded {
     space: Mapping,
     mapped: Box<[AtomicU64]>,
@@ -61,14 +60,14 @@ impl Staging {
         &self.layout
     }
 
-    /// Of the payload of the entry of this index (the express entry is the last), into the memory.
+    /// Offset in the memory of an entry's payload, by the entry's index (the express entry is the last).
     #[inline]
     pub(super) fn payload_at(&self, index: usize) -> usize {
         (index + 1) * self.stride - padded(&self.layout)
     }
 
-    /// Where a message with so many bytes (at most [`HEADER_BYTES`]) before the payload of an entry begins, in
-    /// the registered mapping.
+    /// Start of a message with this many bytes (at most [`HEADER_BYTES`]) before the payload of an entry, in the
+    /// registered mapping.
     #[inline]
     pub(super) fn message(&self, index: usize, header_bytes: usize) -> NonNull<u8> {
         debug_assert!(header_bytes <= HEADER_BYTES);
@@ -76,7 +75,7 @@ impl Staging {
         unsafe { self.memory.start().add(self.payload_at(index) - header_bytes) }
     }
 
-    /// Where the payload of an entry is built.
+    /// Memory in which the payload of an entry is built.
     #[inline]
     pub(super) fn payload(&self, index: usize) -> NonNull<u8> {
         if let Some(guarded) = &self.guarded
@@ -89,12 +88,13 @@ impl Staging {
         unsafe { self.memory.start().add(self.payload_at(index)) }
     }
 
-    /// `None` if the kernel has no mapping left: then the entry goes without a guard.
+    /// Start of an entry in the second mapping. `None` if the kernel has no mapping left: the entry is then used
+    /// without a guard page.
     #[inline]
     fn guarded_entry(&self, guarded: &Guarded, index: usize) -> Option<NonNull<u8>> {
         let at = index * (self.stride + PAGE_BYTES);
         let (word, bit) = (&guarded.mapped[index / 64], 1 << (index % 64));
-        // Relaxed: an entry is used by one thread at a time, and handed on with acquire and release.
+        // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
         if word.load(Ordering::Relaxed) & bit == 0 {
             let placed = guarded
                 .space

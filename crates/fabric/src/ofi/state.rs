@@ -1,5 +1,5 @@
-//! What a port's mutex guards: its endpoint, the operations under way, and everything that a completion or
-//! a message may touch.
+//! State under a port's mutex: its endpoint, the operations under way, and everything that a completion or a message
+//! may touch.
 
 use super::endpoint::{Completions, Endpoint, Failure, Posted, Region, RegionKeys};
 use super::error::OfiError;
@@ -15,26 +15,26 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Completions taken by one call, so that a flood does not keep the mutex.
+/// Completions read by one call; with `BATCHES_MAX` calls at most, so that a flood does not keep the mutex.
 const BATCH: usize = 4;
 const BATCHES_MAX: usize = 16;
-/// Control messages (probes, answers, goodbyes) under way.
+/// Most control messages (probes, answers, goodbyes) under way.
 const CONTROL_BUFFERS: u32 = 32;
 pub(super) const CONTROL_BYTES: usize = 64;
-/// Sends and RMA operations under way on one port.
+/// Most sends and RMA operations under way on one port.
 pub(super) const OPERATIONS_MAX: usize = 512;
 
-/// A ring that peers' frames are put into.
+/// A ring of this end that receives peers' frames.
 pub(super) struct Channel {
     pub(super) id: u32,
     pub(super) key: u64,
     pub(super) near: NearRing,
     pub(super) shape: RingShape,
-    /// From the moment that the peer is known.
+    /// Set once the peer is known.
     pub(super) ring: Option<Arc<RingState>>,
 }
 
-/// A registration and what keeps it.
+/// A registration and the memory that it needs.
 pub(super) struct Registered {
     region: Region,
     /// Must stay mapped as long as the region is open.
@@ -51,19 +51,19 @@ pub(super) struct State {
     pub(super) links: HashMap<u64, Arc<Link>>,
     /// Addresses in the address vector, and how many links use each.
     pub(super) addresses: HashMap<Vec<u8>, (fi_addr_t, u32)>,
-    /// Links of peers that were dropped, to which something is still being sent.
+    /// Links of peers that were dropped, to which a message is still being sent, with their addresses.
     pub(super) leaving: Vec<(Arc<Link>, Vec<u8>)>,
     pub(super) regions: Vec<Option<Registered>>,
     pub(super) counters: Counters,
-    /// The completion queue itself failed.
+    /// Error of the completion queue itself.
     pub(super) failed: Option<OfiError>,
-    /// A thread sleeps on the wait object; others may wait for it.
+    /// Whether a thread sleeps on the wait object; others may wait for it.
     pub(super) leader: bool,
     pub(super) followers: u32,
     pub(super) buffers: Buffers,
 }
 
-/// Receive buffers and control messages, in one piece of memory.
+/// Receive buffers and control messages, in one block of memory.
 pub(super) struct Buffers {
     pub(super) memory: Arc<Memory>,
     pub(super) descriptor: *mut std::ffi::c_void,
@@ -80,8 +80,8 @@ pub(super) struct Buffers {
 unsafe impl Send for Buffers {}
 
 impl State {
-    /// With at most `receives` buffers for messages of `message_bytes`. More messages than that are held
-    /// back by the provider (FI_RM_ENABLED).
+    /// Makes the state with at most `receives` buffers for messages of `message_bytes`. The provider holds back further
+    /// messages (FI_RM_ENABLED).
     pub(super) fn new(endpoint: Endpoint, receives: u32, message_bytes: usize) -> Result<Self, OfiError> {
         let (transmits, receives_max) = endpoint.sizes();
         let receives = receives.min(receives_max as u32).max(1);
@@ -163,7 +163,7 @@ impl State {
         }
     }
 
-    /// Registers memory under a random key; it is held until released and no operation uses it.
+    /// Registers memory under a random key; it is held until it is released and no operation uses it.
     pub(super) fn register(
         &mut self,
         memory: &Arc<Memory>,
@@ -180,7 +180,7 @@ impl State {
             };
             tries += 1;
             match made {
-                // A key that is taken.
+                // The key is taken (FI_ENOKEY): draw another.
                 Err(OfiError::Call { code: 266, .. }) if tries < 8 => {}
                 other => break other?,
             }
@@ -200,7 +200,7 @@ impl State {
         Ok((number as u32, keys))
     }
 
-    /// Nobody needs the registration any more, except operations under way.
+    /// Releases a registration; it is closed once no operation uses it.
     pub(super) fn release(&mut self, number: u32) {
         if let Some(Some(registered)) = self.regions.get_mut(number as usize) {
             registered.released = true;
@@ -215,7 +215,7 @@ impl State {
         }
     }
 
-    /// A place for an operation that uses a registration.
+    /// Reserves a place for an operation that uses a registration.
     #[inline]
     pub(super) fn begin(
         &mut self,
@@ -229,7 +229,7 @@ impl State {
         Some(begun)
     }
 
-    /// The operation is over, or was not posted.
+    /// Frees the place of an operation that is over, or that was not posted.
     #[inline]
     pub(super) fn end(&mut self, number: u32) -> Option<Operation> {
         let (operation, region) = self.operations.end(number)?;
@@ -242,8 +242,8 @@ impl State {
         Some(operation)
     }
 
-    /// Forgets the addresses of peers that were dropped and to which nothing is sent any more: providers do
-    /// not like an address to go before that.
+    /// Removes the addresses of dropped peers to which nothing is sent any more: providers fail if an address is
+    /// removed before that.
     pub(super) fn forget_peers(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|(link, address)| {
@@ -262,7 +262,7 @@ impl State {
         self.leaving = leaving;
     }
 
-    /// Takes completions and puts messages into rings; how many frames.
+    /// Handles completions and puts messages into rings; returns the number of frames.
     #[inline]
     pub(super) fn drive(&mut self) -> u64 {
         let before = self.counters.delivered;
@@ -305,8 +305,8 @@ impl State {
         };
         if let Some(&Operation::Receive { buffer }) = self.operations.get(number) {
             let length = entry.len.min(self.buffers.message_bytes);
-            // SAFETY: the message lies in its buffer, which the provider gave back; nobody writes it until
-            // it is posted again.
+            // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until it is
+            // posted again.
             let message = unsafe { std::slice::from_raw_parts(self.buffer(buffer).as_ptr(), length) };
             self.received(message, source);
             self.buffers.unposted.push(number);
@@ -321,7 +321,7 @@ impl State {
                 if let Some(error) = error {
                     ring.link.break_off(error);
                 }
-                // Pairs with the acquire load of who waits for the staging entry.
+                // Pairs with the acquire load of `OfiRing::reclaim`, which waits for the staging entry.
                 ring.in_flight[entry].fetch_sub(1, Ordering::Release);
             }
             Some(Operation::Control { buffer, link }) => {
@@ -352,7 +352,7 @@ impl State {
             why: endpoint.text(failure.code),
         };
         let Some(number) = self.operations.find(failure.context) else {
-            // An injected message has no context. With one peer it is clear whose it was.
+            // An injected message has no context. If there is only one peer, it was sent to that one.
             let mut links = self.links.values();
             match (links.next(), links.next()) {
                 (Some(only), None) if failure.flags & ffi::FI_RECV == 0 => {
@@ -375,7 +375,7 @@ impl State {
         self.settled(number, Some(error));
     }
 
-    /// Operations under way other than receives.
+    /// Number of operations under way other than receives.
     pub(super) fn sending(&self) -> usize {
         self.operations.count() - self.buffers.receives as usize
     }

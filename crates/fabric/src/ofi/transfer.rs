@@ -1,4 +1,4 @@
-//! Large data: reading and writing spans of a peer's registered memory.
+//! Transfers of large data: reads and writes of spans of a peer's registered memory.
 
 use super::endpoint::Posted;
 use super::error::OfiError;
@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 /// Longest single operation.
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
-/// After a failure, how long to wait for the other pieces: some providers never say how an operation ended whose
+/// After a failure, how long to wait for the other pieces: some providers never report the end of an operation whose
 /// peer is gone.
 const LAST_PIECES: Duration = Duration::from_millis(100);
-/// Operations of one transfer under way.
+/// Most operations of one transfer under way.
 const WINDOW: u32 = 8;
 
-/// Registered memory of this end. Deregistered when dropped, or when the last operation on it has ended;
-/// the memory is held until then.
+/// Registered memory of this end. Deregistered when dropped, or when the last operation on it has ended; the memory is
+/// held until then.
 pub struct Registration {
     port: Arc<Port>,
     number: u32,
@@ -52,7 +52,7 @@ impl Registration {
         }
     }
 
-    /// How peers reach it, if it was registered for them.
+    /// Description of the memory for peers, if it was registered for them.
     pub fn remote(&self) -> &RemoteMemory {
         &self.remote
     }
@@ -77,7 +77,7 @@ impl Drop for Registration {
     }
 }
 
-/// A piece of a peer's memory and a piece of ours, equally long.
+/// A span of a peer's memory and a span of our own, equally long.
 #[derive(Clone, Copy)]
 pub struct Spans<'a> {
     /// The peer's memory.
@@ -88,7 +88,7 @@ pub struct Spans<'a> {
     pub local: &'a Registration,
     /// First byte here.
     pub local_offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
 }
 
@@ -99,15 +99,15 @@ enum Direction {
 }
 
 impl Port {
-    /// Copies from the peer's memory into ours, and returns when all of it is there. Makes progress meanwhile.
+    /// Copies from the peer's memory into ours, and returns when all bytes are there. Makes progress meanwhile.
     ///
     /// After an error pieces may still be under way: the local memory is held, and may still change.
     pub fn read(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
 
-    /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same
-    /// peer finds the bytes in place; until then our memory must not change.
+    /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same peer finds
+    /// the bytes in place; until then our memory must not change.
     pub fn write(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
     }
@@ -243,7 +243,7 @@ impl Port {
     }
 }
 
-/// The spans cut into pieces of at most `chunk` bytes.
+/// Cuts the spans into pieces of at most `chunk` bytes.
 fn pieces<'a>(spans: &'a [Spans<'a>], chunk: u64) -> impl Iterator<Item = Spans<'a>> {
     spans.iter().flat_map(move |spans| {
         let starts = (0..spans.length).step_by(chunk as usize);

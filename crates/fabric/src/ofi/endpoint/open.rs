@@ -1,4 +1,4 @@
-//! Opening an endpoint and what belongs to it, in libfabric's order.
+//! Opening an endpoint and its objects, in libfabric's order.
 
 use super::{ClosedFirst, Endpoint, Handle, checked, opened};
 use crate::ofi::error::OfiError;
@@ -8,7 +8,7 @@ use std::os::fd::RawFd;
 use std::ptr;
 
 impl Endpoint {
-    /// With a descriptor to sleep on if `sleep` and the provider has one.
+    /// Opens an endpoint, with a descriptor to sleep on if `sleep` is set and the provider has one.
     pub fn open(provider: &Provider, sleep: bool) -> Result<Self, OfiError> {
         let library = provider.library().clone();
         let fail = |call| {
@@ -25,8 +25,8 @@ impl Endpoint {
             .map_err(fail("fi_fabric"))?;
         let fabric = Handle(fabric);
         let raw = info.as_ptr();
-        // SAFETY: for all calls through operation tables in this function: the objects were just opened, the
-        // tables are theirs, the info is of the same library and lives until the end of the function.
+        // SAFETY: for all calls through operation tables in this function: the objects were just opened, the tables are
+        // theirs, the info is of the same library and lives until the end of the function.
         let domain = unsafe {
             let mut domain = ptr::null_mut();
             let open = (*(*fabric.0.as_ptr()).ops).domain;

@@ -1,16 +1,16 @@
-//! What libfabric calls result in.
+//! Results of libfabric calls.
 
 use crate::ofi::ffi::FI_EAGAIN;
 use std::ffi::c_void;
 
-/// What became of a call that queues an operation.
+/// Result of a call that queues an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posted {
-    /// It is under way.
+    /// The operation is under way.
     Yes,
     /// The provider has no room: make progress and try again.
     Again,
-    /// It failed, with this negative libfabric error number.
+    /// The operation failed, with this negative libfabric error number.
     Failed(isize),
 }
 
@@ -24,9 +24,9 @@ impl From<isize> for Posted {
     }
 }
 
-/// What a completion queue says.
+/// Result of reading a completion queue.
 pub enum Completions {
-    /// Nothing, or this many entries were written.
+    /// This many entries were written; may be 0.
     Read(usize),
     /// One operation failed.
     Error(Failure),
@@ -36,9 +36,9 @@ pub enum Completions {
 
 /// A failed operation.
 pub struct Failure {
-    /// What was given when it was posted; may be null.
+    /// Context that was given when the operation was posted; may be null.
     pub context: *mut c_void,
-    /// What kind of operation it was (FI_RECV, FI_SEND ...), as far as the provider says.
+    /// Kind of the operation (FI_RECV, FI_SEND ...), as far as the provider reports it.
     pub flags: u64,
     /// Positive libfabric error number.
     pub code: i32,

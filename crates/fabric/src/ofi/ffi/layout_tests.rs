@@ -1,4 +1,4 @@
-//! The declared layouts against those that a C compiler sees.
+//! Test of the declared layouts against those of a C compiler.
 
 use super::*;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What the provider has done: messages that have come, and buffers that are free again.
+//! Completions of a messenger: messages that have come, and buffers that are free again.
 
 use super::{Messenger, Peer, Work, at};
 use crate::ofi::endpoint::{Completions, Failure, Posted};
@@ -7,16 +7,17 @@ use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use hotlease_wire::fabric::Envelope;
 use std::ptr;
 
-/// Of one peer, of messages that come before others that were sent before them.
+/// Most bytes of one peer's messages that wait for earlier ones.
 const EARLY_BYTES_MAX: usize = 4 << 20;
 const EARLY_MAX: usize = 1 << 16;
-/// Completions taken by one call.
+/// Completions read by one call.
 const BATCH: usize = 8;
-/// After so many of these the owner has its turn.
+/// Batches after which the owner gets its turn.
 const BATCHES_MAX: usize = 8;
 
 impl Messenger {
-    /// Moves what is under way, and gives each message that has come to `take`, with its peer; whether there was anything.
+    /// Moves operations under way, and passes each message that has come to `take`, with its peer; returns whether
+    /// there was anything.
     #[inline]
     pub fn poll(&mut self, take: &mut dyn FnMut(u32, &[u8])) -> bool {
         let nothing = fi_cq_msg_entry {
@@ -71,7 +72,8 @@ impl Messenger {
             Some(&Work::Receive(buffer)) => {
                 let bytes = entry.len.min(self.message_bytes);
                 let start = at(&self.memory, buffer, self.pitch).as_ptr();
-                // SAFETY: the message lies in its buffer, which the provider gave back; nobody writes it until it is posted again.
+                // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until
+                // it is posted again.
                 let message = unsafe { std::slice::from_raw_parts(start, bytes) };
                 self.received(message, source, take);
                 self.unposted.push(number);
@@ -85,7 +87,7 @@ impl Messenger {
         }
     }
 
-    /// A message from anybody at all.
+    /// Handles a message from any sender.
     #[inline]
     fn received(&mut self, message: &[u8], source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
         let Ok((envelope, content)) = Envelope::decode(message) else {
@@ -118,7 +120,7 @@ impl Messenger {
         }
     }
 
-    /// A message that is not the next of its peer.
+    /// Keeps a message that is ahead of its peer's next one.
     #[cold]
     fn came_early(&mut self, number: u32, sequence: u32, content: &[u8]) {
         let peer = &mut self.peers[number as usize];
@@ -137,12 +139,12 @@ impl Messenger {
 
     #[cold]
     fn operation_failed(&mut self, failure: &Failure) {
-        // An injected message has no context: whoever waits for its peer hears of it otherwise.
+        // An injected message has no context: the party that waits for its peer learns of the failure otherwise.
         let Some(number) = self.operations.find(failure.context) else {
             return;
         };
         match self.operations.get(number) {
-            // It was too long, or its connection ended within it: then it is missing when the next one comes.
+            // It was too long, or its connection ended within it: it is then missing when the next message comes.
             Some(Work::Receive(_)) => self.unposted.push(number),
             Some(&Work::Send { buffer, to }) => {
                 self.operations.end(number);
@@ -157,7 +159,7 @@ impl Messenger {
             }
             None => {}
         }
-        // Without room now they are posted after the next look.
+        // Without room now they are posted by a later poll.
         if let Err(error) = self.post_receives() {
             self.fail_all(&error);
         }

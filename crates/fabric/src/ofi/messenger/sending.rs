@@ -1,12 +1,13 @@
-//! Messages of this end.
+//! Sending of a messenger.
 
 use super::{HELD_MAX, Messenger, Ready, Work, at};
 use crate::ofi::endpoint::Posted;
 use hotlease_wire::fabric::Envelope;
 
 impl Messenger {
-    /// Sends a message, if there is room: `write` gets as many bytes as there may be, with anything in them, and says how many of
-    /// them it has written. False if there is no room: after a [`poll`](Self::poll) there may be.
+    /// Sends a message, if there is room. `write` gets a buffer of the greatest possible length, with arbitrary
+    /// content, and returns how many bytes it has written. False if there is no room: there may be after a
+    /// [`poll`](Self::poll).
     #[inline]
     pub fn send(&mut self, to: u32, write: impl FnOnce(&mut [u8]) -> usize) -> bool {
         let Some(peer) = self.peers.get_mut(to as usize) else {
@@ -23,7 +24,7 @@ impl Messenger {
             return false;
         };
         let start = at(&self.memory, buffer, self.pitch).as_ptr();
-        // SAFETY: a send buffer, of at least so many bytes, that nobody else uses until it is posted.
+        // SAFETY: a send buffer, of at least this many bytes, that no other code uses until it is posted.
         let message = unsafe { std::slice::from_raw_parts_mut(start, far.message_bytes) };
         let (head, content) = message.split_at_mut(Envelope::BYTES);
         let bytes = Envelope::BYTES + write(content).min(content.len());
@@ -42,7 +43,7 @@ impl Messenger {
         true
     }
 
-    /// Gives the provider what is ready for a peer; false: it has no room for all.
+    /// Posts the messages that are ready for a peer; false: the provider has no room for all.
     pub(super) fn post(&mut self, to: u32) -> bool {
         let peer = &mut self.peers[to as usize];
         let Some(far) = &peer.far else { return true };
@@ -50,7 +51,7 @@ impl Messenger {
             let start = at(&self.memory, buffer, self.pitch).as_ptr();
             let is_injected = bytes <= self.endpoint.inject_bytes();
             let posted = if is_injected {
-                // SAFETY: the message was written by `send`, and nobody writes it during the call.
+                // SAFETY: the message was written by `send`, and no code writes it during the call.
                 let message = unsafe { std::slice::from_raw_parts(start, bytes) };
                 self.endpoint.inject(message, far.address)
             } else {
@@ -58,7 +59,8 @@ impl Messenger {
                 let Some((number, context)) = begun else {
                     return false;
                 };
-                // SAFETY: the buffer is this operation's until its completion, and it and the context live until the endpoint is closed.
+                // SAFETY: the buffer is this operation's until its completion, and it and the context live until the
+                // endpoint is closed.
                 let posted = unsafe {
                     self.endpoint
                         .send(start, bytes, self.descriptor, far.address, context)
