@@ -1,4 +1,4 @@
-//! What a channel promises over any transport.
+//! Promises of a channel over any transport.
 
 use crate::served::{CALL, Served, Wait, pattern};
 use crate::transport::{Pair, shape};
@@ -22,7 +22,7 @@ pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
         served.round_trip(number, &pattern(number, bytes));
         number += 1;
     }
-    // The user's data stands anywhere; short, in the message, and ahead of it.
+    // The caller's data at every alignment, in each of its forms: short, in the message, and written ahead of it.
     for alignment in 0..=64 {
         for bytes in [24, 1000, 9000] {
             let buffer = pattern(number, alignment + bytes);

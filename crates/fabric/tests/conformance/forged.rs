@@ -1,4 +1,4 @@
-//! Messages that nobody of this transport would send.
+//! Forged messages, which no correct peer sends.
 
 use crate::served::{CALL, pattern};
 use crate::transport::{Fabric, GENERATION, LONG, connected, open, shape};
@@ -11,7 +11,7 @@ use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, LineWords, RequestHeade
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use std::time::Instant;
 
-/// The request that the worker waits for, if it only got through.
+/// The request that the worker waits for: it would be taken if it got through.
 fn request(entry: u32) -> LineWords {
     let header = RequestHeader {
         seq: Seq::new(GENERATION, 0),
@@ -27,7 +27,8 @@ fn request(entry: u32) -> LineWords {
     header.encode()
 }
 
-/// What a change of the worker's description makes of a client's frames, and which count it must raise.
+/// A change of the worker's description that a client gets, a frame sent by it, and the count that the frame must
+/// raise.
 struct Forgery {
     what: &'static str,
     change: fn(&mut ChannelEnd),
@@ -80,7 +81,7 @@ pub fn forged_frames_are_counted_and_change_nothing(fabric: &Fabric) {
     stranger_is_refused(fabric);
 }
 
-/// A client that was told the truth, except for one thing, sends one frame; the worker sees none of it, and
+/// A client with a correct description, except for one field, sends one frame; the worker must not see it, but must see
 /// the next honest one.
 fn refused(fabric: &Fabric, forgery: &Forgery) {
     let (client, slot) = (fabric.port(), fabric.port());
@@ -90,7 +91,7 @@ fn refused(fabric: &Fabric, forgery: &Forgery) {
     let worker_end = slot.open_channel(request_ring.near()).unwrap();
     let mut lie = *worker_end.end();
     (forgery.change)(&mut lie);
-    // So large that the forged ring fits.
+    // Large enough for the forged ring.
     lie.ring.size = 1 << 20;
     let forger_shape = RingShape {
         depth: lie.shape.depth,
@@ -136,7 +137,7 @@ fn refused(fabric: &Fabric, forgery: &Forgery) {
     assert_eq!(slot.counters().delivered, 1);
 }
 
-/// Somebody who knows everything that a client was told, but is not that client.
+/// A stranger that has everything that a client was given, but is not that client.
 fn stranger_is_refused(fabric: &Fabric) {
     if !fabric.provider.quirks().source {
         return eprintln!("a frame with stolen keys gets through: the provider names no sources");
@@ -163,7 +164,7 @@ fn stranger_is_refused(fabric: &Fabric) {
     }
     assert!(worker.take().is_none(), "a frame from somebody else got through");
     drop((client_end, to_worker));
-    // The channel goes on for those who own it.
+    // The channel still works for its owners.
     let (to_worker, to_client) = connected(&client, &slot);
     let ends = open(&to_worker, &to_client, shape(4, 64), shape(4, 64));
     ends.client.publish(0, &CALL, &[&pattern(1, 40)]).unwrap();

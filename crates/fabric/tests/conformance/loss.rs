@@ -1,4 +1,4 @@
-//! A peer that goes, in every state, and one that stays and does nothing.
+//! Loss of a peer in every state, and a peer that stays but does nothing.
 
 use crate::served::{CALL, Served, Wait, pattern};
 use crate::transport::{Fabric, LONG, connected, open, shape};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_millis(500);
-/// The deadline, and what a loaded machine and the provider's own teardown add.
+/// The deadline, plus the time that a loaded machine and the provider's own teardown add.
 const HANGS: Duration = Duration::from_secs(20);
 
 fn crashes(fabric: &Fabric) -> bool {
@@ -46,7 +46,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
         ends.client_side.progress();
     };
     assert_eq!(error, OfiError::PeerClosed);
-    // Publishing is harmless then, and quick.
+    // Publishing is then harmless and quick.
     let begin = Instant::now();
     for number in 1..100 {
         ends.client
@@ -79,12 +79,13 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
             "publishing to a vanished peer hung for {:?}",
             begin.elapsed()
         );
-        // Publishing itself may have taken seconds.
+        // The publishing itself may have taken seconds.
         let (begin, patience) = match fabric.provider.name() {
             "udp;ofi_rxd" => (begin, Duration::from_secs(2)),
             _ => (Instant::now(), HANGS),
         };
-        // A small frame that was handed over before the peer went is reported by nobody: who goes on is told.
+        // The loss of a small frame that was handed over before the peer vanished is not reported: the client learns of
+        // it when it goes on publishing.
         let mut number = 200;
         while ends.client.far().is_broken().is_none() && begin.elapsed() < patience {
             ends.client_side.progress();
@@ -94,7 +95,7 @@ pub fn peer_that_vanishes_with_frames_in_flight_hangs_nobody(fabric: &Fabric) {
             }
         }
         let broken = ends.client.far().is_broken();
-        // Over datagrams there is nobody who could tell before the provider gives up.
+        // Over datagrams nothing reports the loss before the provider gives up.
         if fabric.provider.name() != "udp;ofi_rxd" {
             assert!(broken.is_some(), "{bytes} bytes: a vanished peer was not noticed");
         }
@@ -124,7 +125,7 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
         });
         let begin = Instant::now();
         let mut result = Ok(());
-        // Until the client has left.
+        // Repeats until the client has left.
         while result.is_ok() && begin.elapsed() < LONG {
             let spans = Spans {
                 remote: &remote,
@@ -146,7 +147,7 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
     }
 }
 
-/// A provider may ask for ever whether a peer is there; who knows better says so from another thread.
+/// A provider may retry for ever to reach a peer; another thread that knows better gives the peer up.
 pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
     let (client, worker) = (fabric.port(), fabric.port());
     let (_to_worker, to_client) = connected(&client, &worker);
@@ -160,7 +161,7 @@ pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
         local_offset: 0,
         length: 64 << 20,
     };
-    // The client's port stands still, so no provider over sockets gets to the end.
+    // The client's port makes no progress, so no provider over sockets finishes.
     let given_up = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(50)); // let the transfer begin
@@ -170,7 +171,7 @@ pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
         (worker.read(&to_client, &[spans], LONG), begin.elapsed())
     });
     match given_up {
-        // It copies from process to process, and may have been quicker.
+        // This provider copies from process to process, and may have been quicker.
         (Ok(()), _) if fabric.provider.name() == "shm" => {}
         (Err(OfiError::PeerClosed), took) => assert!(took < LONG / 4, "it ended after {took:?}"),
         other => panic!("{other:?}"),
@@ -182,7 +183,7 @@ pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
     let (to_worker, to_client) = connected(&client, &slot);
     let ends = open(&to_worker, &to_client, shape(256, 65_536), shape(256, 64));
     let input = pattern(0, 65_536);
-    // The slot's port stands still.
+    // The slot's port makes no progress.
     let begin = Instant::now();
     for number in 0..256 {
         ends.client.publish(number, &CALL, &[&input]).unwrap();
@@ -202,7 +203,7 @@ pub fn silent_peer_hangs_nobody(fabric: &Fabric) {
     assert!(!client.sleep(Duration::from_millis(50), || ends.client.poll(0).is_some()));
 }
 
-/// Descriptors of this process, and pages that it holds.
+/// Number of this process's descriptors and of its resident pages.
 fn footprint() -> (usize, usize) {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
@@ -214,7 +215,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
     if crashes(fabric) {
         return;
     }
-    // Two of four connect to a port that stays, which must hold afterwards what it held before.
+    // Two of four connections go to a lasting port, whose holdings must afterwards be the same as before.
     let lasting = fabric.port();
     let held = lasting.holdings();
     let mut met = HashSet::new();
@@ -223,7 +224,8 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
             0 | 1 => lasting.clone(),
             _ => fabric.port(),
         };
-        // `udp;ofi_rxd` of 1.17 remembers who was removed, and never hears another one at that address: see the table.
+        // `udp;ofi_rxd` of 1.17 remembers a removed peer, and never hears another one at that address: see the table of
+        // providers.
         let mut client = fabric.impatient_port(PATIENCE);
         while !met.insert(client.address().address) {
             client = fabric.impatient_port(PATIENCE);
@@ -231,7 +233,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         let (to_worker, to_client) = connected(&client, &slot);
         let ends = open(&to_worker, &to_client, shape(4, 8128), shape(4, 8128));
         if number.is_multiple_of(2) {
-            // Closed in order by one side, with frames under way.
+            // One side closes in order, with frames under way.
             ends.client.publish(0, &CALL, &[b"lost"]).unwrap();
             ends.client_side.progress();
         } else {
@@ -244,9 +246,9 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         .and_then(|text| text.parse().ok())
     {
         Some(count) => count,
-        // Each takes a quarter of a second there: acknowledgements in software.
+        // Each connection takes a quarter of a second there: acknowledgements in software.
         None if fabric.provider.name() == "udp;ofi_rxd" => 20,
-        // And 20 ms and more in the layer over these: buffers.
+        // Each takes 20 ms and more in the layer of this provider: buffers.
         None if fabric.provider.name() == "tcp;ofi_rxm" => 100,
         None => 1000,
     };
@@ -273,7 +275,7 @@ pub fn broken_connections_leave_nothing_behind(fabric: &Fabric) {
         // See the table of providers.
         return eprintln!("memory is not checked: rxm keeps some; {grown} KiB by {count} connections");
     }
-    // 2.4 takes 16 MiB for a pool at some time, once.
+    // 2.4 allocates 16 MiB for a pool at some time, once.
     assert!(grown < 24 * 1024, "{grown} KiB more after {count} connections");
     eprintln!("{count} connections: {descriptors} -> {descriptors_after} descriptors, {grown} KiB more");
 }

@@ -1,4 +1,4 @@
-//! What messengers promise to those whose messages they carry.
+//! Promises of messengers.
 
 use crate::transport::{Fabric, LONG};
 use hotlease_fabric::ofi::Messenger;
@@ -10,7 +10,7 @@ fn open(fabric: &Fabric, peers: u32) -> Messenger {
     Messenger::open(&fabric.provider, peers, CONTENT_BYTES).unwrap()
 }
 
-/// Messengers that all know each other, by number.
+/// Makes messengers that all know each other, by number.
 fn together(fabric: &Fabric, count: u32) -> Vec<Messenger> {
     let mut all: Vec<Messenger> = (0..count).map(|_| open(fabric, count)).collect();
     for one in 0..count {
@@ -22,7 +22,7 @@ fn together(fabric: &Fabric, count: u32) -> Vec<Messenger> {
     all
 }
 
-/// The message of this number that one sends another.
+/// Content of message `number` from one messenger to another.
 fn message(from: u32, to: u32, number: usize) -> Vec<u8> {
     let length = [0, 1, 7, 64, 100, 1000, 8192, 16_384, 20_000, CONTENT_BYTES][number % 10];
     let seed = from as usize * 31 + to as usize * 7 + number;
@@ -81,7 +81,7 @@ pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
     let mut guessed = here.inbox(1);
     guessed.key ^= 1;
     stranger.meet(0, &guessed).unwrap();
-    // Not met by this end, whatever it knows.
+    // This end has not met that peer, which has a correct inbox all the same.
     guessed = here.inbox(0);
     stranger.meet(1, &guessed).unwrap();
     let began = Instant::now();
@@ -121,7 +121,7 @@ pub fn messages_wake_who_sleeps(fabric: &Fabric) {
     let (mut there, mut here) = (all.remove(1), all.remove(0));
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            // It answers each message, and sleeps in between if it can.
+            // Answers each message, and sleeps in between if the messenger can.
             let (mut answers, began) = (0, Instant::now());
             while answers < 50 || there.is_sending(0) {
                 assert!(began.elapsed() < LONG, "{answers} messages came");
@@ -154,7 +154,7 @@ pub fn who_is_gone_keeps_nobody_from_the_others(fabric: &Fabric) {
     let mut all = together(fabric, 3);
     let (gone, mut here, mut other) = (all.remove(2), all.remove(1), all.remove(0));
     let content = [1; CONTENT_BYTES];
-    // It reads nothing: what it is sent waits, or is held back, or fails.
+    // The gone peer reads nothing: messages to it wait, or are held back, or fail.
     for _ in 0..100 {
         sent(&mut here, 2, &content);
         here.poll(&mut |_, _| panic!("nobody sends"));

@@ -1,4 +1,4 @@
-//! What a port promises to its peers and channels.
+//! Promises of a port to its peers and channels.
 
 use crate::served::{CALL, Served, Stop, Wait, echo, pattern};
 use crate::transport::{Fabric, LONG, introduce, open, shape};
@@ -8,7 +8,7 @@ use hotlease_wire::fabric::PortAddress;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Keeps a port alive while the test waits for it.
+/// Drives a port in another thread while the test runs.
 pub fn attended<R>(port: &Arc<Port>, test: impl FnOnce() -> R) -> R {
     let stop = Stop::default();
     std::thread::scope(|scope| {

@@ -18,14 +18,14 @@ pub const CALL: Call = Call {
     output_capacity: u32::MAX,
 };
 
-/// How an end waits.
+/// Way in which an end waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wait {
     Poll,
     Sleep,
 }
 
-/// Says when to end to whoever serves.
+/// Tells a serving thread when to end.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -50,7 +50,7 @@ impl Drop for StopGuard {
     }
 }
 
-/// Answers requests with their input until told to stop.
+/// Answers requests with their input until `stop` is set.
 pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &Stop, wait: Wait) {
     while !stop.is_set() {
         let mut idle = true;
@@ -100,7 +100,7 @@ impl<F: FarRing + 'static> Served<F> {
         }
     }
 
-    /// The reply to `number`, which must come.
+    /// Waits for the reply to `number`, which must come.
     pub fn reply(&self, number: u64) -> ReplyHeader {
         self.within_express(number, false)
     }
@@ -130,7 +130,7 @@ impl<F: FarRing + 'static> Served<F> {
         }
     }
 
-    /// One invocation from begin to end, through the ring.
+    /// Makes one invocation through the ring, from begin to end, and checks it.
     pub fn round_trip(&self, number: u64, input: &[u8]) {
         self.client.publish(number, &CALL, &[input]).unwrap();
         let header = self.reply(number);
@@ -162,7 +162,7 @@ impl<F: FarRing> Drop for Served<F> {
     }
 }
 
-/// Bytes that differ between invocations and places.
+/// Bytes that differ between invocations and positions.
 pub fn pattern(number: u64, bytes: usize) -> Vec<u8> {
     (0..bytes as u64)
         .map(|at| (at.wrapping_mul(31) ^ at >> 8 ^ number.wrapping_mul(197)) as u8)

@@ -1,4 +1,4 @@
-//! Large data: spans of registered memory.
+//! Transfers of large data: spans of registered memory.
 
 use crate::ports::attended;
 use crate::served::pattern;
@@ -61,7 +61,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
                 ..spans
             };
             worker.write(&to_client, &[back], LONG).unwrap();
-            // Without FI_ORDER_SAW the write was delivered; with it, a message is behind the bytes.
+            // Without FI_ORDER_SAW the write was delivered; with it, the probe's message comes after the bytes.
             worker.probe(&to_client, LONG).unwrap();
         });
         assert!(
@@ -73,7 +73,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
     }
 }
 
-/// Once, over the fastest provider: it takes seconds, of which most go into the pages.
+/// Runs once, over the fastest provider: it takes seconds, most of which go into allocating the pages.
 pub fn gibibyte_is_read_whole(fabric: &Fabric) {
     const BYTES: u64 = 1 << 30;
     let (client, worker) = (fabric.port(), fabric.port());
@@ -102,8 +102,8 @@ pub fn gibibyte_is_read_whole(fabric: &Fabric) {
     }
 }
 
-/// A key is an address, not a secret: what a provider makes of one that is wrong differs, but it is an error, and
-/// the memory of others stays as it is.
+/// A key is an address, not a secret: providers treat a wrong one differently, but it is an error, and other memory
+/// stays as it is.
 pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
     if fabric.provider.name() == "shm" {
         return eprintln!("not checked: it copies from process to process, and 1.17 takes any key");
@@ -111,7 +111,7 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
     let patience = Duration::from_secs(1);
     for what in ["right", "stale", "guessed"] {
         for write in [false, true] {
-            // New ports each: after such an error several providers connect the same two no more.
+            // New ports for each case: after such an error several providers no longer connect the same two ports.
             let (client, worker) = (fabric.port(), fabric.impatient_port(patience));
             let (_to_worker, to_client) = connected(&client, &worker);
             let (bystander, local) = (memory(4096), memory(4096));
@@ -138,7 +138,8 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
                 length: 4096,
             };
             let result = attended(&client, || match write {
-                // Without a completion at the peer, its verdict comes with the answer to the next question.
+                // Without a completion at the peer, its verdict on the write comes with the answer to the read that
+                // follows.
                 true => worker
                     .write(&to_client, &[spans], patience)
                     .and_then(|()| worker.read(&to_client, &[spans], patience)),
@@ -216,8 +217,8 @@ pub fn spans_outside_of_the_memory_are_refused(fabric: &Fabric) {
     );
 }
 
-/// The ordering argument of the transport, as far as a test can hold it: a frame that is published after a
-/// write finds the whole span in place.
+/// Tests the ordering argument of the transport, as far as a test can: a frame that is published after a write finds
+/// the whole span in place.
 pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
     let (client, worker) = (fabric.port(), fabric.port());
     let (to_worker, to_client) = introduce(&client, &worker);
@@ -251,7 +252,7 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
                 ends_worker.reply(&request, hotlease_wire::frame::Status::Ok, 0, length);
                 ends_worker.settle();
             }
-            // Until the last reply has left.
+            // Drives the port until the last reply has left.
             let begin = Instant::now();
             while begin.elapsed() < Duration::from_millis(50) {
                 ends_worker.far().progress();

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long anything may take that must happen.
+/// Time limit of every operation that must succeed.
 pub const LONG: Duration = Duration::from_secs(20);
 
-/// One end's way to make progress and to sleep.
+/// The part of an end that makes progress and sleeps.
 pub enum Side {
     Bell(Doorbell),
     Port(Arc<Port>),
@@ -27,7 +27,7 @@ impl Side {
         }
     }
 
-    /// Until ready or for a while.
+    /// Sleeps until `ready` returns true, or for 100 ms.
     pub fn sleep(&self, ready: impl Fn() -> bool) {
         let a_while = Duration::from_millis(100);
         match self {
@@ -45,7 +45,7 @@ pub struct Ends<F: FarRing> {
     pub worker_side: Arc<Side>,
 }
 
-/// What makes them.
+/// A transport that makes both ends of a channel.
 pub trait Pair {
     type Far: FarRing + 'static;
     fn connect(&self, requests: RingShape, replies: RingShape) -> Ends<Self::Far>;
