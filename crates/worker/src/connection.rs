@@ -1,7 +1,7 @@
 //! One client's connection, served by the main thread: opening channels, registering memory.
 //!
-//! Everything the client sends is checked here; what passes is handed to the slots. A client that does not
-//! read its answers, or sends what is no request, loses its connection and disturbs nobody else.
+//! Everything that the client sends is checked here; valid requests are passed to the slots. A client that does not
+//! read its replies, or that sends malformed requests, loses its connection and disturbs no other client.
 
 use crate::control::Lease;
 use crate::host::set_reached_at;
@@ -26,30 +26,30 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Requests of one client that are served before the others'.
+/// Requests of one client that are served in one turn.
 const REQUESTS_PER_TURN: usize = 16;
 /// Links of one connection: a client tries a few providers for each slot.
 const LINKS_MAX: usize = 4096;
 
-/// One client's.
+/// One client's connection.
 pub struct Connection {
     id: ConnectionId,
     socket: Socket,
-    /// Registered memory: to be known to channels opened later, too.
+    /// Registered memory, kept for channels that are opened later.
     regions: Regions,
-    /// Of each open channel its slot.
+    /// Slot of each open channel.
     channels: Vec<usize>,
-    /// What it may use, if its client is a peer of the holder's.
+    /// Delegation that the client may use, if it is a peer of the lease's holder.
     lent: Option<Lent>,
-    /// By key: the slot, and the client's port as the slot's port knows it.
+    /// Slot and peer (the client's port as the slot's port knows it) of each link, by the link's key.
     links: BTreeMap<u64, (SlotIndex, Arc<Peer>)>,
 }
 
-/// What to answer, with descriptors.
+/// A reply with its descriptors, or a rejection.
 type Answered = Result<(ConnectionReply, Vec<OwnedFd>), Refusal>;
 
 impl Connection {
-    /// On a socket from the agent.
+    /// Makes a connection on a socket from the agent.
     pub fn new(id: ConnectionId, socket: Socket, lent: Option<Lent>) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
@@ -62,24 +62,24 @@ impl Connection {
         })
     }
 
-    /// Whether its client is a peer of the holder's.
+    /// Whether the client is a peer of the lease's holder.
     pub fn is_peer(&self) -> bool {
         self.lent.is_some()
     }
 
-    /// Whether its client uses slots of this delegation.
+    /// Whether the client uses slots of this delegation.
     pub fn is_of(&self, delegation: u32) -> bool {
         let lent = self.lent.as_ref();
         lent.is_some_and(|lent| lent.delegation == delegation)
     }
 
-    /// To wait for.
+    /// Descriptor to wait on.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Serves what is waiting on the socket, up to a limit so that others get their turn; false when the
-    /// connection is over.
+    /// Serves the waiting requests, up to a limit so that other clients get their turn; false when the connection is
+    /// over.
     pub fn serve(&mut self, lease: &mut Lease) -> bool {
         for _ in 0..REQUESTS_PER_TURN {
             let (request, fds) = match self.socket.receive::<ConnectionRequest>() {
@@ -124,9 +124,9 @@ impl Connection {
         true
     }
 
-    /// The connection is over.
+    /// Closes the connection.
     pub fn close(self, lease: &mut Lease) {
-        // First: a slot may be in the middle of a transfer with this client, and reads its letters afterwards.
+        // First: a slot may be in the middle of a transfer with this client, and reads its letters only afterwards.
         for (_, peer) in self.links.values() {
             peer.give_up();
         }
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// The slot of a new channel, if there may be one more.
+    /// Index of the slot for a new channel, if one more channel is allowed.
     fn slot(&self, lease: &Lease, slot: SlotIndex) -> Result<usize, Refusal> {
         let index = usize::from(slot.0);
         if index >= lease.slots.len() {

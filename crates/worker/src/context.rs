@@ -1,4 +1,4 @@
-//! What a function of the context interface is given; the layout of `hotlease_context` in
+//! The context that a function of the context interface gets; the layout of `hotlease_context` in
 //! `include/hotlease/function.h`.
 
 use crate::seat::{self, OwnSeat, Seat};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of scratch memory per slot.
 pub const SCRATCH_BYTES: usize = 64 * 1024;
 
-/// What a function is given; also one of the program that hosts the worker.
+/// Context of a function, also of a function of the program that hosts the worker.
 #[repr(C)]
 pub struct FunctionContext {
     struct_size: u32,
@@ -29,16 +29,16 @@ pub struct FunctionContext {
 impl FunctionContext {
     /// Whether the running invocation is past its deadline, or was cancelled.
     pub fn is_cancelled(&self) -> bool {
-        // SAFETY: the slot's, which lives as long as the context.
+        // SAFETY: the slot's flag, which lives as long as the context.
         unsafe { &*self.cancelled }.load(Ordering::Relaxed) != 0
     }
 
-    /// Which slot it runs in.
+    /// Slot that the function runs in.
     pub(crate) fn slot(&self) -> u16 {
         self.slot as u16
     }
 
-    /// The time that is left, microseconds, at least one; 0: unlimited.
+    /// Time left until the deadline, microseconds, at least one; 0: unlimited.
     pub(crate) fn timeout_us(&self) -> u32 {
         match self.deadline_ns {
             0 => 0,
@@ -49,19 +49,19 @@ impl FunctionContext {
         }
     }
 
-    /// Until when it should be done (CLOCK_MONOTONIC, nanoseconds); 0: whenever.
+    /// Deadline of the invocation (CLOCK_MONOTONIC, nanoseconds); 0: none.
     pub fn deadline_ns(&self) -> u64 {
         self.deadline_ns
     }
 
-    /// Its place in the gang that the function runs in; none: it runs in none.
+    /// Seat in the gang that the function runs in; `None` outside a gang.
     pub fn seat(&self) -> Option<&Seat> {
-        // SAFETY: the slot's, which neither ends nor replaces it while a function runs.
+        // SAFETY: the slot's seat, which the slot neither ends nor replaces while a function runs.
         unsafe { seat::at(self.communicator) }
     }
 }
 
-/// One slot's, with everything that it points to.
+/// Context of one slot, with everything that it points to.
 pub struct Context {
     layout: Box<FunctionContext>,
     _cancelled: Arc<AtomicU32>,
@@ -76,7 +76,7 @@ pub struct Context {
 struct Aligned([u8; 64]);
 
 impl Context {
-    /// Of a slot, whose cancel flag the watchdog sets.
+    /// Makes the context of a slot, whose cancel flag the watchdog sets.
     pub fn new(slot: u16, slots: u16, tenant: &str, cancelled: Arc<AtomicU32>) -> Self {
         let tenant = CString::new(tenant.replace('\0', "")).unwrap_or_default();
         let mut state = Box::new(std::ptr::null_mut());
@@ -104,20 +104,21 @@ impl Context {
         }
     }
 
-    /// Tells functions of their gang, instead of what they were told before.
+    /// Gives functions this seat in a gang, in place of the previous one.
     pub fn sit(&mut self, seat: &hotlease_wire::comm::seat::Seat) {
         let seat = self.seat.insert(OwnSeat::new(seat));
         self.layout.communicator = seat.layout();
     }
 
-    /// A function has failed: the others of its gang wait for it no longer.
+    /// Gives up the slot's seat after a function has failed: the other members of the gang stop waiting for it.
     pub fn leave_gang(&mut self) {
         if let Some(seat) = &mut self.seat {
             seat.end();
         }
     }
 
-    /// For one call with this deadline (CLOCK_MONOTONIC, 0: none). Valid until self is moved or dropped.
+    /// Pointer to the context for one call with this deadline (CLOCK_MONOTONIC, 0: none). Valid until self is moved or
+    /// dropped.
     pub fn for_call(&mut self, deadline_ns: u64) -> *mut c_void {
         self.layout.deadline_ns = deadline_ns;
         (&raw mut *self.layout).cast()

@@ -1,5 +1,4 @@
-//! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an
-//! invocation.
+//! The main thread: obeys the agent, serves the clients' connections, and is never on the path of an invocation.
 
 use crate::connection::Connection;
 use crate::core::{OwnCore, SharedCore};
@@ -33,47 +32,47 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-/// Stack of a slot's thread: what a program's main thread has, as functions expect.
+/// Stack of a slot's thread: the size of a program's main stack, as functions expect.
 const STACK_BYTES: usize = 8 << 20;
 
-/// The environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: it has none.
+/// Environment variable in which functions find the numbers of their worker's GPUs, like `0,3`; empty: none.
 const GPUS: &str = "HOTLEASE_GPUS";
 
-/// Why the worker stops.
+/// Reason why the worker stops.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The agent does not speak our protocol.
     #[error("unintelligible order from the agent: {0}; install the same hotlease everywhere")]
     Socket(#[from] SocketError),
-    /// The system refused.
+    /// Error of the system.
     #[error("control socket: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// What the worker's program brings along.
+/// Properties of the worker's program.
 #[derive(Default)]
 pub struct Program {
-    /// Functions that are there from the beginning.
+    /// Functions that exist from the beginning.
     pub functions: Arc<FunctionTable>,
-    /// Where slots run.
+    /// Threads of the slots.
     pub threads: SlotThreads,
-    /// How long its imports took, until now.
+    /// Time that its imports took so far.
     pub imports: Duration,
-    /// What saves and restores the state of its functions, if anything does.
+    /// Functions that save and restore its functions' state, if there are any.
     pub state: Option<StateFunctions>,
-    /// How long a machine of its own took to boot.
+    /// Time that its own virtual machine took to boot.
     pub boot: Duration,
-    /// Who runs functions in place of this process.
+    /// The worker that runs functions in place of this process, if there is one.
     pub elsewhere: Option<&'static dyn Elsewhere>,
 }
 
-/// Where slots run.
+/// Threads that slots run on.
 #[derive(Default)]
 pub enum SlotThreads {
-    /// On threads of their own.
+    /// New threads.
     #[default]
     Spawned,
-    /// The only one on a thread that waits for what to do.
+    /// For the only slot: a thread of the host program, which waits for its body.
     Handed(SyncSender<Body>),
 }
 
@@ -88,32 +87,32 @@ impl SlotThreads {
     }
 }
 
-/// What the worker holds once it is assigned.
+/// State of the worker once it is assigned to a lease.
 pub struct Lease {
     /// The slots' mailboxes.
     pub slots: Vec<Arc<Mailbox>>,
-    /// Open channels of each slot, of all clients together.
+    /// Number of open channels of each slot, of all clients together.
     pub channels: Vec<usize>,
     /// The slots' ports.
     pub fabrics: Fabrics,
     /// Whether its functions can take part in a gang.
     pub has_gangs: bool,
     functions: Arc<FunctionTable>,
-    /// What saves and restores the state of its functions, if anything does.
+    /// Keeper of its functions' state, if there is one.
     pub keeper: Option<Keeper>,
     generation: u32,
     connections_made: u64,
 }
 
 impl Lease {
-    /// A generation that no channel of this worker had; never 0.
+    /// Draws a generation that no channel of this worker has had; never 0.
     pub fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
         self.generation
     }
 }
 
-/// Obeys until the agent closes the socket.
+/// Obeys the agent until it closes the socket.
 pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
     socket.send(
         &Answer::Ready {
@@ -124,13 +123,13 @@ pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
         &[],
     )?;
     let mut lease: Option<Lease> = None;
-    // Never dropped: that a connection is closed tells a client whose agent is gone that nothing of this worker runs
-    // any more, so only the end of the process may close it while the slots go on.
+    // Never dropped: a closed connection tells a client whose agent is gone that nothing of this worker runs any more.
+    // So only the end of the process may close it while the slots go on.
     let mut connections = ManuallyDrop::new(Vec::<Connection>::new());
     loop {
         let ready = wait(&socket, &connections)?;
         if let Some(lease) = &mut lease {
-            // From the last on, so that removal does not move those still to be served.
+            // From the last on, so that a removal does not move connections that are still to be served.
             for at in (0..connections.len()).rev().filter(|at| ready[at + 1]) {
                 if !connections[at].serve(lease) {
                     connections.swap_remove(at).close(lease);
@@ -150,7 +149,7 @@ pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
     }
 }
 
-/// Sleeps until something is readable; which: the control socket first.
+/// Sleeps until a descriptor is readable; returns which ones are, the control socket first.
 fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool>> {
     let fds = std::iter::once(socket.as_fd()).chain(connections.iter().map(Connection::fd));
     let mut polled: Vec<PollFd<'_>> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
@@ -183,7 +182,7 @@ fn carry_out(
             let (functions, hooks) = before.with_library(program.elsewhere, fd?, size_bytes, base)?;
             let functions = Arc::new(functions);
             lease.functions = functions.clone();
-            // A state is the program's that hosts the worker, or else that of its one library.
+            // The state belongs to the program that hosts the worker, or else to its one library.
             lease.keeper = lease.keeper.take().or(hooks.map(Keeper::Library));
             for slot in &lease.slots {
                 slot.put(Letter::Functions(functions.clone()));
@@ -225,7 +224,7 @@ fn carry_out(
             })?;
         }
         (Order::Dismiss { delegation }, Some(lease)) => {
-            // From the last on, so that removal does not move those still to be looked at.
+            // From the last on, so that a removal does not move connections that are still to be checked.
             for at in (0..connections.len()).rev() {
                 if connections[at].is_of(delegation) {
                     connections.swap_remove(at).close(lease);
@@ -236,7 +235,7 @@ fn carry_out(
     Ok(())
 }
 
-/// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if that is shared.
+/// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if the core is shared.
 fn configure(
     program: &Program,
     order: Order,
@@ -335,7 +334,7 @@ fn configure(
             host::set_mailbox(mailbox.clone());
         }
         let started = program.threads.start(&format!("slot-{index}"), move || {
-            // A thread that was there before was not made with the affinity that is set just now.
+            // A thread that existed before was not made with the affinity set above.
             let _ = sched_setaffinity(Pid::from_raw(0), &pinning);
             let (index, shared, mailbox, idle) = slot;
             match core {
@@ -368,7 +367,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), String>
         .map_err(|error| format!("cannot start thread {name}: {error}"))
 }
 
-/// Leaves a worker's functions word of its GPUs.
+/// Tells the worker's functions, in the environment, the numbers of their GPUs.
 fn tell_gpus(gpus: &[u32]) {
     let numbers: Vec<String> = gpus.iter().map(u32::to_string).collect();
     // SAFETY: the only other thread until `configure` starts more watches the control socket and never looks at the
@@ -376,8 +375,8 @@ fn tell_gpus(gpus: &[u32]) {
     unsafe { std::env::set_var(GPUS, numbers.join(",")) };
 }
 
-/// Limits private memory (heap, anonymous mappings) to what the lease grants beyond what the worker itself
-/// needs; buffers are the client's and not counted. What a `hosted` worker needs is what its program has by now.
+/// Limits private memory (heap, anonymous mappings) to the lease's grant plus the worker's own needs; buffers belong to
+/// the client and are not counted. A `hosted` worker needs as much as its program has by now.
 fn limit_memory(memory_bytes: u64, slots: u16, hosted: bool) -> Result<(), String> {
     if memory_bytes == 0 {
         return Ok(());
@@ -388,7 +387,7 @@ fn limit_memory(memory_bytes: u64, slots: u16, hosted: bool) -> Result<(), Strin
     setrlimit(Resource::RLIMIT_DATA, limit, limit).map_err(|error| format!("cannot limit memory: {error}"))
 }
 
-/// Private memory that this process has by now; 0 where the system does not say.
+/// Private memory of this process by now, in bytes; 0 if the system does not report it.
 fn data_bytes() -> u64 {
     let statistics = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     // The sixth number: pages of data and stacks.

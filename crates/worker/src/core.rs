@@ -1,25 +1,25 @@
-//! Whose a slot's core is: its own, or one that it has to claim for each invocation.
+//! The core of a slot: the slot's own, or shared and claimed for each invocation.
 //!
-//! A slot is compiled once for each, so that one with a core of its own does not even look.
+//! The slot's code is compiled once for each kind, so that a slot with a core of its own does not even check.
 
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::usage::UsageBlock;
 use std::sync::Arc;
 
-/// What a slot asks of its core before and after each invocation.
+/// The core of a slot, claimed before each invocation and given up after it.
 pub trait Core: Send + 'static {
-    /// Whether the time between a wake-up and the next request is polling. On a shared core it is the time in which
-    /// somebody else ran.
+    /// Whether the time between a wake-up and the next request counts as polling. On a shared core other slots run in
+    /// that time.
     const POLLS: bool;
-    /// Claims it, or says at once that it cannot be had now.
+    /// Claims the core; false at once if that is not possible now.
     fn claim(&self) -> bool;
-    /// Gives up what was claimed.
+    /// Gives up the claim.
     fn give_up(&self);
-    /// The time that an invocation has which asks for `timeout_us` (0: for no end), microseconds.
+    /// Time limit of an invocation that asks for `timeout_us` (0: unlimited), microseconds.
     fn limit_us(&self, timeout_us: u32) -> u32;
 }
 
-/// Nobody else's.
+/// A core that belongs to one slot alone.
 pub struct OwnCore;
 
 impl Core for OwnCore {
@@ -39,13 +39,13 @@ impl Core for OwnCore {
     }
 }
 
-/// Shared with other slots, of this worker and of others.
+/// A core that is shared with other slots, of this worker and of others.
 pub struct SharedCore {
-    /// Of all slots of this worker.
+    /// The claim that all slots of this worker use.
     pub claim: Arc<CoreClaim>,
-    /// In which the agent says whether it is somebody else's turn.
+    /// Usage block, in which the agent marks another tenant's turn.
     pub usage: Arc<UsageBlock>,
-    /// No invocation lasts longer.
+    /// Longest invocation, microseconds.
     pub call_limit_us: u32,
 }
 

@@ -1,75 +1,75 @@
-//! Functions that this process does not run itself: it speaks for a worker that it alone can reach, in a virtual machine.
+//! Functions that run in a virtual machine: this process stands for a worker there, which only this process can reach.
 //!
-//! To agent and clients it is the worker. Channels, buffers and the bill are here; input and output are copied to
-//! and fro, and nothing of a client's memory is shared with who runs the function.
+//! For agent and clients this process is the worker. Channels, buffers and usage are here; input and output are copied
+//! in both directions, and the virtual machine shares no memory with the client.
 
 use crate::context::FunctionContext;
 use crate::invoke::{Outcome, Place};
 use hotlease_wire::frame::Status;
 use hotlease_wire::machine::{Assignment, Crash};
 
-/// Where functions run. Used by several threads at once; each waits for its own answer.
+/// The worker elsewhere that runs functions. Used by several threads at once; each waits for its own answer.
 pub trait Elsewhere: Send + Sync {
-    /// Tells the worker there of its lease. Once, before the rest.
+    /// Tells that worker its lease. Called once, before the other methods.
     ///
     /// # Errors
-    /// Its words.
+    /// Error text of that worker.
     fn assign(&self, assignment: Assignment) -> Result<(), String>;
 
-    /// Has it load a library whose first function gets the index `base`.
+    /// Has that worker load a library whose first function gets the index `base`.
     ///
     /// # Errors
-    /// Its words.
+    /// Error text of that worker.
     fn load(&self, code: &[u8], base: u16) -> Result<(), String>;
 
-    /// Calls a function in this slot, in which nothing else runs. Does not return if the worker there dies.
+    /// Calls a function in this slot, in which no other function runs. Does not return if that worker dies.
     ///
     /// # Errors
-    /// Why it did not run.
+    /// Reason why the function did not run.
     fn call(&self, call: Call<'_>) -> Result<Returned, Status>;
 }
 
 /// A call of a function elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// Whose slot.
+    /// Slot of the call.
     pub slot: u16,
-    /// Its index.
+    /// Index of the function.
     pub function: u16,
-    /// The time it has, microseconds; 0: unlimited.
+    /// Time limit, microseconds; 0: unlimited.
     pub timeout_us: u32,
-    /// Its input, which nobody changes.
+    /// Input, which stays unchanged during the call.
     pub input: &'a [u8],
-    /// Room for its output, bytes.
+    /// Capacity for the output, bytes.
     pub capacity: u64,
 }
 
-/// How a call elsewhere ended.
+/// Result of a call elsewhere.
 #[derive(Debug)]
 pub struct Returned {
-    /// That it ran, and how.
+    /// Status of the invocation, whose function ran.
     pub status: Status,
     /// The function's own error number.
     pub code: i32,
-    /// Bytes of output, as it says: more than its capacity are none.
+    /// Output bytes as the function reports them; more than the capacity: no output.
     pub bytes: u64,
-    /// As many, if they are there.
+    /// The output: `bytes` long, if there is one.
     pub output: Vec<u8>,
 }
 
-/// How the worker elsewhere ended, and so this process.
+/// End of the worker elsewhere, with which this process ends too.
 #[derive(Debug, Clone, Copy)]
 pub struct End {
-    /// Its exit status, or else the signal that killed it, negative.
+    /// Exit status, or the negative number of the signal that killed the worker.
     pub status: i32,
-    /// What it wrote down.
+    /// Crash record of the worker.
     pub crash: Option<Crash>,
 }
 
-/// Calls it with a private copy of its input.
+/// Calls a function elsewhere with a private copy of its input.
 ///
 /// # Safety
-/// Both places are valid as long as it runs, the output's for writing.
+/// Both places are valid during the call, the output's for writing.
 pub unsafe fn call(
     there: &dyn Elsewhere,
     function: u16,
@@ -80,8 +80,8 @@ pub unsafe fn call(
     let bytes = usize::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
     let mut copy = Vec::new();
     copy.try_reserve_exact(bytes).map_err(|_| Status::BadSpan)?;
-    // SAFETY: as many bytes can be read there, by the caller's word, and were reserved here. A client that goes on writing
-    // to them gets a mixture.
+    // SAFETY: this many bytes can be read there, by the caller's promise, and were reserved here. If a client goes on
+    // writing to them, the copy is a mixture.
     unsafe {
         std::ptr::copy_nonoverlapping(input.start.as_ptr(), copy.as_mut_ptr(), bytes);
         copy.set_len(bytes);
@@ -100,7 +100,7 @@ pub unsafe fn call(
             bytes: 0,
         });
     }
-    // By its own word also where the room there was less than the client's.
+    // By that worker's report, also if its own limit was less than the client's capacity.
     if returned.status == Status::OutputTooLarge {
         return Ok(Outcome {
             status: returned.status,
@@ -112,11 +112,11 @@ pub unsafe fn call(
     if outcome.status == Status::OutputTooLarge {
         return Ok(outcome);
     }
-    // As many as it says: it may say anything.
+    // The output must be as long as reported: that worker may report any number.
     if returned.output.len() as u64 != returned.bytes {
         return Err(Status::BadLength);
     }
-    // SAFETY: room for as many, by the check of the outcome and the caller's word.
+    // SAFETY: room for this many bytes, by the check of the outcome and the caller's promise.
     unsafe {
         std::ptr::copy_nonoverlapping(
             returned.output.as_ptr(),

@@ -1,7 +1,7 @@
 //! The ports of a worker's slots: one for each slot and provider that a client has asked for.
 //!
-//! libfabric is loaded when the first client from another host asks, so that a worker which serves its own
-//! node only never maps it.
+//! libfabric is loaded when the first client from another host asks for a port, so that a worker which serves only its
+//! own node never maps it.
 
 use crate::mailbox::{Letter, Mailbox};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Port, PortOptions, providers};
@@ -9,16 +9,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// See the module.
+/// The ports of a worker's slots, and the library that they use.
 pub struct Fabrics {
     library: Option<Arc<Libfabric>>,
-    /// Of each slot, by provider: at most as many as the table of providers has rows.
+    /// Ports of each slot, by provider: at most as many as the table of providers has rows.
     ports: Vec<BTreeMap<&'static str, Arc<Port>>>,
     options: PortOptions,
 }
 
 impl Fabrics {
-    /// None yet. `sleep`: with something to sleep on.
+    /// Makes an empty set. `sleep`: ports have a descriptor to sleep on.
     pub fn new(slots: usize, sleep: bool) -> Self {
         Self {
             library: None,
@@ -30,7 +30,8 @@ impl Fabrics {
         }
     }
 
-    /// The port of a slot, which drives it from now on. `host` chooses the interface of a new one.
+    /// The port of a slot, which drives it from now on; opens one if there is none. `host` chooses the interface of a
+    /// new one.
     pub fn port(
         &mut self,
         slot: usize,

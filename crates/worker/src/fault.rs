@@ -1,8 +1,8 @@
-//! The edges of the process: its inherited descriptors, and writing down why it dies.
+//! The edges of the process: its inherited descriptors, its signals, and the record of its crash.
 //!
-//! When a function crashes the process, the handler writes signal, slot, function and whether the address
-//! was the guard page behind its output into the usage block, which the agent reads when the process is
-//! gone. Then the signal takes its default course.
+//! When a function crashes the process, the handler writes a crash record into the usage block, which the agent reads
+//! when the process is gone: signal, slot, function, and whether the faulting address was in the guard page behind the
+//! function's output. Then the signal takes its default action.
 
 use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::usage::UsageBlock;
@@ -23,8 +23,8 @@ const FATAL: [Signal; 6] = [
     Signal::SIGSYS,
 ];
 
-/// With these a batch system tells every process of a job that its node is wanted back. The agent drains then,
-/// and ends its workers in time; a worker that died of them would break calls that may still finish.
+/// Signals by which a batch system tells every process of a job that its node is wanted back. The agent then drains,
+/// and ends its workers in time; a worker that died of such a signal would break calls that may still finish.
 const FOR_THE_AGENT: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGUSR1];
 
 extern "C" fn leave_it(_signal: libc::c_int) {}
@@ -49,10 +49,10 @@ pub fn take_control_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Prepares the process: crash handlers, no core dumps (they would delay the news of a death by seconds),
-/// line-buffered output so that what a function printed before it died is not lost.
+/// Prepares the process: crash handlers, no core dumps (they would delay the report of a death by seconds), and
+/// line-buffered output, so that the output of a function that dies is not lost.
 pub fn install() {
-    // A limit that cannot be lowered is no reason not to work.
+    // If the limit cannot be lowered, the worker works all the same.
     let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
     let action = SigAction::new(
         SigHandler::SigAction(on_fatal),
@@ -63,7 +63,7 @@ pub fn install() {
         // SAFETY: the handler is async-signal-safe: atomics in mapped memory, sigaction and raise.
         unsafe { sigaction(signal, &action) }.expect("these signals can be handled");
     }
-    // A handler rather than ignoring them: what a function executes begins with the defaults again.
+    // A handler instead of SIG_IGN: programs that a function executes then start with the default actions.
     let ignore = SigAction::new(
         SigHandler::Handler(leave_it),
         SaFlags::SA_RESTART,
@@ -84,24 +84,24 @@ pub fn install() {
     }
 }
 
-/// From now on crashes are written down here.
+/// Sets the usage block in which crashes are recorded from now on.
 pub fn set_usage_block(usage: Arc<UsageBlock>) {
     // The worker is configured once; a second block is ignored.
     let _ = USAGE.set(usage);
 }
 
-/// Says that the calling thread is this slot's.
+/// Marks the calling thread as this slot's.
 pub fn set_slot(slot: u16) {
     SLOT.set(Some(slot));
 }
 
-/// Ends the process without running anybody's exit handlers.
+/// Ends the process without running exit handlers.
 pub fn leave(status: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }
 }
 
-/// Ends the process as another one has ended, with what that wrote down.
+/// Ends the process as the worker elsewhere has ended, and records its crash.
 pub fn end_as(end: crate::End) -> ! {
     if let (Some(usage), Some(crash)) = (USAGE.get(), end.crash) {
         usage.record_end(crash.slot, crash.signal, crash.overrun_capacity);
@@ -111,7 +111,8 @@ pub fn end_as(end: crate::End) -> ! {
         // SAFETY: sets the default action; SIGKILL has no other.
         let _ = unsafe { sigaction(signal, &default) };
         let _ = raise(signal);
-        // To this thread, so that it is delivered before the call returns, unless it ends no process: what is sent to all may end them later.
+        // The signal goes to this thread, so it is delivered before the call returns, unless it ends no process: a
+        // signal to the whole process might end it later.
     }
     leave(end.status.clamp(0, 255))
 }
@@ -134,7 +135,7 @@ extern "C" fn on_fatal(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut 
     }
 }
 
-/// `exit` was called by a function (the worker itself never does).
+/// Records that a function called `exit` (the worker itself never does).
 extern "C" fn on_exit() {
     if let Some(usage) = USAGE.get() {
         usage.record_crash(SLOT.get(), 0, 0, 0);

@@ -1,8 +1,9 @@
-//! The two functions of a library that save and restore what its functions leave behind: `HOTLEASE_STATE_SAVE` and
-//! `HOTLEASE_STATE_RESTORE` of `include/hotlease/function.h`.
+//! The two functions of a library that save and restore the state that its functions leave behind:
+//! `HOTLEASE_STATE_SAVE` and `HOTLEASE_STATE_RESTORE` of `include/hotlease/function.h`.
 //!
-//! They are given the slot's context, and a way that the bytes go: as many calls as they like, each with memory of theirs, which is read
-//! or filled where it is. So neither side keeps the bytes of the other, and no state has to be in memory twice.
+//! They get the slot's context, and a structure with functions to read or write the state: in any number of calls, each
+//! with the library's own memory, which is read or filled in place. So neither side copies the other's bytes, and no
+//! state has to be in memory twice.
 
 use crate::context::Context;
 use crate::state::StatePieces;
@@ -12,15 +13,15 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::ptr::NonNull;
 
-/// Bytes of what a library says for people.
+/// Longest error message of a library.
 const MESSAGE_BYTES_MAX: usize = 1024;
-/// Small reads are served from here; what is as large is read where it is to be.
+/// Buffer for small reads; a read of this size or more goes directly to its destination.
 const READ_AHEAD_BYTES: usize = 64 << 10;
 
-/// A function of the library's: the slot's context, and the way.
+/// A save or restore function of the library: gets the slot's context, and the structure to read or write by.
 type Hook = unsafe extern "C" fn(*mut c_void, *mut Layout) -> i32;
 
-/// Of one library.
+/// Save and restore functions of one library.
 #[derive(Clone)]
 pub(crate) struct Hooks {
     format: String,
@@ -39,12 +40,12 @@ struct Layout {
     fail: unsafe extern "C" fn(*mut Layout, i32, *const c_char) -> i32,
 }
 
-/// The same with what the library does not see.
+/// The structure that the library sees, with fields behind it that it does not see.
 #[repr(C)]
 struct Passing<'a> {
     layout: Layout,
     way: Way<'a>,
-    /// Why it fails, whatever the library makes of that.
+    /// Reason of a failure, even if the library ignores the failure.
     failed: Option<String>,
 }
 
@@ -54,14 +55,15 @@ enum Way<'a> {
 }
 
 impl Hooks {
-    /// Of the library that `symbol` looks names up in.
+    /// Finds the functions in the library that `symbol` looks names up in.
     pub fn find(
         format: String,
         symbol: impl Fn(&str) -> Result<NonNull<c_void>, String>,
     ) -> Result<Self, String> {
         let hook = |prefix: &str| {
             let address = symbol(&format!("{prefix}{format}"))?;
-            // SAFETY: the address of a function in a library that is never unloaded, which has this type if it was made as the header says.
+            // SAFETY: the address of a function in a library that is never unloaded, which has this type if it was made
+            // as the header says.
             Ok::<_, String>(unsafe { std::mem::transmute::<*mut c_void, Hook>(address.as_ptr()) })
         };
         Ok(Self {
@@ -71,7 +73,7 @@ impl Hooks {
         })
     }
 
-    /// Has the library restore so many bytes.
+    /// Has the library restore its state from this many bytes.
     pub fn restore(&self, context: &mut Context, pipe: File, bytes: u64) -> Result<(), String> {
         let reader = BufReader::with_capacity(READ_AHEAD_BYTES, pipe);
         let way = run(self.restore, context, Way::In(reader, bytes), bytes);
@@ -87,7 +89,7 @@ impl Hooks {
         }
     }
 
-    /// Has the library save it.
+    /// Has the library save its state.
     pub fn save(&self, context: &mut Context, to: &mut StatePieces<File>) -> Result<(), String> {
         let done = run(self.save, context, Way::Out(to), 0);
         done.map(drop).map_err(|why| {
@@ -99,7 +101,7 @@ impl Hooks {
     }
 }
 
-/// Calls one of the functions; gives the way back, or why it failed.
+/// Calls one of the functions; returns the reader or writer, or the reason of the failure.
 fn run<'a>(hook: Hook, context: &mut Context, way: Way<'a>, size: u64) -> Result<Way<'a>, String> {
     let mut passing = Passing {
         layout: Layout {
@@ -113,8 +115,8 @@ fn run<'a>(hook: Hook, context: &mut Context, way: Way<'a>, size: u64) -> Result
         way,
         failed: None,
     };
-    // SAFETY: a function of a library that the tenant has sent here to be run; both pointers are good until it returns, and nothing else
-    // refers to what they point to meanwhile.
+    // SAFETY: a function of a library that the tenant has sent here to be run; both pointers are good until it returns,
+    // and nothing else refers to the memory behind them meanwhile.
     let code = unsafe { hook(context.for_call(0), (&raw mut passing).cast()) };
     match (passing.failed, code) {
         (Some(why), _) => Err(why),
@@ -124,10 +126,10 @@ fn run<'a>(hook: Hook, context: &mut Context, way: Way<'a>, size: u64) -> Result
 }
 
 impl Passing<'_> {
-    /// Fills all of it, or says why not, and with which number of `errno.h`.
+    /// Fills all of `to`, or returns the reason with a number of `errno.h`.
     ///
     /// # Safety
-    /// So many bytes may be written there.
+    /// `size` bytes may be written at `to`.
     unsafe fn read(&mut self, to: *mut u8, size: u64) -> Result<(), (i32, String)> {
         let Way::In(reader, left) = &mut self.way else {
             return Err((libc::EBADF, "reads a state, which it was to save".into()));
@@ -138,7 +140,7 @@ impl Passing<'_> {
                 format!("reads {size} bytes where {left} of {} are left", self.layout.size),
             ));
         };
-        // SAFETY: the caller's promise, of no more bytes than there are.
+        // SAFETY: the caller's promise, for no more bytes than the state has.
         let to = unsafe { std::slice::from_raw_parts_mut(to, size as usize) };
         let done = reader.read_exact(to);
         done.map_err(|error| (libc::EIO, format!("is not given its state: {error}")))?;
@@ -154,7 +156,7 @@ impl Passing<'_> {
         done.map_err(|error| (libc::EIO, format!("cannot write its state: {error}")))
     }
 
-    /// As the library is told. After the first failure nothing is done any more.
+    /// Return value for the library. After the first failure no operation is done any more.
     fn answer(&mut self, doing: impl FnOnce(&mut Self) -> Result<(), (i32, String)>) -> i32 {
         if self.failed.is_some() {
             return libc::EIO;
@@ -171,11 +173,12 @@ impl Passing<'_> {
 
 /// `hotlease_state_read`.
 unsafe extern "C" fn read(state: *mut Layout, to: *mut c_void, size: u64) -> i32 {
-    // SAFETY: what `run` has made; the header lets nobody call this but the function that it was given to, on its thread.
+    // SAFETY: the structure that `run` has made; by the header only the function that got it may call this, on its
+    // thread.
     let passing = unsafe { &mut *state.cast::<Passing<'_>>() };
     passing.answer(|passing| match size {
         0 => Ok(()),
-        // SAFETY: the library's memory, which is its own to have written; as the header demands.
+        // SAFETY: the library's own memory, which may be written; as the header demands.
         size => unsafe { passing.read(to.cast(), size) },
     })
 }
@@ -187,7 +190,7 @@ unsafe extern "C" fn write(state: *mut Layout, from: *const c_void, size: u64) -
     passing.answer(|passing| match size {
         0 => Ok(()),
         size if isize::try_from(size).is_err() => Err((libc::EINVAL, format!("writes {size} bytes"))),
-        // SAFETY: the library's memory, of this size, which nobody changes during the call; as the header demands.
+        // SAFETY: the library's memory, of this size, which does not change during the call; as the header demands.
         size => passing.write(unsafe { std::slice::from_raw_parts(from.cast(), size as usize) }),
     })
 }
@@ -198,7 +201,7 @@ unsafe extern "C" fn fail(state: *mut Layout, code: i32, message: *const c_char)
     let passing = unsafe { &mut *state.cast::<Passing<'_>>() };
     let said = match message.is_null() {
         true => &[][..],
-        // SAFETY: a text, as the header demands.
+        // SAFETY: a C string, as the header demands.
         false => unsafe { CStr::from_ptr(message) }.to_bytes(),
     };
     let said = String::from_utf8_lossy(&said[..said.len().min(MESSAGE_BYTES_MAX)]);
@@ -216,11 +219,11 @@ mod tests {
     use std::io::Write;
     use std::os::fd::OwnedFd;
 
-    /// What `run` gives a function, as it sees it.
+    /// The structure that `run` gives a function, as the function sees it.
     type Seen<'a> = (&'a mut Layout, *mut Layout);
 
     fn seen<'a>(state: *mut Layout) -> Seen<'a> {
-        // SAFETY: as `run` has made it; only numbers and functions are read of it.
+        // SAFETY: as `run` has made it; only numbers and functions of it are read.
         (unsafe { &mut *state }, state)
     }
 
@@ -242,7 +245,7 @@ mod tests {
             // SAFETY: our own memory.
             let failed = unsafe { (layout.read)(state, half.as_mut_ptr().cast(), 2) };
             if failed != 0 {
-                // Whoever does not look fails all the same.
+                // A function that ignores the error fails all the same.
                 return 0;
             }
         }
@@ -251,14 +254,14 @@ mod tests {
 
     unsafe extern "C" fn fails_and_says_why(_: *mut c_void, state: *mut Layout) -> i32 {
         let (layout, state) = seen(state);
-        // SAFETY: a text.
+        // SAFETY: a C string.
         unsafe { (layout.fail)(state, 22, c"no model".as_ptr()) }
     }
 
     unsafe extern "C" fn passes_impossible_sizes(_: *mut c_void, state: *mut Layout) -> i32 {
         let (layout, state) = seen(state);
         let mut byte = 0_u8;
-        // SAFETY: neither gets as far as our memory.
+        // SAFETY: neither call touches our memory.
         unsafe {
             match layout.size {
                 0 => (layout.write)(state, (&raw const byte).cast(), u64::MAX),
@@ -291,7 +294,7 @@ mod tests {
         Context::new(0, 1, "uid:0", Default::default())
     }
 
-    /// A file whose reader has these bytes to come.
+    /// A file that delivers these bytes to its reader.
     fn pipe(bytes: &[u8]) -> File {
         let (reader, mut writer) = std::io::pipe().expect("a pipe");
         writer.write_all(bytes).expect("it fits");

@@ -1,7 +1,7 @@
-//! The worker as a part of another program, which brings a function of its own: a Python interpreter, say.
+//! The worker as a part of another program, which brings a function of its own, such as a Python interpreter.
 //!
-//! Its one slot runs on the program's own thread, because that is where such programs expect their functions to run
-//! (Python delivers signals to its main thread only). The agent is obeyed on a thread of its own.
+//! Its one slot runs on the program's own thread, because such programs expect their functions to run there (Python
+//! delivers signals to its main thread only). Another thread obeys the agent.
 
 use crate::control::{Program, SlotThreads};
 use crate::library::FunctionTable;
@@ -13,15 +13,15 @@ use std::net::IpAddr;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// What a slot does for ever.
+/// The endless loop of a slot.
 pub(crate) type Body = Box<dyn FnOnce() + Send>;
 
-/// Of the one slot; there is one worker in a process.
+/// Mailbox of the one slot; a process has one worker.
 static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();
-/// What clients have said last.
+/// Address that a client has reported last.
 static REACHED_AT: Mutex<Option<IpAddr>> = Mutex::new(None);
 
-/// The slot of a worker that was assigned to a lease.
+/// The slot of a worker that is assigned to a lease.
 pub struct HostedSlot(Body);
 
 impl HostedSlot {
@@ -33,11 +33,11 @@ impl HostedSlot {
 }
 
 impl Worker {
-    /// Waits until the agent has assigned this process to a lease. `function` has index 0; clients load libraries beside it.
-    /// `state`: what saves and restores what functions have left in this process.
+    /// Waits until the agent has assigned this process to a lease. `function` has index 0; clients load libraries
+    /// beside it. `state`: functions that save and restore the state that functions leave in this process.
     ///
     /// # Errors
-    /// If the system gives no thread to obey the agent on.
+    /// If the system provides no thread to obey the agent on.
     pub fn host(self, function: HostFunction, state: Option<StateFunctions>) -> io::Result<HostedSlot> {
         self.prepare()?;
         let (sender, bodies) = mpsc::sync_channel(1);
@@ -60,22 +60,22 @@ impl Worker {
 
 /// Remembers the mailbox of the slot.
 pub(crate) fn set_mailbox(mailbox: Arc<Mailbox>) {
-    // Assigned once.
+    // The worker is assigned only once.
     let _ = MAILBOX.set(mailbox);
 }
 
-/// Under which address the client of this worker, on another host, reaches this one; `None`: no such client has come.
+/// Address by which the client of this worker, on another host, reaches this host; `None`: no such client has come.
 pub fn reached_at() -> Option<IpAddr> {
     *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A client on another host reaches this one so.
+/// Sets the address by which a client on another host reaches this host.
 pub(crate) fn set_reached_at(host: IpAddr) {
     *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
 }
 
-/// For a host's function: the process ends with this status once the reply to the present invocation is out. What waits
-/// behind it is not run, and its client is told so.
+/// For a host's function: ends the process with this status after the reply to the current invocation is published.
+/// Requests that wait behind it are not run, and their clients are told so.
 pub fn leave_after_this(status: i32) {
     if let Some(mailbox) = MAILBOX.get() {
         mailbox.put(Letter::Leave(status));

@@ -1,26 +1,25 @@
-//! How long a slot polls before it sleeps.
+//! Idle policy of a slot: how long it polls before it sleeps.
 //!
-//! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll
-//! for longer than its budget. `Adaptive` follows the arrivals: polling pays if the next request is
-//! likely to come before a sleep and a wake-up (some 20 us here, see the wake-up figures in
-//! docs/benchmarks.md) would have been cheaper.
+//! Time is real time by the tick counter, not a count of turns, so that a preempted slot does not poll for longer than
+//! its budget. `Adaptive` follows the arrivals: polling pays if the next request is likely to come before a sleep and a
+//! wake-up (some 20 us here, see the wake-up figures in docs/benchmarks.md) would have been cheaper.
 
 use hotlease_wire::control::Polling;
 
-/// What adaptive polling grants at least: about the cost of one wake-up.
+/// Shortest time that adaptive polling grants: about the cost of one wake-up.
 const ADAPTIVE_FLOOR_NS: u64 = 20_000;
 
-/// A slot that polls for so long after a call hardly ever sleeps.
+/// Budget from which on a slot hardly ever sleeps.
 const HARDLY_EVER_NS: u64 = 1_000_000_000;
 
-/// Whether slots should have something to sleep on at their ports. It is not free: round trips over
-/// `tcp;ofi_rxm` were 3.0 to 3.5 us above raw with it on both ends, 0.4 to 1.0 us without. A slot without it that
-/// does sleep has to nap.
+/// Whether slots should have a descriptor to sleep on at their ports. It is not free: round trips over `tcp;ofi_rxm`
+/// were 3.0 to 3.5 us above raw with it on both ends, 0.4 to 1.0 us without. A slot without a descriptor has to nap
+/// when it does sleep.
 pub fn sleeps(polling: Polling, budget_ns: u64) -> bool {
     polling != Polling::Hot || budget_ns < HARDLY_EVER_NS
 }
 
-/// A slot's decision, in ticks.
+/// Idle policy of one slot, in ticks.
 pub struct Idle {
     polling: Polling,
     budget: u64,
@@ -30,7 +29,7 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// `budget` and the floor in ticks by `ticks_of_ns`.
+    /// Makes a policy; `ticks_of_ns` converts `budget_ns` and the floor to ticks.
     pub fn new(polling: Polling, budget_ns: u64, ticks_of_ns: impl Fn(u64) -> u64) -> Self {
         let budget = ticks_of_ns(budget_ns);
         Self {
@@ -41,15 +40,15 @@ impl Idle {
         }
     }
 
-    /// A request came after the slot was idle for so long.
+    /// Notes a request that came after the slot was idle for `gap` ticks.
     #[inline]
     pub fn arrived_after(&mut self, gap: u64) {
-        // A gap far over the budget says "rare", however long: bounded, so that the average recovers.
+        // A gap far over the budget means "rare", however long it is: bounded, so that the average recovers.
         let gap = gap.min(self.budget.saturating_mul(4));
         self.gap = self.gap - self.gap / 8 + gap / 8;
     }
 
-    /// For how long to poll from the end of a call on.
+    /// Polling time from the end of a call on, in ticks.
     #[inline]
     pub fn patience(&self) -> u64 {
         match self.polling {

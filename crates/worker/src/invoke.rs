@@ -1,4 +1,4 @@
-//! Calling a function: where its input and output are, checked, and through which interface.
+//! Calls of functions: locating and checking input and output, and calling through the function's interface.
 
 use crate::context::{Context, FunctionContext};
 use crate::elsewhere;
@@ -16,7 +16,7 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A channel of a slot, over whichever transport.
+/// A channel of a slot, over either transport.
 pub type SlotChannel = WorkerChannel<TransportRing>;
 
 /// The registered memory of one connection, as one slot knows it.
@@ -25,20 +25,20 @@ pub type Regions = BTreeMap<RegionId, Region>;
 /// Memory that a client has registered.
 #[derive(Clone)]
 pub enum Region {
-    /// Mapped here, too.
+    /// Memory that is mapped here too.
     Shared(Arc<Memory>),
-    /// On the client's host; read and written over the fabric.
+    /// Memory on the client's host; read and written over the fabric.
     Fabric(RemoteMemory),
 }
 
 /// A part of memory on the client's host.
 #[derive(Clone, Copy)]
 pub struct Remote {
-    /// All of it.
+    /// The registered memory.
     pub memory: RemoteMemory,
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
 }
 
@@ -47,7 +47,7 @@ pub struct Remote {
 pub struct Place {
     /// First byte.
     pub start: NonNull<u8>,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
@@ -58,7 +58,7 @@ impl Place {
     };
 }
 
-/// Where a call reads and writes.
+/// Input and output of a call.
 pub struct Arguments {
     /// Input.
     pub input: Place,
@@ -68,30 +68,31 @@ pub struct Arguments {
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
-    /// What of it has to be fetched or put away. In a box, so that other calls carry one word of it.
+    /// Parts that have to be fetched or stored. In a box, so that other calls carry one word of it.
     pub elsewhere: Option<Box<Elsewhere>>,
 }
 
-/// Arguments that the function cannot use where they are: on the client's host, or in several parts.
+/// Arguments that the function cannot use in place: on the client's host, or in several parts.
 #[derive(Default)]
 pub struct Elsewhere {
-    /// The input, to be read one behind the other first; until then it is empty.
+    /// Parts of the input, which are concatenated before the call; until then `Arguments::input` is empty.
     pub input: Vec<Part>,
-    /// The output, to be filled in turn then; until it has a place here it is empty.
+    /// Parts of the output, which are filled in turn after the call; until the output has a landing buffer,
+    /// `Arguments::output` is empty.
     pub output: Vec<Part>,
 }
 
 /// A checked part of a client's memory.
 #[derive(Clone, Copy)]
 pub enum Part {
-    /// Mapped here, too.
+    /// A part that is mapped here too.
     Shared(Place),
-    /// On the client's host.
+    /// A part on the client's host.
     Fabric(Remote),
 }
 
 impl Part {
-    /// Its size.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Shared(place) => place.bytes,
@@ -101,15 +102,15 @@ impl Part {
 }
 
 impl Arguments {
-    /// Whether any of it has to be fetched or put away.
+    /// Whether any argument has to be fetched or stored.
     #[inline]
     pub fn is_elsewhere(&self) -> bool {
         self.elsewhere.is_some()
     }
 }
 
-/// Finds and checks the arguments. The payload of a request with spans is copied before it is decoded:
-/// the client may still write to it.
+/// Locates and checks the arguments. The spans of a request are copied before they are decoded: the client may still
+/// write to them.
 #[inline]
 pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
     let payload = channel.input(request);
@@ -134,8 +135,8 @@ pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) ->
     }
 }
 
-/// Where some of it is in buffers: `payload` is everything in the ring, spans included. Apart from the rest,
-/// so that calls without buffers do not pay for it.
+/// Arguments of a call with buffers: `in_ring.input` is the whole payload in the ring, spans included. A function of
+/// its own, so that calls without buffers do not pay for it.
 #[cold]
 #[inline(never)]
 fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arguments, Status> {
@@ -191,20 +192,20 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
     })
 }
 
-/// Memory that both sides map.
+/// A place in memory that both sides map.
 struct InPlace {
     place: Place,
     /// First address of the guard page behind the region.
     guard: u64,
 }
 
-/// What a span is.
+/// Memory of one span.
 enum Found {
     Shared(InPlace),
     Fabric(Remote),
 }
 
-/// What all spans of an input or output are.
+/// Location of an input or output, from all its spans.
 enum Data {
     InRing,
     InPlace(InPlace),
@@ -234,7 +235,7 @@ impl Data {
     }
 }
 
-/// A span's memory, if it lies inside its region.
+/// Memory of a span, if the span lies inside its region.
 fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
     let region = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
     let size_bytes = match region {
@@ -266,20 +267,20 @@ fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
     })
 }
 
-/// How a call ended.
+/// Result of a call.
 pub struct Outcome {
     /// Ok, FunctionError or OutputTooLarge.
     pub status: Status,
     /// The function's own error number.
     pub code: i32,
-    /// Output bytes; for OutputTooLarge what the function claims.
+    /// Output bytes; for OutputTooLarge the number that the function claims.
     pub bytes: u64,
 }
 
 type Plain = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
 type WithContext = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
 
-/// Calls it. `Err` if its interface cannot take an input of this size.
+/// Calls a function with these arguments. `Err` if its interface cannot take an input of this size.
 #[inline]
 pub fn call(
     function: Loaded,
@@ -293,20 +294,21 @@ pub fn call(
 }
 
 impl Loaded {
-    /// Calls it. A result larger than `output` is [`Status::OutputTooLarge`], of which nothing counts.
+    /// Calls the function. If the result is larger than `output`, the status is [`Status::OutputTooLarge`], and none of
+    /// the output is valid.
     ///
     /// # Errors
-    /// [`Status::BadSpan`] if its interface cannot take an input of this size; it was not called.
+    /// [`Status::BadSpan`] if the interface cannot take an input of this size; the function was not called.
     ///
     /// # Safety
-    /// `input` can be read and `output` written to, as long as it runs and by nobody else; `context` is a [`Context`]'s, or a host
-    /// function's own. What the function does beyond that is the word of who wrote it.
+    /// `input` can be read and `output` written during the call, and no other code uses them; `context` is a
+    /// [`Context`]'s, or a host function's own. The author of the function vouches for everything else that it does.
     #[inline]
     pub unsafe fn call(self, context: *mut c_void, input: Place, output: Place) -> Result<Outcome, Status> {
         let address = match self.code {
             Code::Here(address) => address,
             Code::Elsewhere(there, function) => {
-                // SAFETY: as the caller has promised of all three.
+                // SAFETY: the caller's promise for all three.
                 return unsafe {
                     let context = &*context.cast::<FunctionContext>();
                     elsewhere::call(there, function, context, input, output)
@@ -316,8 +318,8 @@ impl Loaded {
         let (code, bytes) = match self.interface {
             Interface::Plain => {
                 let size = u32::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
-                // SAFETY: the library's exported function of this interface, by the library's own word; what
-                // it does with its arguments is the sandbox's concern, not the compiler's.
+                // SAFETY: the library's exported function of this interface, as the library declares it; the sandbox,
+                // not the compiler, limits what it does with its arguments.
                 let bytes = unsafe {
                     let plain = std::mem::transmute::<NonNull<c_void>, Plain>(address);
                     plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
@@ -346,7 +348,7 @@ impl Loaded {
 }
 
 impl Outcome {
-    /// Of what a function has given, and the room that it had.
+    /// Outcome of a function that returned these values and had this capacity.
     #[inline]
     pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {
         let status = if bytes > capacity {

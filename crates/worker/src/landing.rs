@@ -1,9 +1,9 @@
-//! Where data stands while a function works on it that it cannot use where it is.
+//! Landing buffers: memory of a slot for data that a function cannot use in place.
 //!
-//! That is data of a client on another host, and data in several parts of a client's buffers. The slot brings the
-//! input here before the call and takes the output back after it: by RMA, or by copying what both sides map. The
-//! memory is kept from call to call, because making and registering it costs more than most transfers: with
-//! 256 MiB made anew for each call, 1.1 GB/s were left of 4.5.
+//! Such data belongs to a client on another host, or lies in several parts of a client's buffers. The slot brings the
+//! input into a landing buffer before the call and moves the output back after it: by RMA, or by copying where both
+//! sides map the memory. The memory is kept from call to call, because making and registering it costs more than most
+//! transfers: with 256 MiB made anew for each call, the rate was 1.1 GB/s instead of 4.5.
 
 use crate::invoke::{Arguments, Part, Place, Remote, SlotChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
@@ -13,34 +13,34 @@ use hotlease_wire::frame::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Smallest piece of memory; each further size has twice as much.
+/// Smallest landing buffer; each further size is twice as large.
 const BYTES_MIN: u64 = 64 << 10;
-/// Largest input or output: what one call may take of the node's memory.
+/// Largest input or output: limit of the node's memory for one call.
 const BYTES_MAX: u64 = 8 << 30;
-/// What is larger is given back when the slot sleeps and has not used it for [`KEPT_FOR`].
+/// Size above which a buffer is freed when the slot sleeps and has not used it for [`KEPT_FOR`].
 const KEPT_MAX: u64 = 1 << 20;
-/// See [`KEPT_MAX`].
+/// Time without use after which a buffer larger than [`KEPT_MAX`] is freed.
 pub const KEPT_FOR: Duration = Duration::from_secs(1);
-/// The longest transfer, if the invocation has no shorter timeout: then the client's host is gone.
+/// Limit of a transfer, if the invocation has no shorter timeout: after that the client's host counts as gone.
 const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 
-/// One channel's.
+/// Landing buffers of one channel.
 #[derive(Default)]
 pub struct Landing {
     input: Option<Room>,
     output: Option<Room>,
-    /// When it was used last, ticks.
+    /// Time of the last use, ticks.
     used: u64,
 }
 
-/// A piece of memory, registered if the channel goes over a fabric.
+/// A landing buffer, registered if the channel is on a fabric.
 struct Room {
     memory: Arc<Memory>,
     registration: Option<Registration>,
 }
 
 impl Landing {
-    /// Gives the arguments a place here, and brings the input. `now` in ticks. `Err`: the function must not run.
+    /// Makes landing buffers for the arguments, and brings the input. `now` in ticks. `Err`: the function must not run.
     #[cold]
     #[inline(never)]
     pub fn fetch(
@@ -57,7 +57,7 @@ impl Landing {
         let ring = ring(channel);
         let (input, output) = (&elsewhere.input[..], &elsewhere.output[..]);
         if self.make_room(ring, input, output).is_err() {
-            // What is kept from earlier calls may leave too little.
+            // Buffers kept from earlier calls may leave too little memory.
             (self.input, self.output) = (None, None);
             self.make_room(ring, input, output)?;
         }
@@ -67,15 +67,15 @@ impl Landing {
         if let (false, Some(room)) = (input.is_empty(), &self.input) {
             (arguments.input, _) = room.place(total(input)?);
             let spans = room.meet(input, u64::MAX, |shared, here, bytes| {
-                // SAFETY: a checked part of memory that is mapped, and as many bytes of this room; they are
-                // of different memory.
+                // SAFETY: a checked part of mapped memory, and as many bytes of this landing buffer; the two do not
+                // overlap.
                 unsafe { std::ptr::copy_nonoverlapping(shared, here, bytes) }
             })?;
             if !spans.is_empty()
                 && let Some(ring) = ring
                 && ring.port().read(ring.peer(), &spans, limit(timeout_us)).is_err()
             {
-                // Late pieces may still come: not into the next call's input.
+                // Late pieces may still arrive: they must not land in the next call's input.
                 self.input = None;
                 return Err(Status::InputUnreachable);
             }
@@ -88,8 +88,8 @@ impl Landing {
         Room::make(&mut self.input, ring, input)
     }
 
-    /// Takes the first `bytes` of the output to the client's memory, where they are before the reply. `Err`:
-    /// they may be there in part.
+    /// Moves the first `bytes` of the output to the client's memory, where they are in place before the reply. `Err`: a
+    /// part of them may be there.
     #[cold]
     #[inline(never)]
     pub fn store(
@@ -103,21 +103,21 @@ impl Landing {
             return Err(Status::OutputUnreachable);
         };
         let spans = room.meet(parts, bytes, |shared, here, bytes| {
-            // SAFETY: as in `fetch`, the other way.
+            // SAFETY: as in `fetch`, in the other direction.
             unsafe { std::ptr::copy_nonoverlapping(here, shared, bytes) }
         })?;
         if !spans.is_empty()
             && let Some(ring) = ring(channel)
             && ring.port().write(ring.peer(), &spans, limit(timeout_us)).is_err()
         {
-            // Late pieces may still be read from it: not from the next call's output.
+            // Late pieces may still be read from the buffer: they must not come from the next call's output.
             self.output = None;
             return Err(Status::OutputUnreachable);
         }
         Ok(())
     }
 
-    /// Gives back what is large and was not used for `idle` ticks.
+    /// Frees buffers that are large and were not used for `idle` ticks.
     pub fn trim(&mut self, now: u64, idle: u64) {
         if now.wrapping_sub(self.used) < idle {
             return;
@@ -129,14 +129,14 @@ impl Landing {
 }
 
 impl Room {
-    /// Sees to it that there is memory for these parts, registered if there is a ring to move them over.
+    /// Ensures that there is memory for these parts, registered if there is a ring to move them over.
     fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[Part]) -> Result<(), Status> {
         let bytes = total(parts)?;
         let enough = |room: &Self| room.memory.size_bytes() >= bytes;
         if parts.is_empty() || kept.as_ref().is_some_and(enough) {
             return Ok(());
         }
-        // The old piece first: both at once may be too much.
+        // Frees the old buffer first: there may not be enough memory for both.
         *kept = None;
         let memory = Memory::create("hotlease-landing", bytes.next_power_of_two().max(BYTES_MIN));
         let memory = Arc::new(memory.map_err(|_| Status::InputUnreachable)?);
@@ -146,15 +146,15 @@ impl Room {
         Ok(())
     }
 
-    /// Its first bytes, and the first address of the guard page behind it.
+    /// Place of its first bytes, and the first address of the guard page behind it.
     fn place(&self, bytes: u64) -> (Place, u64) {
         let start = self.memory.start();
         let end = start.as_ptr() as usize + self.memory.size_bytes() as usize;
         (Place { start, bytes }, end.next_multiple_of(PAGE_BYTES) as u64)
     }
 
-    /// Where the first `bytes` of the parts, one behind the other, meet this memory: what both sides map is
-    /// given to `copy` (address there, address here, bytes); what is on the client's host is returned.
+    /// Maps the first `bytes` of the concatenated parts to this buffer: for a part that both sides map, calls `copy`
+    /// (address there, address here, bytes); for parts on the client's host, returns the spans.
     fn meet<'a>(
         &'a self,
         parts: &'a [Part],
@@ -167,7 +167,7 @@ impl Room {
             let length = part.bytes().min(bytes - done);
             match (part, &self.registration) {
                 (Part::Shared(place), _) => {
-                    // SAFETY: the parts together are at most as long as the memory: `make` has seen to that.
+                    // SAFETY: the parts together are at most as long as the memory: `make` ensured that.
                     let here = unsafe { self.memory.start().add(done as usize) };
                     copy(place.start.as_ptr(), here.as_ptr(), length as usize);
                 }
@@ -178,7 +178,7 @@ impl Room {
                     local_offset: done,
                     length,
                 }),
-                // Memory of another host is known to channels over fabrics only.
+                // Memory of another host is registered with channels over fabrics only.
                 (Part::Fabric(Remote { .. }), None) => return Err(Status::UnknownRegion),
             }
             done += length;
@@ -201,7 +201,7 @@ fn limit(timeout_us: u32) -> Duration {
     }
 }
 
-/// Bytes of all parts; there are few, and each has its limit, but together they may be over ours.
+/// Size of all parts; there are few, and each has its limit, but together they may exceed [`BYTES_MAX`].
 fn total(parts: &[Part]) -> Result<u64, Status> {
     let bytes = parts.iter().map(Part::bytes).sum();
     if bytes > BYTES_MAX {
@@ -224,7 +224,7 @@ mod tests {
 
     #[allow(clippy::mut_from_ref)] // Of a test: the mapping is nobody else's.
     fn bytes(memory: &Memory) -> &mut [u8] {
-        // SAFETY: the mapping, which nobody else uses.
+        // SAFETY: the mapping, which no other code uses.
         unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.size_bytes() as usize) }
     }
 

@@ -1,13 +1,13 @@
 //! The worker: the process that runs functions.
 //!
-//! Started by an agent with a control socket as its standard input, it waits to be assigned to a lease,
-//! then runs one thread per slot. The main thread obeys the agent and serves the clients' connections;
-//! a slot's thread polls its channels, calls functions and publishes replies, and shares nothing with
-//! anybody on that path. End of file on the control socket means that the agent is gone: the worker exits.
+//! An agent starts the worker with a control socket as its standard input. The worker waits to be assigned to a lease,
+//! then runs one thread per slot. The main thread obeys the agent and serves the clients' connections; a slot's thread
+//! polls its channels, calls functions and publishes replies, and shares nothing with other threads on that path. End
+//! of file on the control socket means that the agent is gone: the worker exits.
 //!
 //! `hotlease-worker` is [`Worker::take_over`] and [`Worker::serve`]. A program with a function of its own, like a
-//! Python interpreter, is a worker of one slot by [`Worker::host`]: the same loop, on the calling thread. Such a program loads
-//! libraries by [`Library`], where it calls functions of them itself.
+//! Python interpreter, becomes a worker of one slot by [`Worker::host`]: the same loop, on the calling thread. If such
+//! a program calls functions of libraries itself, it loads them by [`Library`].
 //!
 //! | file | job |
 //! |---|---|
@@ -15,22 +15,22 @@
 //! | `connection` | one client's connection: channels and registered memory |
 //! | `host` | the worker as a part of another program |
 //! | `slot` | a slot's thread: polling, serving, sleeping |
-//! | `core` | whose a slot's core is: its own, or claimed for each invocation |
+//! | `core` | the core of a slot: the slot's own, or shared and claimed for each invocation |
 //! | `fabrics` | the slots' ports, for clients on other hosts |
-//! | `landing` | where data of a client on another host stands during a call |
+//! | `landing` | landing buffers: data of a client on another host during a call |
 //! | `sleep` | sleeping on ports |
-//! | `idle` | how long a slot polls before it sleeps |
-//! | `mailbox` | how the main thread hands things to a slot |
+//! | `idle` | idle policy: how long a slot polls before it sleeps |
+//! | `mailbox` | letters from the main thread to a slot |
 //! | `invoke` | calling a function through either interface, with its bounds |
-//! | `context` | what a function of the context interface is given |
+//! | `context` | the context that a function of the context interface gets |
 //! | `seat` | a slot's place in a gang |
 //! | `library` | loading function libraries |
-//! | `state` | having what functions have left behind saved and restored |
-//! | `hooks` | the functions of a library that do it |
-//! | `elsewhere` | functions that run in a virtual machine, which this process speaks for |
+//! | `state` | saving and restoring the state that functions leave in the process |
+//! | `hooks` | the functions of a library that save and restore its state |
+//! | `elsewhere` | functions that run in a virtual machine, for which this process stands |
 //! | `lifeline` | ends the worker when its agent is gone |
 //! | `watchdog` | cancel flags of functions past their deadline |
-//! | `fault` | writing down why the process dies |
+//! | `fault` | crash records: why the process dies |
 
 mod connection;
 mod context;
@@ -71,12 +71,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A function of the context interface, of the program that hosts a worker: context, input, its bytes, output, its
-/// capacity, and where to say how many bytes it produced. Gives 0, or its own error number.
+/// A function of the context interface, of the program that hosts a worker. Its arguments: context, input, input size,
+/// output, output capacity, and a place for the number of output bytes. Returns 0, or its own error number.
 pub type HostFunction =
     unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
 
-/// A process that has become a worker, and was not assigned to a lease yet.
+/// A process that has become a worker, and that is not assigned to a lease yet.
 pub struct Worker {
     socket: Socket,
     imports: Duration,
@@ -84,7 +84,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Becomes one: takes the control socket away from standard input, where functions would find it.
+    /// Makes this process a worker: moves the control socket away from standard input, where functions would find it.
     ///
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.
@@ -97,19 +97,19 @@ impl Worker {
         })
     }
 
-    /// Of the time since its process was started, what its program has spent on imports: told to whoever asks where the time of
-    /// the start went.
+    /// Sets the time that the program has spent on imports since its process was started. It is reported with the
+    /// phases of the start.
     pub fn set_imports(&mut self, took: Duration) {
         self.imports = took;
     }
 
-    /// How long the machine took to boot that the worker is in.
+    /// Sets the time that the worker's virtual machine took to boot.
     pub fn set_boot(&mut self, took: Duration) {
         self.boot = took;
     }
 
-    /// Tells the agent that workers may be forked from this process from now on, which is none itself. What is given back is to be kept open
-    /// here, and nowhere else.
+    /// Makes this process a zygote instead of a worker: tells the agent that workers may be forked from it from now on.
+    /// The caller must keep the returned descriptor open in this process, and in no other.
     ///
     /// # Errors
     /// The agent is gone.
@@ -123,7 +123,7 @@ impl Worker {
         Ok(self.socket.into())
     }
 
-    /// Prepares for crashes, and for the agent's end.
+    /// Installs crash handlers, and the watch for the agent's end.
     fn prepare(&self) -> io::Result<()> {
         fault::install();
         lifeline::hold(&self.socket)
@@ -138,7 +138,7 @@ impl Worker {
         obey(self.socket, control::Program::default())
     }
 
-    /// As [`serve`](Self::serve), for a worker elsewhere whose program has so many functions from the beginning.
+    /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
     pub fn serve_for(self, there: &'static dyn Elsewhere, functions: u16) -> ! {
         if let Err(error) = self.prepare() {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
@@ -154,20 +154,20 @@ impl Worker {
         obey(self.socket, program)
     }
 
-    /// Ends the process as the worker that it speaks for has ended.
+    /// Ends the process in the way in which the worker that it stands for has ended.
     pub fn end_as(end: End) -> ! {
         fault::end_as(end)
     }
 
-    /// Tells the agent, and so the client, why this process cannot be a worker; ends it.
+    /// Tells the agent, and so the client, why this process cannot be a worker; then ends the process.
     pub fn refuse(self, why: String) -> ! {
-        // Who does not hear it hears of the end.
+        // If the agent does not get the message, it still sees the end of the process.
         let _ = self.socket.send(&Answer::Failed { why }, &[]);
         fault::leave(1)
     }
 }
 
-/// Obeys until the agent is gone; then ends the process.
+/// Obeys the agent until it is gone; then ends the process.
 fn obey(socket: Socket, program: control::Program) -> ! {
     let error = control::obey(socket, program).err();
     if let Some(error) = &error {

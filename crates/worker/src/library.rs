@@ -1,7 +1,8 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker ever calls `dlopen`, or tells another one to that it speaks for ([`Elsewhere`]). The code may do anything in its constructors; if it kills the
-//! process, the agent knows that this library was being loaded and says so.
+//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`Elsewhere`]). The code may do
+//! anything in its constructors; if it kills the process, the agent knows that this library was being loaded and
+//! reports it.
 
 use crate::HostFunction;
 use crate::elsewhere::Elsewhere;
@@ -17,22 +18,22 @@ use std::ptr::NonNull;
 /// A function that can be called.
 #[derive(Clone, Copy)]
 pub struct Loaded {
-    /// How.
+    /// Interface of the function.
     pub interface: Interface,
-    /// Where.
+    /// Location of its code.
     pub code: Code,
 }
 
-/// Where a function is.
+/// Location of a function's code.
 #[derive(Clone, Copy)]
 pub enum Code {
     /// In this process.
     Here(NonNull<c_void>),
-    /// There, under this index.
+    /// In the worker elsewhere, under this index.
     Elsewhere(&'static dyn Elsewhere, u16),
 }
 
-// SAFETY: an address of code in a library that is never unloaded, or what is `Sync`.
+// SAFETY: an address of code in a library that is never unloaded, or a reference to a value that is `Sync`.
 unsafe impl Send for Loaded {}
 // SAFETY: as above.
 unsafe impl Sync for Loaded {}
@@ -52,7 +53,7 @@ impl FunctionTable {
         Self(loaded.into_iter().collect())
     }
 
-    /// The functions that a program elsewhere has from the beginning: `count` of the context interface.
+    /// The functions that a program elsewhere has from the beginning: `count` functions of the context interface.
     pub fn of_elsewhere(there: &'static dyn Elsewhere, count: u16) -> Self {
         let loaded = |index| Loaded {
             interface: Interface::Context,
@@ -67,13 +68,13 @@ impl FunctionTable {
         self.0.get(usize::from(index)).copied()
     }
 
-    /// How many there are.
+    /// Number of functions.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// This table and the functions of one more library, from index `base` on; loaded here, or there. And what saves and restores
-    /// their state, if anything does.
+    /// This table with the functions of one more library, from index `base` on; the library is loaded here, or by the
+    /// worker elsewhere. Also returns the library's save and restore functions, if it has them.
     pub fn with_library(
         &self,
         there: Option<&'static dyn Elsewhere>,
@@ -96,7 +97,7 @@ impl FunctionTable {
     }
 }
 
-/// A library in this process, with its functions by name: for programs that call functions outside of a slot's own table.
+/// A library in this process, with its functions by name, for programs that call functions outside a slot's own table.
 ///
 /// `Send + Sync`. It stays loaded when this is dropped.
 pub struct Library(Vec<(String, Loaded)>);
@@ -105,7 +106,7 @@ impl Library {
     /// Loads a copy of these bytes.
     ///
     /// # Errors
-    /// Why not: they are no function library, or the loader's words.
+    /// They are no function library, or the loader has failed.
     pub fn load(bytes: &[u8]) -> Result<Self, String> {
         let size = bytes.len() as u64;
         if size > CODE_BYTES_MAX {
@@ -115,27 +116,28 @@ impl Library {
         open(code, size).map(|(functions, _)| Self(functions))
     }
 
-    /// Its function of this name.
+    /// The function of this name.
     pub fn function(&self, name: &str) -> Option<Loaded> {
         let found = self.0.binary_search_by(|(theirs, _)| theirs.as_str().cmp(name));
         found.ok().map(|at| self.0[at].1)
     }
 }
 
-/// Functions by name, in its order.
+/// Functions with their names, sorted by name.
 type Named = Vec<(String, Loaded)>;
 
-/// The functions of a library in a sealed memfd, and those for its state.
+/// Loads a library from a sealed memfd; returns its functions, and its save and restore functions.
 fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let exports = code::exports(&bytes).map_err(|error| error.to_string())?;
     drop(bytes);
     let path = format!("/proc/self/fd/{}", code.as_raw_fd());
-    // SAFETY: runs the library's constructors: a stranger's code, in the process that exists for it, or that of who asks for it.
+    // SAFETY: runs the library's constructors: a tenant's code, in the process that exists for it, or code of the
+    // program that asks for it.
     let library = unsafe { DynamicLibrary::open(Some(&path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|error| explain(&error, &path))?;
     let address_of = |name: &str| {
-        // SAFETY: only the address is taken here.
+        // SAFETY: only the address of the symbol is used here.
         let symbol = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
         let address = symbol.map_err(|error| explain(&error, &path))?.as_raw_ptr();
         NonNull::new(address).ok_or_else(|| format!("function {name} is at address 0"))
@@ -151,15 +153,15 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String
         .state
         .map(|format| Hooks::find(format, address_of))
         .transpose()?;
-    // Never unloaded: slots keep its addresses, and destructors of strangers need not run. Nor is the
-    // descriptor ever closed: the loader knows libraries by their path, so that its number, used
-    // again, would give the old library for the new one.
+    // Never unloaded: slots keep its addresses, and destructors of a tenant's code need not run. The descriptor is
+    // never closed either: the loader identifies libraries by their path, so if its number was used again, the loader
+    // would return the old library for the new one.
     std::mem::forget(library);
     std::mem::forget(code);
     Ok((functions, hooks))
 }
 
-/// The same, loaded by who has it run.
+/// Has the worker elsewhere load a library from a sealed memfd; returns its functions.
 fn open_elsewhere(
     there: &'static dyn Elsewhere,
     code: OwnedFd,
@@ -178,7 +180,7 @@ fn open_elsewhere(
     Ok(loaded.collect())
 }
 
-/// The loader's words without our descriptor's path, which means nothing to the user.
+/// The loader's error text without our descriptor's path, which means nothing to the user.
 fn explain(error: &libloading::Error, path: &str) -> String {
     let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
     text.replace(&format!("{path}: "), "")

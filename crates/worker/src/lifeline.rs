@@ -1,4 +1,4 @@
-//! Ends the worker when its agent is gone, whatever its other threads do.
+//! Watch on the agent: ends the worker when its agent is gone, even if its other threads hang.
 //!
 //! The main thread sees the end of the control socket too, but it may be inside a library's constructor,
 //! which may never return.
@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io;
 use std::os::fd::AsFd;
 
-/// It calls `poll` and nothing else.
+/// Stack of the watching thread, which calls `poll` and nothing else.
 const STACK_BYTES: usize = 64 << 10;
 
 /// Watches the agent's end of the control socket, in a thread of its own.
@@ -18,7 +18,7 @@ pub fn hold(socket: &Socket) -> io::Result<()> {
     let socket = socket.as_fd().try_clone_to_owned()?;
     let watch = move || {
         loop {
-            // Nothing is asked for, so that only the peer's end shows (POLLHUP), not its orders.
+            // No events are requested, so that only the peer's end shows (POLLHUP), not its orders.
             let mut watched = [PollFd::new(socket.as_fd(), PollFlags::empty())];
             if poll(&mut watched, PollTimeout::NONE) != Err(Errno::EINTR) {
                 fault::leave(0);

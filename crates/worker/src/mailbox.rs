@@ -1,5 +1,5 @@
-//! How the main thread hands things to a slot: a queue behind a lock, and a flag that the slot reads for
-//! one load per turn, so that the lock is never touched on the hot path.
+//! Letters from the main thread to a slot: a queue behind a lock, and a flag that costs the slot one load per turn, so
+//! that the hot path never touches the lock.
 
 use crate::context::Context;
 use crate::invoke::{Region, Regions, SlotChannel};
@@ -12,14 +12,14 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Which client of the worker; never reused.
+/// Number of a client's connection to the worker; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
-/// Says whether an invocation may follow.
+/// Work for a slot; returns whether invocations may follow.
 pub type Job = Box<dyn FnOnce(&mut Context) -> bool + Send>;
 
-/// What a slot is told.
+/// A message to a slot.
 pub enum Letter {
     /// Serve this channel, whose spans may name these regions.
     Channel(ConnectionId, Box<SlotChannel>, Regions),
@@ -27,22 +27,22 @@ pub enum Letter {
     Closed(ConnectionId),
     /// Spans of this connection may name this region.
     Region(ConnectionId, RegionId, Region),
-    /// No longer.
+    /// Spans of this connection may not name this region any more.
     Forget(ConnectionId, RegionId),
-    /// The functions there are, now.
+    /// The functions of the worker, from now on.
     Functions(Arc<FunctionTable>),
-    /// Functions run in this gang.
+    /// The seat in a gang that functions get.
     Seat(Box<Seat>),
-    /// Drive this port: it is the slot's alone.
+    /// Drive this port, which belongs to the slot alone.
     Port(Arc<Port>),
-    /// Do this between two invocations, in what they are given; it says whether any may follow.
+    /// Do this between two invocations, with the context that functions get.
     Job(Job),
     /// End the process with this status.
     Leave(i32),
 }
 
 impl Letter {
-    /// Whether this letter makes an earlier, unread one pointless. Changes one that it makes so in part.
+    /// Whether this letter cancels an earlier, unread one. Changes an earlier one that it cancels in part.
     fn takes_back(&self, earlier: &mut Letter) -> bool {
         match (self, earlier) {
             (
@@ -62,7 +62,7 @@ impl Letter {
     }
 }
 
-/// One slot's.
+/// Mailbox of one slot.
 pub struct Mailbox {
     letters: Mutex<Vec<Letter>>,
     has_mail: AtomicBool,
@@ -73,7 +73,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Empty.
+    /// Makes an empty mailbox.
     pub fn new() -> Result<Self, String> {
         let wake = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK);
         Ok(Self {
@@ -84,27 +84,27 @@ impl Mailbox {
         })
     }
 
-    /// Main thread: delivers and wakes the slot. What a letter takes back is taken out of the queue too, so
-    /// that a slot that is busy for long does not keep the memory of clients that come and go meanwhile.
+    /// Main thread: delivers a letter and wakes the slot. Letters that it cancels are removed from the queue, so that a
+    /// slot that is busy for long does not keep the memory of clients that come and go meanwhile.
     pub fn put(&self, letter: Letter) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.retain_mut(|queued| !letter.takes_back(queued));
         letters.push(letter);
         drop(letters);
-        // Pairs with the acquire in `has_mail`: who sees the flag finds the letter.
+        // Pairs with the acquire in `has_mail`: a slot that sees the flag finds the letter.
         self.has_mail.store(true, Ordering::Release);
         self.doorbell.ring_always();
-        // Fails only if the counter is full, and then it is readable.
+        // Fails only if the counter is full, and then the eventfd is readable.
         let _ = self.wake.write(1);
     }
 
-    /// Slot: whether there is something.
+    /// Slot: whether there is mail.
     #[inline]
     pub fn has_mail(&self) -> bool {
         self.has_mail.load(Ordering::Acquire)
     }
 
-    /// Slot: takes everything.
+    /// Slot: takes all letters.
     pub fn take(&self) -> Vec<Letter> {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         // Under the lock, so that a letter put after this sets the flag again.

@@ -1,4 +1,4 @@
-//! `hotlease-worker`: started by an agent.
+//! `hotlease-worker`: a worker process, started by an agent.
 
 use hotlease_worker::Worker;
 use std::process::ExitCode;

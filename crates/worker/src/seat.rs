@@ -1,8 +1,8 @@
-//! A slot's place in a gang: what its client has told it, and what a function's library has made of that.
+//! A slot's seat in a gang: the client's description of it, and the value that a function's library has made from it.
 //!
-//! The worker knows nothing of message passing. It keeps what the client said ([`hotlease_wire::comm::seat::Seat`], as bytes) where
-//! functions find it, and beside it one thing that a library has made of it, which outlives the call; when a function fails, and when the
-//! slot gets another seat, it has that thing given up.
+//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::Seat`],
+//! as bytes) where functions find it, and beside it one value that a library has made from it, which outlives the call.
+//! When a function fails, and when the slot gets another seat, the worker has the value given up.
 //!
 //! ```text
 //! hotlease_context.communicator ──► Seat { told, kept, give_up, owner }
@@ -11,7 +11,7 @@
 //!                                            └► made in the first call that asks, by the library `owner`
 //! ```
 //!
-//! All of it happens on the slot's thread, so there is no lock.
+//! All of this happens on the slot's thread, so there is no lock.
 
 use hotlease_wire::encode;
 use std::any::Any;
@@ -21,31 +21,32 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::AtomicU8;
 
-/// What is made of a seat, and kept between calls.
+/// A value that a library makes from a seat, and that is kept between calls.
 pub trait Keep: Any {
-    /// Nobody uses it any more, and others that have its like wait for it no longer.
+    /// Gives up the value: no function uses it any more, and its peers stop waiting for it.
     fn give_up(self: Box<Self>);
 }
 
-/// Something of another library, or of another version of this one, is kept there already.
+/// The seat already keeps a value of another library, or of another version of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Foreign;
 
-/// What `hotlease_context.communicator` points to. The worker's program and a function's library may be of different builds.
+/// The structure that `hotlease_context.communicator` points to. The worker's program and a function's library may be
+/// of different builds.
 #[repr(C)]
 pub struct Seat {
     struct_size: u32,
-    /// A function has failed: what is kept was given up, and nothing else is made.
+    /// Not 0 after a function has failed: the kept value was given up, and no other one is made.
     is_over: Cell<u32>,
     told: *const u8,
     told_bytes: u64,
     kept: Cell<*mut c_void>,
     give_up: Cell<Option<unsafe extern "C" fn(*mut c_void)>>,
-    /// Whose `kept` is: an address in its library.
+    /// Owner of `kept`: an address in its library.
     owner: Cell<*const c_void>,
 }
 
-/// Its address tells this library's copy of this code from another one's.
+/// Its address distinguishes this library's copy of this code from another library's.
 static OWNER: AtomicU8 = AtomicU8::new(0);
 
 fn owner() -> *const c_void {
@@ -53,24 +54,24 @@ fn owner() -> *const c_void {
 }
 
 impl Seat {
-    /// What the client said.
+    /// The client's description of the seat, encoded.
     pub fn told(&self) -> &[u8] {
         if self.told_bytes == 0 {
             return &[];
         }
-        // SAFETY: the worker's, which keeps it as long as the seat.
+        // SAFETY: the worker's memory, which it keeps as long as the seat.
         unsafe { std::slice::from_raw_parts(self.told, self.told_bytes as usize) }
     }
 
-    /// Whether a function of this slot has failed since, so that nothing is kept any more.
+    /// Whether a function of this slot has failed on this seat, so that no value is kept any more.
     pub fn is_over(&self) -> bool {
         self.is_over.get() != 0
     }
 
-    /// What is kept, if there is something.
+    /// The kept value, if there is one.
     ///
     /// # Errors
-    /// [`Foreign`] if it is not of this library.
+    /// [`Foreign`] if another library made it.
     pub fn kept<T: Keep>(&self) -> Result<Option<&T>, Foreign> {
         let kept = self.kept.get();
         if kept.is_null() {
@@ -79,15 +80,15 @@ impl Seat {
         if self.owner.get() != owner() {
             return Err(Foreign);
         }
-        // SAFETY: made below by this very code, and given back by the worker when no function runs.
+        // SAFETY: made below by this very code, and taken back by the worker only when no function runs.
         let kept: &dyn Any = unsafe { &**kept.cast::<Box<dyn Keep>>() };
         kept.downcast_ref().map(Some).ok_or(Foreign)
     }
 
-    /// Keeps it, until a function fails or the slot gets another seat.
+    /// Keeps a value until a function fails or the slot gets another seat.
     ///
     /// # Errors
-    /// [`Foreign`] if something else is kept already; this is given up then.
+    /// [`Foreign`] if another value is kept already, or the seat is over; the new value is then given up.
     pub fn keep<T: Keep>(&self, value: T) -> Result<&T, Foreign> {
         let value: Box<dyn Keep> = Box::new(value);
         if !self.kept.get().is_null() || self.is_over() {
@@ -102,21 +103,21 @@ impl Seat {
 }
 
 /// # Safety
-/// `kept` was made by [`Seat::keep`], and is used by nobody any more.
+/// `kept` was made by [`Seat::keep`], and no code uses it any more.
 unsafe extern "C" fn given_up(kept: *mut c_void) {
     // SAFETY: the caller's promise.
     let kept = unsafe { Box::from_raw(kept.cast::<Box<dyn Keep>>()) };
-    // It was made by a function's library, whose panics are not the worker's.
+    // The value was made by a function's library, whose panics must not reach the worker.
     let _ = catch_unwind(AssertUnwindSafe(|| kept.give_up()));
 }
 
-/// A slot's.
+/// A slot's own seat.
 pub(crate) struct OwnSeat {
     layout: Box<Seat>,
     _told: Box<[u8]>,
 }
 
-// SAFETY: it is made on its slot's thread and stays there; what it points to is its own.
+// SAFETY: it is made on its slot's thread and stays there; it points only to memory of its own.
 unsafe impl Send for OwnSeat {}
 
 impl OwnSeat {
@@ -134,19 +135,19 @@ impl OwnSeat {
         Self { layout, _told: told }
     }
 
-    /// For the context of functions.
+    /// Address of the seat for the context of functions.
     pub(crate) fn layout(&mut self) -> *mut c_void {
         (&raw mut *self.layout).cast()
     }
 
-    /// Has what is kept given up; nothing is kept from now on.
+    /// Has the kept value given up; no value is kept from now on.
     pub(crate) fn end(&mut self) {
         self.layout.is_over.set(1);
         let kept = self.layout.kept.replace(ptr::null_mut());
         if let Some(give_up) = self.layout.give_up.take()
             && !kept.is_null()
         {
-            // SAFETY: both were set by the library that made it, and no function runs on this slot now.
+            // SAFETY: both were set by the library that made the value, and no function runs on this slot now.
             unsafe { give_up(kept) }
         }
     }
@@ -158,14 +159,14 @@ impl Drop for OwnSeat {
     }
 }
 
-/// The seat at an address that a context has.
+/// The seat at an address from a context.
 ///
 /// # Safety
-/// It is NULL, or a seat of the worker's that stays for `'a`.
+/// The address is NULL, or a seat of the worker that stays for `'a`.
 pub(crate) unsafe fn at<'a>(seat: *mut c_void) -> Option<&'a Seat> {
     // SAFETY: the caller's promise. Every version begins with its size.
     let size = unsafe { seat.cast::<u32>().as_ref() }?;
-    // SAFETY: as large as this version knows it.
+    // SAFETY: at least as large as this version's structure.
     (*size as usize >= size_of::<Seat>()).then(|| unsafe { &*seat.cast() })
 }
 

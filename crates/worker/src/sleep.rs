@@ -1,4 +1,4 @@
-//! Sleeping on the ports of fabrics.
+//! Sleep of a slot on the ports of fabrics.
 
 use hotlease_fabric::ofi::Port;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -7,14 +7,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Without a descriptor for everything that may come, how long it may go unnoticed. Longer naps save little:
-/// one costs some microseconds.
+/// Longest delay of an event that no descriptor reports. Longer naps save little: one costs some microseconds.
 const NAP: Duration = Duration::from_micros(50);
-/// The longest without a look, in case a provider forgets to tell.
+/// Longest sleep without a check, in case a provider misses a wake-up.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Sleeps until `ready` or `timeout`, driving the ports, which only this thread drives. `wake` interrupts. `neighbours`:
-/// something may come that neither ports nor `wake` tell of. Whether it is ready.
+/// Sleeps until `ready` returns true or `timeout`, driving the ports, which only this thread drives. `wake` interrupts
+/// the sleep. `neighbours`: requests may come that neither ports nor `wake` report. Returns whether it is ready.
 pub fn on_ports(
     ports: &[Arc<Port>],
     wake: &EventFd,
@@ -36,16 +35,16 @@ pub fn on_ports(
         if left.is_zero() {
             return false;
         }
-        // A port that has something to do first does it in the next turn.
+        // If a port has work to do first, it does it in the next turn.
         if tells && !ports.iter().all(|port| port.may_sleep()) {
             continue;
         }
         let fds = ports.iter().filter_map(|port| port.wait_fd());
         let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         fds.push(PollFd::new(wake.as_fd(), PollFlags::POLLIN));
-        // A signal or an error makes us look, as readiness does.
+        // A signal or an error makes the loop check, as readiness does.
         let _ = ppoll(&mut fds, Some(limit.min(left).into()), None);
-        // Empty is as good as emptied.
+        // An empty eventfd is fine.
         let _ = wake.read();
     }
 }

@@ -1,7 +1,7 @@
-//! A slot's thread: polls its channels in turn, serves one request at a time, sleeps when nothing comes.
+//! A slot's thread: polls its channels in turn, serves one request at a time, sleeps when no request comes.
 //!
-//! On the way from a request to its reply there is no lock, no allocation and no system call; what is
-//! counted is counted after the reply is out.
+//! On the path from a request to its reply there is no lock, no allocation and no system call; usage is counted after
+//! the reply is published.
 
 use crate::context::Context;
 use crate::core::Core;
@@ -24,13 +24,13 @@ use hotlease_wire::limits::RING_DEPTH_MAX;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A sleeping slot looks around this often even if nobody rings: a client that tampers with the
+/// Interval at which a sleeping slot checks its channels even if no client rings: a client that tampers with the
 /// doorbell of its own lease delays itself by no more.
 const SLEEP: Duration = Duration::from_secs(1);
-/// How long a worker that leaves waits for its last replies to arrive.
+/// Limit of the time for which a leaving worker waits until its last replies arrive.
 const LAST_REPLIES: Duration = Duration::from_millis(100);
 
-/// What all slots of a worker have in common.
+/// State that all slots of a worker share.
 pub struct Shared {
     pub epoch: Epoch,
     pub slots: u16,
@@ -55,26 +55,26 @@ pub struct Slot<C> {
     shared: Arc<Shared>,
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
-    /// The row of each function that counts what it uses; as many as there are functions.
+    /// Row of each function that counts its usage; as many as there are functions.
     rows: Vec<Option<FunctionRow>>,
     clients: Vec<Client>,
-    /// Of fabrics; nobody else drives them.
+    /// Ports of fabrics; only this slot drives them.
     ports: Vec<Arc<Port>>,
     context: Context,
     idle: Idle,
-    /// The client that was served last, whose wake-up may be due.
+    /// Index of the client that was served last, whose wake-up may be due.
     last: usize,
-    /// When the last call ended, ticks: arrivals are counted from here.
+    /// End of the last call, ticks: gaps between arrivals are measured from here.
     ended: u64,
-    /// Since when the slot polls, ticks: the end of the last call or sleep.
+    /// Start of the current polling, ticks: the end of the last call or sleep.
     hot_since: u64,
-    /// The last look at the clock. A call begins then: at the end of the one before, or of the last turn
-    /// without a request, some ten nanoseconds ago. So no look stands between a request and its function.
+    /// Last reading of the clock. A call begins then: at the end of the one before, or of the last turn without a
+    /// request, some ten nanoseconds ago. So no reading of the clock stands between a request and its function.
     now: u64,
 }
 
 impl<C: Core> Slot<C> {
-    /// Of this index; `idle` says how long it polls.
+    /// Makes the slot of this index; `idle` decides how long it polls.
     pub fn new(core: C, index: u16, shared: Arc<Shared>, mailbox: Arc<Mailbox>, idle: Idle) -> Self {
         let cancelled = shared.watchdog.slot(index).cancelled.clone();
         let context = Context::new(index, shared.slots, &shared.tenant, cancelled);
@@ -105,7 +105,7 @@ impl<C: Core> Slot<C> {
             if self.mailbox.has_mail() {
                 self.read_mail();
                 self.settle(self.last);
-                // Only here, where no request of theirs is being served.
+                // Only here, where none of their requests is being served.
                 self.clients.retain(|client| !client.closed);
             }
             for port in &self.ports {
@@ -139,7 +139,7 @@ impl<C: Core> Slot<C> {
         self.hot_since = self.now;
     }
 
-    /// For at most [`SLEEP`]; whether there is a request or mail.
+    /// Sleeps for at most [`SLEEP`]; returns whether there is a request or mail.
     fn sleep_a_while(&self) -> bool {
         let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
         if self.ports.is_empty() {
@@ -147,7 +147,7 @@ impl<C: Core> Slot<C> {
             self.mailbox.doorbell.disarm();
             return woken;
         }
-        // Clients of this node ring the doorbell, which no descriptor tells of.
+        // Clients of this node ring the doorbell, which no descriptor reports.
         let neighbours = self
             .clients
             .iter()
@@ -159,21 +159,21 @@ impl<C: Core> Slot<C> {
         self.shared.usage.meter(self.index)
     }
 
-    /// Serves at most one request of each client; whether there was any.
+    /// Serves at most one request of each client; returns whether there was one.
     #[inline]
     fn serve_each_client(&mut self) -> bool {
         let mut served = false;
         for position in 0..self.clients.len() {
             let request = self.clients[position].channel.take();
-            // The wake-up for the last reply: after the look for the next request, whose cache miss overlaps
-            // the reply's way out, and before anything that may take long.
+            // The wake-up for the last reply: after the check for the next request, whose cache miss overlaps the
+            // reply's way to the client, and before anything that may take long.
             self.settle(self.last);
             self.settle(position);
             if let Some(request) = request {
                 self.serve(position, &request);
                 self.last = position;
                 served = true;
-                // It may have been the process's last one.
+                // The mail may end the process.
                 if position + 1 < self.clients.len() && self.mailbox.has_mail() {
                     break;
                 }
@@ -200,7 +200,7 @@ impl<C: Core> Slot<C> {
             self.clients[position].channel.reply(request, status, 0, 0);
             self.note_failure(request, status, 0);
         }
-        // After the reply, whose way out is longer than this.
+        // After the reply, whose way to the client takes longer than this.
         self.core.give_up();
         let ended = ticks();
         let clock = &self.shared.clock;
@@ -218,7 +218,7 @@ impl<C: Core> Slot<C> {
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
     }
 
-    /// For the bill by function.
+    /// Counts a run for the usage by function.
     #[inline]
     fn count(&mut self, function: FunctionIndex, compute_ns: u64) {
         match self.rows.get(usize::from(function.0)) {
@@ -227,7 +227,7 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    /// The first time that this slot ran it.
+    /// Counts the first run of a function in this slot.
     #[cold]
     #[inline(never)]
     fn count_first(&mut self, function: FunctionIndex, compute_ns: u64) {
@@ -238,7 +238,7 @@ impl<C: Core> Slot<C> {
         self.shared.usage.count(self.index, row, compute_ns);
     }
 
-    /// Another slot has the core: says so at once, so that the client can turn elsewhere.
+    /// Rejects a request because another slot has the core: at once, so that the client can turn elsewhere.
     #[cold]
     #[inline(never)]
     fn refuse(&mut self, position: usize, request: &Request) {
@@ -248,7 +248,7 @@ impl<C: Core> Slot<C> {
         (self.ended, self.hot_since) = (self.now, self.now);
     }
 
-    /// The function and its arguments.
+    /// Looks up the function and its arguments.
     #[inline]
     fn look_up(&self, position: usize, request: &Request) -> Result<(Loaded, Arguments), Status> {
         let function = self
@@ -295,13 +295,13 @@ impl<C: Core> Slot<C> {
                 }
                 Letter::Seat(seat) => self.context.sit(&seat),
                 Letter::Port(port) => {
-                    // One that takes the place of a failed one.
+                    // The new port replaces a failed one.
                     self.ports.retain(|old| old.provider() != port.provider());
                     self.ports.push(port);
                 }
                 Letter::Job(job) => {
                     if !job(&mut self.context) {
-                        // Nothing of what comes has begun, and the agent says so when it has ended this process.
+                        // No later request has begun, and the agent reports that after it has ended this process.
                         loop {
                             std::thread::park();
                         }
@@ -316,10 +316,11 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    /// What waits is told that it does not run here. What comes later is not answered: the agent says what was begun last.
+    /// Answers waiting requests: they do not run here. Later ones get no answer: the agent reports the last one that
+    /// began.
     fn send_away(&mut self) {
         for client in &mut self.clients {
-            // A client may send it again at once, as long as it does not see that this process is gone.
+            // A client may send a rejected request again at once, as long as it does not see that this process is gone.
             for _ in 0..RING_DEPTH_MAX {
                 let Some(request) = client.channel.take() else {
                     break;
@@ -330,13 +331,15 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    /// Waits until clients of fabrics have the replies that they were sent: what has not arrived may be lost with this process.
+    /// Waits until clients over fabrics have received their replies: a reply that has not arrived may be lost with this
+    /// process.
     fn see_replies_off(&self) {
         let until = Instant::now() + LAST_REPLIES;
         for client in &self.clients {
             if let TransportRing::Ofi(ring) = client.channel.far() {
                 let left = until.saturating_duration_since(Instant::now());
-                // An answer comes behind them. Without one nobody is there, or not in time.
+                // The probe's answer comes after the replies have arrived. Without an answer the client is gone, or too
+                // slow.
                 let _ = ring.port().probe(ring.peer(), left);
             }
         }
@@ -357,9 +360,9 @@ impl<C: Core> Slot<C> {
         if !self.shared.epoch.admits(header.epoch) {
             return Err(Status::StaleEpoch);
         }
-        // What a request names may be in a letter that was put before the client was told to use it. A region that
-        // was registered anew is also in the table, as it was before: with a key that is no longer good. So is the gang
-        // that it was before, which no request names.
+        // The region or function that a request names may be in a letter that was put before the client was told to use
+        // it. A region that was registered anew is also still in the table, as it was before: with a key that is no
+        // longer valid. The same holds for the slot's previous gang, which no request names.
         if self.mailbox.has_mail() {
             self.read_mail();
         }
@@ -406,7 +409,7 @@ impl<C: Core> Slot<C> {
         };
         if too_late {
             outcome.status = Status::DeadlineExceeded;
-            // Where it is not the client's own, it has to be told.
+            // A limit other than the client's own must be reported to the client.
             outcome.code = if timeout_us == header.timeout_us {
                 0
             } else {
@@ -435,8 +438,8 @@ impl<C: Core> Slot<C> {
         Ok(())
     }
 
-    /// For the node's log, and for the others of its gang, once the reply is out: theirs are behind it, so the client sees first what
-    /// failed first.
+    /// Records a failure for the node's log, and gives up the slot's seat in its gang, after the reply is published:
+    /// the failures of other members follow from that, so the client sees the first failure first.
     #[cold]
     #[inline(never)]
     fn note_failure(&mut self, request: &Request, status: Status, code: i32) {

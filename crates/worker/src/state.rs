@@ -1,6 +1,6 @@
-//! The state that functions have left in this process: saved when its lease ends, and restored for the next one, by functions of the
-//! program that hosts the worker, or of the library that it has loaded. They run on the slot's thread between two invocations, so no
-//! function changes meanwhile what they see.
+//! The state that functions leave in this process: saved when its lease ends, and restored for the next one, by
+//! functions of the program that hosts the worker, or of the library that it has loaded. They run on the slot's thread
+//! between two invocations, so no function changes the state meanwhile.
 
 use crate::context::Context;
 use crate::control::Lease;
@@ -10,18 +10,18 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc;
 
-/// What a program that hosts a worker can do with its functions' state. Each says in words why it could not.
+/// Functions of a host program that save and restore its functions' state. Each returns an error text on failure.
 #[derive(Clone, Copy)]
 pub struct StateFunctions {
-    /// Whether there is anything that saves and restores.
+    /// Checks whether the program can save and restore.
     pub check: fn() -> Result<(), String>,
-    /// Reads so many bytes from the pipe, and restores the state that they are.
+    /// Reads this many bytes from the pipe, and restores the state from them.
     pub restore: fn(&mut File, u64) -> Result<(), String>,
     /// Saves the state in pieces.
     pub save: fn(&mut StatePieces<File>) -> Result<(), String>,
 }
 
-/// Who saves and restores.
+/// The party that saves and restores: the host program or a library.
 #[derive(Clone)]
 pub(crate) enum Keeper {
     Program(StateFunctions),
@@ -29,7 +29,7 @@ pub(crate) enum Keeper {
 }
 
 impl Keeper {
-    /// Whether a state could be saved.
+    /// Checks whether a state could be saved.
     pub fn check(&self) -> Result<(), String> {
         match self {
             Self::Program(functions) => (functions.check)(),
@@ -54,7 +54,7 @@ impl Keeper {
     }
 }
 
-/// Has the only slot of a worker do it, and waits. `job` says whether the slot serves on.
+/// Has the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot serves on.
 pub(crate) fn with(
     lease: &Lease,
     job: impl FnOnce(&Keeper, &mut Context) -> (Result<(), String>, bool) + Send + 'static,
@@ -65,7 +65,7 @@ pub(crate) fn with(
     let (sender, done) = mpsc::sync_channel(1);
     slot.put(Letter::Job(Box::new(move |context| {
         let (result, serves_on) = job(&keeper, context);
-        // Waited for below.
+        // The receiver waits below.
         let _ = sender.send(result);
         serves_on
     })));
@@ -73,15 +73,15 @@ pub(crate) fn with(
     done.recv().unwrap_or_else(|mpsc::RecvError| Err(gone.into()))
 }
 
-/// The way of a state out of this process: pieces, each with its length before it (64 bits, little endian), until one of no bytes. So
-/// nobody has to know before how long all of it is.
+/// Output of a state from this process: pieces, each with its length before it (64 bits, little endian), until an empty
+/// piece. So the total length need not be known in advance.
 pub struct StatePieces<W> {
     pipe: W,
-    /// Small ones that become one: each costs two system calls here, and two there.
+    /// Small pieces that are sent as one: each piece costs two system calls here, and two at the receiver.
     gathered: Vec<u8>,
 }
 
-/// Bytes that are gathered; what is as large goes as it is.
+/// Size of the gathering buffer; larger pieces are sent without a copy.
 const GATHERED_BYTES: usize = 64 << 10;
 
 impl<W: Write> StatePieces<W> {
@@ -90,10 +90,10 @@ impl<W: Write> StatePieces<W> {
         Self { pipe, gathered }
     }
 
-    /// Further bytes of the state.
+    /// Adds bytes to the state.
     ///
     /// # Errors
-    /// Nobody takes them.
+    /// The pipe's reader is gone, or writing failed.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.gathered.len() + bytes.len() > GATHERED_BYTES {
             self.send_gathered()?;
@@ -106,10 +106,10 @@ impl<W: Write> StatePieces<W> {
         }
     }
 
-    /// Where so many further bytes, more than none, are to be written.
+    /// Starts a piece of `bytes` (not 0) bytes, which the caller must write to the returned pipe.
     ///
     /// # Errors
-    /// Nobody takes them.
+    /// The pipe's reader is gone, or writing failed.
     pub fn pipe(&mut self, bytes: usize) -> io::Result<&mut W> {
         self.send_gathered()?;
         self.pipe.write_all(&(bytes as u64).to_le_bytes())?;
@@ -125,7 +125,7 @@ impl<W: Write> StatePieces<W> {
         Ok(())
     }
 
-    /// That was all.
+    /// Sends the end mark.
     fn end(mut self) -> io::Result<()> {
         self.send_gathered()?;
         self.pipe.write_all(&0_u64.to_le_bytes())
@@ -136,7 +136,7 @@ impl<W: Write> StatePieces<W> {
 mod tests {
     use super::*;
 
-    /// The pieces of what came through a pipe.
+    /// Splits the bytes of a pipe into pieces.
     fn pieces(mut sent: &[u8]) -> Vec<&[u8]> {
         let mut pieces = Vec::new();
         loop {

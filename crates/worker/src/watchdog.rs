@@ -1,5 +1,5 @@
-//! Sets the cancel flag of functions past their deadline. The agent kills the worker if one does not
-//! react; the flag is its chance to return.
+//! Watchdog of a worker: sets the cancel flag of functions past their deadline. If a function does not react, the agent
+//! kills the worker; the flag is the function's chance to return.
 
 use hotlease_fabric::clock::ticks;
 use hotlease_fabric::doorbell::Doorbell;
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How late a flag may be set.
+/// Greatest delay of a flag.
 const STEP: Duration = Duration::from_millis(2);
 
 /// No function with a deadline runs.
 const NONE: u64 = 0;
 /// The watchdog is about to set the flag.
 const CANCELLING: u64 = 1;
-/// It has.
+/// The watchdog has set the flag.
 const CANCELLED: u64 = 2;
 
 /// One slot's deadline and flag.
 ///
-/// The slot and the watchdog agree on whose move it is through `deadline`: the watchdog may set the flag
-/// only after it has taken the deadline away (compare-exchange), and a slot that finds it taken waits the
-/// few instructions until the flag is set. So the flag never leaks into the next call.
+/// The slot and the watchdog use `deadline` to agree on the next move: the watchdog may set the flag only after it has
+/// removed the deadline (compare-exchange), and a slot that finds it removed waits the few instructions until the flag
+/// is set. So the flag never leaks into the next call.
 #[derive(Default)]
 pub struct Watched {
-    /// Ticks, or one of the constants above.
+    /// Deadline in ticks, or one of the constants above.
     deadline: AtomicU64,
-    /// See [`crate::context`].
+    /// Cancel flag; see [`crate::context`].
     pub cancelled: Arc<AtomicU32>,
 }
 
@@ -37,7 +37,7 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Of so many slots.
+    /// Watchdog of this many slots.
     pub fn new(slots: usize, doorbell: Doorbell) -> Self {
         Self {
             watched: (0..slots).map(|_| Watched::default()).collect(),
@@ -45,12 +45,12 @@ impl Watchdog {
         }
     }
 
-    /// A slot's.
+    /// Deadline and flag of a slot.
     pub fn slot(&self, slot: u16) -> &Watched {
         &self.watched[usize::from(slot)]
     }
 
-    /// Slot: a function with this deadline starts.
+    /// Slot: starts to watch a function with this deadline.
     pub fn watch(&self, slot: u16, deadline_ticks: u64) {
         self.slot(slot)
             .deadline
@@ -58,7 +58,7 @@ impl Watchdog {
         self.doorbell.ring();
     }
 
-    /// Slot: it has returned. Says whether it was told to stop.
+    /// Slot: stops watching, after the function has returned. Returns whether the flag was set.
     pub fn unwatch(&self, slot: u16) -> bool {
         let Watched { deadline, cancelled } = self.slot(slot);
         let watched = deadline.load(Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Watchdog {
         }
     }
 
-    /// The watchdog's thread.
+    /// Runs the watchdog, on its own thread.
     pub fn run(&self) -> ! {
         loop {
             self.doorbell.sleep_unless(|| self.any(), None);

@@ -82,7 +82,7 @@ impl Pair for Shm {
     }
 }
 
-/// Which libfabric.
+/// Source of the libfabric under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     System,
@@ -97,7 +97,7 @@ pub struct Fabric {
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 impl Fabric {
-    /// Runs a test on a provider, or says why not.
+    /// Runs a test on a provider, or prints why it is skipped.
     pub fn with(which: Which, name: &str, test: fn(&Self)) {
         let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let path = match which {
@@ -126,7 +126,7 @@ impl Fabric {
         Port::open(&self.provider).unwrap()
     }
 
-    /// With little patience.
+    /// Opens a port with this send timeout.
     pub fn impatient_port(&self, send_timeout: Duration) -> Arc<Port> {
         let options = PortOptions {
             send_timeout,
@@ -136,7 +136,7 @@ impl Fabric {
     }
 }
 
-/// Makes two ports known to each other: first's peer, second's peer.
+/// Makes two ports known to each other; returns the first port's peer and the second port's peer.
 pub fn introduce(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>) {
     let key = rand::random();
     let seen_by_first = first.peer(&second.address(), key).unwrap();
@@ -152,7 +152,7 @@ pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>
     (to_second, to_first)
 }
 
-/// Opens a channel between two peers: `to_worker` is of the client's port.
+/// Opens a channel between two peers: `to_worker` belongs to the client's port.
 pub fn open(
     to_worker: &Arc<Peer>,
     to_client: &Arc<Peer>,

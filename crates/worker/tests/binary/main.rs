@@ -1,4 +1,4 @@
-//! Drives the built worker as an agent and a client do.
+//! Tests of the built worker, driven as an agent and a client do.
 
 mod regions;
 mod unreachable;

@@ -1,4 +1,4 @@
-//! Registered memory, as a client that forgets and registers it again sees it.
+//! Registered memory of a client that deregisters and registers it again.
 
 use super::{Worker, wait};
 use hotlease_fabric::channel::Call;
@@ -20,7 +20,7 @@ fn ask(socket: &Socket, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) {
 
 fn register(socket: &Socket, byte: u8) -> Memory {
     let memory = Memory::create("test", 4096).unwrap();
-    // SAFETY: the first byte of the mapping, which nobody else uses yet.
+    // SAFETY: the first byte of the mapping, which no other code uses yet.
     unsafe { memory.start().write(byte) };
     let register = ConnectionRequest::Register {
         region: REGION,
@@ -30,8 +30,8 @@ fn register(socket: &Socket, byte: u8) -> Memory {
     memory
 }
 
-/// A slot looks for mail once a turn. What it was told within the turn counts all the same: the old entry in its
-/// table would pass, and be read.
+/// A slot checks for mail once a turn. A letter that comes within the turn counts all the same: otherwise the old entry
+/// in the slot's table would pass, and be read.
 #[test]
 fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     let mut worker = Worker::start();
@@ -61,7 +61,7 @@ fn a_region_that_is_registered_anew_is_never_taken_for_what_it_was() {
     channel.publish(0, &echo, &[&span.encode()]).unwrap();
     assert_eq!(read(0), 1);
 
-    // While the slot is in a function of another channel, in the turn in which it comes to this one.
+    // The slot is in a function of another channel, in the same turn in which it comes to this one.
     busy.publish(0, &sleepy, &[]).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while worker.usage.read(0).running.is_none() {

@@ -1,5 +1,5 @@
-//! Buffers of a client on another host that the worker does not reach: the client is told whether its function
-//! ran. That client's port stands still, as that of a stopped process does, until the worker has given up.
+//! Buffers of a client on another host that the worker cannot reach: the client is told whether its function ran. The
+//! client's port makes no progress, like that of a stopped process, until the worker has given up.
 
 use super::{SHAPE, Worker};
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const PATIENCE: Duration = Duration::from_secs(20);
-/// More than the buffers of a connection take, so that it does not get through by itself.
+/// More than the buffers of a connection hold, so that it does not get through by itself.
 const LARGE_BYTES: u64 = 64 << 20;
 const REGION: RegionId = RegionId(1);
-/// For how long the worker tries.
+/// Time limit of the worker's attempt.
 const TIMEOUT_US: u32 = 200_000;
 
 /// A client on the same machine that reaches the worker over a fabric.
@@ -81,7 +81,7 @@ impl Client {
         })
     }
 
-    /// Sends a request and lets the port stand still until the worker has done with it.
+    /// Sends a request and does not drive the port until the worker is done with the request.
     fn call_and_stand_still(&self, worker: &Worker, id: u64, call: &Call, payload: &[u8]) {
         let before = worker.usage.read(0).compute_ns;
         self.channel.publish(id, call, &[payload]).unwrap();
@@ -152,7 +152,7 @@ fn an_output_that_cannot_be_written_is_told_and_its_function_ran() {
     assert_goes_on(&worker, &client);
 }
 
-/// The same buffer, of a client that is back.
+/// Uses the same buffer after the client is back.
 fn assert_goes_on(worker: &Worker, client: &Client) {
     let call = Call {
         flags: Flags::OUTPUT_BUFFER,
