@@ -288,8 +288,8 @@ impl UsageBlock {
         failures.count.store(number.wrapping_add(1), Release);
     }
 
-    /// Agent: the failures of a slot since it had `seen` of them, and their total now. Only the last [`FAILURES_KEPT`]
-    /// are available. An invocation that fails meanwhile may be returned instead of the oldest.
+    /// Agent: the failures of a slot since it had `seen` of them, and their total now. Only the last ones are available
+    /// (`FAILURES_KEPT`). An invocation that fails meanwhile may be returned instead of the oldest.
     pub fn failed_since(&self, slot: u16, seen: u64) -> (u64, Vec<Failure>) {
         let failures = self.failures(slot);
         let count = failures.count.load(Acquire);

@@ -1,4 +1,4 @@
-//! Process 1 of a machine: see the program.
+//! Process 1 of a machine; for its part see the head of `main.rs`.
 
 mod printed;
 mod program;
@@ -32,14 +32,14 @@ use teller::Teller;
 
 pub use program::{confined, confinement};
 
-/// Ends of whom nobody waits for that are remembered: one of them may turn out to be the worker.
+/// Ends of other processes that are remembered: one of them may turn out to be the worker's.
 const ENDS_MAX: usize = 64;
 
 pub fn run() -> ExitCode {
     let port = match root::find_port() {
         Ok(port) => port,
         Err(error) => {
-            // To the kernel's console: there is nobody else to tell.
+            // To the kernel's console: there is no other receiver.
             eprintln!("hotlease-machine: {error}");
             power_off()
         }
@@ -53,13 +53,13 @@ pub fn run() -> ExitCode {
     };
     let ended = live(port, &teller).unwrap_or_else(Ended::never);
     teller.tell(&FromGuest::Ended(ended), &[]);
-    // The monitor ends the machine, once it has heard it.
+    // The monitor ends the machine after it has received this.
     loop {
         std::thread::park();
     }
 }
 
-/// Until the worker's program has ended.
+/// Runs the machine until the worker's program has ended.
 fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (fuse, answered) = root::open_fuse().map_err(failed("opening /dev/fuse"))?;
@@ -68,7 +68,7 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
         let teller = teller.clone();
         move || hear(port, (answered, &teller), &sender)
     })?;
-    // Only now, so that the time that it is told is now.
+    // Sent only now, so that the time in the answer is the current time.
     teller.tell(&FromGuest::Booted, &[]);
     let run = match told.recv() {
         Ok((ToGuest::Run { now_ns }, run)) => {
@@ -105,7 +105,7 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
         }
     })?;
     let status = reap_until(&worker).map_err(failed("waiting for the worker"))?;
-    // Its last words come before its end.
+    // The last output must arrive before the end.
     printed.pass_on();
     Ok(Ended {
         failure: String::new(),
@@ -115,12 +115,13 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     })
 }
 
-/// The life of the thread that hears the monitor. It waits for nobody else: the kernel may need an answer for whatever anybody waits for.
+/// Loop of the thread that receives from the monitor. It waits for no other thread: any thread may wait for the kernel,
+/// which may wait for an answer that comes here.
 fn hear(mut port: File, (mut fuse, teller): (File, &Teller), told: &Sender<(ToGuest, Vec<u8>)>) {
     loop {
         match link::receive::<ToGuest>(&mut port) {
             Ok(Some((ToGuest::File, answer))) => {
-                // Whoever has asked may be gone.
+                // The process that asked may be gone.
                 let _ = fuse.write(&answer);
                 teller.answered(&answer);
             }
@@ -134,13 +135,13 @@ fn hear(mut port: File, (mut fuse, teller): (File, &Teller), told: &Sender<(ToGu
     }
 }
 
-/// The life of the thread that passes on what the kernel asks about files.
+/// Loop of the thread that passes on the kernel's questions about files.
 fn ask(mut fuse: File, teller: &Teller) {
     let mut question = vec![0; FILE_BYTES_MAX as usize];
     loop {
         match fuse.read(&mut question) {
             Ok(bytes) => teller.ask(&question[..bytes]),
-            // One that nobody waits for any more.
+            // The process that waited for the answer is gone.
             Err(error) if error.raw_os_error().map(Errno::from_raw) == Some(Errno::ENOENT) => {}
             Err(_) => power_off(),
         }
@@ -155,8 +156,8 @@ fn written_down(usage: &UsageBlock) -> Option<Crash> {
     })
 }
 
-/// Reaps whatever ends, until the worker has: its status, or negative signal. Who is the worker may change as long as another one that
-/// was it still lives.
+/// Reaps every process that ends, until the worker has ended; returns its exit status, or its negative signal. The
+/// worker's process id may change while the previous worker still lives.
 fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
     let mut ends = BTreeMap::new();
     loop {
@@ -166,7 +167,7 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Pairs with the store of who has forked it: a new worker is known before the old one is killed.
+        // Pairs with the release store in `Program::resume`: a new worker is known before the old one is killed.
         if let Some(status) = ends.remove(&worker.load(Ordering::Acquire)) {
             return Ok(status);
         }
@@ -176,7 +177,7 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
     }
 }
 
-/// Hears the worker, then the monitor, for ever; an error says why there will be no worker.
+/// Waits for the worker, and then obeys the monitor for ever; an error is the reason why there will be no worker.
 fn serve(
     told: &Receiver<(ToGuest, Vec<u8>)>,
     program: Program,
@@ -192,7 +193,7 @@ fn serve(
             _,
         ))) => Ok(Some(FromGuest::Ready { version, imports_us })),
         Ok(Some((Answer::Failed { why }, _))) => Err(why),
-        // It has ended, or speaks no word of ours: its end is told by who waits for it.
+        // The worker has ended, or its message is not understood: the thread that reaps it reports its end.
         _ => Ok(None),
     };
     let Some(word) = ready(&program.control)? else {
@@ -234,9 +235,9 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), Str
         .map_err(|error| format!("starting a thread: {error}"))
 }
 
-/// The end of the machine.
+/// Ends the machine.
 pub fn power_off() -> ! {
-    // The kernel's last resort is its panic at the end of process 1, which ends the machine, too.
+    // The kernel's last resort is its panic at the end of process 1, which ends the machine too.
     let _ = reboot(RebootCommand::Restart);
     std::process::exit(1)
 }

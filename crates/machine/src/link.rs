@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::io::{self, Read, Write};
 
-/// A message, and what it brings along.
+/// Sends a message, with the bytes that it carries.
 pub fn send(to: &mut impl Write, message: &impl Serialize, brought: &[u8]) -> io::Result<()> {
     let message = hotlease_wire::encode(message);
     let head = Head {
@@ -14,7 +14,7 @@ pub fn send(to: &mut impl Write, message: &impl Serialize, brought: &[u8]) -> io
     };
     let mut first = head.encode().to_vec();
     first.extend_from_slice(&message);
-    // Most bring little: one write, one interrupt.
+    // Most messages carry few bytes: one write, one interrupt.
     if brought.len() <= 4096 {
         first.extend_from_slice(brought);
         return to.write_all(&first);
@@ -23,14 +23,14 @@ pub fn send(to: &mut impl Write, message: &impl Serialize, brought: &[u8]) -> io
     to.write_all(brought)
 }
 
-/// The next one; `None`: the other side is gone.
+/// Receives the next message; `None`: the other side is gone.
 pub fn receive<M: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(M, Vec<u8>)>> {
     let mut head = [0; Head::BYTES];
     match from.read_exact(&mut head[..1]) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         result => result?,
     }
-    // Behind its first byte the end is that of half a message.
+    // After the first byte, an end of file means half a message.
     from.read_exact(&mut head[1..])?;
     let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
     let head = Head::decode(&head).map_err(invalid)?;
@@ -39,7 +39,7 @@ pub fn receive<M: DeserializeOwned>(from: &mut impl Read) -> io::Result<Option<(
     Ok(Some((message, read(from, head.brought_bytes)?)))
 }
 
-/// So many bytes. Memory is taken as they come.
+/// Reads this many bytes. Memory is allocated as they come.
 fn read(from: &mut impl Read, bytes: u64) -> io::Result<Vec<u8>> {
     let mut read = Vec::new();
     from.by_ref().take(bytes).read_to_end(&mut read)?;

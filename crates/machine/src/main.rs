@@ -5,30 +5,30 @@
 //!                                        └ in a sandbox of kind `namespace`, with QEMU ┘ └ in the machine ┘
 //! ```
 //!
-//! The same program is both ends. Started by an agent it is the *monitor*: to agent and clients it is the worker, and it has the
-//! machine made, by QEMU, of the kernel that the site names and of a first file system with nothing but this program in it. There it is
-//! started again, as process 1: the *guest*, which mounts what the sandbox shows, starts the worker's own program, and is agent and
-//! client to it.
+//! The same program is both ends. Started by an agent it is the *monitor*: for agent and clients it is the worker, and
+//! it has QEMU start a virtual machine, from the kernel that the site names and a first file system with nothing but
+//! this program in it. There the program is started again, as process 1: the *guest*. The guest mounts the sandbox's
+//! files, starts the worker's own program, and is its agent and client.
 //!
-//! Everything that a machine may reach is what the sandbox around it may reach: it has no devices but the port and random numbers, and asks for
-//! the sandbox's files by the port. Who breaks out of the machine is in that sandbox.
+//! A machine can reach only what the sandbox around it can reach: it has no devices but the port and random numbers,
+//! and gets the sandbox's files through the port. Code that breaks out of the machine is still in that sandbox.
 //!
 //! | file | job |
 //! |---|---|
 //! | `link` | messages over the port |
-//! | `monitor` | the end outside |
+//! | `monitor` | the end outside the machine |
 //! | `monitor/boot` | the command line and the first file system of a machine |
-//! | `monitor/modules` | which modules of the kernel it needs |
+//! | `monitor/modules` | the kernel modules that a machine needs |
 //! | `monitor/far` | orders and calls for the worker inside |
-//! | `monitor/files` | the files that the machine sees |
-//! | `monitor/saving` | machines that are saved, and go on |
-//! | `monitor/control` | what QEMU is told |
-//! | `guest` | process 1 |
+//! | `monitor/files` | the sandbox's files for the machine |
+//! | `monitor/saving` | machines that are saved, and resumed many times |
+//! | `monitor/control` | orders to QEMU |
+//! | `guest` | process 1 of the machine |
 //! | `guest/program` | the worker's program |
-//! | `guest/root` | what the worker sees there |
+//! | `guest/root` | the worker's root file system in the machine |
 //! | `guest/serving` | orders for the worker, its slots |
 //! | `guest/slot` | calls of one slot |
-//! | `guest/teller` | what is said to the monitor, and when nothing is under way |
+//! | `guest/teller` | messages to the monitor, and the questions under way |
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Nothing else is ever process 1: the sandbox around a monitor has its own.
+    // No other part of the program is ever process 1: the sandbox around a monitor has its own process 1.
     if std::process::id() == 1 {
         return guest::run();
     }

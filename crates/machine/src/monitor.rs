@@ -1,4 +1,4 @@
-//! The end outside of the machine: see the program.
+//! The end outside the machine; for its part see the head of `main.rs`.
 
 mod boot;
 mod control;
@@ -28,18 +28,18 @@ use std::process::{Child, ExitCode};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a machine may take until its first word.
+/// Time limit until a machine's first message.
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
-/// Where the machine's port is, in the sandbox's own folder.
+/// Socket of the machine's port, in the sandbox's own folder.
 const PORT: &str = "/tmp/.hotlease-port";
-/// Where QEMU is told what to do.
+/// Socket of QEMU's control connection.
 const CONTROL: &str = "/tmp/.hotlease-control";
-/// Where its kernel complains.
+/// File to which the machine's kernel writes its messages.
 const CONSOLE: &str = "/tmp/.hotlease-console";
-/// As much as is read of that.
+/// Most bytes that are read of that file.
 const CONSOLE_BYTES: u64 = 64 << 10;
 
-/// What an agent starts it with.
+/// Command line, as an agent passes it.
 #[derive(Parser)]
 #[command(
     name = "hotlease-machine",
@@ -47,49 +47,50 @@ const CONSOLE_BYTES: u64 = 64 << 10;
     about = "Started by an agent: see `hotlease agent --sandbox microvm`"
 )]
 struct Arguments {
-    /// The program that emulates machines.
+    /// Program that emulates machines.
     #[arg(long)]
     qemu: PathBuf,
-    /// The machine's kernel.
+    /// Kernel of the machine.
     #[arg(long)]
     kernel: PathBuf,
-    /// The folder of that kernel's modules.
+    /// Folder of that kernel's modules.
     #[arg(long)]
     modules: PathBuf,
-    /// Without the processor's help.
+    /// Emulate the processor, without its virtualisation support.
     #[arg(long)]
     emulated: bool,
-    /// The machine's memory.
+    /// Memory of the machine, MiB.
     #[arg(long)]
     memory_mib: u32,
-    /// Descriptors of each of its processes.
+    /// Most descriptors of each of its processes.
     #[arg(long)]
     files: u64,
-    /// The largest file that its worker may write.
+    /// Largest file that its worker may write, bytes.
     #[arg(long)]
     file_bytes: u64,
-    /// Functions that the worker's program has from the beginning.
+    /// Number of functions that the worker's program has from the beginning.
     #[arg(long)]
     functions: u16,
-    /// Where it runs.
+    /// Working directory of the worker's program.
     #[arg(long)]
     directory: OsString,
-    /// The machine is saved once its worker is ready, and workers of machines like it are forked from this process.
+    /// Save the machine once its worker is ready, and fork workers with machines like it from this process.
     #[arg(long)]
     zygote: bool,
-    /// A file or folder that is shown, wherever it is; may be given more than once.
+    /// File or folder to show at its own path, wherever that is; may be given more than once.
     #[arg(long)]
     shown: Vec<PathBuf>,
-    /// A folder in which others may write meanwhile; may be given more than once.
+    /// Folder to which other processes may write meanwhile; may be given more than once.
     #[arg(long)]
     changing: Vec<PathBuf>,
-    /// The worker's program, its name, its arguments.
+    /// Program of the worker: its path, its name, its arguments.
     #[arg(last = true, num_args = 2.., required = true)]
     program: Vec<OsString>,
 }
 
 impl Arguments {
-    /// Of its machine. It may have as many open as this process, but for what any worker may have itself.
+    /// The files for its machine. The machine may have as many open as this process, less those that any worker may
+    /// have open itself.
     fn served(&self) -> Files {
         let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
         let open_max = most.saturating_sub(self.files).max(most / 2);
@@ -109,7 +110,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Of a machine that is made for one worker.
+/// Runs a machine that is made for one worker.
 fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let booted = boot::first_files(&arguments.modules).and_then(|files| {
@@ -118,7 +119,7 @@ fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     });
     match booted {
         Ok((far, imports)) => {
-            // What is not the machine's is the interpreter's, of which nobody here knows.
+            // The rest of the imports' time is the interpreter's, of which nothing is known here.
             worker.set_boot(started.elapsed().saturating_sub(imports));
             worker.set_imports(imports);
             worker.serve_for(far, arguments.functions)
@@ -131,7 +132,7 @@ fn no_machine(why: &str) -> String {
     format!("a virtual machine for the worker: {why}")
 }
 
-/// As many as the sandbox has.
+/// Number of processors: as many as the sandbox has, up to the limit.
 fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, |count| count.get().min(boot::PROCESSORS_MAX))
 }
@@ -140,7 +141,7 @@ fn processors() -> usize {
 struct Running {
     qemu: Child,
     port: UnixStream,
-    /// Where QEMU is told what to do; none of a machine whose memory is its own.
+    /// QEMU's control connection; `None` for a machine with memory of its own.
     control: Option<UnixStream>,
 }
 
@@ -174,7 +175,7 @@ impl Running {
     }
 }
 
-/// Has the worker started in a machine; how long its imports took.
+/// Has the worker started in a machine; returns how long its imports took.
 fn introduced(
     running: Running,
     arguments: &Arguments,
@@ -206,13 +207,13 @@ fn introduced(
     Ok((far, ready(&words)?))
 }
 
-/// By this clock, nanoseconds since 1970.
+/// This host's time, nanoseconds since 1970.
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Waits for the worker in a machine; how long its imports took.
+/// Waits for the worker in a machine; returns how long its imports took.
 fn ready(words: &Receiver<Heard>) -> Result<Duration, String> {
     match heard_of(words, |heard| matches!(heard, Heard::Ready { .. }))? {
         Heard::Ready { version, imports } if version == PROTOCOL_VERSION => Ok(imports),
@@ -223,7 +224,7 @@ fn ready(words: &Receiver<Heard>) -> Result<Duration, String> {
     }
 }
 
-/// Waits for the machine's next word, which should be this one.
+/// Waits for the machine's next message, which must be the expected one.
 fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Result<Heard, String> {
     match words.recv_timeout(BOOT_LIMIT) {
         Ok(Heard::Ended { why }) => Err(format!("{why}{}", complaint())),
@@ -237,7 +238,7 @@ fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Resu
     }
 }
 
-/// Those of this process, whose sandbox is the worker's, but for what a machine needs more of.
+/// Limits of this process, whose sandbox is the worker's, except those of which a machine needs more.
 fn limits(arguments: &Arguments) -> std::io::Result<Limits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {
@@ -253,7 +254,7 @@ fn limits(arguments: &Arguments) -> std::io::Result<Limits> {
     })
 }
 
-/// QEMU's end of the port.
+/// Accepts QEMU's end of the port.
 fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, String> {
     let failed = |error: std::io::Error| format!("its port: {error}");
     listener.set_nonblocking(true).map_err(failed)?;
@@ -275,20 +276,20 @@ fn accept(listener: &UnixListener, child: &mut Child) -> Result<UnixStream, Stri
         if Instant::now() > until {
             return Err("QEMU does not start".into());
         }
-        // It connects within its first milliseconds; nothing tells both of its end and of this.
+        // QEMU connects within its first milliseconds; nothing reports both its end and this connection.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Whether the machine's kernel gave up for want of memory: with nobody left to be killed but who speaks for the worker.
+/// Whether the machine's kernel gave up for lack of memory, when no process was left to kill except the worker's guest.
 pub(crate) fn has_run_out_of_memory() -> bool {
     let text = console();
     let words = b"deadlocked on memory";
     text.windows(words.len()).any(|window| window == words)
 }
 
-/// The end of what the machine's kernel has written. A machine may have put anything in that place: nothing is waited for, and no more
-/// memory taken than this.
+/// End of the kernel's messages. A machine may have put anything at that path: this does not wait, and allocates no
+/// more memory than the limit.
 fn console() -> Vec<u8> {
     let read = || -> std::io::Result<Vec<u8>> {
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -304,7 +305,7 @@ fn console() -> Vec<u8> {
     read().unwrap_or_default()
 }
 
-/// The last words of the machine's kernel.
+/// Last messages of the machine's kernel, for an error text.
 pub(crate) fn complaint() -> String {
     let text = console();
     let text = String::from_utf8_lossy(&text);

@@ -85,7 +85,7 @@ struct Far {
     message_bytes: usize,
 }
 
-/// A messenger; see [`super`].
+/// Messages between this end and many peers, over one endpoint, for an owner that polls.
 pub struct Messenger {
     // Closed before everything that its operations use.
     endpoint: Endpoint,

@@ -1,4 +1,4 @@
-//! What the worker prints, on its way to the monitor.
+//! Output of the worker, on its way to the monitor.
 
 use crate::guest::teller::Teller;
 use hotlease_wire::machine::FromGuest;
@@ -9,16 +9,16 @@ use std::io::{self, ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Passed on in one piece.
+/// Most bytes that are passed on at once.
 const PIECE: usize = 4096;
-/// What a pipe holds: who prints without end keeps nobody waiting for longer.
+/// Together the capacity of a pipe: output without end keeps no other thread waiting for longer.
 const PIECES_MAX: usize = 16;
 
-/// The end of a pipe that a worker, and whoever it starts, prints into.
+/// The read end of the pipe that a worker, and each process that it starts, prints to.
 pub struct Printed {
-    /// Taken over each piece's whole way, so that who takes it next finds nothing under way.
+    /// Locked while a piece is passed on, so that the next holder finds nothing under way.
     from: Mutex<PipeReader>,
-    /// The same, to wait for more.
+    /// A clone of `from`, to wait for more output.
     more: PipeReader,
     teller: Teller,
 }
@@ -33,7 +33,7 @@ impl Printed {
         }))
     }
 
-    /// Passes on whatever comes, as long as anybody could print.
+    /// Passes on all output, as long as a process could print.
     pub fn listen(&self) {
         loop {
             let mut more = [PollFd::new(self.more.as_fd(), PollFlags::POLLIN)];
@@ -48,7 +48,7 @@ impl Printed {
         }
     }
 
-    /// Passes on what is there; whether there may be more some time.
+    /// Passes on the output that has come; returns whether there may be more later.
     pub fn pass_on(&self) -> bool {
         let mut from = self.from.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = [0; PIECE];
@@ -83,7 +83,7 @@ mod tests {
         assert!(printed.pass_on(), "somebody could print");
         drop(prints);
         assert!(!printed.pass_on());
-        // Nobody could print any more: it ends.
+        // No process could print any more: it returns.
         printed.listen();
         let mut told = told;
         told.rewind().expect("the beginning");

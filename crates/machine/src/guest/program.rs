@@ -1,4 +1,4 @@
-//! The worker's program.
+//! The worker's program: its confined start, and forks of a zygote.
 
 use crate::guest::root;
 use hotlease_fabric::socket::Socket;
@@ -21,27 +21,27 @@ use std::time::{Duration, Instant};
 
 /// The worker's user, as in every sandbox.
 const USER: u32 = 1000;
-/// What this program is started with to become another one, confined.
+/// Argument that makes this program confine itself and become another program.
 const CONFINED: &str = "--confined";
-/// The same, of a zygote, which has its orders as standard error at first.
+/// The same argument for a zygote, whose orders come by standard error at first.
 const CONFINED_ZYGOTE: &str = "--confined-zygote";
-/// How long a worker may take to be process 1's.
+/// Time in which a forked worker must become a child of process 1.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(5);
-/// Where a zygote expects them.
+/// Descriptor at which a zygote expects its orders.
 const ORDERS_AT: i32 = hotlease_nursery::zygote::ORDERS_AT;
 
-/// It, as it was started.
+/// The worker's program, started.
 pub struct Program {
     pub pid: Pid,
-    /// Where it is an agent's.
+    /// Control socket; the guest is the agent's end.
     pub control: Socket,
-    /// Of a zygote.
+    /// Order socket of a zygote.
     orders: Option<OwnedFd>,
     output: PipeWriter,
 }
 
 impl Program {
-    /// Without any right, by way of this program, which limits itself first: see [`confined`].
+    /// Starts the program without any capability, by way of this program, which limits itself first: see [`confined`].
     pub fn start(run: Run, output: PipeWriter) -> io::Result<Self> {
         let text = OsString::from_vec;
         let directory = PathBuf::from(text(run.directory));
@@ -85,8 +85,8 @@ impl Program {
         })
     }
 
-    /// In a machine that was saved: its time is now, its random numbers are its own, and the `worker` is a fork of the program. Where that is
-    /// an agent's.
+    /// Resumes in a machine that was saved: sets the current time, stirs in random numbers of its own, and forks the
+    /// `worker` from the program. Returns the worker's control socket.
     pub fn resume(self, now_ns: u64, random: &[u8], worker: &AtomicI32) -> Result<Socket, String> {
         root::set_clock(now_ns).map_err(|error| format!("setting the clock: {error}"))?;
         let random = random.try_into().map_err(|_| "no random bytes came along")?;
@@ -97,15 +97,15 @@ impl Program {
         let theirs = OwnedFd::from(theirs);
         fork_here(orders, theirs.as_fd(), self.output.as_fd()).map_err(failed)?;
         let orphan = self.only_orphan()?;
-        // Pairs with the load of who reaps: known before the zygote is gone.
+        // Pairs with the acquire load of the thread that reaps: the worker is known before the zygote is killed.
         worker.store(orphan.as_raw(), Ordering::Release);
-        // It has nothing to do any more; who has died meanwhile is as well.
+        // The zygote is not needed any more; if it has died meanwhile, that is fine.
         let _ = kill(self.pid, Signal::SIGKILL);
         Ok(control)
     }
 }
 
-/// The children of process 1 but this one.
+/// The children of process 1 except the zygote.
 fn orphans_beside(zygote: Pid) -> Vec<Pid> {
     let listed = fs::read_dir("/proc").into_iter().flatten();
     let children = listed.filter_map(|entry| {
@@ -119,7 +119,7 @@ fn orphans_beside(zygote: Pid) -> Vec<Pid> {
 }
 
 impl Program {
-    /// A zygote from which a worker can be told: nobody else is left whom it could be.
+    /// Checks that a zygote has left no process behind: otherwise the forked worker could not be told from it.
     pub fn check(&self) -> Result<(), String> {
         match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
             true => Ok(()),
@@ -127,14 +127,15 @@ impl Program {
         }
     }
 
-    /// The worker that was just forked. Whoever forked it may be about to end, and then it is process 1's.
+    /// Finds the worker that was just forked. The process that forked it may be about to end; then process 1 becomes
+    /// its parent.
     fn only_orphan(&self) -> Result<Pid, String> {
         let begin = Instant::now();
         while begin.elapsed() < ORPHAN_LIMIT {
             match orphans_beside(self.pid)[..] {
                 [] => std::thread::sleep(Duration::from_millis(1)),
                 [worker] => return Ok(worker),
-                // What else a tenant's imports have left behind could be anybody.
+                // If a tenant's imports have left other processes behind, any of them could be the worker.
                 _ => return Err("several processes were left beside the zygote".into()),
             }
         }
@@ -142,21 +143,21 @@ impl Program {
     }
 }
 
-/// What this program was started as, if it is to become another one: how, and what.
+/// Parses the arguments of a start that is to become another program: whether that is a zygote, and the program.
 pub fn confinement(arguments: &[OsString]) -> Option<(bool, &[OsString])> {
     let (how, program) = arguments.split_first()?;
     let zygote = how == OsStr::new(CONFINED_ZYGOTE);
     (zygote || how == OsStr::new(CONFINED)).then_some((zygote, program))
 }
 
-/// Becomes a program: its path, its name, its arguments. It asks of the kernel what code in a sandbox may.
+/// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make.
 pub fn confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     let [path, name, arguments @ ..] = arguments else {
         return ExitCode::from(2);
     };
     let became = || {
         if zygote {
-            // The first that is free: nothing else is open.
+            // The first free descriptor: nothing else is open.
             let at = fcntl(io::stderr(), FcntlArg::F_DUPFD(ORDERS_AT))?;
             dup2_stderr(io::stdout())?;
             if at != ORDERS_AT {

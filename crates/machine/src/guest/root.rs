@@ -1,4 +1,4 @@
-//! What a machine has: its port, and the sandbox's files as its root.
+//! The machine's environment for the worker: the port, and the sandbox's files as the root.
 
 use hotlease_wire::machine::{Limits, Run};
 use nix::sys::resource::{Resource, setrlimit};
@@ -16,18 +16,18 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Where the new root is put together.
+/// Folder where the new root is assembled.
 const NEW: &str = "/new";
-/// Folders of the machine's own memory.
+/// Folders in the machine's own memory.
 const OWN: [&str; 2] = ["/new/tmp", "/new/dev/shm"];
-/// Of devices, all that a worker may open.
+/// All devices that a worker may open.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
-/// How long the kernel may take to find its devices.
+/// Time in which the kernel must find its devices.
 const DEVICES_LIMIT: Duration = Duration::from_secs(30);
-/// Of module files that are compressed.
+/// Flag of `finit_module` for a compressed module file.
 const COMPRESSED: u32 = 4;
 
-/// Loads what the kernel lacks, and opens the port to the monitor.
+/// Loads the modules that the kernel lacks, and opens the port to the monitor.
 pub fn find_port() -> Result<File, String> {
     let failed = |what: &str, error: &dyn std::fmt::Display| format!("{what}: {error}");
     for (source, target) in [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")] {
@@ -52,7 +52,7 @@ pub fn find_port() -> Result<File, String> {
         if Instant::now() > until {
             return Err("the kernel finds no port".into());
         }
-        // Nobody else runs here, and the kernel tells of new devices by a protocol that is longer than the wait.
+        // No other process runs here, and the kernel's protocol for new devices takes longer than this wait.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -67,20 +67,20 @@ fn named_port() -> Option<PathBuf> {
     device.exists().then_some(device)
 }
 
-/// By the host's clock; the machine may have none of its own.
+/// Sets the clock to the host's time; the machine may have no clock of its own.
 pub fn set_clock(now_ns: u64) -> io::Result<()> {
     let now = Duration::from_nanos(now_ns);
     Ok(clock_settime(ClockId::CLOCK_REALTIME, now.into())?)
 }
 
-/// The way by which the kernel asks about files, and the same for its answers.
+/// Opens the device by which the kernel asks about files; the second handle is for the answers.
 pub fn open_fuse() -> io::Result<(File, File)> {
     let fuse = File::options().read(true).write(true).open("/dev/fuse")?;
     let answered = fuse.try_clone()?;
     Ok((fuse, answered))
 }
 
-/// Where the worker's root is to be, from now on there are the sandbox's files, as the monitor says.
+/// Mounts the sandbox's files, as the monitor provides them, at the place of the worker's future root.
 pub fn mount_files(fuse: &File) -> Result<(), String> {
     let descriptor = fuse.as_raw_fd();
     let options =
@@ -90,7 +90,7 @@ pub fn mount_files(fuse: &File) -> Result<(), String> {
     mount_at("hotlease", NEW, "fuse", flags, Some(&options))
 }
 
-/// Makes that the root, with folders of the machine's own where a sandbox has its own.
+/// Makes these files the root, with the machine's own folders where a sandbox has its own.
 pub fn enter(run: &Run) -> Result<(), String> {
     let shown = run.shown.iter().map(|path| beneath(path));
     let hidden = shown.filter(|path| OWN.iter().any(|own| path.starts_with(own)));
@@ -108,7 +108,7 @@ pub fn enter(run: &Run) -> Result<(), String> {
     fs::create_dir_all(OWN[1]).map_err(|error| format!("making /dev/shm: {error}"))?;
     mount_in_memory(OWN[1], own | MountFlags::NOEXEC, run.limits.shm_bytes)?;
     for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
-        // One that is there is as good.
+        // A link that exists already is fine.
         let _ = std::os::unix::fs::symlink(format!("/proc/self/fd{to}"), Path::new("/new/dev").join(name));
     }
     for hidden in hidden {
@@ -122,7 +122,7 @@ pub fn enter(run: &Run) -> Result<(), String> {
     sethostname(b"sandbox").map_err(failed("naming the host"))
 }
 
-/// What a sandbox has of devices, and none of the machine's own.
+/// Makes the devices that a sandbox has, and none of the machine's own.
 fn make_devices() -> Result<(), String> {
     let at = "/new/dev";
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
@@ -144,13 +144,13 @@ fn make_devices() -> Result<(), String> {
     Ok(())
 }
 
-/// Where something of the worker's is, as long as its root is not the root.
+/// Path of a worker's file before its root becomes the root.
 fn beneath(path: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(path));
     Path::new(NEW).join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// A file or folder of the sandbox's beneath a folder that the machine has one of its own for.
+/// A file or folder of the sandbox beneath a folder that the machine replaces by its own.
 struct Hidden {
     at: PathBuf,
     is_folder: bool,
@@ -158,7 +158,7 @@ struct Hidden {
 }
 
 impl Hidden {
-    /// Takes hold of it, before it is hidden.
+    /// Opens the file or folder, before it is hidden.
     fn find(at: PathBuf) -> Result<Self, String> {
         let failed = |error: io::Error| format!("finding {}: {error}", at.display());
         let is_folder = fs::metadata(&at).map_err(failed)?.is_dir();
@@ -167,7 +167,7 @@ impl Hidden {
         Ok(Self { at, is_folder, mount })
     }
 
-    /// Has it seen again at the same place.
+    /// Mounts it again at the same place.
     fn show(self) -> Result<(), String> {
         let failed = |error: io::Error| format!("showing {}: {error}", self.at.display());
         let folder = if self.is_folder {
@@ -177,7 +177,7 @@ impl Hidden {
         };
         fs::create_dir_all(folder.unwrap_or(&self.at)).map_err(failed)?;
         if !self.is_folder {
-            // One that is shown beneath another is there.
+            // A file that is shown beneath another one exists already.
             File::options()
                 .append(true)
                 .create(true)
@@ -206,7 +206,7 @@ fn mount_in_memory(target: &str, flags: MountFlags, bytes: u64) -> Result<(), St
     mount_at("tmpfs", target, "tmpfs", flags, Some(&options))
 }
 
-/// Of this process and those that it starts.
+/// Sets the limits of this process and of those that it starts.
 pub fn limit(limits: &Limits) -> io::Result<()> {
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),
@@ -220,7 +220,7 @@ pub fn limit(limits: &Limits) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether the kernel has killed something for want of memory.
+/// Whether the kernel has killed a process for lack of memory.
 pub fn has_killed_for_memory() -> bool {
     let counts = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     let killed = counts.lines().find_map(|line| line.strip_prefix("oom_kill "));

@@ -1,4 +1,4 @@
-//! Orders for the worker, and its slots: the guest is its agent and its only client.
+//! Orders for the worker and its slots: the guest is the worker's agent and its only client.
 
 use crate::guest::slot::{Called, Slot};
 use crate::guest::teller::Teller;
@@ -15,10 +15,10 @@ use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-/// How long the machine's clock is compared with itself.
+/// Time for which the tick counter is measured against the machine's clock.
 const CLOCK: Duration = Duration::from_millis(5);
 
-/// The conversation with the worker.
+/// The guest's control of the worker.
 pub struct Serving {
     worker: Socket,
     teller: Teller,
@@ -34,7 +34,7 @@ impl Serving {
         }
     }
 
-    /// Does what the monitor says.
+    /// Obeys an order of the monitor.
     pub fn obey(&mut self, message: ToGuest, brought: Vec<u8>, usage: &OnceLock<Arc<UsageBlock>>) {
         let obeyed = match message {
             ToGuest::Call { slot, .. } => {
@@ -42,7 +42,7 @@ impl Serving {
                 let sent = self.slots.get(usize::from(slot)).zip(called);
                 match sent.map(|(slot, called)| slot.send(called)) {
                     Some(Ok(())) => return,
-                    // No monitor of ours says so.
+                    // A correct monitor does not send this.
                     _ => power_off(),
                 }
             }
@@ -56,7 +56,7 @@ impl Serving {
     fn assign(&mut self, assignment: Assignment, known: &OnceLock<Arc<UsageBlock>>) -> Result<(), String> {
         let usage = UsageBlock::create(assignment.slots).map_err(|error| error.to_string())?;
         let usage = Arc::new(usage);
-        // The machine's own, one for each slot; what the kernel makes of them is the host's to say.
+        // The machine's own processors, one for each slot; the host decides on which cores they run.
         let processors = std::thread::available_parallelism().map_or(1, usize::from) as u32;
         let order = Order::Configure {
             lease: LeaseId([0; 8]),
@@ -64,7 +64,7 @@ impl Serving {
             cores: (0..u32::from(assignment.slots))
                 .map(|slot| slot % processors)
                 .collect(),
-            // A thread that polls here takes the processor from who could make it hear something.
+            // A thread that polls here would take the processor from the threads that bring its requests.
             polling: Polling::Warm,
             hot_budget_ns: 0,
             tick_hz: measure_tick_hz(CLOCK),
@@ -74,7 +74,7 @@ impl Serving {
             gpus: None,
         };
         self.tell(&order, &[usage.fd()])?;
-        // Assigned once.
+        // The worker is assigned only once.
         let _ = known.set(usage);
         let (ours, theirs) = Socket::pair().map_err(|error| error.to_string())?;
         self.tell(&Order::Introduce { lent: None }, &[theirs.as_fd()])?;
@@ -92,7 +92,7 @@ impl Serving {
     fn load(&self, code: &[u8], base: u16) -> Result<(), String> {
         let file = sealed_copy("hotlease-code", code).map_err(|error| error.to_string())?;
         let order = Order::Load {
-            // Checked by the agent outside, and of no use to the worker.
+            // Checked by the agent outside, and not used by the worker.
             hash: CodeHash([0; 32]),
             size_bytes: code.len() as u64,
             base,

@@ -1,4 +1,4 @@
-//! Calls of one slot of the worker's, over a channel as every client has.
+//! Calls of one slot of the worker, over a channel like that of any client.
 
 use crate::guest::power_off;
 use crate::guest::teller::Teller;
@@ -15,17 +15,17 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What is larger goes through buffers. Memory is taken as it is used.
+/// Entry size; larger data goes through buffers. Memory is allocated as it is used.
 const ENTRY_BYTES: u32 = 1 << 20;
 /// One call at a time.
 const SHAPE: RingShape = RingShape {
     depth: 1,
     entry_bytes: ENTRY_BYTES,
 };
-/// A sleeping slot looks around this often, whoever rings.
+/// Interval at which a sleeping thread checks for the reply even without a ring.
 const SLEEP: Duration = Duration::from_secs(1);
 
-/// A call as the monitor has sent it.
+/// A call that the monitor has sent.
 pub struct Called {
     function: u16,
     timeout_us: u32,
@@ -34,7 +34,7 @@ pub struct Called {
 }
 
 impl Called {
-    /// Of this message; `None`: it is none.
+    /// The call in this message; `None` if the message is no call.
     pub fn new(message: &ToGuest, input: Vec<u8>) -> Option<Self> {
         match *message {
             ToGuest::Call {
@@ -67,7 +67,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Opens a channel to it.
+    /// Opens a channel to the slot.
     pub fn open(
         index: u16,
         epoch: Epoch,
@@ -103,7 +103,7 @@ impl Slot {
         })
     }
 
-    /// Calls as long as the machine lives.
+    /// Makes calls as long as the machine lives.
     pub fn serve(mut self, calls: &Receiver<Called>) {
         while let Ok(called) = calls.recv() {
             let (status, code, bytes, output) = match self.call(called) {
@@ -153,7 +153,7 @@ impl Slot {
         self.channel
             .publish(number, &call, &[inline, &spans])
             .map_err(|error| error.to_string())?;
-        // The machine's memory is for the function.
+        // Frees the input: the machine's memory is for the function.
         called.input = Vec::new();
         let header = self.wait(number)?;
         if !matches!(header.status, Status::Ok | Status::FunctionError) {
@@ -172,7 +172,7 @@ impl Slot {
         Ok((header, output))
     }
 
-    /// Sleeps until the reply is there; if the worker dies, so does the machine.
+    /// Sleeps until the reply is there; if the worker dies, the machine ends too.
     fn wait(&self, number: u64) -> Result<ReplyHeader, String> {
         loop {
             if let Some(reply) = self.channel.poll(number) {
@@ -185,7 +185,7 @@ impl Slot {
     }
 }
 
-/// A buffer for what does not fit into a ring; grows.
+/// A buffer for data that does not fit into a ring entry; grows.
 struct Large {
     region: RegionId,
     buffer: Option<Buffer<u8>>,
@@ -199,7 +199,7 @@ impl Large {
         }
     }
 
-    /// With room for so many bytes.
+    /// The buffer, with room for this many bytes.
     fn of(&mut self, bytes: usize, connection: &Mutex<Socket>) -> Result<&mut Buffer<u8>, String> {
         if self
             .buffer
@@ -247,7 +247,7 @@ fn done((reply, _): (ConnectionReply, Vec<OwnedFd>)) -> Result<(), String> {
     }
 }
 
-/// A request to the worker, and its reply.
+/// Sends a request to the worker, and receives its reply.
 fn ask(
     connection: &Mutex<Socket>,
     request: &ConnectionRequest,

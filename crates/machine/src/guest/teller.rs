@@ -1,14 +1,16 @@
-//! What all threads tell the monitor through, and which of the kernel's questions about files are not answered yet.
+//! The sender of all messages to the monitor, and the set of the kernel's questions about files that are not answered
+//! yet.
 //!
-//! What is under way when a machine is saved is lost to all that go on from there: a question that the monitor has heard and not answered, an
-//! answer that the guest has not heard. The guest sees both ends of each, so it is the guest that says when there is none:
+//! When a machine is saved, anything under way is lost to all machines that are resumed from it: a question that the
+//! monitor has received and not answered, or an answer that the guest has not received. The guest sees both ends of
+//! each exchange, so the guest reports when there is none under way:
 //!
 //! ```text
-//! Pause ──► nobody says anything any more ──► the last answer comes ──► Obeyed ──► saved
+//! Pause ──► no thread sends any more ──► the last answer comes ──► Obeyed ──► saved
 //! ```
 //!
-//! What the kernel asks meanwhile waits in the machine's memory, and is asked by each that goes on. The monitor says nothing of its own to a
-//! machine that has no lease: behind the last answer comes nothing.
+//! Questions that the kernel asks meanwhile wait in the machine's memory, and each resumed machine asks them. The
+//! monitor sends nothing of its own to a machine without a lease, so nothing comes after the last answer.
 
 use crate::guest::power_off;
 use crate::link;
@@ -17,17 +19,17 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What the kernel says and wants no answer to: that it forgets one file, or several.
+/// FUSE operations without an answer: FORGET and BATCH_FORGET.
 const UNANSWERED: [u32; 2] = [2, 42];
 
-/// See the module.
+/// The sender of all messages to the monitor.
 #[derive(Clone)]
 pub struct Teller(Arc<Shared>);
 
 struct Shared {
     port: Mutex<File>,
-    /// Numbers of questions whose answers have not come. Locked for moments, never while something is said: who hears the monitor must not
-    /// wait for who speaks to it.
+    /// Numbers of questions whose answers have not come. Locked for moments, never during a send: the thread that
+    /// receives from the monitor must not wait for a thread that sends to it.
     asked: Mutex<BTreeSet<u64>>,
     answered: Condvar,
 }
@@ -49,20 +51,20 @@ impl Teller {
         self.0.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the monitor.
+    /// Sends a message to the monitor.
     pub fn tell(&self, message: &FromGuest, brought: &[u8]) {
         say(&mut self.port(), message, brought);
     }
 
-    /// Passes on a question of the kernel's.
+    /// Passes on a question of the kernel.
     pub fn ask(&self, question: &[u8]) {
         let mut port = self.port();
-        // With the port in hand, so that there are no more of them once somebody else has it.
+        // With the port locked, so that no further question is added once another thread holds the port.
         self.asked().extend(awaited(question));
         say(&mut port, &FromGuest::File, question);
     }
 
-    /// The kernel has this answer.
+    /// Notes that the kernel has received this answer.
     pub fn answered(&self, answer: &[u8]) {
         if let Some(number) = number(answer) {
             self.asked().remove(&number);
@@ -70,7 +72,8 @@ impl Teller {
         }
     }
 
-    /// Obeys once nothing is under way. Nothing is, and nobody says anything, as long as what this gives is kept.
+    /// Reports `Obeyed` once nothing is under way. As long as the caller keeps the returned guard, nothing is under way
+    /// and no thread can send.
     pub fn pause(&self) -> MutexGuard<'_, File> {
         let mut port = self.port();
         let all = self
@@ -83,19 +86,19 @@ impl Teller {
     }
 }
 
-/// A monitor that is gone takes the machine with it.
+/// Sends a message; if the monitor is gone, ends the machine.
 fn say(port: &mut File, message: &FromGuest, brought: &[u8]) {
     if link::send(port, message, brought).is_err() {
         power_off()
     }
 }
 
-/// The number of a question or answer, as FUSE has it.
+/// Number of a question or answer, in FUSE's format.
 fn number(message: &[u8]) -> Option<u64> {
     Some(u64::from_ne_bytes(*message.get(8..)?.first_chunk()?))
 }
 
-/// The number of a question that gets an answer.
+/// Number of a question that gets an answer.
 fn awaited(question: &[u8]) -> Option<u64> {
     let what = u32::from_ne_bytes(*question.get(4..)?.first_chunk()?);
     number(question).filter(|_| !UNANSWERED.contains(&what))
@@ -114,7 +117,7 @@ mod tests {
     const LOOKUP: u32 = 1;
     const FORGET: u32 = 2;
 
-    /// The head of a question, or with no `what` of an answer.
+    /// Head of a question; with `what` 0, of an answer.
     fn head(what: u32, number: u64) -> Vec<u8> {
         [
             &16_u32.to_ne_bytes()[..],
@@ -124,7 +127,7 @@ mod tests {
         .concat()
     }
 
-    /// What the monitor hears next; `None`: nothing for a while.
+    /// Next message that the monitor receives; `None` if none comes for a while.
     fn hear(monitor: &mut UnixStream) -> Option<(FromGuest, Vec<u8>)> {
         match link::receive(monitor) {
             Ok(heard) => heard,
@@ -135,7 +138,7 @@ mod tests {
         }
     }
 
-    /// The same, of what does come.
+    /// Next message that the monitor receives; waits longer.
     fn soon(monitor: &mut UnixStream) -> Option<(FromGuest, Vec<u8>)> {
         (0..300).find_map(|_| hear(monitor))
     }
@@ -146,7 +149,7 @@ mod tests {
         let teller = Teller::new(OwnedFd::from(port).into());
         let within = Some(Duration::from_millis(100));
         monitor.set_read_timeout(within).expect("set");
-        // A machine whose monitor is gone ends, which is not for a test that fails.
+        // A machine whose monitor is gone ends; a failing test must not cause that.
         std::mem::forget(monitor.try_clone().expect("a descriptor"));
         for (what, number) in [(LOOKUP, 2), (FORGET, 4), (LOOKUP, 6)] {
             teller.ask(&head(what, number));
@@ -161,7 +164,7 @@ mod tests {
                 drop(paused);
             }
         });
-        // Answers come in any order; one that nobody waits for changes nothing.
+        // Answers come in any order; an answer without a question changes nothing.
         for number in [6, 0] {
             assert_eq!(hear(&mut monitor), None, "two are not answered");
             teller.answered(&head(0, number));

@@ -1,4 +1,4 @@
-//! A machine: its command line, and the file system that its kernel starts from.
+//! Start of a machine: its command line, and the file system that its kernel starts from.
 
 use crate::monitor::modules;
 use hotlease_fabric::clock::measure_tick_hz;
@@ -13,49 +13,49 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// More of them are of no use: a worker of so many slots has machines of its own.
+/// Most processors of a machine; more would be of no use: a worker of so many slots has machines of its own.
 pub const PROCESSORS_MAX: usize = 32;
-/// How long the host's counter is compared with its clock.
+/// Time for which the host's counter is measured against its clock.
 const CLOCK: Duration = Duration::from_millis(20);
-/// Where the guest finds the libraries that it is linked with.
+/// Folder of the libraries that the guest is linked with.
 const LIBRARIES: &str = "libs";
-/// Where it finds the kernel's modules, in the order of their names.
+/// Folder of the kernel's modules, in the order of their names.
 pub const MODULES: &str = "modules";
-/// What every program for this architecture names as its loader.
+/// Path of the loader that every program for this architecture names.
 const LOADER: &str = if cfg!(target_arch = "aarch64") {
     "lib/ld-linux-aarch64.so.1"
 } else {
     "lib64/ld-linux-x86-64.so.2"
 };
 
-/// What a machine is made of.
+/// Parts of a machine.
 pub struct Machine<'a> {
     pub qemu: &'a Path,
     pub kernel: &'a Path,
     pub emulated: bool,
     pub memory_mib: u32,
     pub processors: usize,
-    /// What [`first_files`] gives.
+    /// Result of [`first_files`].
     pub files: &'a File,
     pub memory: Memory<'a>,
     pub port: &'a Path,
-    /// Where QEMU is told what to do, if it is to be told anything.
+    /// Socket of QEMU's control connection, if there is one.
     pub control: Option<&'a Path>,
     pub console: &'a Path,
 }
 
-/// Where a machine's memory is.
+/// Location of a machine's memory.
 pub enum Memory<'a> {
-    /// Nowhere else.
+    /// Memory of QEMU alone.
     Own,
-    /// In this file, which others get copies of later.
+    /// This file, of which other machines get copies later.
     Kept(&'a File),
-    /// In a copy of this file, made as it is written to. The machine waits for the state of its devices.
+    /// A copy of this file, made page by page on writes. The machine waits for the state of its devices.
     Copied(&'a File),
 }
 
 impl Machine<'_> {
-    /// Starts it. It ends with the sandbox that this process is in.
+    /// Starts the machine. It ends with the sandbox of this process.
     pub fn start(&self) -> Result<Child, String> {
         let acceleration = if self.emulated { "tcg" } else { "kvm" };
         let mut machine = format!("microvm,accel={acceleration},rtc=on");
@@ -102,34 +102,36 @@ impl Machine<'_> {
     }
 }
 
-/// Where QEMU finds a file that it inherits.
+/// Path by which QEMU opens a file that it inherits.
 pub fn inherited(file: &File) -> Result<String, String> {
     fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))
         .map_err(|error| format!("leaving a file to QEMU: {error}"))?;
     Ok(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// A file in memory that nobody else knows.
+/// Makes a file in memory, without a path.
 pub fn in_memory(name: &CStr) -> io::Result<File> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     Ok(memfd_create(name, flags)?.into())
 }
 
 fn command_line(emulated: bool) -> String {
-    // A kernel that gives up ends QEMU, which ends the worker. What it does not know goes to its first program as environment.
+    // A kernel that gives up ends QEMU, which ends the worker. Arguments that the kernel does not know become
+    // environment variables of its first program.
     let mut line = format!(
         "console=ttyS0 quiet loglevel=4 panic=-1 reboot=t pci=off random.trust_cpu=on LD_LIBRARY_PATH=/{LIBRARIES}"
     );
     if emulated {
-        // An emulated processor counts the host's ticks. A kernel that has to find out how fast they are compares them with an emulated
-        // timer, which on a host with other work is late, and then stays where it is, for ever; or believes that timer later on, and lives too fast.
+        // An emulated processor counts the host's ticks. A kernel that has to measure their rate compares them with an
+        // emulated timer. On a host with other work that timer is late: the kernel then hangs for ever, or it believes
+        // the timer later on, and its time runs too fast.
         let khz = measure_tick_hz(CLOCK) / 1000;
         line += &format!(" tsc_early_khz={khz} tsc=reliable no_timer_check");
     }
     line
 }
 
-/// Nothing but this program, and what of the kernel it needs to begin.
+/// Makes the first file system: only this program, and the parts of the kernel that it needs to begin.
 pub fn first_files(modules: &Path) -> Result<File, String> {
     let failed = |error: io::Error| format!("its first files: {error}");
     let mut files = Files {
@@ -166,7 +168,7 @@ pub fn first_files(modules: &Path) -> Result<File, String> {
     files.end().map_err(failed)
 }
 
-/// An archive of the kind that kernels unpack.
+/// An archive in the format that kernels unpack (cpio).
 struct Files {
     to: io::BufWriter<File>,
     inode: u32,
@@ -188,7 +190,7 @@ impl Files {
     }
 }
 
-/// What this program is linked with, its loader among it: what is mapped here.
+/// Libraries that this program is linked with, its loader among them: those that are mapped here.
 fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let mut maps = String::new();
     File::open("/proc/self/maps")?.read_to_string(&mut maps)?;

@@ -1,4 +1,4 @@
-//! What QEMU is told, in its machine protocol (QMP): a line of JSON each way.
+//! Control of QEMU by its machine protocol (QMP): a line of JSON each way.
 
 use nix::sys::socket::{ControlMessage, MsgFlags, UnixAddr, sendmsg};
 use serde_json::{Value, json};
@@ -8,33 +8,33 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// What a file is called that QEMU is given, and how it is named where a machine moves.
+/// Name of the file that QEMU gets, and the URI that names it in a migration.
 const FILE: &str = "devices";
 const FILE_URI: &str = "fd:devices";
-/// Of one of its lines, which are short.
+/// Longest line of QEMU, whose lines are short.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// How long it may be silent: it says nothing while it writes or reads a machine's devices.
+/// Longest silence of QEMU: it sends nothing while it writes or reads a machine's devices.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// A conversation with QEMU.
+/// A control connection to QEMU.
 pub struct Control {
     to: UnixStream,
     from: BufReader<UnixStream>,
 }
 
 impl Control {
-    /// Over this connection of its.
+    /// Begins the protocol on this connection of QEMU.
     ///
     /// # Errors
-    /// It speaks another protocol, or is gone.
+    /// QEMU speaks another protocol, or is gone.
     pub fn begin(to: UnixStream) -> Result<Self, String> {
         let from = to.set_read_timeout(Some(SILENCE)).and_then(|()| to.try_clone());
         let from = BufReader::new(from.map_err(|error| failed(&error))?);
         let mut control = Self { to, from };
-        // Its greeting says who it is.
+        // QEMU's greeting with its version.
         control.hear()?;
         control.execute("qmp_capabilities", &json!({}))?;
-        // Memory is where it is; what moves is the devices, and how far they are is told.
+        // Memory stays where it is; only the devices are migrated, and events report the progress.
         let capabilities =
             ["x-ignore-shared", "events"].map(|name| json!({"capability": name, "state": true}));
         control.execute("migrate-set-capabilities", &json!({"capabilities": capabilities}))?;
@@ -44,7 +44,7 @@ impl Control {
     /// Stops the machine for good, and writes the state of its devices to a file.
     ///
     /// # Errors
-    /// Its words.
+    /// Error text of QEMU.
     pub fn save(&mut self, to: &File) -> Result<(), String> {
         self.execute("stop", &json!({}))?;
         self.give(to)?;
@@ -52,10 +52,10 @@ impl Control {
         self.moved()
     }
 
-    /// Has a machine that was started for that go on from such a file.
+    /// Resumes a machine, which was started for that, from such a file.
     ///
     /// # Errors
-    /// Its words.
+    /// Error text of QEMU.
     pub fn restore(&mut self, from: &File) -> Result<(), String> {
         self.give(from)?;
         self.execute("migrate-incoming", &json!({"uri": FILE_URI}))?;
@@ -63,7 +63,7 @@ impl Control {
         self.execute("cont", &json!({}))
     }
 
-    /// Gives QEMU a file, which is what [`FILE_URI`] names from then on.
+    /// Gives QEMU a file, which [`FILE_URI`] names from then on.
     fn give(&mut self, file: &File) -> Result<(), String> {
         let descriptors = [file.as_raw_fd()];
         self.say(
@@ -77,11 +77,11 @@ impl Control {
         self.say(command, arguments, &[])
     }
 
-    /// Has it do something; waits until it says that it does.
+    /// Sends a command with descriptors, and waits for QEMU's answer.
     fn say(&mut self, command: &str, arguments: &Value, along: &[ControlMessage<'_>]) -> Result<(), String> {
         let mut line = json!({"execute": command, "arguments": arguments}).to_string();
         line.push('\n');
-        // Shorter than any buffer of a socket that nobody else writes to.
+        // The line fits into the socket's buffer, to which no other thread writes.
         let (line, flags) = ([IoSlice::new(line.as_bytes())], MsgFlags::MSG_NOSIGNAL);
         let sent = sendmsg::<UnixAddr>(self.to.as_raw_fd(), &line, along, flags, None);
         sent.map_err(|errno| failed(&errno.into()))?;
@@ -97,7 +97,7 @@ impl Control {
         }
     }
 
-    /// Until all of it is where it goes.
+    /// Waits until the migration is complete.
     fn moved(&mut self) -> Result<(), String> {
         loop {
             let word = self.hear()?;
@@ -134,13 +134,13 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A QEMU that says these lines, whatever it hears.
+    /// A QEMU that sends these lines, for any input.
     fn says(lines: &[&str]) -> Control {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let all: String = lines.iter().map(|line| format!("{line}\n")).collect();
         theirs.write_all(all.as_bytes()).expect("room for some lines");
         theirs.shutdown(std::net::Shutdown::Write).expect("it was open");
-        // It hears until the test is over.
+        // Reads until the test is over.
         std::thread::spawn(move || theirs.read_to_end(&mut Vec::new()));
         Control {
             from: BufReader::new(ours.try_clone().expect("a descriptor")),

@@ -1,4 +1,4 @@
-//! Orders and calls for the worker inside.
+//! Orders and calls for the worker inside, and the machine's messages.
 
 use crate::link;
 use crate::monitor::Running;
@@ -24,40 +24,40 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What of a machine's memory is its kernel's and the guest's own.
+/// Part of a machine's memory that its kernel and the guest need, MiB.
 const OWN_MIB: u64 = 96;
 
-/// What the machine's first word is.
+/// First messages of a machine.
 pub enum Heard {
-    /// It waits to be told what to run.
+    /// The machine waits for the program to run.
     Booted,
-    /// Its worker takes orders.
+    /// The worker accepts orders.
     Ready { version: u32, imports: Duration },
-    /// It never will.
+    /// The worker will never be ready.
     Ended { why: String },
 }
 
-/// What the machine's last word is.
+/// Last message of a machine.
 #[derive(Debug, PartialEq, Eq)]
 enum Last {
-    /// How its worker has ended.
+    /// End of its worker.
     Ended(Ended),
-    /// It is of no more use.
+    /// The machine is unusable.
     Lost(String),
 }
 
-/// The way to the worker inside.
+/// Connection to the worker inside.
 pub struct Far {
     port: Mutex<UnixStream>,
-    /// Where the answer to each slot's call goes.
+    /// Receivers of the results of each slot's call.
     waiting: Mutex<BTreeMap<u16, SyncSender<Result<Returned, Status>>>>,
     obeyed: Mutex<Receiver<Result<(), String>>>,
-    /// Where questions about files go, and their answers come from: a message each.
+    /// Socket to the file server, for questions about files and their answers: a message each.
     files: OwnedFd,
-    /// The first of them.
+    /// First question about files.
     greeting: Mutex<Vec<u8>>,
     qemu: Mutex<Option<Child>>,
-    /// The machine is ended on purpose, and nothing is to be said of it.
+    /// Whether the machine is ended on purpose: then its end is not reported.
     rests: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     memory_mib: u32,
@@ -68,8 +68,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Far {
-    /// To a machine that runs, with these files. For good: what it hears is told as long as the process lives, which ends with the worker
-    /// inside. `greeting`: what the machine's kernel has asked about files first, if somebody else has answered it.
+    /// Connects to a running machine, with these files. The connection is never freed: it serves as long as the process
+    /// lives, which ends with the worker inside. `greeting`: the first question about files of the machine's kernel, if
+    /// another process has answered it.
     pub fn over(
         running: Running,
         memory_mib: u32,
@@ -93,7 +94,7 @@ impl Far {
         })?;
         if let Some(greeting) = greeting {
             send(far.files.as_raw_fd(), greeting, MsgFlags::MSG_NOSIGNAL)?;
-            // The machine has had its answer.
+            // The machine has already received this answer.
             recv(far.files.as_raw_fd(), &mut [0; 4096], MsgFlags::empty())?;
         }
         far.thread("answers", move || far.answer())?;
@@ -101,7 +102,7 @@ impl Far {
         Ok(far)
     }
 
-    /// With nobody who listens yet; where what is heard of orders goes.
+    /// Makes a connection without threads; also returns the sender for answers to orders.
     fn new(
         port: UnixStream,
         files: OwnedFd,
@@ -129,20 +130,20 @@ impl Far {
         Ok(())
     }
 
-    /// Has the machine say nothing any more, once all that it has asked is answered: what is under way when a machine is saved is lost to all
-    /// that go on from there. Nobody gives it other orders.
+    /// Makes the machine silent, once all its questions are answered: when a machine is saved, anything under way is
+    /// lost to all machines that are resumed from it. No other order may be under way.
     pub fn pause(&self) -> Result<(), String> {
         self.order(&ToGuest::Pause, &[])
     }
 
-    /// Ends the machine and all threads that speak with it; what its kernel has asked about files first.
+    /// Ends the machine and all threads that serve it; returns the first question about files of its kernel.
     pub fn rest(&self) -> Vec<u8> {
-        // Read after what this causes: a port or a socket that was closed.
+        // Read after the effects of this call: a closed port or socket.
         self.rests.store(true, Ordering::Relaxed);
         self.end_qemu();
         let _ = shutdown(self.files.as_raw_fd(), Shutdown::Both);
         for thread in std::mem::take(&mut *locked(&self.threads)) {
-            // One that has panicked is gone, too.
+            // A thread that has panicked is gone too.
             let _ = thread.join();
         }
         std::mem::take(&mut *locked(&self.greeting))
@@ -155,11 +156,12 @@ impl Far {
         }
     }
 
-    /// The life of the thread that passes on answers about files.
+    /// Loop of the thread that passes on answers about files.
     fn answer(&self) {
         let mut answer = vec![0; FILE_BYTES_MAX as usize];
         while let Ok(bytes @ 1..) = recv(self.files.as_raw_fd(), &mut answer, MsgFlags::empty()) {
-            // Where that fails whoever listens hears the end, and until then must not wait for this.
+            // If this fails, the thread that listens sees the end of the machine; until then it must not wait for this
+            // thread.
             let _ = self.tell(&ToGuest::File, &answer[..bytes]);
         }
     }
@@ -171,26 +173,26 @@ impl Far {
         if greeting.is_empty() {
             *greeting = question;
         }
-        // What is longer than any question does not fit, nor does anything if nobody answers any more.
+        // A message longer than any question does not fit, and nothing fits if the file server is gone.
         sent.map(drop)
             .map_err(|errno| format!("it asks for files, which fails: {errno}"))
     }
 
-    /// Sends it.
+    /// Sends a message to the guest.
     pub fn tell(&self, message: &ToGuest, brought: &[u8]) -> io::Result<()> {
         link::send(&mut *locked(&self.port), message, brought)
     }
 
-    /// Gives an order and waits for the answer.
+    /// Sends an order and waits for the answer.
     fn order(&self, message: &ToGuest, brought: &[u8]) -> Result<(), String> {
         let gone = || "the virtual machine is gone".to_owned();
-        // Locked from here on, so that the answer is this one's.
+        // Locked from here on, so that the answer belongs to this order.
         let obeyed = locked(&self.obeyed);
         self.tell(message, brought).map_err(|_| gone())?;
         obeyed.recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// The life of the thread that hears the guest.
+    /// Loop of the thread that receives from the guest.
     fn listen(&self, from: UnixStream, heard: &Sender<Heard>, obeyed: &SyncSender<Result<(), String>>) {
         let mut is_ready = false;
         let mut from = BufReader::with_capacity(64 << 10, from);
@@ -199,13 +201,13 @@ impl Far {
             return;
         }
         let why = match last {
-            // As it would have ended without a machine; what it printed says why.
+            // Ends as the worker would have ended without a machine; its output tells why.
             Last::Ended(ended) if is_ready || ended.failure.is_empty() => end_as(&ended),
             Last::Ended(ended) => ended.failure,
             Last::Lost(why) => why,
         };
         if is_ready {
-            // Its end is the worker's: calls under way may have run.
+            // The machine's end is the worker's end: calls under way may have run.
             eprintln!("hotlease-machine: {why}{}", super::complaint());
             let out_of_memory = super::has_run_out_of_memory();
             let status = if out_of_memory {
@@ -220,12 +222,12 @@ impl Far {
                 crash: None,
             })
         }
-        // So that nothing is in the way of what QEMU says last.
+        // Ends QEMU first, so that its last output is complete.
         self.end_qemu();
         let _ = heard.send(Heard::Ended { why });
     }
 
-    /// Until the guest's last word. It may say anything.
+    /// Handles messages until the guest's last one. A guest may send anything.
     fn hear(
         &self,
         from: &mut impl Read,
@@ -245,13 +247,13 @@ impl Far {
                 FromGuest::Ready { version, imports_us } => {
                     *is_ready = true;
                     let imports = Duration::from_micros(imports_us);
-                    // Whoever has given up waiting does not hear it.
+                    // If the starting thread has given up, it does not get this.
                     let _ = heard.send(Heard::Ready { version, imports });
                 }
                 FromGuest::Booted if *is_ready => return lost("it says that it boots, and it has"),
                 FromGuest::Booted => drop(heard.send(Heard::Booted)),
                 FromGuest::Obeyed(answer) => {
-                    // There is room for that to the one order that is under way.
+                    // There is room for the answer to the one order that is under way.
                     if obeyed.try_send(answer).is_err() {
                         return lost("it obeys what nobody has told it");
                     }
@@ -265,7 +267,7 @@ impl Far {
                     let Some(waiting) = locked(&self.waiting).remove(&slot) else {
                         return Last::Lost(format!("it answers slot {slot}, which did not ask"));
                     };
-                    // Room for one, and sent once.
+                    // Room for one result, which is sent once.
                     let _ = waiting.try_send(returned((status, code, bytes), brought));
                 }
                 FromGuest::File => {
@@ -280,7 +282,7 @@ impl Far {
     }
 }
 
-/// What a guest says of a call, which may be anything.
+/// Result of a call, from the guest's report, which may hold anything.
 fn returned((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<Returned, Status> {
     match Status::from_number(status) {
         Some(status) if status.ran() => Ok(Returned {
@@ -294,10 +296,10 @@ fn returned((status, code, bytes): (u16, i32, u64), output: Vec<u8>) -> Result<R
     }
 }
 
-/// What the worker printed is printed here: the agent keeps the end of it.
+/// Prints the worker's output here: the agent keeps the end of it.
 fn print(text: &[u8]) {
     let mut out = io::stdout().lock();
-    // An agent that has closed it does not want it.
+    // An agent that has closed the pipe does not want the output.
     let _ = out.write_all(text).and_then(|()| out.flush());
 }
 
@@ -309,15 +311,15 @@ fn end_as(ended: &Ended) -> ! {
     Worker::end_as(end)
 }
 
-/// What is written down of an end. That of a worker which the machine's kernel killed for want of memory says so by a signal that no process
-/// can write down of itself.
+/// End of the worker, as it is recorded. If the machine's kernel killed the worker for lack of memory, the record says
+/// so by a signal that no process can record of itself (SIGKILL).
 fn end_of(ended: &Ended) -> End {
     let want = (ended.out_of_memory && ended.status == -(Signal::SIGKILL as i32)).then_some(Crash {
         slot: None,
         signal: Signal::SIGKILL as i32,
         overrun_capacity: None,
     });
-    // One that only stops a process ends none.
+    // A signal that only stops a process is no end.
     let stops = [Signal::SIGSTOP, Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
     let is_end = stops.iter().all(|signal| ended.status != -(*signal as i32));
     End {
@@ -362,7 +364,7 @@ impl Elsewhere for Far {
         let sent = self.tell(&message, call.input);
         match sent.map(|()| answer.recv()) {
             Ok(Ok(returned)) => returned,
-            // The thread that listens ends the process: whether the function ran is the agent's to say.
+            // The thread that listens ends the process; the agent then reports whether the function ran.
             _ => loop {
                 std::thread::park();
             },

@@ -1,12 +1,14 @@
-//! The files that a machine sees: those of the sandbox around it, over FUSE.
+//! The file server of a machine: the files of the sandbox around it, over FUSE.
 //!
-//! The kernel in the machine asks through its `/dev/fuse`; the guest passes its requests on as they are, and here is who answers them. What
-//! may be read or written is what this process may, which is in the sandbox of its lease: a guest that asks for anything at all gets what its
-//! worker would get without a machine. But for what the machine has of its own: there the sandbox's is the monitor's, whose memory and sockets
-//! would be the way out of the machine.
+//! The kernel in the machine asks through its `/dev/fuse`; the guest passes the requests on unchanged, and this module
+//! answers them. The machine may read and write what this process may, and this process is in the sandbox of its lease:
+//! even a guest that asks for everything gets only what its worker would get without a machine. The folders that a
+//! machine has of its own are an exception: there the sandbox's files belong to the monitor, whose memory and sockets
+//! would be a way out of the machine. They are not served, except what the worker is shown.
 //!
-//! A file is known by its path, and its number is of this table: two names of one file are two files, and the same number on two file systems
-//! of the sandbox's is not the same file. Because paths outlive processes, a machine that was saved can be asked the same in another sandbox.
+//! A file is known by its path, and its number comes from this table: two names of one file are two files, and equal
+//! numbers on two file systems of the sandbox are different files. Because paths outlive processes, a saved machine can
+//! ask the same questions in another sandbox.
 
 mod answers;
 mod attributes;
@@ -32,26 +34,28 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use table::{Entry, Table};
 
-/// How long the machine believes what it was told of files that nobody changes.
+/// How long the machine may cache attributes of files that no other process changes.
 const LASTING: Duration = Duration::from_secs(3600);
-/// Of one request or answer, without its head.
+/// Most data bytes of one request or answer, without its head.
 const DATA_BYTES: u32 = 128 << 10;
 const _: () = assert!(DATA_BYTES as usize + 4096 <= FILE_BYTES_MAX as usize);
-/// What a machine has of its own. It sees the folders themselves, to mount its own there, and in them what its worker is shown.
+/// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there, and in them the
+/// files that its worker is shown.
 const ITS_OWN: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
-/// The files of a machine. Cloned: the same ones.
+/// Files of a machine. A clone serves the same files.
 #[derive(Clone)]
 pub struct Files {
-    /// Folders in which others may write meanwhile.
+    /// Folders to which other processes may write meanwhile.
     changing: Arc<[PathBuf]>,
-    /// What the worker is shown, wherever it is.
+    /// Files and folders that the worker is shown, wherever they are.
     shown: Arc<[PathBuf]>,
     table: Arc<Mutex<Table>>,
 }
 
 impl Files {
-    /// Those of this process, of which a machine may have so many open; in some folders others may write meanwhile.
+    /// Files of this process, of which a machine may have `open_max` open; other processes may write to the folders
+    /// `changing`.
     pub fn new(changing: &[PathBuf], shown: &[PathBuf], open_max: usize) -> Self {
         Self {
             changing: changing.into(),
@@ -60,10 +64,10 @@ impl Files {
         }
     }
 
-    /// Whether several machines can go on from this one: what it has open they have in common, and may only read.
+    /// Checks that several machines can be resumed from this one: they share its open files, and may only read them.
     ///
     /// # Errors
-    /// What they would write to.
+    /// Names a file that they would write to.
     pub fn can_be_shared(&self) -> Result<(), String> {
         let table = self.table();
         let is_written = |file: &&File| {
@@ -83,10 +87,10 @@ impl Files {
         ))
     }
 
-    /// Answers the kernel that asks at the other end of `asked`, a message each, until that is closed.
+    /// Answers the questions that the kernel sends at the other end of `asked`, a message each, until it is closed.
     ///
     /// # Errors
-    /// What it asks is no question.
+    /// A message is no question.
     pub fn serve(&self, asked: OwnedFd) -> io::Result<()> {
         Session::from_fd(self.clone(), asked, SessionACL::All, Config::default())?.run()
     }
@@ -103,7 +107,7 @@ impl Files {
         self.served(self.table().beneath(parent.0, name)?)
     }
 
-    /// A path that is the machine's business.
+    /// The path, if it is served to the machine.
     fn served(&self, path: PathBuf) -> Result<PathBuf, Errno> {
         let mut own = ITS_OWN.iter().map(Path::new);
         let is_own = own.any(|own| path.starts_with(own) && path != own);
@@ -119,7 +123,7 @@ impl Files {
         self.table().file(handle.0)
     }
 
-    /// How long the machine may believe what it is told of this one, and whether it may keep what it has read.
+    /// How long the machine may cache attributes of this file, and whether it may keep its data in memory.
     fn lasts(&self, path: &Path) -> (Duration, FopenFlags) {
         match self.changing.iter().any(|folder| path.starts_with(folder)) {
             true => (Duration::ZERO, FopenFlags::empty()),
@@ -127,7 +131,7 @@ impl Files {
         }
     }
 
-    /// What is at this path, as a file of the table.
+    /// Looks up a name, and makes the file one of the table's.
     fn found(&self, parent: INodeNo, name: &OsStr) -> Result<(Duration, FileAttr), Errno> {
         let path = self.beneath(parent, name)?;
         let found = Place::of(&path)?.found()?;
@@ -143,7 +147,7 @@ impl Files {
     }
 
     fn described(&self, node: INodeNo, handle: Option<FileHandle>) -> Result<(Duration, FileAttr), Errno> {
-        // An open file may have no name any more.
+        // An open file may have lost its name.
         let opened = handle.and_then(|handle| self.file(handle).ok());
         let path = self.path(node);
         let found = match opened {
@@ -223,7 +227,7 @@ impl Files {
     }
 }
 
-/// Of what is open.
+/// Name of an open file.
 fn name_of(file: &File) -> String {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     std::fs::read_link(link).map_or_else(|error| error.to_string(), |path| path.display().to_string())

@@ -1,14 +1,15 @@
-//! Which modules of the kernel a machine needs: what is not built into it.
+//! Kernel modules that a machine needs and that are not built into its kernel.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What the port and the files of a machine need.
+/// Modules that the port and the files of a machine need.
 const NEEDED: [&str; 3] = ["virtio_mmio", "virtio_console", "fuse"];
-/// What it does without.
+/// Modules that a machine can do without.
 const WANTED: [&str; 1] = ["virtio_rng"];
 
-/// Their files, each after those that it needs; an error says what the kernel lacks. `folder` is `/lib/modules/VERSION`.
+/// Files of these modules, each after the modules that it depends on; an error names the module that the kernel lacks.
+/// `folder` is `/lib/modules/VERSION`.
 pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let read = |name: &str| {
         let path = folder.join(name);
@@ -37,9 +38,9 @@ pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found.into_iter().map(|path| folder.join(path)).collect())
 }
 
-/// As `depmod` writes it.
+/// List of modules, as `depmod` writes it.
 struct List<'a> {
-    /// File of each, and those that it needs, in the opposite order.
+    /// File of each module, and the files that it depends on, in the opposite order.
     files: BTreeMap<String, (&'a str, Vec<&'a str>)>,
     built_in: Vec<String>,
 }
@@ -56,7 +57,7 @@ impl<'a> List<'a> {
         }
     }
 
-    /// Adds it and what it needs; whether the kernel has it.
+    /// Adds a module and its dependencies; returns whether the kernel has the module.
     fn add(&self, name: &str, found: &mut Vec<&'a str>) -> bool {
         let Some((file, needs)) = self.files.get(name) else {
             return self.built_in.iter().any(|built_in| built_in == name);
@@ -70,7 +71,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// `kernel/fs/fuse/fuse.ko.xz` is `fuse`; minus and underscore are the same.
+/// Name of a module's file: `kernel/fs/fuse/fuse.ko.xz` is `fuse`; minus and underscore are equal.
 fn name_of(file: &str) -> String {
     let name = file.rsplit('/').next().unwrap_or(file);
     let name = name.split_once(".ko").map_or(name, |(name, _)| name);

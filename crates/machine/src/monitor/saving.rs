@@ -1,4 +1,4 @@
-//! Machines that are saved once their worker is ready, and others that go on from there.
+//! Saved machines: a machine is saved once its worker is ready, and resumed by many forks.
 //!
 //! ```text
 //! zygote: has a machine booted, and its imports done ── saved: memory and devices, in files in memory ── forks when ordered
@@ -6,9 +6,10 @@
 //!                             a sandbox of its own: QEMU, with a private mapping of that memory ◄── monitor ─┘
 //! ```
 //!
-//! A machine's memory is mapped, not read: a page is copied when the machine writes to it, so that what was loaded once is in memory once.
-//! What those machines must not have in common is renewed before any of the lease's code runs: time, random numbers, and the worker's
-//! process, which is a fork. Nothing of a lease is ever saved: a machine has had none.
+//! A machine's memory is mapped, not read: a page is copied when the machine writes to it, so that data that was loaded
+//! once is in memory once. Properties that these machines must not share are renewed before any of the lease's code
+//! runs: time, random numbers, and the worker's process, which is a fork. No data of a lease is ever saved: a saved
+//! machine has had no lease.
 
 use super::boot::{Memory, first_files, in_memory, inherited};
 use super::control::Control;
@@ -28,19 +29,19 @@ use std::time::{Duration, Instant};
 /// Random bytes for each machine.
 const RANDOM_BYTES: usize = 64;
 
-/// A machine that goes on from here as often as it is wanted.
+/// A saved machine, which can be resumed any number of times.
 struct Saved {
-    /// What it booted from: QEMU wants to have it again.
+    /// First file system of the boot: QEMU needs it again.
     first: File,
     memory: File,
     devices: File,
     processors: usize,
     files: Files,
-    /// What its kernel asked about files first: who answers, hears it again.
+    /// First question about files of the machine's kernel: each new file server gets it again.
     greeting: Vec<u8>,
 }
 
-/// Nothing needs to be done around a fork: there is one thread, and nothing in memory that two of them must not have.
+/// Fork hooks that do nothing: there is one thread, and memory holds nothing that two processes must not share.
 struct Nothing;
 
 impl Hooks for Nothing {
@@ -48,7 +49,7 @@ impl Hooks for Nothing {
     fn in_zygote(&mut self) {}
 }
 
-/// Of a process that machines are forked from.
+/// Runs the process that machines are forked from.
 pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let orders = Orders::take().map_err(|error| format!("this process was not started as a zygote: {error}"));
@@ -75,7 +76,7 @@ pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
 }
 
 impl Saved {
-    /// One that is ready; how long its worker's imports took.
+    /// Makes a machine, and saves it when it is ready; returns how long its worker's imports took.
     fn make(arguments: &Arguments) -> Result<(Self, Duration), String> {
         let failed = |error: io::Error| format!("saving it: {error}");
         let [memory, devices] = [c"hotlease-memory", c"hotlease-devices"].map(in_memory);
@@ -94,7 +95,7 @@ impl Saved {
             .and_then(|mut control| control.save(&devices));
         let greeting = far.rest();
         saved?;
-        // Whoever breaks out of a machine does not get into the next one.
+        // Code that breaks out of one machine does not get into the next one.
         for file in [&first, &memory, &devices] {
             let seals = SealFlag::F_SEAL_WRITE
                 | SealFlag::F_SEAL_SHRINK
@@ -113,7 +114,7 @@ impl Saved {
         Ok((saved, imports))
     }
 
-    /// Of a fork: its machine goes on from what was saved.
+    /// Resumes the saved machine in a forked process.
     fn go_on(self, arguments: &Arguments) -> ExitCode {
         let mut worker = match Worker::take_over() {
             Ok(worker) => worker,
@@ -134,7 +135,7 @@ impl Saved {
 
     fn restore(&self, arguments: &Arguments) -> Result<&'static Far, String> {
         let failed = |error: io::Error| format!("restoring it: {error}");
-        // From its beginning, wherever others read.
+        // A new open file, which reads from the beginning, independent of other readers.
         let devices = File::open(inherited(&self.devices)?).map_err(failed)?;
         let mut running = Running::start(
             arguments,

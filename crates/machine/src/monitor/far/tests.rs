@@ -1,4 +1,4 @@
-//! A guest that is somebody's hostile program: whatever it says is an error of its worker's, and no harm to who hears it.
+//! Tests with a hostile guest: any message of it may fail its own worker, but does no harm to the monitor.
 
 use super::*;
 use hotlease_wire::ids::Epoch;
@@ -9,7 +9,7 @@ use std::sync::mpsc::TryRecvError;
 
 const MEMORY_MIB: u32 = 256;
 
-/// A far side that hears only what a test says, and the other end of its port.
+/// A connection that receives only a test's messages, and the other end of its port.
 fn far() -> (Far, UnixStream, SyncSender<Result<(), String>>) {
     let (port, guest) = UnixStream::pair().expect("a socket pair");
     let (files, _) = UnixStream::pair().expect("a socket pair");
@@ -68,7 +68,7 @@ fn what_nobody_asked_for_is_the_machine_s_end() {
         lost(&[(returned_of(7, 0, 0), b"")]),
         "it answers slot 7, which did not ask"
     );
-    // What comes before its order is taken for its answer: a guest may answer what it wants.
+    // An answer that comes before its order counts as the answer: a guest may answer as it likes.
     let obeys = || (FromGuest::Obeyed(Ok(())), &b"brought"[..]);
     assert_eq!(lost(&[obeys(), obeys()]), "it obeys what nobody has told it");
 }
@@ -144,7 +144,7 @@ fn nonsense_is_an_end_and_never_a_panic() {
         }
         bytes.truncate(random.random_range(0..=bytes.len()));
         let (far, _guest, obeyed) = far();
-        // It returns: that is all that can be said of each.
+        // It returns: no more can be tested of each input.
         drop(hear(&far, &obeyed, &bytes));
     }
 }

@@ -1,4 +1,4 @@
-//! The answer to each question of the machine's kernel.
+//! Answers of the file server to the questions of the machine's kernel.
 
 use super::attributes::Changes;
 use super::place::Place;
@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::SystemTime;
 
-/// The answer to what has no answer but whether it was done.
+/// Answers an operation that has no result but success or failure.
 fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
     match result {
         Ok(()) => reply.ok(),
@@ -32,7 +32,7 @@ impl Filesystem for Files {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |most| io::Error::other(format!("at most {most} bytes"));
         config.set_max_write(DATA_BYTES).map_err(refused)?;
-        // What it has at most is less than this.
+        // Fails only if the kernel's limit is less than this.
         let _ = config.set_max_readahead(DATA_BYTES);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Filesystem for Files {
     ) {
         let kind = Kind::from_raw_mode(mode);
         let made = self.at(parent, name, |folder, name| match kind {
-            // No devices, whoever asks.
+            // Devices are refused to every caller.
             Kind::RegularFile | Kind::Fifo => {
                 mknodat(folder, name, kind, Mode::from_raw_mode(mode & 0o7777), 0)
             }
@@ -313,7 +313,7 @@ impl Filesystem for Files {
 }
 
 impl Files {
-    /// Does something at a place that may be empty.
+    /// Runs an operation on a name that need not exist yet.
     fn at(
         &self,
         parent: INodeNo,
@@ -331,7 +331,7 @@ impl Files {
     }
 }
 
-/// As much as there is, so that fewer bytes are the end of the file.
+/// Reads as much as there is, so that fewer bytes mean the end of the file.
 pub fn read_at(file: &File, data: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut read = 0;
     while read < data.len() {

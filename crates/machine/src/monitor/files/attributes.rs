@@ -1,4 +1,4 @@
-//! What a file is like, as this kernel says it and as FUSE does.
+//! Conversion of file attributes between this kernel's form and FUSE's.
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use rustix::fs::{FileType as Kind, Timespec, UTIME_NOW, UTIME_OMIT};
@@ -6,7 +6,7 @@ use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
-/// What is to be changed of a file.
+/// Requested changes of a file's attributes.
 pub struct Changes {
     pub mode: Option<u32>,
     pub user: Option<u32>,
@@ -16,7 +16,7 @@ pub struct Changes {
     pub written: Option<TimeOrNow>,
 }
 
-/// What a time is to be.
+/// Converts a time that is to be set.
 pub fn time(to: Option<TimeOrNow>) -> Timespec {
     let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
     match to {
@@ -32,7 +32,7 @@ pub fn time(to: Option<TimeOrNow>) -> Timespec {
     }
 }
 
-/// What kind of a file it is.
+/// Converts the type of a file.
 pub fn kind(of: Kind) -> FileType {
     match of {
         Kind::Directory => FileType::Directory,
@@ -45,7 +45,7 @@ pub fn kind(of: Kind) -> FileType {
     }
 }
 
-/// All of it, of a file of this number.
+/// Attributes of the file of this number.
 pub fn attributes(node: u64, of: &Metadata) -> FileAttr {
     let at = |seconds: i64, nanoseconds: i64| {
         let seconds = u64::try_from(seconds).unwrap_or(0);
@@ -64,7 +64,7 @@ pub fn attributes(node: u64, of: &Metadata) -> FileAttr {
         nlink: u32::try_from(of.nlink()).unwrap_or(u32::MAX),
         uid: of.uid(),
         gid: of.gid(),
-        // Devices of the host's are none in a machine.
+        // The host's devices are no devices in a machine.
         rdev: 0,
         blksize: 4096,
         flags: 0,

@@ -1,7 +1,8 @@
-//! Where a file is: the folder that it is in, opened, and its name there.
+//! Place of a file: the opened folder that holds it, and its name there.
 //!
-//! The way is walked name by name from the root, and no link on it is followed: the machine's kernel does that, in there. So a machine that
-//! says of a link that it is a folder gets nowhere, and what is not served has no other name.
+//! The path is walked name by name from the root, and no link on it is followed: the machine's kernel follows links,
+//! inside. So a machine that claims that a link is a folder gets nowhere, and an unserved file cannot be reached by
+//! another name.
 
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, chmodat, openat};
 use std::ffi::OsStr;
@@ -10,17 +11,17 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// What only says where something is.
+/// Flags of a descriptor that only identifies a file or folder.
 const WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// See the module.
+/// A file's folder and its name there.
 pub struct Place<'a> {
     pub folder: OwnedFd,
     pub name: &'a OsStr,
 }
 
 impl<'a> Place<'a> {
-    /// Of an absolute path.
+    /// Place of an absolute path.
     pub fn of(path: &'a Path) -> io::Result<Self> {
         let mut names = path.iter();
         // The root is in itself.
@@ -37,23 +38,23 @@ impl<'a> Place<'a> {
         Ok(Self { folder, name })
     }
 
-    /// Takes hold of what is there, and opens it for nothing.
+    /// Opens the file for identification only, not for reading or writing.
     pub fn held(&self) -> io::Result<File> {
         Ok(openat(&self.folder, self.name, WAY, Mode::empty())?.into())
     }
 
-    /// What it is like.
+    /// Attributes of the file.
     pub fn found(&self) -> io::Result<Metadata> {
         self.held()?.metadata()
     }
 
-    /// Opens it. A pipe that nobody writes to must not stop anybody.
+    /// Opens the file. Never waits for the other end of a pipe.
     pub fn open(&self, flags: OFlags, mode: u32) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         Ok(openat(&self.folder, self.name, flags, Mode::from_raw_mode(mode & 0o7777))?.into())
     }
 
-    /// Changes its mode. A link has none, and this kernel would follow it.
+    /// Changes the mode. A link has none, and this kernel would follow the link.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
         if self.found()?.is_symlink() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -62,7 +63,7 @@ impl<'a> Place<'a> {
         Ok(chmodat(&self.folder, self.name, mode, AtFlags::empty())?)
     }
 
-    /// What is in it.
+    /// Entries of the folder.
     pub fn listed(&self) -> io::Result<Dir> {
         let folder = OwnedFd::from(self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?);
         Ok(Dir::new(folder)?)

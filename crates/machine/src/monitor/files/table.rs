@@ -1,4 +1,4 @@
-//! Which files the machine knows, and has open.
+//! Table of the files that a machine knows, and of those that it has open.
 
 use fuser::{Errno, FileType};
 use std::collections::HashMap;
@@ -9,43 +9,43 @@ use std::sync::Arc;
 
 /// The root's number, as FUSE has it.
 const ROOT: u64 = 1;
-/// Files that a machine may know at a time; its kernel forgets some before it needs so many.
+/// Most files that a machine may know at a time; its kernel forgets some before it needs so many.
 const NODES_MAX: usize = 1 << 20;
-/// Folders that it may have open.
+/// Most folders that it may have open.
 const FOLDERS_MAX: usize = 1 << 16;
-/// Bytes of a name, as Linux has it.
+/// Longest name, by Linux's limit.
 const NAME_BYTES_MAX: usize = 255;
-/// Folders in folders.
+/// Greatest depth of nested folders.
 const DEPTH_MAX: usize = 2048;
 
-/// Of a folder.
+/// Entry of a folder.
 pub struct Entry {
     pub node: u64,
     pub kind: FileType,
     pub name: OsString,
 }
 
-/// A file by its name.
+/// A file with its name.
 struct Node {
     /// `None`: it has no name any more.
     at: Option<(u64, OsString)>,
-    /// How often the machine's kernel was told of it, less how often it has said that it forgets.
+    /// Lookups by the machine's kernel, less those that it has forgotten.
     told: u64,
 }
 
-/// See the module.
+/// The files that a machine knows, and those that it has open.
 pub struct Table {
     nodes: HashMap<u64, Node>,
     names: HashMap<(u64, OsString), u64>,
     files: HashMap<u64, Arc<File>>,
     files_max: usize,
     folders: HashMap<u64, Arc<[Entry]>>,
-    /// The last number that was given away.
+    /// The last number that was assigned.
     last: u64,
 }
 
 impl Table {
-    /// Of a machine that may have so many files open.
+    /// Table of a machine that may have this many files open.
     pub fn new(files_max: usize) -> Self {
         Self {
             nodes: HashMap::new(),
@@ -57,7 +57,7 @@ impl Table {
         }
     }
 
-    /// Where a file is.
+    /// Path of a file.
     pub fn path(&self, node: u64) -> Result<PathBuf, Errno> {
         let (mut names, mut at) = (Vec::new(), node);
         while at != ROOT {
@@ -73,10 +73,10 @@ impl Table {
         Ok(names.into_iter().rev().fold(root, |path, name| path.join(name)))
     }
 
-    /// Where a file of this name would be.
+    /// Path of this name in a folder.
     pub fn beneath(&self, parent: u64, name: &OsStr) -> Result<PathBuf, Errno> {
         let bytes = name.as_encoded_bytes();
-        // The machine's word: it may be no name at all.
+        // The name comes from the machine, and may be no valid name.
         let is_name = !bytes.is_empty()
             && !matches!(bytes, b"." | b"..")
             && !bytes.contains(&b'/')
@@ -87,7 +87,7 @@ impl Table {
         }
     }
 
-    /// The number of a file that is there, which the machine is told now.
+    /// Number of an existing file, for an answer to the machine's kernel.
     pub fn look_up(&mut self, parent: u64, name: &OsStr) -> Result<u64, Errno> {
         let key = (parent, name.to_owned());
         if let Some(number) = self.names.get(&key)
@@ -106,7 +106,7 @@ impl Table {
         Ok(number)
     }
 
-    /// The machine forgets it, so many times.
+    /// Notes that the machine's kernel forgets this many lookups of a file.
     pub fn forget(&mut self, number: u64, times: u64) {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
@@ -120,14 +120,14 @@ impl Table {
         }
     }
 
-    /// It has this name no more.
+    /// Removes this name from its file.
     pub fn remove(&mut self, parent: u64, name: &OsStr) {
         if let Some(number) = self.names.remove(&(parent, name.to_owned())) {
             self.put(number, None);
         }
     }
 
-    /// It has another name now; what had that has none, or the old one.
+    /// Gives a file a new name; another file of that name loses it, or gets the old one.
     pub fn rename(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), is_exchanged: bool) {
         let [from, to] = [from, to].map(|(parent, name)| (parent, name.to_owned()));
         let (moved, other) = (self.names.remove(&from), self.names.remove(&to));
@@ -148,34 +148,34 @@ impl Table {
         }
     }
 
-    /// The handle of a file that is open from now on.
+    /// Keeps an opened file; returns its handle.
     pub fn keep_file(&mut self, file: File) -> Result<u64, Errno> {
         let handle = self.next();
         keep(&mut self.files, self.files_max, (handle, Arc::new(file)))
     }
 
-    /// The same, of a folder.
+    /// Keeps the entries of an opened folder; returns its handle.
     pub fn keep_folder(&mut self, entries: Vec<Entry>) -> Result<u64, Errno> {
         let handle = self.next();
         keep(&mut self.folders, FOLDERS_MAX, (handle, entries.into()))
     }
 
-    /// A file that is open.
+    /// The open file of a handle.
     pub fn file(&self, handle: u64) -> Result<Arc<File>, Errno> {
         self.files.get(&handle).cloned().ok_or(Errno::EBADF)
     }
 
-    /// What was in a folder when it was opened.
+    /// Entries of a folder at the time when it was opened.
     pub fn folder(&self, handle: u64) -> Result<Arc<[Entry]>, Errno> {
         self.folders.get(&handle).cloned().ok_or(Errno::EBADF)
     }
 
-    /// All that are open.
+    /// All open files.
     pub fn files(&self) -> impl Iterator<Item = &File> {
         self.files.values().map(Arc::as_ref)
     }
 
-    /// It is open no more.
+    /// Closes a handle.
     pub fn close(&mut self, handle: u64) {
         self.files.remove(&handle);
         self.folders.remove(&handle);
@@ -187,7 +187,7 @@ impl Table {
     }
 }
 
-/// Too many are so for the whole machine, not for the process that opens one.
+/// Keeps an object under a handle. ENFILE at the limit, which is the whole machine's, not that of one process.
 fn keep<T>(open: &mut HashMap<u64, T>, most: usize, (handle, what): (u64, T)) -> Result<u64, Errno> {
     if open.len() >= most {
         return Err(Errno::ENFILE);

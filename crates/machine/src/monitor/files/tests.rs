@@ -1,4 +1,4 @@
-//! What is said of files, without a kernel that asks.
+//! Tests of the file server without a kernel that asks.
 
 use super::answers::read_at;
 use super::*;
@@ -10,7 +10,7 @@ use std::time::UNIX_EPOCH;
 const ROOT: INodeNo = INodeNo(1);
 const MANY: usize = 100;
 
-/// The number of this path, asked for name by name as a kernel does.
+/// Number of this path, looked up name by name as a kernel does.
 fn node(files: &Files, path: &Path) -> INodeNo {
     let names = path.iter().skip(1);
     names.fold(ROOT, |at, name| files.found(at, name).expect("it is there").1.ino)
@@ -114,12 +114,12 @@ fn of_the_monitor_s_own_folders_nothing_is_served_by_no_way() {
         names.iter().for_each(|name| missing(own, name));
         assert_eq!(listed(own), [".", ".."]);
     }
-    // Where something is shown, that alone.
+    // In a folder that is shown only in part, only the shown part is served.
     let own = node(&files, folder.path());
     missing(own, "beside");
     assert_eq!(listed(own), [".", "..", "shown"]);
     assert!(listed(node(&files, &shown)).contains(&"file".to_owned()));
-    // A machine says of a link that it is a folder.
+    // A machine claims that a link is a folder.
     for ((link, _), name) in links.into_iter().zip(["self", "null", "beside"]) {
         let link = node(&files, &shown.join(link));
         assert_eq!(files.found(link, OsStr::new(name)).err(), Some(Errno::ENOTDIR));
