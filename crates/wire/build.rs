@@ -1,11 +1,11 @@
-//! Compiles `proto/hotlease.proto` when the `grpc` feature is on. protox parses it in Rust, so no
-//! `protoc` needs to be installed; without the feature not even that is built.
+//! Compiles `proto/hotlease.proto` when the `grpc` feature is on. protox parses it in Rust, so no `protoc` needs to be
+//! installed; without the feature not even protox is built.
 
 #[cfg(feature = "grpc")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     use prost::Message;
     let descriptors = protox::compile(["proto/hotlease.proto"], ["proto"])?;
-    // What routes there are, for those who must have an answer to each of them.
+    // List of routes, for code that must handle each of them.
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("hotlease.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure().compile_fds(descriptors)?;

@@ -1,12 +1,13 @@
-//! Which functions a shared library offers, read from its bytes without running anything.
+//! Functions of a shared library, listed from its bytes without running anything.
 //!
-//! Client, agent and worker all call [`functions`] on the same bytes and so agree on the index of every
-//! name: the position among the sorted exported functions.
+//! Client, agent and worker all call [`functions`] on the same bytes and so agree on the index of every name: the
+//! position among the sorted exported functions.
 //!
 //! A function has the plain interface of the papers unless the library also exports a data symbol
 //! `hotlease_context_NAME`; it may be run again after a failure only if there is a data symbol
-//! `hotlease_idempotent_NAME`. The functions `hotlease_state_save_NAME` and `hotlease_state_restore_NAME` are nobody's to invoke: they
-//! save and restore what functions leave behind, in a format that the author calls NAME. The macros of `hotlease/function.h` make all these.
+//! `hotlease_idempotent_NAME`. The functions `hotlease_state_save_NAME` and `hotlease_state_restore_NAME` cannot be
+//! invoked: they save and restore the state that functions leave behind, in a format that the author calls NAME. The
+//! macros of `hotlease/function.h` make all these symbols.
 
 use crate::limits::{CODE_BYTES_MAX, FUNCTION_NAME_BYTES_MAX, FUNCTIONS_MAX};
 use object::Endianness;
@@ -16,12 +17,12 @@ use std::collections::BTreeMap;
 
 const CONTEXT_PREFIX: &str = "hotlease_context_";
 const IDEMPOTENT_PREFIX: &str = "hotlease_idempotent_";
-/// Of the function that saves a state; the rest names the format of its bytes.
+/// Prefix of the function that saves a state; the rest names the format of its bytes.
 pub const STATE_SAVE_PREFIX: &str = "hotlease_state_save_";
-/// Of the function that restores it.
+/// Prefix of the function that restores a state.
 pub const STATE_RESTORE_PREFIX: &str = "hotlease_state_restore_";
 
-/// How a function is called.
+/// Calling convention of a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interface {
     /// `uint32_t f(const void* in, uint32_t size, void* out)`.
@@ -34,30 +35,30 @@ pub enum Interface {
 /// One exported function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Function {
-    /// Its symbol.
+    /// Name of its symbol.
     pub name: String,
-    /// How it is called.
+    /// Calling convention.
     pub interface: Interface,
     /// Whether running it twice does no harm.
     pub idempotent: bool,
 }
 
-/// What a library offers.
+/// Exports of a library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exports {
-    /// What can be invoked, sorted by name.
+    /// Functions that can be invoked, sorted by name.
     pub functions: Vec<Function>,
-    /// The format in which it saves and restores what its functions leave behind, if it does.
+    /// Format in which the library saves and restores the state of its functions, if it does.
     pub state: Option<String>,
 }
 
-/// Why bytes are not a usable function library.
+/// Reason why bytes are not a usable function library.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodeError {
-    /// Too large.
+    /// The library is too large.
     #[error("{size} bytes are over the limit of {CODE_BYTES_MAX}")]
     TooLarge {
-        /// Its size.
+        /// Size of the library.
         size: u64,
     },
     /// Not a 64-bit ELF file.
@@ -66,35 +67,35 @@ pub enum CodeError {
     /// An ELF file, but a program or an object file.
     #[error("an ELF file, but not a shared library (build it with `cc -shared -fPIC`)")]
     NotShared,
-    /// For another machine.
+    /// The library is for another processor.
     #[error("built for another processor (ELF machine {machine})")]
     Machine {
         /// ELF `e_machine`.
         machine: u16,
     },
-    /// Damaged.
+    /// The file is damaged.
     #[error("damaged ELF file: {why}")]
     Damaged {
-        /// What.
+        /// Kind of the damage.
         why: String,
     },
-    /// Nothing exported.
+    /// The library exports no function.
     #[error("exports no function (declare it `extern \"C\"` with default visibility)")]
     NoFunctions,
-    /// Too much exported.
+    /// The library exports too many functions.
     #[error(
         "exports more than {FUNCTIONS_MAX} functions (build with -fvisibility=hidden and export only yours)"
     )]
     TooManyFunctions,
-    /// What saves its state and what restores it are not one pair.
+    /// The functions that save and restore its state are not one pair.
     #[error(
         "declares HOTLEASE_STATE_SAVE({}) and HOTLEASE_STATE_RESTORE({}): it takes one of each, of one name",
         save.join(", "), restore.join(", ")
     )]
     State {
-        /// Names of what saves, the first ones.
+        /// Format names of the save functions, at most two.
         save: Vec<String>,
-        /// Names of what restores.
+        /// Format names of the restore functions, at most two.
         restore: Vec<String>,
     },
 }
@@ -105,7 +106,7 @@ impl CodeError {
     }
 }
 
-/// Dynamic symbols of a library, exported or not: the time to list one is bounded.
+/// Most dynamic symbols of a library, exported or not: bounds the time of listing one.
 const SYMBOLS_MAX: usize = 1 << 20;
 
 const MACHINE: elf::Machine = if cfg!(target_arch = "x86_64") {
@@ -119,7 +120,7 @@ pub fn functions(code: &[u8]) -> Result<Vec<Function>, CodeError> {
     exports(code).map(|exports| exports.functions)
 }
 
-/// What a shared library offers; total on any bytes.
+/// The exports of a shared library; total on any bytes.
 pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
     if code.len() as u64 > CODE_BYTES_MAX {
         return Err(CodeError::TooLarge {
@@ -206,7 +207,7 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
     })
 }
 
-/// Names of functions of one kind for the state; more than two are as wrong as two.
+/// Format names of the save or of the restore functions; more than two are as wrong as two, so two are kept.
 #[derive(Default)]
 struct Hooks(Vec<String>);
 
@@ -218,7 +219,7 @@ impl Hooks {
     }
 }
 
-/// The format that one function saves and another one restores; none if there are no such functions.
+/// The format that one function saves and another one restores; `None` if there are no such functions.
 fn pair(Hooks(save): Hooks, Hooks(restore): Hooks) -> Result<Option<String>, CodeError> {
     match (&save[..], &restore[..]) {
         ([], []) => Ok(None),
@@ -227,8 +228,8 @@ fn pair(Hooks(save): Hooks, Hooks(restore): Hooks) -> Result<Option<String>, Cod
     }
 }
 
-/// The string at `offset`; `None` if it is longer than any name that hotlease takes. Looks no further than
-/// that: a hostile table can have millions of symbols share one name of many megabytes.
+/// The string at `offset`; `None` if it is longer than any name that hotlease accepts. Looks no further than that: a
+/// hostile table can have millions of symbols share one name of many megabytes.
 fn name_at(strings: &[u8], offset: u32) -> Result<Option<&str>, CodeError> {
     let rest = strings
         .get(offset as usize..)

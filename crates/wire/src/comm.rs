@@ -1,19 +1,20 @@
-//! Message passing between functions: how members of a communicator find each other, and what they send.
+//! Message passing between functions: how members of a communicator find each other, and the messages between them.
 //!
-//! * [`greeting`] — the first bytes of every connection, before anybody is known.
-//! * [`rendezvous`] — a member ↔ the rendezvous: join, and where the others are.
-//! * [`seat`] — the client of a gang → its slots: where they find each other.
-//! * [`frame`] — member ↔ member: messages, and what keeps them in bounds.
+//! * [`greeting`] — the first bytes of every connection, before either side is authenticated.
+//! * [`rendezvous`] — a member ↔ the rendezvous: joining, and the addresses of the other members.
+//! * [`seat`] — the client of a gang → its slots: the rendezvous of the gang.
+//! * [`frame`] — member ↔ member: messages, and their flow control.
 //!
 //! A connection begins with the calling side's [`greeting::Greeting`] and the first message of a Noise handshake
-//! (`NNpsk0`), whose key is drawn from the secret that all have. It is answered with a [`greeting::Verdict`], and where that
-//! is a yes with the second message. On a connection to the rendezvous the messages of [`rendezvous`] follow, each in
-//! a record of Noise; between members, once the calling side has sent a record too, [`frame`]s: plain, or in
-//! records where the members have agreed on that, or the rendezvous relays what they send.
+//! (`NNpsk0`), whose key is derived from the secret that all members share. The answer is a [`greeting::Verdict`], and
+//! after a `Welcome` the second message. On a connection to the rendezvous the messages of [`rendezvous`] follow, each
+//! in a record of Noise. Between members [`frame`]s follow, once the calling side has sent a record too: plain, or in
+//! records if the members have agreed on that or the rendezvous relays the connection.
 //!
-//! Of two members the lower rank calls, on every connection that comes about between them: on its own, on those on which the
-//! higher one has knocked ([`greeting::Knock`]), and on one that the rendezvous relays. The record is its choice: it
-//! sends one, on the first connection on which it was answered, and both close the others.
+//! Of two members the lower rank is the caller on every connection between them: on its own connections, on those on
+//! which the higher rank has knocked ([`greeting::Knock`]), and on a connection that the rendezvous relays. It chooses
+//! the connection by its record: it sends one record, on the first connection on which it got an answer, and both close
+//! the others.
 
 pub mod frame;
 pub mod greeting;
@@ -23,21 +24,21 @@ pub mod seat;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Members of one communicator.
+/// Most members of one communicator.
 pub const RANKS_MAX: u32 = 2048;
-/// Bytes of a communicator's name.
+/// Longest name of a communicator, bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 /// Longest record of Noise on a connection, bytes, without the two of its length.
 pub const RECORD_BYTES_MAX: usize = 65_535;
-/// Of these, what is added to the content.
+/// Bytes of a record that are added to the content.
 pub const SEAL_BYTES: usize = 16;
 
-/// A group of members that came together at a rendezvous. Random: groups of one name are told apart by it.
+/// Id of a group of members that met at a rendezvous. Random: it distinguishes groups of one name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct GroupId(pub [u8; 16]);
 
 impl GroupId {
-    /// Of no group: a connection to the rendezvous.
+    /// No group: used on a connection to the rendezvous.
     pub const NONE: Self = Self([0; 16]);
 }
 
@@ -49,28 +50,28 @@ impl fmt::Debug for GroupId {
     }
 }
 
-/// Why one member holds that another is no more.
+/// Reason for which one member considers another one lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Loss {
-    /// Its connection was closed, without a word: its process has ended.
+    /// The member's connection was closed without a goodbye: its process has ended.
     Closed = 1,
-    /// Nothing was heard of it for too long: it stands still, or cannot be reached.
+    /// Nothing was received from the member for too long: it hangs, or cannot be reached.
     Silent = 2,
-    /// It sent what is no frame, or not allowed.
+    /// The member sent a malformed or forbidden frame.
     Protocol = 3,
-    /// It gave up: its program panicked, or dropped its communicator in the middle of something.
+    /// The member gave up: its program panicked, or dropped its communicator in the middle of an operation.
     GaveUp = 4,
-    /// Other members hold that it has failed.
+    /// Other members consider it failed.
     Declared = 5,
-    /// The connection through the rendezvous, which relays, was closed, without a word.
+    /// The connection that the rendezvous relays was closed without a goodbye.
     Unrelayed = 6,
-    /// It cannot be reached over libfabric any more, though its connection is open.
+    /// The member cannot be reached over libfabric any more, though its connection is open.
     Unreached = 7,
 }
 
 impl Loss {
-    /// Of its number.
+    /// The loss of this number.
     pub(crate) fn of(number: u64) -> Option<Self> {
         let all = [
             Self::Closed,

@@ -1,7 +1,7 @@
-//! Client ↔ worker, over the socket that the agent introduced them with.
+//! Client ↔ worker, over the socket by which the agent introduced them.
 //!
-//! One connection per client and worker, one channel per slot on it. Requests are answered in turn.
-//! When either end closes it, all channels and registered buffers of the connection are gone.
+//! There is one connection per client and worker, with one channel per slot. Requests are answered in turn. When either
+//! end closes the connection, all its channels and registered buffers are gone.
 //!
 //! Between processes of one node, memory is passed as descriptors (`Open`, `Register`). Between hosts no
 //! request has a descriptor, and channels go over a fabric:
@@ -31,96 +31,96 @@ pub struct RingShape {
     pub entry_bytes: u32,
 }
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConnectionRequest {
-    /// Open a channel to a slot. Two descriptors: the reply ring and the doorbell that the worker rings
-    /// after a reply, both sealed. Answer: [`ConnectionReply::Opened`].
+    /// Opens a channel to a slot. Two descriptors: the reply ring and the doorbell that the worker rings after a reply,
+    /// both sealed. Answer: [`ConnectionReply::Opened`].
     Open {
-        /// Which.
+        /// The slot.
         slot: SlotIndex,
-        /// Of the request ring that the worker makes.
+        /// Shape of the request ring that the worker makes.
         request: RingShape,
-        /// Of the attached reply ring; the same depth.
+        /// Shape of the attached reply ring; the same depth.
         reply: RingShape,
     },
-    /// Make memory known to all slots of the worker. One descriptor: a memfd sealed against resizing.
-    /// Answer: [`ConnectionReply::Done`].
+    /// Registers memory with all slots of the worker. One descriptor: a memfd sealed against resizing. Answer:
+    /// [`ConnectionReply::Done`].
     Register {
-        /// Its number in spans.
+        /// Number of the region in spans.
         region: RegionId,
-        /// Its size.
+        /// Size of the memory.
         size_bytes: u64,
     },
-    /// Forget it. Invocations that use it must have ended. Answer: [`ConnectionReply::Done`].
+    /// Deregisters memory. Invocations that use it must have ended. Answer: [`ConnectionReply::Done`].
     Deregister {
-        /// Which.
+        /// The region.
         region: RegionId,
     },
-    /// Make ports of a slot and of the client known to each other. Answer: [`ConnectionReply::Linked`]; refused
+    /// Makes a port of a slot and one of the client known to each other. Answer: [`ConnectionReply::Linked`]; refused
     /// if the worker cannot use the provider.
     Link {
-        /// Which.
+        /// The slot.
         slot: SlotIndex,
         /// The client's port.
         port: PortAddress,
-        /// Of the link, drawn at random: what probes over the fabric must carry.
+        /// Key of the link, drawn at random; probes over the fabric must carry it.
         key: u64,
-        /// Address of the worker's host as the client reaches it: says which interface to use, for
-        /// providers that have a choice.
+        /// Address of the worker's host as the client reaches it: selects the interface, for providers that have a
+        /// choice.
         host: Option<IpAddr>,
     },
-    /// Open a channel to a slot over a link that exists. Answer: [`ConnectionReply::OpenedFabric`].
+    /// Opens a channel to a slot over a link that exists. Answer: [`ConnectionReply::OpenedFabric`].
     OpenFabric {
-        /// Which.
+        /// The slot.
         slot: SlotIndex,
-        /// Of the request ring that the worker makes.
+        /// Shape of the request ring that the worker makes.
         request: RingShape,
         /// Key of the link.
         key: u64,
         /// The client's end: its reply ring, of the same depth.
         end: ChannelEnd,
     },
-    /// Make memory of the client's known that the worker reads and writes over the fabric. Answer:
+    /// Registers memory of the client that the worker reads and writes over the fabric. Answer:
     /// [`ConnectionReply::Done`].
     RegisterFabric {
-        /// Its number in spans.
+        /// Number of the region in spans.
         region: RegionId,
-        /// Where it is.
+        /// Description of the memory.
         memory: RemoteMemory,
     },
-    /// Tell the functions of a slot of the gang that they run in, instead of what they were told before. Only the lease's holder may.
+    /// Gives the functions of a slot a seat in a gang, in place of the previous one. Only the lease's holder may do so.
     /// Answer: [`ConnectionReply::Done`].
     Seat {
-        /// Which.
+        /// The slot.
         slot: SlotIndex,
-        /// Its place in the gang.
+        /// The slot's seat in the gang.
         seat: Seat,
     },
 }
 
-/// What the worker answers.
+/// Reply of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ConnectionReply {
-    /// To `Open`. Two descriptors: the request ring and the slot's doorbell.
+    /// Reply to `Open`. Two descriptors: the request ring and the slot's doorbell.
     Opened {
-        /// To put into every sequence word.
+        /// Generation for every sequence word.
         generation: u32,
     },
-    /// To `Link`.
+    /// Reply to `Link`.
     Linked {
         /// The slot's port.
         port: PortAddress,
     },
-    /// To `OpenFabric`.
+    /// Reply to `OpenFabric`.
     OpenedFabric {
-        /// To put into every sequence word.
+        /// Generation for every sequence word.
         generation: u32,
         /// The worker's end: the request ring.
         end: ChannelEnd,
     },
-    /// It was done.
+    /// The request was carried out.
     Done,
-    /// It was refused; the connection goes on.
+    /// The request was rejected; the connection goes on.
     Refused(Refusal),
 }

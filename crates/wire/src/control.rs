@@ -1,15 +1,15 @@
 //! Agent ↔ worker, over the worker's standard input (a `SOCK_SEQPACKET` socket pair).
 //!
-//! A worker is started with nothing but this socket; end of file on it means that the agent is gone and
-//! the worker exits. Orders are answered in turn, one answer each.
+//! A worker is started with nothing but this socket; end of file on it means that the agent is gone and the worker
+//! exits. Orders are answered in turn, one answer each.
 
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex};
 use serde::{Deserialize, Serialize};
 
-/// How a slot waits for its next request.
+/// Waiting policy of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Polling {
-    /// Poll as long as recent arrivals make it worth while, at most the budget, then sleep.
+    /// Poll as long as recent arrivals make it worthwhile, at most for the budget, then sleep.
     Adaptive,
     /// Poll for the whole budget after each invocation, then sleep.
     Hot,
@@ -17,96 +17,97 @@ pub enum Polling {
     Warm,
 }
 
-/// What slots are told whose core is shared.
+/// Rules for slots whose core is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SharedCore {
-    /// No invocation lasts longer, whatever it asks for, milliseconds.
+    /// Longest invocation, whatever timeout the request has, milliseconds.
     pub call_limit_ms: u32,
 }
 
-/// What a peer of the holder's may use of a worker.
+/// Slots of a worker that are lent to a peer of the holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lent {
-    /// Of which delegation.
+    /// Number of the delegation.
     pub delegation: u32,
-    /// Which slots.
+    /// The slots.
     pub slots: Vec<SlotIndex>,
 }
 
-/// What the agent orders.
+/// Order of the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// Assign this worker to a lease; once in its life. Descriptors: the usage block and, where the core is
-    /// shared, the file that says whose turn it is.
+    /// Assigns the worker to a lease; once in its life. Descriptors: the usage block and, if the core is shared, the
+    /// file of claims.
     Configure {
         /// The lease.
         lease: LeaseId,
-        /// Frames of any other are refused.
+        /// Epoch of the worker; frames of any other epoch are refused.
         epoch: Epoch,
-        /// One slot for each, pinned to it.
+        /// Cores: one slot for each, pinned to it.
         cores: Vec<u32>,
-        /// How slots wait.
+        /// Waiting policy of the slots.
         polling: Polling,
         /// Polling budget in real time, nanoseconds; `u64::MAX`: unlimited.
         hot_budget_ns: u64,
         /// Ticks per second of the node's time-stamp counter, measured by the agent.
         tick_hz: u64,
-        /// Limit on private memory beyond what the worker itself needs, bytes; 0: none.
+        /// Limit on private memory beyond the worker's own needs, bytes; 0: none.
         memory_bytes: u64,
-        /// Who holds the lease; given to functions.
+        /// Tenant that holds the lease; passed to functions.
         tenant: String,
         /// Set if the core is shared with other workers: each invocation has to claim it.
         shared: Option<SharedCore>,
-        /// Numbers of its GPUs on the node; none: the node counts no GPUs, and nothing is said about them.
+        /// Numbers of its GPUs on the node; `None`: the node counts no GPUs, and functions are told nothing about them.
         gpus: Option<Vec<u32>>,
     },
-    /// Load a library. One descriptor: a sealed memfd with its bytes.
+    /// Loads a library. One descriptor: a sealed memfd with its bytes.
     Load {
-        /// Its address, already checked by the agent.
+        /// Hash of the library, already checked by the agent.
         hash: CodeHash,
-        /// Its size.
+        /// Size of the library.
         size_bytes: u64,
         /// Index of its first function.
         base: u16,
     },
-    /// Serve a client. One descriptor: its connection socket.
+    /// Serves a client. One descriptor: its connection socket.
     Introduce {
-        /// Set for a peer of the holder's.
+        /// Delegation, for a peer of the holder.
         lent: Option<Lent>,
     },
-    /// Drop all connections of a delegation. What runs for them runs to its end.
+    /// Drops all connections of a delegation. Invocations that run for them run to their end.
     Dismiss {
-        /// Which.
+        /// The delegation.
         delegation: u32,
     },
-    /// Give the state of the functions' to who restores it: a function of the program's own, or of the library that is loaded. One
-    /// descriptor: a pipe to read it from. Before any client is introduced.
+    /// Restores the functions' state, by a function of the program or of the loaded library. One descriptor: a pipe to
+    /// read the state from. Sent before any client is introduced.
     Restore {
-        /// So many bytes; none: there is nothing yet, but there has to be a function that could have saved it.
+        /// Size of the state; `None`: there is no state yet, but a function that could have saved it must exist.
         size_bytes: Option<u64>,
     },
-    /// Have the same give the state of the functions', and serve nobody any more. One descriptor: a pipe to write it to, in pieces: the
-    /// length of each (64 bits, little endian) and its bytes; a length of 0 ends it. After a refusal it serves as before.
+    /// Saves the functions' state, by the same function's counterpart, and stops serving. One descriptor: a pipe to
+    /// write the state to, in pieces: the length of each (64 bits, little endian) and its bytes; a length of 0 ends it.
+    /// After a failure the worker serves as before.
     Save,
 }
 
-/// What the worker answers.
+/// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// Unasked, once: started and waiting.
+    /// The worker has started and waits; sent once, without an order.
     Ready {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
-        /// Of the time since its process was started, what it has spent on imports, microseconds; 0: it imports nothing.
+        /// Time that its program has spent on imports since its process was started, microseconds; 0: no imports.
         imports_us: u64,
-        /// How long a machine of its own took to boot before that, microseconds; 0: it has none.
+        /// Time that its own machine took to boot before that, microseconds; 0: it has no machine.
         boot_us: u64,
     },
     /// The order was carried out.
     Done,
-    /// It was not; nothing changed.
+    /// The order failed; nothing changed.
     Failed {
-        /// Why, in words for the user.
+        /// Reason, in words for the user.
         why: String,
     },
 }

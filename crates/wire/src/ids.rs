@@ -1,4 +1,4 @@
-//! Typed identifiers. A number that names one thing cannot be passed where another is meant.
+//! Typed identifiers, so that the number of one object cannot be passed for another kind of object.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -19,11 +19,11 @@ macro_rules! number_id {
 }
 
 number_id!(
-    /// Which holder of a slot a frame belongs to; rises with every grant and every replaced worker.
+    /// Epoch of a slot's holder; rises with every grant and every replaced worker.
     Epoch(u32)
 );
 impl Epoch {
-    /// Whether a slot of this epoch may serve a frame of that one.
+    /// Whether a slot of this epoch may serve a frame of the epoch `frame`.
     #[inline]
     pub fn admits(self, frame: Self) -> bool {
         frame == self
@@ -31,20 +31,20 @@ impl Epoch {
 }
 
 number_id!(
-    /// A worker within its lease.
+    /// Index of a worker within its lease.
     WorkerIndex(u16)
 );
 number_id!(
-    /// A slot within its worker.
+    /// Index of a slot within its worker.
     SlotIndex(u16)
 );
 number_id!(
-    /// A function loaded into a worker: the position of its name in the library's sorted exports, plus
-    /// the base that the worker assigned to the library.
+    /// Index of a function loaded into a worker: the position of its name in the library's sorted exports, plus the
+    /// base that the worker assigned to the library.
     FunctionIndex(u16)
 );
 number_id!(
-    /// A registered buffer, numbered by the client that registered it; unique within a connection.
+    /// Number of a registered buffer, assigned by the client that registered it; unique within a connection.
     RegionId(u32)
 );
 
@@ -90,24 +90,24 @@ macro_rules! bytes_id {
 }
 
 bytes_id!(
-    /// A lease; random, so that two agents never give the same.
+    /// Id of a lease; random, so that two agents never assign the same one.
     LeaseId(8)
 );
 bytes_id!(
-    /// An agent; stable over its restarts where it has a state directory.
+    /// Id of an agent; stable over its restarts if it has a state directory.
     AgentId(8)
 );
 bytes_id!(
-    /// One run of an agent.
+    /// Id of one run of an agent.
     BootId(8)
 );
 bytes_id!(
-    /// BLAKE3 of a function library's bytes: its address.
+    /// BLAKE3 hash of a function library's bytes: its address.
     CodeHash(32)
 );
 
 impl CodeHash {
-    /// The address of these bytes.
+    /// Hash of these bytes.
     pub fn of(code: &[u8]) -> Self {
         Self(*blake3::hash(code).as_bytes())
     }

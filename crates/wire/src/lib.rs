@@ -1,23 +1,23 @@
 //! Level 0 of hotlease: everything that crosses a process boundary, as pure codecs.
 //!
 //! * [`frame`] — request and reply headers, one cache line each: the data plane.
-//! * [`fabric`] — what goes before a frame over libfabric, and what two ends of it tell each other.
+//! * [`fabric`] — prefixes of frames over libfabric, and the addresses that its two ends exchange.
 //! * [`session`] — client ↔ agent: attach with a token, load code, connect to workers, renew, release.
 //! * [`control`] — agent ↔ worker.
 //! * [`connection`] — client ↔ worker: open channels, register memory.
 //! * [`tunnel`] — sessions and connections, carried from host to host.
-//! * [`token`] — the MAC'd capability that a lease is.
-//! * [`munge`] — what a credential of a cluster's user carries.
+//! * [`token`] — the MAC'd capability for a lease.
+//! * [`munge`] — payload of a cluster user's credential.
 //! * [`comm`] — message passing between functions: members, their rendezvous, their messages.
-//! * [`state`] — what a file says that keeps a worker's state between two leases.
+//! * [`state`] — head of the file that keeps a worker's state between two leases.
 //! * [`task`] — tasks of Python workers and their results, inside the payloads of invocations.
 //! * [`storage`] — object storage that a lease asks for.
-//! * [`code`] — which functions a shared library offers, read from its bytes.
+//! * [`code`] — the functions of a shared library, read from its bytes.
 //! * [`grpc`] — client ↔ manager ↔ agent (feature `grpc`).
 //!
-//! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an
-//! allocation larger than the message (but for lists of lengths, which have
-//! bounds of their own). Each has a fuzz target under `fuzz/`.
+//! Every decoder here is total: any bytes give a value or a [`DecodeError`], never a panic, and never an allocation
+//! larger than the message (except lists of lengths, which have bounds of their own). Each has a fuzz target under
+//! `fuzz/`.
 //!
 //! ```
 //! use hotlease_wire::frame::{ReplyHeader, Seq};
@@ -54,7 +54,7 @@ pub mod tunnel;
 pub mod grpc {
     tonic::include_proto!("hotlease.v1");
 
-    /// The protocol's `FileDescriptorSet`: which routes and messages there are.
+    /// The protocol's `FileDescriptorSet`: its routes and messages.
     pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hotlease.bin"));
 }
 #[cfg(feature = "grpc")]

@@ -3,19 +3,19 @@
 use crate::limits::MESSAGE_BYTES_MAX;
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Why bytes from another process were not understood.
+/// Reason why bytes from another process cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Longer than any message may be.
+    /// The message is longer than any may be.
     #[error("message of {size} bytes is over the limit of {MESSAGE_BYTES_MAX}")]
     TooLong {
-        /// Bytes received.
+        /// Number of received bytes.
         size: usize,
     },
-    /// Not an encoding of the expected message.
+    /// The bytes are no encoding of the expected message.
     #[error("malformed {what}")]
     Malformed {
-        /// The message or field.
+        /// Name of the message or field.
         what: &'static str,
     },
 }
@@ -36,7 +36,7 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
     decode_of_any_length(bytes)
 }
 
-/// The same of a message that has a bound of its own, which the caller has checked.
+/// Decodes a message that has a bound of its own, which the caller has checked.
 pub(crate) fn decode_of_any_length<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, DecodeError> {
     let malformed = DecodeError::Malformed {
         what: std::any::type_name::<M>(),

@@ -1,4 +1,4 @@
-//! A refusal inside a gRPC status, and out of it again.
+//! Conversion between a refusal and a gRPC status that carries it.
 
 use crate::Refusal;
 use tonic::{Code, Status};

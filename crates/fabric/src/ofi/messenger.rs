@@ -1,8 +1,7 @@
 //! Messages between this end and many peers, over one endpoint, for an owner that polls.
 //!
 //! ```text
-//!  send: a free buffer of this end  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, while
-//!  it is read
+//!  send: a free buffer  | envelope | content |  ── message ──►  receive buffer  ──►  poll: content, while it is read
 //! ```
 //!
 //! Both ends copy; peers need no memory of their own here, so there may be thousands of them. Each peer gets an

@@ -5,22 +5,24 @@
 //!       | kind| class| zero | tag  | context  | length  | number  | body ...
 //! ```
 //!
-//! A message travels with its frame ([`Frame::Eager`]) if it is not too long for that: the receiver keeps it if nobody waits for it,
-//! within the credit that it gave. Another one is announced, and sent when the receiver has memory for it:
+//! A message travels with its frame ([`Frame::Eager`]) if it is not too long for that: if the receiver does not wait
+//! for it, the receiver keeps it, within the credit that it gave. A longer message is announced, and sent when the
+//! receiver has memory for it:
 //!
 //! ```text
 //!   sender                                  receiver
-//!     │ ── Announce { id, length } ──────────► │  kept until it is asked for
+//!     │ ── Announce { id, length } ──────────► │  kept until a receive matches it
 //!     │ ◄────────── Grant { id, landing } ──── │
-//!     │ ── Data { landing } + body ──────────► │  straight into the memory of whoever asked,
+//!     │ ── Data { landing } + body ──────────► │  straight into the receiving caller's memory,
 //!     │ ── Data { landing } + body ──────────► │  in pieces, between which small messages pass
 //! ```
 //!
-//! Numbers that the receiver of a frame gave (`landing` of a grant) are checked when they come back. To a grant of what it has given up
-//! meanwhile the sender answers with [`Frame::Withdraw`].
+//! Numbers that the receiver of a frame assigned (`landing` of a grant) are checked when they come back. If a grant is
+//! for a message that the sender has given up meanwhile, the sender answers with [`Frame::Withdraw`].
 //!
-//! Two members of one node go over from their connection to lanes in shared memory, each direction for itself, in
-//! order with what is sent meanwhile; the connection stays, because it says when the other one is gone:
+//! Two members of one node switch from their connection to lanes in shared memory. Each direction switches for itself,
+//! in order with the messages that are sent meanwhile. The connection stays open, because it tells when the other
+//! member is gone:
 //!
 //! ```text
 //!   writes                                  reads
@@ -30,11 +32,11 @@
 //!     │ ══ frames in the lane ═══════════════► │
 //! ```
 //!
-//! Members that talk over libfabric tell each other by their connection where, and nothing else:
+//! Members that use libfabric exchange only their addresses on the connection:
 //!
 //! ```text
-//!     │ ── Inbox + what is to be known ──────► │
-//!     │ ◄───────────────────────────── Switch ─ │  it is known: what follows may come over libfabric
+//!     │ ── Inbox + its content ──────────────► │
+//!     │ ◄───────────────────────────── Switch ─ │  recorded: later messages may come over libfabric
 //! ```
 
 use super::{Loss, RANKS_MAX};
@@ -43,149 +45,149 @@ use crate::fabric::Inbox;
 
 /// Longest message that travels with its frame, bytes.
 pub const EAGER_BYTES_MAX: u64 = 256 * 1024;
-/// A message up to this waits for credit to travel with its frame, bytes; a longer one for which there is none is announced.
+/// Longest message that waits for credit to travel with its frame, bytes; a longer one without credit is announced.
 pub const SMALL_BYTES_MAX: u64 = 16 * 1024;
 /// Longest piece of a large message, bytes.
 pub const DATA_BYTES_MAX: u64 = 1 << 20;
-/// Longest message, bytes: what a signed number can say.
+/// Longest message, bytes: the greatest signed number of 64 bits.
 pub const MESSAGE_BYTES_MAX: u64 = i64::MAX as u64;
-/// What every unexpected message costs of the credit, besides its bytes.
+/// Credit that each unexpected message costs, besides its bytes.
 pub const ENTRY_COST: u64 = 128;
-/// The most credit that a frame may give back.
+/// Most credit that a frame may give back.
 pub const CREDIT_MAX: u64 = 1 << 40;
 
-/// Messages of users and those of collectives have a credit and an order of their own, so that messages which
-/// nobody has asked for yet do not hold up a barrier.
+/// Class of messages. Messages of users and those of collectives have a credit and an order of their own, so that
+/// unreceived messages do not hold up a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Class {
-    /// What users send.
+    /// Messages of users.
     Message = 0,
-    /// What collectives send; the tag is the number of the collective.
+    /// Messages of collectives; the tag is the number of the collective.
     Collective = 1,
 }
 
 impl Class {
-    /// Both.
+    /// Both classes.
     pub const ALL: [Self; 2] = [Self::Message, Self::Collective];
 }
 
-/// Of which communicator, which of its messages.
+/// Class, communicator and tag of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// Whose credit and order.
+    /// Class, which has its own credit and order.
     pub class: Class,
     /// The communicator, among those that share connections.
     pub context: u64,
-    /// The user's, or the collective's number.
+    /// Tag of the user, or number of the collective.
     pub tag: u32,
 }
 
-/// Where a process is woken.
+/// Address of a process's bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bell {
-    /// Its number.
+    /// Process id.
     pub process: u32,
     /// Descriptor of a page, in that process.
     pub memory: u32,
-    /// Descriptor of a pipe.
+    /// Descriptor of a pipe, in that process.
     pub pipe: u32,
-    /// What all memory of that process for lanes begins with.
+    /// Key at the beginning of all memory of that process for lanes.
     pub key: u64,
 }
 
-/// See the module.
+/// A frame between members; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Frame {
     /// A message; its body follows.
     Eager {
-        /// Where it belongs.
+        /// Destination of the message.
         to: Address,
         /// At most [`EAGER_BYTES_MAX`].
         length: u64,
     },
-    /// There is a message of this length.
+    /// Announces a message of this length.
     Announce {
-        /// Where it belongs.
+        /// Destination of the message.
         to: Address,
         /// 1 to [`MESSAGE_BYTES_MAX`].
         length: u64,
         /// The sender's number for it.
         id: u64,
     },
-    /// The announced message may come.
+    /// Grants an announced message: the sender may send it.
     Grant {
-        /// The sender's number, as announced.
+        /// The sender's number of the message, as announced.
         id: u64,
-        /// The receiver's number for it.
+        /// The receiver's number of the message.
         landing: u64,
     },
-    /// The next piece of a message that was granted; its body follows.
+    /// The next piece of a granted message; its body follows.
     Data {
-        /// The receiver's number.
+        /// The receiver's number of the message.
         landing: u64,
         /// 1 to [`DATA_BYTES_MAX`].
         length: u64,
     },
-    /// What was granted does not come: the sender had given it up already.
+    /// Tells that a granted message will not come: the sender had given it up before.
     Withdraw {
-        /// The receiver's number.
+        /// The receiver's number of the message.
         landing: u64,
     },
-    /// Kept messages were taken.
+    /// Gives back credit, after kept messages were received.
     Credit {
-        /// Of which class.
+        /// Class of the credit.
         class: Class,
-        /// How much may be sent again, at most [`CREDIT_MAX`].
+        /// Amount of the credit, at most [`CREDIT_MAX`].
         amount: u64,
     },
-    /// There is a lane for what this member sends.
+    /// Offers a lane for the messages of this member.
     Offer {
-        /// What wakes the sender when there is room in it.
+        /// Bell that wakes the sender when there is room in the lane.
         bell: Bell,
-        /// Descriptor of its memory, in the sender's process.
+        /// Descriptor of the lane's memory, in the sender's process.
         memory: u32,
-        /// Its capacity.
+        /// Capacity of the lane, bytes.
         bytes: u32,
     },
-    /// The lane that was offered is open.
+    /// Accepts an offered lane: it is open.
     Accept {
-        /// What wakes its reader.
+        /// Bell that wakes the lane's reader.
         bell: Bell,
     },
-    /// It cannot be opened.
+    /// Declines an offered lane: it cannot be opened.
     Decline,
-    /// What follows comes over the lane, or libfabric.
+    /// Marks the switch: later frames come over the lane, or libfabric.
     Switch,
-    /// Where the sender of this is to be sent messages over libfabric: an [`Inbox`] follows.
+    /// Address for messages to the sender of this frame over libfabric: an [`Inbox`] follows.
     Inbox {
         /// 1 to [`Inbox::BYTES_MAX`].
         length: u64,
     },
-    /// Nothing to say.
+    /// Sign of life, without content.
     Alive,
-    /// The sender has finished: it sends no more messages, and takes none.
+    /// The sender has finished: it sends no more messages, and receives none.
     Goodbye,
-    /// To a goodbye: everything that came before it has been read.
+    /// Answer to a goodbye: everything that came before it has been read.
     Farewell,
-    /// The sender holds that this member is no more.
+    /// The sender considers a member lost.
     Lost {
-        /// Who.
+        /// Rank of the lost member.
         rank: u32,
-        /// Why.
+        /// Reason.
         loss: Loss,
     },
-    /// A collective of this communicator ended with an error that others cannot know of, so there are no more of them. Those before it go
-    /// on.
+    /// A collective of this communicator ended with an error that other members cannot detect, so no further ones
+    /// begin. Earlier collectives go on.
     Broken {
         /// The communicator.
         context: u64,
-        /// Who had the error.
+        /// Rank of the member with the error.
         rank: u32,
-        /// The collective's number.
+        /// Number of the collective.
         number: u32,
     },
-    /// The sender takes no part in this communicator any more: it sends nothing there, and takes nothing.
+    /// The sender leaves this communicator: it sends no more messages there, and receives none.
     Leave {
         /// The communicator.
         context: u64,
@@ -212,7 +214,7 @@ mod kind {
     pub const INBOX: u8 = 17;
 }
 
-/// The fields as they lie.
+/// The fields in their order.
 #[derive(Default, PartialEq)]
 struct Fields {
     kind: u8,
@@ -227,7 +229,7 @@ impl Frame {
     /// Encoded size.
     pub const BYTES: usize = 32;
 
-    /// How many bytes follow it.
+    /// Number of bytes that follow the frame.
     pub fn body_bytes(&self) -> u64 {
         match self {
             Self::Eager { length, .. } | Self::Data { length, .. } | Self::Inbox { length } => *length,
@@ -235,13 +237,13 @@ impl Frame {
         }
     }
 
-    /// Whether a body follows, if only an empty one.
+    /// Whether a body follows, even if it may be empty.
     #[inline]
     pub fn has_body(&self) -> bool {
         matches!(self, Self::Eager { .. } | Self::Data { .. } | Self::Inbox { .. })
     }
 
-    /// As bytes.
+    /// Encodes the frame.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let fields = self.fields();
         let mut bytes = [0; Self::BYTES];
@@ -254,7 +256,7 @@ impl Frame {
         bytes
     }
 
-    /// Of bytes; total on any, and strict: what is accepted has one form only.
+    /// Decodes a frame; total on any bytes, and strict: each accepted frame has one encoding only.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "frame" };
         let word = |at: usize| {
@@ -274,7 +276,7 @@ impl Frame {
             return Err(malformed);
         }
         match Self::of(&fields) {
-            // What a kind does not use is zero.
+            // Fields that a kind does not use must be zero.
             Some(frame) if frame.fields() == fields => Ok(frame),
             _ => Err(malformed),
         }
@@ -457,9 +459,9 @@ impl Frame {
     }
 }
 
-/// How much each member of so many lends to each other one, for each class: a constant of the protocol, so that both
-/// sides know it. At least two of the longest messages that travel with their frames,
-/// at most 4 MiB; in between all members together have 128 MiB of each class at one of them.
+/// Credit that each member of a communicator of `size` grants each other member, for each class: a constant of the
+/// protocol, so that both sides know it. At least two of the longest messages that travel with their frames, at most 4
+/// MiB; in between all other members together have 128 MiB of each class at one member.
 pub const fn credit_of(size: u32) -> u64 {
     let share = (128 << 20) / (size as u64 + 1);
     if share > 4 << 20 {

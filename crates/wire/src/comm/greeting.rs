@@ -1,50 +1,51 @@
-//! The first bytes of a connection: for whom it is, and which secret its other side is to have.
+//! The first bytes of a connection: its purpose, and the id of the secret that the caller uses.
 //!
 //! ```text
 //! byte  0        4         5        6      8             24            40
 //!       | "HLCM" | version | purpose| zero | key         | group       |
 //! ```
 //!
-//! After a greeting, and all through the handshake, what is sent is a length (16 bits, little endian) and as many bytes.
+//! After a greeting, and throughout the handshake, each part is a length (16 bits, little endian) and that many bytes.
 
 use super::GroupId;
 use crate::DecodeError;
 
 /// Version of everything in [`crate::comm`]; both ends must have the same.
 pub const VERSION: u8 = 5;
-/// Bytes before each part of a handshake: its length.
+/// Bytes of the length before each part of a handshake.
 pub const PREFIX_BYTES: usize = 2;
-/// Longest part of a handshake, bytes: no stranger can make anybody keep more.
+/// Longest part of a handshake, bytes: a stranger cannot make a process keep more.
 pub const PART_BYTES_MAX: usize = 256;
 
 const MAGIC: [u8; 4] = *b"HLCM";
 
-/// Which secret somebody has: a digest of it, from which it cannot be told.
+/// Id of a secret: a digest of it, which does not reveal the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyId(pub [u8; 16]);
 
-/// Whom a connection is for.
+/// Purpose of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Purpose {
-    /// The rendezvous.
+    /// Call of the rendezvous.
     Rendezvous = 1,
-    /// A member of the group.
+    /// Call of a member of the group.
     Member = 2,
-    /// A member that is asked to call back over this connection: see [`Knock`].
+    /// Request that a member call back over this connection: see [`Knock`].
     Knock = 3,
-    /// The second port of the rendezvous. In the place of the group stands the number that the first one gave, and nothing follows.
+    /// Call of the rendezvous's second port. The number that the first port gave stands in the place of the group, and
+    /// nothing follows.
     Mapping = 4,
 }
 
-/// See the module.
+/// A greeting: the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Greeting {
-    /// Whom it is for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
-    /// The secret of whoever connects.
+    /// Id of the caller's secret.
     pub key: KeyId,
-    /// Of both members; [`GroupId::NONE`] at the rendezvous.
+    /// Group of both members; [`GroupId::NONE`] at the rendezvous.
     pub group: GroupId,
 }
 
@@ -52,7 +53,7 @@ impl Greeting {
     /// Encoded size.
     pub const BYTES: usize = 40;
 
-    /// As bytes.
+    /// Encodes the greeting.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -63,7 +64,7 @@ impl Greeting {
         bytes
     }
 
-    /// Of the first bytes of a connection; total on any bytes. Another version is malformed as well: see
+    /// Decodes the first bytes of a connection; total on any bytes. Another version is malformed as well: see
     /// [`Greeting::version`].
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "greeting" };
@@ -87,41 +88,41 @@ impl Greeting {
         })
     }
 
-    /// The version of a greeting of this family, also where it is not ours.
+    /// Version of a greeting of this family, even if it is not [`VERSION`].
     pub fn version(bytes: &[u8; Self::BYTES]) -> Option<u8> {
         (bytes[..4] == MAGIC).then_some(bytes[4])
     }
 }
 
-/// What a greeting is answered with, in one byte and in the clear: nobody has proved anything yet.
+/// Answer to a greeting, in one byte and in the clear: neither side has proved anything yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verdict {
     /// The handshake goes on.
     Welcome = 0,
-    /// Here is another secret.
+    /// This side has another secret.
     OtherSecret = 1,
-    /// Here is another version of hotlease.
+    /// This side has another version of hotlease.
     OtherVersion = 2,
-    /// Here is nobody of that group.
+    /// This side has no member of that group.
     OtherGroup = 3,
-    /// This is the other kind of port: that of a member, or of a rendezvous.
+    /// This port serves another purpose: a member's instead of a rendezvous's, or the other way round.
     OtherPurpose = 4,
-    /// Too many are connecting.
+    /// Too many connections are in their handshake.
     Busy = 5,
-    /// Here frames are encrypted and there they are not, or the other way round.
+    /// One side encrypts frames and the other does not.
     OtherSealing = 6,
-    /// Each has chosen another provider of libfabric.
+    /// The sides have chosen different providers of libfabric.
     OtherLink = 7,
 }
 
 impl Verdict {
-    /// As a byte.
+    /// Encodes the verdict.
     pub fn encode(self) -> u8 {
         self as u8
     }
 
-    /// Of a byte.
+    /// Decodes a verdict.
     pub fn decode(byte: u8) -> Result<Self, DecodeError> {
         let all = [
             Self::Welcome,
@@ -138,28 +139,29 @@ impl Verdict {
     }
 }
 
-/// Members of which this is the same run on the same processors, and can reach each other's memory.
+/// Id of a node: equal for members that run on the same processors, in the same boot, and that can reach each other's
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 16]);
 
 impl NodeId {
-    /// Of a member that cannot tell.
+    /// Node of a member that cannot determine it.
     pub const UNKNOWN: Self = Self([0; 16]);
 }
 
-/// Where a member is. The answering side sends its own as the payload of the second message.
+/// A member's node and resources. The answering side sends its own as the payload of the second message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// With whom it shares processors.
+    /// Node whose processors the member shares.
     pub node: NodeId,
-    /// And memory, too.
+    /// Whether the member can share memory with others on the node.
     pub shares_memory: bool,
-    /// How many of the node's processors it may use; 0: it cannot tell.
+    /// How many of the node's processors it may use; 0: unknown.
     pub processors: u16,
 }
 
 impl Home {
-    /// Of a member that cannot tell.
+    /// Home of a member that cannot determine it.
     pub const UNKNOWN: Self = Self {
         node: NodeId::UNKNOWN,
         shares_memory: false,
@@ -168,7 +170,7 @@ impl Home {
     /// Encoded size.
     pub const BYTES: usize = 19;
 
-    /// As bytes.
+    /// Encodes the home.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0] = u8::from(self.shares_memory);
@@ -177,7 +179,7 @@ impl Home {
         bytes
     }
 
-    /// Of a payload; total on any bytes.
+    /// Decodes a payload; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "home" };
         let Ok([shares, low, high, node @ ..]) = <[u8; Self::BYTES]>::try_from(bytes) else {
@@ -196,18 +198,18 @@ impl Home {
     }
 }
 
-/// Who connects to whom: the payload of the first message of a handshake between members.
+/// Caller and callee: the payload of the first message of a handshake between members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Introduction {
-    /// The rank of the side that connects.
+    /// Rank of the caller.
     pub from: u32,
-    /// The rank that it takes the other side for.
+    /// Rank that the caller expects of the callee.
     pub to: u32,
-    /// Whether frames are to be in records.
+    /// Whether frames are in records.
     pub is_sealed: bool,
-    /// What frames are to go over: a digest of its name, 0 for nothing but this connection and memory of the node.
+    /// Digest of the link's name; 0: only this connection and shared memory of the node.
     pub link: u32,
-    /// Of the side that connects.
+    /// Home of the caller.
     pub home: Home,
 }
 
@@ -215,7 +217,7 @@ impl Introduction {
     /// Encoded size.
     pub const BYTES: usize = 13 + Home::BYTES;
 
-    /// As bytes.
+    /// Encodes the introduction.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.from.to_le_bytes());
@@ -226,7 +228,7 @@ impl Introduction {
         bytes
     }
 
-    /// Of bytes; total on any.
+    /// Decodes an introduction; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "introduction" };
         let Ok(bytes) = <&[u8; Self::BYTES]>::try_from(bytes) else {
@@ -255,16 +257,16 @@ impl Introduction {
     }
 }
 
-/// The first bytes of a connection that the higher of two ranks makes: the lower one is to begin the handshake on it, as it does on
-/// those that it makes itself, so that on whichever connections two members reach each other, one of both chooses.
-/// In the clear, and believed by nobody: the handshake proves it, or does not.
+/// The first bytes of a connection that the higher of two ranks makes. The lower rank then begins the handshake on it,
+/// as on its own connections, so that one of the two members chooses among all connections that come about between
+/// them. A knock is sent in the clear and is not trusted: the handshake proves it, or fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Knock {
-    /// The secret of whoever knocks.
+    /// Id of the knocking member's secret.
     pub key: KeyId,
-    /// Of both members.
+    /// Group of both members.
     pub group: GroupId,
-    /// Who knocks: the higher rank, where: the lower one.
+    /// The knocking member (the higher rank) as caller, and the lower rank as callee.
     pub introduction: Introduction,
 }
 
@@ -272,7 +274,7 @@ impl Knock {
     /// Encoded size.
     pub const BYTES: usize = Greeting::BYTES + Introduction::BYTES;
 
-    /// As bytes.
+    /// Encodes the knock.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let greeting = Greeting {
             purpose: Purpose::Knock,
@@ -285,7 +287,7 @@ impl Knock {
         bytes
     }
 
-    /// Of bytes; total on any.
+    /// Decodes a knock; total on any bytes.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "knock" };
         let Some((greeting, introduction)) = bytes.split_first_chunk() else {

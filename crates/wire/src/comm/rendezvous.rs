@@ -1,22 +1,23 @@
-//! A member ↔ the rendezvous: one question, one answer, which comes when all members of the group have asked.
+//! A member ↔ the rendezvous: one question, and one answer, which comes when all members of the group have asked.
 //!
 //! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
-//! ([`Pieces`]). A member that is seen elsewhere than where it listens is behind a NAT, and gets an answer in between:
+//! ([`Pieces`]). A member whose address differs from the one on which it listens is behind a NAT, and gets an answer in
+//! between:
 //!
 //! ```text
 //!   member                                      rendezvous
-//!     │ ── Question::Join ─────────────────────────► │  comes from another address than it says
+//!     │ ── Question::Join ─────────────────────────► │  comes from an address other than the stated one
 //!     │ ◄─────────────── Answer::Seen { number } ─── │
 //!     │ ── Greeting { Mapping, number } ─ port 2 ──► │  from the same port: does it have the same address there?
 //!     │ ◄──────────────────── Answer::Together ───── │
 //! ```
 //!
-//! Who waits with the others for what is left of a communicator, and hears meanwhile that more are lost, says so by
-//! [`Question::Lost`] on the same connection. The answer may be on its way already, and then is the one that counts: a member
-//! that asked anew, on another connection, would come too late for a meeting that it belongs to.
+//! A member that waits with others for the rest of a communicator, and learns meanwhile that more members are lost,
+//! reports that by [`Question::Lost`] on the same connection. If the answer is on its way already, it is the one that
+//! counts: a member that asked again, on another connection, would come too late for a meeting that it belongs to.
 //!
-//! [`Question::Relay`] is asked on a connection of its own by both members of a pair. When both have, each is
-//! answered [`Answer::Relayed`], and from then on what one of them sends comes out at the other as it is.
+//! [`Question::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
+//! [`Answer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.
 
 use super::{GroupId, NAME_BYTES_MAX, RANKS_MAX, RECORD_BYTES_MAX, SEAL_BYTES};
 use crate::DecodeError;
@@ -24,47 +25,49 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// How long a member may wait for the others at most, milliseconds: a day.
+/// Longest time for which a member may wait for the others, milliseconds: a day.
 pub const WAIT_MS_MAX: u64 = 24 * 60 * 60 * 1000;
 
-/// Ranks that one member may report lost; where there are more, time tells.
+/// Most ranks that one member may report lost; further ones are found by the timeout.
 pub const LOST_MAX: usize = 256;
 
-/// Which meeting it is, of those of one name: members of one do not come to another.
+/// Kind of a meeting. Meetings of one name are distinct: members of one do not come to another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Meeting {
-    /// Of a new group.
+    /// The meeting of a new group.
     First,
-    /// Of a group that grows, whose members keep their ranks, and of those that join it.
+    /// The meeting of a group that grows: its members, which keep their ranks, and those that join it.
     Growth,
-    /// Of those that are left of a communicator: it is over when all have come but those that one of them holds to be lost, or when
-    /// the time of one is over. Who has come is given new ranks in the order of the old ones.
+    /// The meeting of the remaining members of a communicator. It is complete when all have come except those that one
+    /// of them considers lost, or when the time of one member is over. Members that have come get new ranks in the
+    /// order of the old ones.
     Rest {
         /// The group that the communicator belongs to.
         of: GroupId,
         /// The communicator.
         context: u64,
-        /// How many such meetings of it there were before.
+        /// Number of earlier such meetings of the communicator.
         number: u32,
-        /// The old ranks that this member holds to be lost, at most [`LOST_MAX`].
+        /// Old ranks that this member considers lost, at most [`LOST_MAX`].
         lost: Vec<u32>,
     },
 }
 
-/// How long a member has for a word at the second port, milliseconds: without it nobody knows what kind of NAT there is, and
-/// they are tried.
+/// Time that a member has to call the second port, milliseconds: without that call the kind of NAT is unknown, and
+/// connections are tried.
 pub const MAPPING_MS_MAX: u64 = 500;
-/// The longest answer, bytes: to the largest group, all behind NATs.
+/// Longest answer, bytes: that to the largest group with all members behind NATs.
 const ANSWER_BYTES_MAX: usize = 48 * RANKS_MAX as usize + 64;
 
-/// What a member asks.
+/// Question of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// To be put together with the others.
+    /// Joins a group.
     Join(Join),
-    /// To be connected with another member, because they cannot reach each other.
+    /// Asks for a relay to another member, because the two cannot reach each other.
     Relay(Relay),
-    /// Of a member that waits for a [`Meeting::Rest`]: all old ranks that it holds to be lost by now, at most [`LOST_MAX`].
+    /// Sent by a member that waits for a [`Meeting::Rest`]: all old ranks that it considers lost by now, at most
+    /// [`LOST_MAX`].
     Lost(Vec<u32>),
 }
 
@@ -84,14 +87,14 @@ impl Question {
     }
 }
 
-/// Between which two members to relay; each of them asks it.
+/// A request for a relay between two members; each of the two sends one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Relay {
-    /// Of both.
+    /// Group of both members.
     pub group: GroupId,
-    /// Who asks.
+    /// Rank that asks.
     pub from: u32,
-    /// Whom it wants to talk to.
+    /// Rank of the other member.
     pub to: u32,
 }
 
@@ -101,29 +104,30 @@ impl Relay {
     }
 }
 
-/// Of a member: to be put together with the others.
+/// A member's request to join a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Join {
-    /// Of the communicator: 1 to [`NAME_BYTES_MAX`] bytes.
+    /// Name of the communicator: 1 to [`NAME_BYTES_MAX`] bytes.
     pub name: String,
-    /// How many members it has, 1 to [`RANKS_MAX`].
+    /// Size of the communicator, 1 to [`RANKS_MAX`].
     pub size: u32,
-    /// The rank that this member wants; none: whichever is left.
+    /// Rank that this member wants; `None`: any free one.
     pub rank: Option<u32>,
-    /// Where this member listens.
+    /// Address on which this member listens.
     pub address: SocketAddr,
-    /// How long it waits for the others, milliseconds; at most [`WAIT_MS_MAX`].
+    /// How long the member waits for the others, milliseconds; at most [`WAIT_MS_MAX`].
     pub wait_ms: u64,
-    /// Which others.
+    /// The meeting.
     pub meeting: Meeting,
-    /// What it is to talk over with them, in words that all of them have to say alike: see [`is_link`].
+    /// Description of the link that it uses, which must be equal for all members: see [`is_link`].
     pub link: String,
 }
 
-/// Bytes of what members say of their link.
+/// Longest description of a link, bytes.
 pub const LINK_BYTES_MAX: usize = 256;
 
-/// Whether it can be what a member says of its link: 1 to [`LINK_BYTES_MAX`] letters and signs of ASCII, so that it can be shown.
+/// Whether a text is valid as a link's description: 1 to [`LINK_BYTES_MAX`] printable ASCII characters, so that it can
+/// be shown.
 pub fn is_link(text: &str) -> bool {
     (1..=LINK_BYTES_MAX).contains(&text.len())
         && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
@@ -153,48 +157,48 @@ fn are_lost(ranks: &[u32], size: u32) -> bool {
     ranks.len() <= LOST_MAX && ranks.iter().all(|rank| *rank < size)
 }
 
-/// Where a member can be reached.
+/// Addresses of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Where it listens.
+    /// Address on which it listens.
     pub address: SocketAddr,
-    /// What a NAT makes of that, if there is one between it and the rendezvous.
+    /// Mapping of that address, if there is a NAT between the member and the rendezvous.
     pub mapped: Option<Mapped>,
 }
 
-/// What a NAT makes of an address.
+/// A NAT's mapping of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mapped {
-    /// As the rendezvous sees it.
+    /// Address that the rendezvous sees.
     pub address: SocketAddr,
-    /// The second port of the rendezvous sees another one, and so will everybody: the NAT is symmetric.
+    /// Whether the second port of the rendezvous sees another address, as every peer will: the NAT is symmetric.
     pub varies: bool,
 }
 
-/// What the rendezvous answers.
+/// Answer of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// There is a NAT between the member and the rendezvous, and another answer follows.
+    /// There is a NAT between the member and the rendezvous; another answer follows.
     Seen {
-        /// The second port of the rendezvous, to be called from where the first one was.
+        /// Second port of the rendezvous, to be called from the same local port as the first.
         port: u16,
-        /// What to say there, in the place of a group.
+        /// Number to send there, in the place of a group.
         number: GroupId,
     },
-    /// All have come.
+    /// All members have come.
     Together {
-        /// Of these members and no others.
+        /// Id of the group of exactly these members.
         group: GroupId,
-        /// Of the member that is answered.
+        /// Rank of the member that gets this answer.
         rank: u32,
-        /// Where each rank is; as many as the size, at most [`RANKS_MAX`].
+        /// Addresses of each rank; as many as the size, at most [`RANKS_MAX`].
         members: Vec<Place>,
-        /// Those that cannot reach each other may ask to be relayed.
+        /// Whether members that cannot reach each other may ask for a relay.
         relays: bool,
     },
-    /// From here on the other member is on the line.
+    /// The relay is connected: from here on bytes go to and come from the other member.
     Relayed,
-    /// They will not come together.
+    /// The members will not meet.
     Refused(Refused),
 }
 
@@ -224,7 +228,8 @@ impl Answer {
         Ok(answer)
     }
 
-    /// As the contents of records, each of which begins with whether another one follows.
+    /// Splits the answer into contents of records, each of which begins with a flag that tells whether another one
+    /// follows.
     pub fn pieces(&self) -> Vec<Vec<u8>> {
         let bytes = crate::encode(self);
         let chunks = bytes.chunks(RECORD_BYTES_MAX - SEAL_BYTES - 1);
@@ -234,15 +239,15 @@ impl Answer {
     }
 }
 
-/// An answer whose records come one by one.
+/// An answer that arrives record by record.
 #[derive(Debug, Default)]
 pub struct Pieces {
     got: Vec<u8>,
 }
 
 impl Pieces {
-    /// The content of a record has come; the answer, if it was the last one. Total on any bytes, and keeps no more than the
-    /// longest answer.
+    /// Adds the content of a record; returns the answer after the last one. Total on any bytes, and keeps no more than
+    /// the longest answer.
     pub fn take(&mut self, piece: &[u8]) -> Result<Option<Answer>, DecodeError> {
         let malformed = DecodeError::Malformed { what: "answer" };
         let Some((follows @ 0..=1, chunk)) = piece.split_first() else {
@@ -259,51 +264,51 @@ impl Pieces {
     }
 }
 
-/// Why members will not come together.
+/// Reason why members will not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Refused {
-    /// A member has waited as long as it wanted to.
+    /// A member has waited for its whole time.
     Missing {
-        /// The ranks that nobody came for; where members did not ask for a rank, the last ones.
+        /// Ranks that did not come; for members that did not ask for a rank, the last ones.
         ranks: Vec<u32>,
-        /// Of how many.
+        /// Size of the group.
         size: u32,
-        /// How long the first to give up had waited, milliseconds.
+        /// How long the first member to give up had waited, milliseconds.
         waited_ms: u64,
     },
     /// Another member has this rank.
     DuplicateRank {
-        /// Which.
+        /// The rank.
         rank: u32,
-        /// Where the other one listens.
+        /// Address on which the other member listens.
         other: SocketAddr,
     },
-    /// Members of this name are waiting for a group of another size.
+    /// Members of this name wait for a group of another size.
     OtherSize {
-        /// Of the group.
+        /// Size that the others have.
         theirs: u32,
-        /// Of the member that is answered.
+        /// Size that the member that gets this answer has.
         ours: u32,
     },
-    /// Members of this name are to talk over another link.
+    /// Members of this name use another link.
     OtherLink {
-        /// What the others have said.
+        /// Link of the others.
         theirs: String,
-        /// What the member that is answered has.
+        /// Link of the member that gets this answer.
         ours: String,
     },
-    /// As many wait here as can.
+    /// The rendezvous has no room for further waiting members.
     Full {
-        /// How many.
+        /// Number of waiting members.
         members: u32,
     },
     /// The rendezvous is stopping.
     Stopping,
-    /// Those that are left of a communicator have met without this member.
+    /// The remaining members of the communicator have met without this member.
     Over,
-    /// As many members as may are relayed here already.
+    /// The rendezvous relays its limit of pairs already.
     NoRelay {
-        /// How many pairs may be; 0: none ever.
+        /// Limit of pairs; 0: it never relays.
         relays: u32,
     },
 }
@@ -350,7 +355,7 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Numbers, as `0, 3 to 5 and 9`; the first ones where there are many.
+/// Text of numbers, as `0, 3 to 5 and 9`; only the first ones if there are many.
 struct Ranks<'a>(&'a [u32]);
 
 impl fmt::Display for Ranks<'_> {

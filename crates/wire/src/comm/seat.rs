@@ -1,29 +1,29 @@
-//! What a slot of a gang is told: how its functions find those of the other slots.
+//! A slot's seat in a gang: the data by which its functions find those of the other slots.
 
 use crate::limits::SEAT_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A rank's place in a gang. It goes from the client that leased the gang to the slot, over their connection, which is a socket of one
-/// node or inside TLS, and not in the payload of an invocation.
+/// A rank's seat in a gang. The client that leased the gang sends it to the slot over their connection, which is a
+/// socket of one node or inside TLS, and not in the payload of an invocation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seat {
-    /// Of the communicator.
+    /// Name of the communicator.
     pub name: String,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub size: u32,
-    /// This slot's.
+    /// Rank of this slot.
     pub rank: u32,
-    /// Where they find each other, as `host:port`.
+    /// Address of the rendezvous, as `host:port`.
     pub rendezvous: String,
-    /// What all of them and the rendezvous know.
+    /// Secret that all ranks and the rendezvous share.
     pub secret: SeatSecret,
-    /// How long they may take to come together.
+    /// Time limit for the meeting, milliseconds.
     pub join_ms: u64,
 }
 
 impl Seat {
-    /// Whether it is small enough to be kept.
+    /// Whether the seat is within its size limit.
     pub fn is_bounded(&self) -> bool {
         self.name.len() + self.rendezvous.len() + self.secret.0.len() <= SEAT_BYTES_MAX
     }
