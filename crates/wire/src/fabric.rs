@@ -1,18 +1,17 @@
-//! What travels over a fabric before a frame, and what two ends tell each other to reach one another.
+//! Prefixes of messages over a fabric, and the data that two ends exchange to reach one another.
 //!
-//! A message over a fabric is a [`Prefix`], then for a frame its header line and, unless that was written
-//! ahead by RMA, its payload. Words of zeros at the end of the line stay behind: the whole second half where a
-//! payload follows. So 8 bytes travel in a message of 64 and 64 in one of 120, which sockets take without a
-//! completion.
+//! A message over a fabric is a [`Prefix`], then for a frame its header line and, unless that was written ahead by RMA,
+//! its payload. Words of zeros at the end of the line are not sent: the whole second half if a payload follows. So 8
+//! bytes travel in a message of 64 and 64 in one of 120, which sockets send without a completion.
 //!
 //! ```text
 //! byte  0     1         2      4         8     16       20      24       56 to 88
 //!       | kind| version | flags| channel | key | entry  | length| line   | payload ... |
 //! ```
 //!
-//! The receiver's memory is reached by number (channel and entry), never by an address in the message. Keys
-//! are drawn at random for each channel and each link, and passed over the authenticated control plane: who
-//! only knows a port's address can put nothing into a ring.
+//! The receiver's memory is reached by number (channel and entry), never by an address in the message. Keys are drawn
+//! at random for each channel and each link, and passed over the authenticated control plane: a peer that only knows a
+//! port's address can put nothing into a ring.
 
 use crate::DecodeError;
 use crate::connection::RingShape;
@@ -23,33 +22,33 @@ use serde::{Deserialize, Serialize};
 const VERSION: u8 = 2;
 /// Words of a line before its inline payload.
 const HALF_WORDS: usize = 4;
-/// The payload was written into the entry by RMA before this message.
+/// Flag: the payload was written into the entry by RMA before this message.
 const PAYLOAD_WRITTEN: u16 = 1;
 
-/// What a message is.
+/// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
     /// A frame of a channel.
     Frame = 1,
-    /// Asks for a [`Kind::ProbeAnswer`]: proves that bytes go over the link in both directions.
+    /// Asks for a [`Kind::ProbeAnswer`]: proves that bytes pass over the link in both directions.
     Probe = 2,
-    /// To a probe: the same number.
+    /// Answers a probe, with the same number.
     ProbeAnswer = 3,
     /// The sender has closed the channel.
     Goodbye = 4,
 }
 
-/// The first bytes of every message.
+/// The first bytes of every message, except those with an [`Envelope`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
-    /// What it is.
+    /// Kind of the message.
     pub kind: Kind,
-    /// The payload stands in the entry already.
+    /// Whether the payload stands in the entry already.
     pub payload_written: bool,
     /// The receiver's number of the channel; for probes the number of the probe.
     pub channel: u32,
-    /// The channel's, for probes the link's.
+    /// Key of the channel; for probes that of the link.
     pub key: u64,
     /// Entry of the receiver's ring, or [`EXPRESS_ENTRY`].
     pub entry: u32,
@@ -61,7 +60,7 @@ impl Prefix {
     /// Encoded size.
     pub const BYTES: usize = 24;
 
-    /// How many bytes of a frame's line go into its message, after a prefix with this `length`: at least its
+    /// Number of bytes of a frame's line that go into its message, after a prefix with this `length`: at least its
     /// first half, and whole words.
     #[inline]
     pub fn line_bytes(length: u32, line: &LineWords) -> usize {
@@ -70,8 +69,8 @@ impl Prefix {
         8 * (HALF_WORDS + inline.len() - zeros)
     }
 
-    /// Line and payload of a frame, from the message that begins with this prefix; `None` if its length is
-    /// wrong. Words of the line that stayed behind are zero.
+    /// Line and payload of a frame, from the message that begins with this prefix; `None` if its length is wrong. Words
+    /// of the line that were not sent are zero.
     #[inline]
     pub fn frame<'a>(&self, message: &'a [u8]) -> Option<(LineWords, &'a [u8])> {
         let (in_line, in_message) = match (self.length, self.payload_written) {
@@ -97,7 +96,7 @@ impl Prefix {
         Some((words, payload))
     }
 
-    /// A probe, an answer to one, or a goodbye.
+    /// Prefix of a probe, an answer to one, or a goodbye.
     pub fn bare(kind: Kind, channel: u32, key: u64) -> Self {
         Self {
             kind,
@@ -109,7 +108,7 @@ impl Prefix {
         }
     }
 
-    /// As bytes.
+    /// Encodes the prefix.
     #[inline]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let flags = if self.payload_written { PAYLOAD_WRITTEN } else { 0 };
@@ -124,9 +123,9 @@ impl Prefix {
         bytes
     }
 
-    /// From the first [`Prefix::BYTES`] of a message. Checks form only: that the channel exists, the key is
-    /// its own, the entry is in its ring and the length fits both entry and message is checked against the
-    /// channel; see [`Prefix::entry_in`].
+    /// Decodes the first [`Prefix::BYTES`] of a message. Checks the form only. The receiver checks against its channel
+    /// that the channel exists, that the key is the channel's, that the entry is in its ring, and that the length fits
+    /// both entry and message; see [`Prefix::entry_in`].
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed {
@@ -166,48 +165,48 @@ impl Prefix {
     }
 }
 
-/// Memory of a peer that may be read or written over the fabric. An address, not a secret: software
-/// providers do not check it, and who guesses it reaches the same bytes.
+/// Memory of a peer that may be read or written over the fabric. An address, not a secret: software providers do not
+/// check it, and a peer that guesses it reaches the same bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteMemory {
-    /// Where its first byte is, in the peer's terms: a virtual address, or 0.
+    /// Address of the first byte, in the peer's terms: a virtual address, or 0.
     pub address: u64,
-    /// The provider's key of it.
+    /// The provider's key of the memory.
     pub key: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
 }
 
-/// How a port is reached.
+/// Address of a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortAddress {
     /// Name of the provider, the same on both ends.
     pub provider: String,
-    /// In the provider's format.
+    /// Address in the provider's format.
     pub address: Vec<u8>,
 }
 
-/// What is told to a peer that is to send messages here ([`Envelope`]).
+/// Description of an endpoint for one peer that sends messages to it, each with an [`Envelope`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inbox {
-    /// Of the endpoint that receives them.
+    /// Address of the endpoint.
     pub address: PortAddress,
     /// The receiver's number of this peer.
     pub number: u32,
-    /// Drawn at random for this peer.
+    /// Key, drawn at random for this peer.
     pub key: u64,
-    /// The longest message that is received, with its envelope.
+    /// Longest message that the endpoint receives, with its envelope.
     pub message_bytes: u32,
 }
 
 impl Inbox {
     /// Longest encoding, bytes.
     pub const BYTES_MAX: usize = 640;
-    /// Longest address, bytes; longest name of a provider.
+    /// Longest address, and longest name of a provider, bytes.
     const ADDRESS_BYTES_MAX: usize = 512;
     const NAME_BYTES_MAX: usize = 64;
 
-    /// Of bytes; total on any.
+    /// Decodes an inbox; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let inbox: Self = crate::decode(bytes)?;
         let PortAddress { provider, address } = &inbox.address;
@@ -220,7 +219,7 @@ impl Inbox {
     }
 }
 
-/// What stands before each message of those that keep their order between two ends, instead of a [`Prefix`]:
+/// The first bytes of a message whose order is kept between two ends, in place of a [`Prefix`]:
 ///
 /// ```text
 /// byte  0     8        12         16
@@ -228,11 +227,11 @@ impl Inbox {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Envelope {
-    /// Of the [`Inbox`].
+    /// Key of the [`Inbox`].
     pub key: u64,
-    /// Of the [`Inbox`]: who sends it.
+    /// Number of the sender, from the [`Inbox`].
     pub number: u32,
-    /// Which message of this sender it is, counted from 0: none is lost, and none overtakes another.
+    /// Number of the message among those of this sender, counted from 0: none is lost, and none overtakes another.
     pub sequence: u32,
 }
 
@@ -240,14 +239,15 @@ impl Envelope {
     /// Encoded size.
     pub const BYTES: usize = 16;
 
-    /// As bytes.
+    /// Encodes the envelope.
     #[inline]
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let words = u128::from(self.key) | u128::from(self.number) << 64 | u128::from(self.sequence) << 96;
         words.to_le_bytes()
     }
 
-    /// Of a message, with its content. All bytes are some envelope; whether it is a right one its receiver knows.
+    /// Splits a message into envelope and content. Any bytes are some envelope; the receiver checks whether it is
+    /// valid.
     #[inline]
     pub fn decode(message: &[u8]) -> Result<(Self, &[u8]), DecodeError> {
         let Some((head, content)) = message.split_first_chunk() else {
@@ -263,12 +263,12 @@ impl Envelope {
     }
 }
 
-/// What the owner of a ring tells the peer that will write it.
+/// The owner's description of a ring for the peer that will write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChannelEnd {
     /// The owner's number of the channel.
     pub channel: u32,
-    /// To be in every frame.
+    /// Key that every frame must carry.
     pub key: u64,
     /// The ring's shape.
     pub shape: RingShape,

@@ -30,16 +30,16 @@ pub const EXPRESS_ENTRY: u32 = u32::MAX;
 /// A header as it stands in memory: eight words, little-endian.
 pub type LineWords = [u64; 8];
 
-/// The in-band sequence word: which incarnation of the channel, and which invocation on it.
+/// The in-band sequence word: the generation of the channel, and the number of an invocation on it.
 ///
-/// The generation's upper half plus the invocation's number, counted in 64 bits: no word comes again in the
-/// life of a channel, so that a line left unwritten for however long never matches a later invocation.
-/// Zeroed memory matches none: no word is 0.
+/// It is the generation, moved to the upper half, plus the invocation's number, counted in 64 bits. No word is repeated
+/// in the life of a channel, so that a line that was not written for any length of time never matches a later
+/// invocation. Zeroed memory matches none: no word is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seq(u64);
 
 impl Seq {
-    /// Of invocation `number`, counted from 0, on a channel of `generation` (not 0).
+    /// Sequence word of invocation `number`, counted from 0, on a channel of `generation` (not 0).
     #[inline]
     pub fn new(generation: u32, number: u64) -> Self {
         debug_assert_ne!(generation, 0);
@@ -52,40 +52,40 @@ impl Seq {
     }
 }
 
-/// How many parts of registered buffers an invocation's input and output are, instead of bytes in the ring.
+/// Number of parts of registered buffers that form an invocation's input and its output, in place of bytes in the ring.
 ///
-/// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in
-/// a buffer stand before them, where they are aligned. Several parts of an input are read one behind the
-/// other, as if they were one; an output fills its parts in turn.
+/// The payload then ends with a [`Span`] for each part, those of the input first. Input bytes that are not in a buffer
+/// stand before the spans, where they are aligned. Several parts of an input are read one after the other, as if they
+/// were one; an output fills its parts in turn.
 ///
 /// Two numbers of 8 bits: parts of the input, parts of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// Nothing in buffers.
+    /// No data in buffers.
     pub const NONE: Self = Self(0);
     /// The input is one part of a buffer, which the function reads in place.
     pub const INPUT_BUFFER: Self = Self(1);
     /// The output is one part of a buffer, which the function writes in place.
     pub const OUTPUT_BUFFER: Self = Self(1 << 8);
 
-    /// So many parts of each; `None` if one is over [`PARTS_MAX`].
+    /// Flags for this many parts of each; `None` if one number is over [`PARTS_MAX`].
     pub fn of_parts(inputs: usize, outputs: usize) -> Option<Self> {
         let fits = inputs <= PARTS_MAX && outputs <= PARTS_MAX;
         fits.then_some(Self((inputs | outputs << 8) as u16))
     }
-    /// Both together, where neither has what the other has.
+    /// Combines two flags that have no bits in common.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
-    /// Parts of buffers that are the input; 0: it is in the ring.
+    /// Number of buffer parts that form the input; 0: the input is in the ring.
     #[inline]
     pub fn inputs(self) -> usize {
         usize::from(self.0 & 0xff)
     }
-    /// Parts of buffers that are the output; 0: it comes through the ring.
+    /// Number of buffer parts that form the output; 0: the output comes through the ring.
     #[inline]
     pub fn outputs(self) -> usize {
         usize::from(self.0 >> 8)
@@ -97,25 +97,25 @@ impl Flags {
     }
 }
 
-/// What a client writes into a slot's request ring.
+/// Header of a request, which a client writes into a slot's request ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestHeader {
-    /// Completes the frame.
+    /// Sequence word; completes the frame.
     pub seq: Seq,
-    /// Refused unless it is the slot's.
+    /// Epoch; the request is refused unless it is the slot's.
     pub epoch: Epoch,
     /// Function to run.
     pub function: FunctionIndex,
-    /// What is in buffers.
+    /// Number of buffer parts.
     pub flags: Flags,
-    /// Payload bytes.
+    /// Number of payload bytes.
     pub length: u32,
-    /// Reply ring entry to answer in, or [`EXPRESS_ENTRY`].
+    /// Entry of the reply ring for the reply, or [`EXPRESS_ENTRY`].
     pub reply_entry: u32,
-    /// Time the function has from the moment that the slot sees the request, microseconds; 0: unlimited.
-    /// Relative, so that client and worker need no common clock.
+    /// Time limit of the function from the moment that the slot sees the request, microseconds; 0: unlimited. Relative,
+    /// so that client and worker need no common clock.
     pub timeout_us: u32,
-    /// Output bytes that the client takes (ring replies; a buffer's capacity is its span's length).
+    /// Most output bytes that the client accepts (ring replies; a buffer's capacity is its span's length).
     pub output_capacity: u32,
     /// The payload if `length <= INLINE_BYTES`, zero-padded.
     pub inline: Inline,
@@ -125,9 +125,9 @@ fn pack(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
-/// A payload inside a header: kept as the words of the line that it travels in, because bytes copied
-/// together from words and taken apart again cost more than the whole rest of a header (stores of one width
-/// and loads of another wait for each other).
+/// A payload inside a header. It is kept as the words of the line that it travels in: building words from bytes and
+/// splitting them again costs more than the whole rest of a header (stores of one width and loads of another wait for
+/// each other).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C, align(64))]
 pub struct Inline([u64; INLINE_BYTES / 8]);
@@ -150,7 +150,7 @@ impl Inline {
         inline
     }
 
-    /// Copies its first bytes, as many as fit.
+    /// Copies the first bytes to `output`, as many as fit.
     #[inline]
     pub fn read(&self, output: &mut [u8]) {
         for (chunk, word) in output.chunks_mut(8).zip(&self.0) {
@@ -162,7 +162,7 @@ impl Inline {
         }
     }
 
-    /// All its bytes.
+    /// All bytes.
     pub fn to_bytes(&self) -> [u8; INLINE_BYTES] {
         let mut bytes = [0; INLINE_BYTES];
         self.read(&mut bytes);
@@ -176,7 +176,7 @@ impl Inline {
 }
 
 impl RequestHeader {
-    /// As words of a line.
+    /// Encodes the header as words of a line.
     #[inline]
     pub fn encode(&self) -> LineWords {
         let mut words = [0; 8];
@@ -191,8 +191,8 @@ impl RequestHeader {
         words
     }
 
-    /// From a private copy of a line. Checks form only; epoch, index and lengths are checked against
-    /// the channel by the worker.
+    /// Decodes a private copy of a line. Checks the form only; the worker checks epoch, index and lengths against the
+    /// channel.
     #[inline]
     pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
         let flags = Flags((words[1] >> 48) as u16);
@@ -215,15 +215,15 @@ impl RequestHeader {
     }
 }
 
-/// How an invocation ended, as the worker saw it.
+/// Status of an invocation, as its worker saw it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum Status {
     /// Ran; the output is the reply's payload.
     Ok = 0,
-    /// Ran and returned an error of its own: `code`, and whatever output it wrote.
+    /// Ran and returned an error of its own, `code`; any output that it wrote is the payload.
     FunctionError = 1,
-    /// Ran, and claimed or would need more output bytes (`length`) than the client takes; no output.
+    /// Ran, and claimed or would need more output bytes (`length`) than the client accepts; no output.
     OutputTooLarge = 2,
     /// Did not run: the lease that this frame belongs to is over.
     StaleEpoch = 16,
@@ -245,13 +245,13 @@ pub enum Status {
     OutputUnreachable = 4,
     /// Did not run: its input could not be read from the client's buffer over the fabric.
     InputUnreachable = 23,
-    /// Did not run: the slot's core is shared, and another slot has it now. Worth trying on another slot at once, or
-    /// here a little later.
+    /// Did not run: the slot's core is shared, and another slot has it now. Worth trying on another slot at once, or on
+    /// this one a little later.
     Busy = 24,
 }
 
 impl Status {
-    /// From its number.
+    /// The status of this number.
     pub fn from_number(number: u16) -> Option<Self> {
         use Status::*;
         [
@@ -279,23 +279,23 @@ impl Status {
     }
 }
 
-/// What a worker writes into a client's reply ring.
+/// Header of a reply, which a worker writes into a client's reply ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// The request's, echoed; completes the frame.
+    /// Sequence word of the request, echoed; completes the frame.
     pub seq: Seq,
-    /// How it ended.
+    /// Status of the invocation.
     pub status: Status,
     /// The function's own error number, 0 unless `status` is [`Status::FunctionError`].
     pub code: i32,
-    /// Output bytes.
+    /// Number of output bytes.
     pub length: u64,
     /// The payload if it is in the ring and `length <= INLINE_BYTES`, zero-padded.
     pub inline: Inline,
 }
 
 impl ReplyHeader {
-    /// A success with `length` output bytes and nothing inline yet.
+    /// Header of a success with `length` output bytes and no inline payload yet.
     #[inline]
     pub fn ok(seq: Seq, length: u64) -> Self {
         Self {
@@ -306,7 +306,7 @@ impl ReplyHeader {
             inline: Inline::default(),
         }
     }
-    /// A failure without output.
+    /// Header of a failure without output.
     #[inline]
     pub fn failed(seq: Seq, status: Status) -> Self {
         Self {
@@ -314,7 +314,7 @@ impl ReplyHeader {
             ..Self::ok(seq, 0)
         }
     }
-    /// As words of a line.
+    /// Encodes the header as words of a line.
     #[inline]
     pub fn encode(&self) -> LineWords {
         let mut words = [0; 8];
@@ -324,7 +324,7 @@ impl ReplyHeader {
         words[4..].copy_from_slice(&self.inline.0);
         words
     }
-    /// From a private copy of a line.
+    /// Decodes a private copy of a line.
     #[inline]
     pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
         // Success is the only status on the fast path.
@@ -347,14 +347,14 @@ impl ReplyHeader {
     }
 }
 
-/// A piece of a registered buffer.
+/// A part of a registered buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// Which buffer.
+    /// The buffer.
     pub region: RegionId,
     /// First byte.
     pub offset: u64,
-    /// Bytes: input length, or output capacity.
+    /// Number of bytes: input length, or output capacity.
     pub length: u64,
 }
 
@@ -362,7 +362,7 @@ impl Span {
     /// Encoded size.
     pub const BYTES: usize = 24;
 
-    /// As bytes.
+    /// Encodes the span.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[0..4].copy_from_slice(&self.region.0.to_le_bytes());
@@ -371,7 +371,7 @@ impl Span {
         bytes
     }
 
-    /// From the first [`Span::BYTES`] of `bytes`; refuses what no buffer can hold.
+    /// Decodes the first [`Span::BYTES`] of `bytes`; refuses a span that no buffer can hold.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let malformed = DecodeError::Malformed { what: "span" };
         let Some((head, _)) = bytes.split_first_chunk::<{ Self::BYTES }>() else {

@@ -1,15 +1,16 @@
-//! The monitor of a virtual machine ↔ the guest that runs a worker in it, over one byte stream (a serial port of the machine's).
+//! The monitor of a virtual machine ↔ the guest that runs a worker in it, over one byte stream (a serial port of the
+//! machine).
 //!
 //! ```text
 //! monitor                            guest
 //!                         ◄───────── Booted
 //! Run                     ─────────► starts the worker's program
 //!                         ◄───────── Ready
-//! Pause                   ─────────► says nothing any more once all that it has asked is answered
-//!                         ◄───────── Obeyed, its last word until it goes on
-//! Resume                  ─────────► a machine that was saved then: its worker is another one
+//! Pause                   ─────────► sends nothing more once all its questions are answered
+//!                         ◄───────── Obeyed, its last message until it is resumed
+//! Resume                  ─────────► to a machine that was saved then: its worker is another one
 //!                         ◄───────── Ready
-//! Assign, Load            ─────────► told to the worker in turn
+//! Assign, Load            ─────────► passed to the worker in turn
 //!                         ◄───────── Obeyed
 //! Call{slot} + input      ─────────► one under way for each slot
 //!                         ◄───────── Returned{slot} + output
@@ -18,87 +19,87 @@
 //!                         ◄───────── Printed + text; Ended, the last one
 //! ```
 //!
-//! A message is a [`Head`], the message, and what the message brings along: code, input, output, text. Neither side trusts the
-//! other's numbers: lengths are bounded before anything is allocated.
+//! A message is a [`Head`], the message, and the bytes that the message carries: code, input, output, text. Neither
+//! side trusts the other's numbers: lengths are bounded before anything is allocated.
 
 use crate::DecodeError;
 use crate::ids::Epoch;
 use crate::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
-/// Bytes that an input or output may have on its way into a machine or out of it.
+/// Most bytes of an input or output on its way into a machine or out of it.
 pub const CARRIED_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of a question about files, and of its answer.
+/// Most bytes of a question about files, and of its answer.
 pub const FILE_BYTES_MAX: u64 = 136 << 10;
-/// Bytes of [`Run`]: as long as what a sandbox is told.
+/// Most bytes of [`Run`]: the same limit as for the start of a sandbox.
 pub const RUN_BYTES_MAX: u64 = 1 << 20;
 
-/// To the guest.
+/// A message to the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
-    /// The first one. Brings a [`Run`].
+    /// Starts the worker's program; the first message. Carries a [`Run`].
     Run {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
     },
-    /// To a machine that was saved once it was ready, and is not the only one that goes on from there. Brings 64 random bytes, which it has
-    /// alone. Answer: [`FromGuest::Ready`].
+    /// Resumes a machine that was saved once it was ready, and from which other machines are resumed too. Carries 64
+    /// random bytes for this machine alone. Answer: [`FromGuest::Ready`].
     Resume {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
     },
-    /// Once in the worker's life. Answer: [`FromGuest::Obeyed`].
+    /// Assigns the worker to a lease, once in its life. Answer: [`FromGuest::Obeyed`].
     Assign(Assignment),
-    /// Brings a library. Answer: [`FromGuest::Obeyed`].
+    /// Loads a library, whose code it carries. Answer: [`FromGuest::Obeyed`].
     Load {
         /// Index of its first function.
         base: u16,
     },
-    /// Brings the input. Answer: [`FromGuest::Returned`], from the same slot.
+    /// Calls a function; carries the input. Answer: [`FromGuest::Returned`], from the same slot.
     Call {
-        /// Which slot's.
+        /// Slot of the call.
         slot: u16,
-        /// Which function.
+        /// Index of the function.
         function: u16,
-        /// The time it has, microseconds; 0: unlimited.
+        /// Time limit, microseconds; 0: unlimited.
         timeout_us: u32,
-        /// Bytes that the output may have.
+        /// Capacity for the output, bytes.
         capacity: u64,
     },
-    /// Brings an answer about files, as FUSE has it.
+    /// Carries an answer about files, in FUSE's format.
     File,
-    /// To a machine that is about to be saved. Answer: [`FromGuest::Obeyed`], once all that it has asked is answered; it says nothing more until
-    /// [`Resume`](Self::Resume).
+    /// Pauses a machine that is about to be saved. Answer: [`FromGuest::Obeyed`], once all its questions are answered;
+    /// the guest sends nothing more until [`Resume`](Self::Resume).
     Pause,
 }
 
-/// What a worker in a machine is to run as.
+/// Program of a worker in a machine, and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// Absolute.
+    /// Absolute path of the program.
     pub path: Vec<u8>,
-    /// With its name in front.
+    /// Arguments, of which the first one is the program's name.
     pub arguments: Vec<Vec<u8>>,
-    /// All of it.
+    /// All environment variables.
     pub environment: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Where; `/` if that is no folder.
+    /// Working directory; `/` if that is no folder.
     pub directory: Vec<u8>,
-    /// Whether workers are to be forked from it.
+    /// Whether workers are to be forked from the program.
     pub zygote: bool,
-    /// What its sandbox limits it to, and so the machine.
+    /// Limits of the worker's sandbox, and so of the machine.
     pub limits: Limits,
-    /// What of the sandbox's files is to be seen where the machine has folders of its own, such as `/tmp`.
+    /// Files of the sandbox that are shown where the machine has folders of its own, such as `/tmp`.
     pub shown: Vec<Vec<u8>>,
 }
 
-/// What a sandbox limits its program to.
+/// Limits of a sandbox for its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Processes and threads.
+    /// Most processes and threads.
     pub processes: u64,
-    /// Descriptors of each.
+    /// Most descriptors of each process.
     pub files: u64,
-    /// Size of a file that it writes, bytes.
+    /// Largest file that the program may write, bytes.
     pub file_bytes: u64,
     /// Size of `/tmp`, bytes.
     pub tmp_bytes: u64,
@@ -106,82 +107,82 @@ pub struct Limits {
     pub shm_bytes: u64,
 }
 
-/// What a worker is told of its lease.
+/// A worker's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// Of the lease.
+    /// Epoch of the worker.
     pub epoch: Epoch,
-    /// How many.
+    /// Number of slots.
     pub slots: u16,
-    /// Limit on private memory beyond what the worker itself needs, bytes; 0: none.
+    /// Limit on private memory beyond the worker's own needs, bytes; 0: none.
     pub memory_bytes: u64,
-    /// Who holds the lease.
+    /// Tenant that holds the lease.
     pub tenant: String,
 }
 
-/// From the guest.
+/// A message from the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
-    /// The first one: it waits for [`ToGuest::Run`].
+    /// The guest waits for [`ToGuest::Run`]; the first message.
     Booted,
-    /// The worker takes orders.
+    /// The worker accepts orders.
     Ready {
-        /// Of the worker's program.
+        /// Protocol version of the worker's program.
         version: u32,
-        /// How long its imports took.
+        /// Time that its imports took, microseconds.
         imports_us: u64,
     },
-    /// To `Assign`, `Load` and `Pause`, in turn; an error is the worker's words.
+    /// Answer to `Assign`, `Load` and `Pause`, in turn; an error is the worker's text.
     Obeyed(Result<(), String>),
-    /// To `Call`. Brings the output.
+    /// Answer to `Call`. Carries the output.
     Returned {
-        /// Which slot's.
+        /// Slot of the call.
         slot: u16,
-        /// Ok, FunctionError, OutputTooLarge, or why it did not run.
+        /// Ok, FunctionError, OutputTooLarge, or the reason why the function did not run.
         status: u16,
         /// The function's own error number.
         code: i32,
-        /// Output bytes; for OutputTooLarge what the function claims.
+        /// Output bytes; for OutputTooLarge the number that the function claims.
         bytes: u64,
     },
-    /// Brings a question about files, as FUSE has it.
+    /// Carries a question about files, in FUSE's format.
     File,
-    /// Brings what the worker has printed.
+    /// Carries output that the worker has printed.
     Printed,
-    /// The worker's program is gone, or was never there; the machine is about to end.
+    /// The worker's program has ended, or was never started; the machine is about to end.
     Ended(Ended),
 }
 
-/// How a worker in a machine has ended.
+/// End of a worker in a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ended {
-    /// Why it was not even started; empty: it was.
+    /// Reason why the worker was not even started; empty: it was.
     pub failure: String,
-    /// Its exit status, or else the signal that killed it, negative.
+    /// Exit status, or the negative number of the signal that killed the worker.
     pub status: i32,
     /// Whether the machine has run out of memory.
     pub out_of_memory: bool,
-    /// What it wrote down when it died.
+    /// Crash record of the worker.
     pub crash: Option<Crash>,
 }
 
-/// What a worker wrote down when it died.
+/// Crash record that a dying worker wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Crash {
-    /// In which slot.
+    /// Slot of the crash.
     pub slot: Option<u16>,
-    /// Of which signal; 0: it called `exit`.
+    /// The signal; 0: the function called `exit`.
     pub signal: i32,
-    /// The capacity that a function wrote past, if that was it.
+    /// Capacity of the output that a function wrote past, if it did.
     pub overrun_capacity: Option<u64>,
 }
 
-/// What stands before each message: how long it is, and what it brings along.
+/// Lengths before each message: of the message, and of the bytes that it carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Of the message.
+    /// Bytes of the message.
     pub message_bytes: u32,
-    /// Of what comes behind it.
+    /// Bytes that follow the message.
     pub brought_bytes: u64,
 }
 
@@ -189,7 +190,7 @@ impl Head {
     /// Encoded size.
     pub const BYTES: usize = 12;
 
-    /// As bytes.
+    /// Encodes the lengths.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.message_bytes.to_le_bytes());
@@ -197,7 +198,7 @@ impl Head {
         bytes
     }
 
-    /// From bytes; refuses what no message is as long as.
+    /// Decodes the lengths; refuses those that no message has.
     pub fn decode(bytes: &[u8; Self::BYTES]) -> Result<Self, DecodeError> {
         let (message, brought) = bytes.split_at(4);
         let head = Self {
@@ -216,7 +217,7 @@ impl Head {
 }
 
 impl Ended {
-    /// Of one that was never there.
+    /// End of a worker that was never started.
     pub fn never(failure: String) -> Self {
         Self {
             failure,
@@ -228,7 +229,7 @@ impl Ended {
 }
 
 impl Run {
-    /// From bytes; refuses more than [`RUN_BYTES_MAX`].
+    /// Decodes a run; refuses more than [`RUN_BYTES_MAX`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.len() as u64 <= RUN_BYTES_MAX {
             true => crate::message::decode_of_any_length(bytes),

@@ -1,22 +1,23 @@
-//! What several agents have against one request, each for a reason that no waiting changes.
+//! Objections of several agents to one request, each for a reason that no waiting changes.
 
 use crate::Refusal;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Different reasons that are told; bytes of each; agents that are named with one. A refusal goes into a header of HTTP.
+/// Limits, because a rejection goes into a header of HTTP: most different reasons; bytes of each; agents named with
+/// each.
 const REASONS_MAX: usize = 8;
 const REASON_BYTES_MAX: usize = 384;
 const NAMED_MAX: usize = 4;
 
-/// A reason, and who gave it.
+/// A reason, and the agents that gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Objection {
-    /// Agents, by name; at most four.
+    /// Names of agents, at most four.
     pub nodes: Vec<String>,
-    /// How many more of them.
+    /// Number of further agents with this reason.
     pub more: u32,
-    /// In the words of the first.
+    /// The reason, in the words of the first agent.
     pub why: String,
 }
 
@@ -30,17 +31,17 @@ impl fmt::Display for Objection {
     }
 }
 
-/// Objections, as they are gathered.
+/// A collection of objections.
 #[derive(Debug, Clone, Default)]
 pub struct Objections(Vec<(Objection, Option<Refusal>)>);
 
 impl Objections {
-    /// Whether nobody has any.
+    /// Whether there are no objections.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// `node` says so; or others do, which it has asked.
+    /// Adds a rejection of `node`, or all objections in it, if `node` passes on those of others.
     pub fn add(&mut self, node: &str, refusal: Refusal) {
         let Refusal::Nowhere { reasons } = refusal else {
             let objection = Objection {
@@ -77,7 +78,7 @@ impl Objections {
         }
     }
 
-    /// All of them as one refusal: where everybody says the same, that.
+    /// Sums up all objections as one rejection: if all agents give the same one, that.
     pub fn sum(&self) -> Refusal {
         match &self.0[..] {
             [(_, Some(refusal))] => refusal.clone(),
@@ -88,7 +89,7 @@ impl Objections {
     }
 }
 
-/// How an agent is named in them.
+/// Name of an agent in objections.
 pub fn node_name(host: &str, agent: impl fmt::Display) -> String {
     match host {
         "" => format!("agent {agent}"),
@@ -99,7 +100,7 @@ pub fn node_name(host: &str, agent: impl fmt::Display) -> String {
 fn cut(mut why: String) -> String {
     if why.len() > REASON_BYTES_MAX {
         let boundary = |at: &usize| why.is_char_boundary(*at);
-        // There is one at 0.
+        // There is a boundary at 0.
         why.truncate((0..=REASON_BYTES_MAX).rev().find(boundary).unwrap_or(0));
         why.push_str(" ...");
     }

@@ -1,53 +1,53 @@
 //! Client ↔ agent, over the agent's session socket (Unix, `SOCK_SEQPACKET`).
 //!
-//! The agent checks the peer's credentials on accept. The first message must be
-//! [`SessionRequest::Attach`]. Replies come in the order of the requests; [`SessionReply::WorkerDied`]
-//! and [`SessionReply::LeaseEnded`] are events that may come between them. When the last session of a
-//! lease closes without [`SessionRequest::Release`], the lease ends with `ClientGone`.
+//! The agent checks the peer's credentials on accept. The first message must be [`SessionRequest::Attach`]. Replies
+//! come in the order of the requests; [`SessionReply::WorkerDied`] and [`SessionReply::LeaseEnded`] are events that may
+//! come between them. When the last session of a lease closes without [`SessionRequest::Release`], the lease ends with
+//! `ClientGone`.
 
 use crate::frame::InvocationId;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex, WorkerIndex};
 use crate::refusal::{Cause, EndReason, Refusal};
 use serde::{Deserialize, Serialize};
 
-/// What a client asks.
+/// Request of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionRequest {
-    /// Bind this session to a lease. Answer: [`SessionReply::Attached`].
+    /// Binds this session to a lease. Answer: [`SessionReply::Attached`].
     Attach {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
-        /// From the grant.
+        /// Token from the grant.
         token: Vec<u8>,
     },
-    /// Load a library into every worker of the lease, present and future. Without a descriptor: only
-    /// if the node has it ([`Refusal::NeedCode`] otherwise). With one (a sealed memfd): these bytes.
-    /// Answer: [`SessionReply::Loaded`].
+    /// Loads a library into every worker of the lease, present and future. With a descriptor (a sealed memfd): these
+    /// bytes. Without one: only if the node has the library ([`Refusal::NeedCode`] otherwise). Answer:
+    /// [`SessionReply::Loaded`].
     Load {
-        /// Its address.
+        /// Hash of the library.
         hash: CodeHash,
-        /// Its size.
+        /// Size of the library.
         size_bytes: u64,
     },
-    /// Introduce this client to a worker, started again if it died. Answer: [`SessionReply::Connected`].
+    /// Introduces this client to a worker, which is started again if it died. Answer: [`SessionReply::Connected`].
     Connect {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
     },
-    /// Push the expiry. Answer: [`SessionReply::Renewed`].
+    /// Postpones the expiry. Answer: [`SessionReply::Renewed`].
     Renew,
-    /// End the lease. Answer: [`SessionReply::LeaseEnded`], after the workers are gone.
+    /// Ends the lease. Answer: [`SessionReply::LeaseEnded`], after the workers are gone.
     Release,
-    /// Lend slots to peers. Answer: [`SessionReply::Delegated`].
+    /// Lends slots to peers. Answer: [`SessionReply::Delegated`].
     Delegate {
-        /// Which; at least one.
+        /// The slots; at least one.
         places: Vec<Place>,
-        /// For how long at most; 0: as long as the lease lasts.
+        /// Time limit of the delegation; 0: as long as the lease lasts.
         within_ms: u64,
     },
-    /// Take them back. Answer: [`SessionReply::Revoked`], also where the delegation is over already.
+    /// Takes lent slots back. Answer: [`SessionReply::Revoked`], also if the delegation is over already.
     Revoke {
-        /// Which.
+        /// The delegation.
         delegation: u32,
     },
 }
@@ -55,16 +55,16 @@ pub enum SessionRequest {
 /// A slot of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// Of which worker.
+    /// The worker.
     pub worker: WorkerIndex,
-    /// Which of its slots.
+    /// Slot of that worker.
     pub slot: SlotIndex,
 }
 
-/// What the agent answers.
+/// Answer or event from the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SessionReply {
-    /// To `Attach`.
+    /// Answer to `Attach`.
     Attached {
         /// The lease.
         lease: LeaseId,
@@ -72,87 +72,88 @@ pub enum SessionReply {
         ttl_ms: u64,
         /// Cores of each worker: as many as it has slots.
         workers: Vec<Vec<u32>>,
-        /// How the workers came to be.
+        /// Phases of the workers' start.
         start: StartPhases,
-        /// The slots that a peer may use; none: all, it is the holder's session.
+        /// The slots that a peer may use; `None` in the holder's session: all.
         lent: Option<Vec<Place>>,
     },
-    /// To `Load`.
+    /// Answer to `Load`.
     Loaded {
-        /// Which.
+        /// Hash of the library.
         hash: CodeHash,
         /// Index of its first function; the n-th of [`crate::code::functions`] has `base + n`.
         base: u16,
         /// Time that the workers took, microseconds.
         load_us: u64,
     },
-    /// To `Connect`, with one descriptor: a `SOCK_SEQPACKET` socket to the worker ([`crate::connection`]).
+    /// Answer to `Connect`, with one descriptor: a `SOCK_SEQPACKET` socket to the worker ([`crate::connection`]).
     Connected {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
-        /// To put into every request to this worker.
+        /// Epoch for every request to this worker.
         epoch: Epoch,
     },
-    /// To `Renew`.
+    /// Answer to `Renew`.
     Renewed {
         /// Time until it expires unless renewed.
         ttl_ms: u64,
-        /// Opens sessions of the lease until then, made with the agent's present key.
+        /// Token that opens sessions of the lease until then, made with the agent's current key.
         token: Vec<u8>,
     },
-    /// The request was refused; the session goes on unless it was the attach.
+    /// The request was rejected; the session goes on unless it was the attach.
     Refused(Refusal),
     /// Event: a worker died. Its channels are dead; `Connect` starts another.
     WorkerDied {
-        /// Which.
+        /// The worker.
         worker: WorkerIndex,
-        /// Its epoch: a later incarnation is not meant.
+        /// Epoch of the dead worker, which tells it from a later one of this index.
         epoch: Epoch,
-        /// Why.
+        /// Cause of the death.
         cause: Cause,
-        /// The end of its output.
+        /// End of its output.
         output: String,
-        /// The last invocation of each slot that began any, at most [`crate::limits::SLOTS_MAX`]: what came later on the same
+        /// Last invocation of each slot that began one, at most [`crate::limits::SLOTS_MAX`]: later ones on the same
         /// channel did not run.
         begun: Vec<LastBegun>,
     },
     /// Event, and answer to `Release`: the lease is over and this session with it.
     LeaseEnded {
-        /// Why.
+        /// Reason of the end.
         reason: EndReason,
-        /// What it used in all.
+        /// Total usage of the lease.
         usage: UsageTotals,
     },
-    /// To `Delegate`.
+    /// Answer to `Delegate`.
     Delegated {
-        /// Its number, to take it back.
+        /// Number of the delegation, to revoke it.
         delegation: u32,
-        /// What peers attach with: whoever has it may invoke on these slots.
+        /// Token with which peers attach: every bearer may invoke functions on these slots.
         token: Vec<u8>,
     },
-    /// To `Revoke`.
+    /// Answer to `Revoke`.
     Revoked {
-        /// Which.
+        /// The delegation.
         delegation: u32,
     },
-    /// Event: the agent ends the lease, and is killing its workers. `LeaseEnded` follows when what it used is durable, which
-    /// a slow disk may hold up for longer than a client wants to wait for the reason.
+    /// Event: the agent ends the lease, and is killing its workers. `LeaseEnded` follows when its usage is durable,
+    /// which a slow disk may delay for longer than a client wants to wait for the reason.
     LeaseEnding {
-        /// Why.
+        /// Reason of the end.
         reason: EndReason,
     },
 }
 
-/// The last invocation that a slot of a dead worker began, as the worker wrote it down before it called the function.
+/// The last invocation that a slot of a dead worker began, from the record that the worker wrote before it called the
+/// function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastBegun {
-    /// Which.
+    /// The invocation.
     pub invocation: InvocationId,
-    /// Whether it had ended, and its reply was on its way.
+    /// Whether its function had returned, and its reply was published.
     pub ended: bool,
 }
 
-/// What a lease has used: monotonic totals.
+/// Total usage of a lease; the numbers never fall.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct UsageTotals {
     /// Slots times the time they were held, nanoseconds.
@@ -165,36 +166,38 @@ pub struct UsageTotals {
     pub invocations: u64,
 }
 
-/// Where a cold start's time went on the agent, microseconds; of several workers what the slowest one took.
+/// Phases of a cold start on the agent, microseconds; for several workers the time of the slowest one.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartPhases {
-    /// Workers that came from the warm pool, or were spare interpreters.
+    /// Number of workers that came from the warm pool, or were spare interpreters.
     pub pooled: u32,
-    /// Workers that had to be started.
+    /// Number of workers that had to be started.
     pub started: u32,
-    /// From the request's arrival until the lease was granted.
+    /// Time from the request's arrival until the lease was granted.
     pub grant_us: u64,
-    /// Starting processes until they were ready: all the steps.
+    /// Time from the start of processes until they were ready: all the steps.
     pub start_us: u64,
-    /// Of that, what each step took.
+    /// Time of each step in `start_us`.
     pub steps: StartSteps,
-    /// Assigning them to the lease.
+    /// Time of the assignment to the lease.
     pub configure_us: u64,
-    /// Why workers had to be started, in words; empty: none had to.
+    /// Reason why workers had to be started, in words; empty: none had to.
     pub cold: String,
 }
 
-/// The steps of a worker's start, one after the other, microseconds; none: it had no such step.
+/// Steps of a worker's start, one after the other, microseconds; `None`: no such step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct StartSteps {
-    /// Fetching and mounting the image of its environment, before the lease was granted: neither in `grant_us` nor in `start_us`.
+    /// Fetching and mounting the image of its environment, before the lease was granted: neither in `grant_us` nor in
+    /// `start_us`.
     pub image_us: Option<u64>,
     /// Making its sandbox, or taking one that was prepared, and starting its program in it.
     pub sandbox_us: Option<u64>,
-    /// Booting a kernel of its own.
+    /// Booting its own kernel.
     pub boot_us: Option<u64>,
-    /// From there until its program's first line: an interpreter's own start. Of a native worker, until it took orders.
+    /// From then until its program's first line: an interpreter's own start. For a native worker, until it accepted
+    /// orders.
     pub interpreter_us: Option<u64>,
-    /// Imports, until it took orders.
+    /// Imports, until the worker accepted orders.
     pub imports_us: Option<u64>,
 }

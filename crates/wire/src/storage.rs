@@ -1,4 +1,4 @@
-//! Object storage that a lease asks for, or a site grants: `s3://BUCKET[/PREFIX][:ro|:rw]`.
+//! Places of object storage that a lease asks for, or that a site grants: `s3://BUCKET[/PREFIX][:ro|:rw]`.
 //!
 //! ```
 //! use hotlease_wire::storage::Place;
@@ -11,15 +11,15 @@ use crate::limits::PATH_BYTES_MAX;
 use std::fmt;
 use std::str::FromStr;
 
-/// Bytes of a bucket's name, as S3 has it.
+/// Length of a bucket's name, by S3's rules.
 const BUCKET_BYTES: std::ops::RangeInclusive<usize> = 3..=63;
 
-/// A bucket, or what is below a prefix of its keys, as a folder is.
+/// A bucket, or the keys below a prefix, as in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Place {
-    /// Its name.
+    /// Name of the bucket.
     pub bucket: String,
-    /// Without a slash at its end; empty: all of the bucket.
+    /// Prefix without a slash at its end; empty: the whole bucket.
     pub prefix: String,
     /// Whether objects may be written and removed there.
     pub writable: bool,
@@ -80,17 +80,17 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// Whether this object is in it: the one that is called as the prefix, and what is below.
+    /// Whether the place covers this object: the object named as the prefix, and all below it.
     pub fn covers(&self, bucket: &str, key: &str) -> bool {
         self.bucket == bucket && (self.prefix.is_empty() || key == self.prefix || self.is_above(key))
     }
 
-    /// Whether everything that begins with this is in it.
+    /// Whether the place covers every key with this prefix.
     pub fn covers_all(&self, bucket: &str, prefix: &str) -> bool {
         self.bucket == bucket && (self.prefix.is_empty() || self.is_above(prefix))
     }
 
-    /// Whether all that may be done in another one may be done in this.
+    /// Whether this place permits everything that the other one permits.
     pub fn contains(&self, other: &Self) -> bool {
         (self.writable || !other.writable) && self.covers(&other.bucket, &other.prefix)
     }
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-/// Whether a bucket can be called so.
+/// Whether the name is valid for a bucket.
 pub fn is_bucket(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [name.bytes().next(), name.bytes().next_back()];
@@ -113,8 +113,8 @@ pub fn is_bucket(name: &str) -> bool {
         && !name.contains("..")
 }
 
-/// Whether an object can be called so where a store may keep keys as paths: no part of it is empty, `.` or `..`. A slash may be
-/// its end.
+/// Whether the key is valid for an object even in a store that keeps keys as paths: no part of it is empty, `.` or
+/// `..`. It may end in a slash.
 pub fn is_key(key: &str) -> bool {
     let parts = key.strip_suffix('/').unwrap_or(key);
     !parts.is_empty()

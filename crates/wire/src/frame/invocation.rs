@@ -1,41 +1,41 @@
-//! How an invocation is called.
+//! Names of invocations in logs and messages.
 
 use super::{EXPRESS_ENTRY, Seq};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How an invocation is called in logs and messages, alike by its client and its agent: `GENERATION.NUMBER`, and with
-/// an `e` before the number if it went through the express entry, which counts its own. Unique on a worker (while it
-/// lives) until a channel has had 2^32 invocations; generations beyond 15 bits are cut.
+/// Name of an invocation in logs and messages, the same for its client and its agent: `GENERATION.NUMBER`, with an `e`
+/// before the number if it went through the express entry, which counts its own. Unique on a worker (while it lives)
+/// until a channel has had 2^32 invocations; generations beyond 15 bits are cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64", into = "u64")]
 pub struct InvocationId(u64);
 
 impl InvocationId {
-    /// How many bits it has.
+    /// Number of its bits.
     pub const BITS: u32 = 48;
 
-    /// Of what stands in a frame.
+    /// Id of the invocation with this sequence word and reply entry.
     #[inline]
     pub fn new(seq: Seq, reply_entry: u32) -> Self {
         let express = u64::from(reply_entry == EXPRESS_ENTRY);
         Self::from_bits(seq.word() << 1 | express)
     }
 
-    /// From a number, of which the lowest [`BITS`](Self::BITS) count.
+    /// Id from a number, of which the lowest [`BITS`](Self::BITS) count.
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << Self::BITS) - 1))
     }
 
-    /// As a number.
+    /// The id as a number.
     #[inline]
     pub fn bits(self) -> u64 {
         self.0
     }
 
-    /// By how many invocations it came after `other` (before it: less than 0). `None`: they did not go the same way through
-    /// the same channel, or are more than `within` apart.
+    /// Number of invocations by which this one came after `other` (before it: less than 0). `None` if they did not go
+    /// through the same channel in the same way (ring or express entry), or are more than `within` apart.
     pub fn behind(self, other: Self, within: u32) -> Option<i64> {
         if (self.0 ^ other.0) & 1 == 1 {
             return None;
