@@ -1,4 +1,4 @@
-//! Why something was refused or ended: the words that every error of hotlease is made of.
+//! Rejections and reasons of ends: the texts that every error of hotlease is made of.
 
 use crate::ids::{CodeHash, Epoch};
 use crate::objections::Objection;
@@ -26,10 +26,10 @@ impl fmt::Display for Ran {
     }
 }
 
-/// Why a worker is no more.
+/// Cause of a worker's end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cause {
-    /// Killed by a signal, where known while running the function at this index of its worker.
+    /// Killed by a signal; if it is known, while running the function at this index of its worker.
     Signal {
         /// Signal number.
         signal: i32,
@@ -40,7 +40,7 @@ pub enum Cause {
     OutputOverrun {
         /// The function that was running.
         function: Option<u16>,
-        /// The capacity it was given, bytes.
+        /// Capacity of the output, bytes.
         capacity: u64,
     },
     /// The process exited by itself.
@@ -50,30 +50,30 @@ pub enum Cause {
         /// The function that was running.
         function: Option<u16>,
     },
-    /// The kernel's out-of-memory killer, or the lease's memory limit.
+    /// Killed by the kernel's out-of-memory killer, or stopped at the lease's memory limit.
     OutOfMemory,
     /// A function ran past its deadline and did not react to its cancel flag.
     Deadline {
         /// The function that was running.
         function: Option<u16>,
-        /// The time it had, microseconds.
+        /// Time limit of the function, microseconds.
         timeout_us: u64,
     },
     /// The lease ended, so the agent stopped the worker.
     LeaseEnded(EndReason),
-    /// The agent could not start it.
+    /// The agent could not start the worker.
     NotStarted {
-        /// What failed.
+        /// Step that failed, and why.
         why: String,
-        /// Whether it lies in what was to be started, or in what the node has: the next one would fail alike.
+        /// Whether the cause lies in the program, or in what the node provides: the next start would fail alike.
         lasts: bool,
     },
-    /// The agent is gone, and nobody can say.
+    /// The agent is gone, so the cause is unknown.
     AgentGone,
 }
 
 impl Cause {
-    /// The function that was running, by its index in the worker, where that is known.
+    /// Index of the function that was running in the worker, if it is known.
     pub fn function(&self) -> Option<u16> {
         match self {
             Self::Signal { function, .. }
@@ -84,7 +84,7 @@ impl Cause {
         }
     }
 
-    /// The cause in words, for somebody who knows the name of that function.
+    /// Text of the cause, for a caller that knows the name of that function.
     pub fn naming<'a>(&'a self, name: Option<&'a str>) -> impl fmt::Display + 'a {
         Naming { cause: self, name }
     }
@@ -157,10 +157,10 @@ fn signal_name(signal: i32) -> &'static str {
     }
 }
 
-/// Why a lease ended.
+/// Reason of a lease's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EndReason {
-    /// Its holder gave it back.
+    /// Its holder released it.
     Released,
     /// It was not renewed in time.
     Expired,
@@ -172,12 +172,12 @@ pub enum EndReason {
     AgentStopping,
     /// The node is given back to its owner.
     Reclaimed,
-    /// The holder took back the slots that it had lent: the lease itself may go on.
+    /// The holder revoked the slots that it had lent: the lease itself may go on.
     TakenBack,
-    /// The time is over for which its holder had lent the slots.
+    /// The time limit of the delegation is over.
     NoLongerLent,
-    /// Nothing ran on it, and its state was saved, so that the node has its memory for others. Its worker had stopped to take requests
-    /// before.
+    /// No invocation ran on it, and its state was saved, so that the node can use its memory for other leases. Before
+    /// that its worker had stopped accepting requests.
     SwappedOut,
 }
 
@@ -199,15 +199,15 @@ impl fmt::Display for EndReason {
     }
 }
 
-/// Why a control-plane request was refused. Nothing was changed by a refused request.
+/// A rejected control-plane request, with the reason. A rejected request changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
-    /// Not enough free cores anywhere.
+    /// No agent has enough free cores.
     #[error(
         "no agent has {asked} free cores (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease leases`"
     )]
     NoCapacity {
-        /// Cores asked for.
+        /// Number of requested cores.
         asked: u32,
         /// Most cores free on one agent.
         free: u32,
@@ -223,15 +223,15 @@ pub enum Refusal {
     /// The token belongs to an earlier boot of the agent or an earlier epoch.
     #[error("the token is of epoch {token}, the lease is at {current}")]
     StaleEpoch {
-        /// The token's.
+        /// Epoch of the token.
         token: Epoch,
-        /// The lease's.
+        /// Epoch of the lease.
         current: Epoch,
     },
     /// The lease is over.
     #[error("the lease has ended: {0}")]
     LeaseEnded(EndReason),
-    /// No such lease here.
+    /// There is no such lease here.
     #[error("no such lease")]
     UnknownLease,
     /// The caller is not the tenant that holds the lease.
@@ -240,40 +240,40 @@ pub enum Refusal {
     /// The caller may not do this.
     #[error("not permitted: {what}")]
     NotPermitted {
-        /// What.
+        /// The operation, and why it is not permitted.
         what: String,
     },
     /// The lease has no such worker.
     #[error("the lease has no worker {index}; it has {workers}")]
     UnknownWorker {
-        /// Asked for.
+        /// Requested index.
         index: u16,
-        /// The lease's.
+        /// Number of the lease's workers.
         workers: u16,
     },
     /// The worker has no such slot.
     #[error("the worker has no slot {index}; it has {slots}")]
     UnknownSlot {
-        /// Asked for.
+        /// Requested index.
         index: u16,
-        /// The worker's.
+        /// Number of the worker's slots.
         slots: u16,
     },
     /// A limit was reached.
     #[error("too many {what}: the limit is {limit}")]
     TooMany {
-        /// Of what.
+        /// Kind of the objects that are too many.
         what: String,
         /// The limit.
         limit: u64,
     },
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("bad request: {what}")]
     BadRequest {
-        /// Which part, and why.
+        /// The invalid part, and why.
         what: String,
     },
-    /// The code with this hash must be sent first.
+    /// The bytes of the library with this hash must be sent first.
     #[error("function library {0} is not on this node; send its bytes")]
     NeedCode(CodeHash),
     /// The bytes do not have the hash they were announced with.
@@ -282,37 +282,37 @@ pub enum Refusal {
     /// The library cannot be loaded.
     #[error("the function library cannot be loaded: {why}")]
     CodeRejected {
-        /// The loader's words.
+        /// Error text of the loader.
         why: String,
     },
     /// The worker is dead.
     #[error("{cause}{}", last_output(.output))]
     WorkerDied {
-        /// Why.
+        /// Cause of the worker's death.
         cause: Cause,
-        /// The end of what it printed.
+        /// End of its output.
         output: String,
     },
-    /// Client and daemon do not speak the same protocol version.
+    /// Client and daemon do not have the same protocol version.
     #[error("protocol version {theirs} is not {ours}; install the same hotlease on both sides")]
     Version {
-        /// The refused peer's.
+        /// Version of the rejected peer.
         theirs: u32,
-        /// This side's.
+        /// Version of this side.
         ours: u32,
     },
-    /// Something did not answer in time.
+    /// A party did not answer in time.
     #[error("{what} did not answer within {after_ms} ms")]
     Timeout {
-        /// Who.
+        /// The party that did not answer.
         what: String,
-        /// The limit.
+        /// Time limit, milliseconds.
         after_ms: u64,
     },
     /// The agent or manager cannot be reached.
     #[error("unavailable: {what}")]
     Unavailable {
-        /// What, and why.
+        /// The party that is unavailable, and why.
         what: String,
     },
     /// The agent has no sandbox for this tenant's code.
@@ -320,69 +320,69 @@ pub enum Refusal {
         "tenant {tenant} is not served by this agent, which serves {served}; its operator names tenants with `hotlease agent --tenant`"
     )]
     TenantNotServed {
-        /// Who asked.
+        /// Tenant of the request.
         tenant: String,
-        /// Whom it serves.
+        /// Tenants that the agent serves.
         served: String,
     },
-    /// Descriptors were to go to another host.
+    /// Descriptors cannot go to another host.
     #[error(
         "{what} is shared memory, and the worker is on another host; channels between hosts go over a fabric"
     )]
     NeedsSharedMemory {
-        /// What.
+        /// Kind of the memory.
         what: String,
     },
-    /// The tenant may not hold or use so much.
+    /// The request exceeds the tenant's quota.
     #[error(
         "tenant {tenant} has {used} {what} of the {limit} that its quota allows; release some, ask for less, or ask \
          an operator: `hotlease admin tenant show {tenant}`"
     )]
     QuotaExceeded {
-        /// Whose quota.
+        /// Tenant of the quota.
         tenant: String,
-        /// Of what: cores, leases, bytes of memory, GPUs, core-seconds.
+        /// Resource: cores, leases, bytes of memory, GPUs, core-seconds.
         what: String,
         /// The quota.
         limit: u64,
-        /// What is held or used already.
+        /// Amount that is held or used already.
         used: u64,
     },
-    /// Who asks did not say who it is, or what it said is not valid (any more).
+    /// The caller has shown no credentials, or credentials that are not valid (any more).
     #[error("not authenticated: {why}")]
     NotAuthenticated {
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// Not enough room for warm slots on shared cores anywhere.
+    /// No agent has enough room for warm slots on shared cores.
     #[error(
         "no agent has {asked} free places for warm slots (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
     )]
     NoPlaces {
-        /// Slots asked for.
+        /// Number of requested slots.
         asked: u32,
         /// Most places free on one agent.
         free: u32,
         /// Most places offered by one agent.
         offered: u32,
     },
-    /// The agents together have too few free cores for a request that may be spread over them. What some of them had
-    /// granted for it was given back.
+    /// The agents together have too few free cores for a request that may be spread over them. Parts that some agents
+    /// had granted were released.
     #[error(
         "the agents together have room for {found} of {asked} workers; wait, ask for fewer, or see `hotlease leases`"
     )]
     NotTogether {
-        /// Workers, at least.
+        /// Least number of requested workers.
         asked: u32,
-        /// How many there was room for.
+        /// Number of workers for which there was room.
         found: u32,
     },
-    /// Not enough free GPUs on any agent that offers the cores, too.
+    /// No agent that offers the cores has enough free GPUs.
     #[error(
         "no agent that offers the cores has {asked} free GPUs (free: {free}, offered: {offered}); wait, ask for fewer, or see `hotlease agents`"
     )]
     NoGpus {
-        /// GPUs asked for.
+        /// Number of requested GPUs.
         asked: u32,
         /// Most GPUs free on one agent.
         free: u32,
@@ -392,40 +392,40 @@ pub enum Refusal {
     /// The agent cannot, or may not, run this lease's code in such a sandbox.
     #[error("no sandbox of kind {kind}: {why}")]
     NoSandbox {
-        /// Which was asked for, or is the site's.
+        /// Kind of sandbox that was requested, or that is the site's.
         kind: String,
-        /// What is missing, and what to do about it.
+        /// What is missing, and a remedy.
         why: String,
     },
-    /// The agent cannot have, or mount, the environment that the lease names.
+    /// The agent cannot fetch, or mount, the environment that the lease names.
     #[error("no environment for this lease: {why}")]
     NoEnvironment {
-        /// Its hash.
+        /// Hash of the environment.
         environment: String,
-        /// What is wrong, and what to do about it.
+        /// What is wrong, and a remedy.
         why: String,
     },
-    /// The lease asks for something outside of its sandbox that the site does not grant, or that is not there.
+    /// The lease requests something outside its sandbox that the site does not grant, or that does not exist.
     #[error("functions may not reach {what} on {node}: {why}")]
     OutOfReach {
-        /// A directory and how, or the network.
+        /// A directory and the access to it, or the network.
         what: String,
-        /// The agent's machine.
+        /// Node of the agent.
         node: String,
-        /// What is granted, and what to do about it.
+        /// What is granted, and a remedy.
         why: String,
     },
-    /// Every agent that could serve the lease has a reason not to, which no waiting changes, and they differ.
+    /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.
     #[error("no agent serves this lease, and nothing ran{}", told(.reasons))]
     Nowhere {
-        /// None: there is no agent but those that are known to have one.
+        /// The reasons; empty: there are only agents that are known to reject it.
         reasons: Vec<Objection>,
     },
 }
 
 impl Refusal {
-    /// Whether time alone may change it: something becomes free, or comes back. Else whoever said it says it again; an agent's
-    /// word is its own, and others may say otherwise.
+    /// Whether the rejection may pass with time alone: a resource becomes free, or a party comes back. Otherwise the
+    /// same party will reject the request again; an agent speaks for itself only, and other agents may accept it.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::NoCapacity { .. }

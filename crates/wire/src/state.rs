@@ -1,76 +1,76 @@
-//! The state of a worker as a file keeps it between two leases: a head of [`HEAD_BYTES`], and behind it the bytes that the
-//! program's own function gave.
+//! File of a worker's state between two leases: a head of [`HEAD_BYTES`], followed by the bytes that the program's own
+//! save function wrote.
 //!
 //! ```text
 //! "hlstate" and a version (8) | length of the head (32 bits, little endian) | head (postcard) | BLAKE3 of all that | zeros
 //! ```
 //!
-//! Written by one agent and read by another one of the same user, on a file system between them: what does not prove that it is
-//! whole, and of this tenant, program and name, is refused.
+//! One agent writes the file and another one of the same user reads it, on a file system between them. A file is
+//! refused unless it proves that it is whole, and that it belongs to this tenant, program and name.
 
 use crate::limits::{STATE_NAME_BYTES_MAX, TENANT_BYTES_MAX};
 use crate::message::decode_of_any_length;
 use serde::{Deserialize, Serialize};
 
-/// Where the state itself begins.
+/// Offset of the state itself.
 pub const HEAD_BYTES: usize = 1024;
-/// The eighth byte is the version.
+/// First bytes of a file; the eighth byte is the version.
 const MAGIC: [u8; 8] = *b"hlstate\x01";
 const LENGTH_BYTES: usize = 4;
 const HASH_BYTES: usize = 32;
 const BEGIN: usize = MAGIC.len() + LENGTH_BYTES;
-/// Bytes of a host's name that are kept.
+/// Longest host name that is kept, bytes.
 const HOST_BYTES_MAX: usize = 256;
 
-/// Whose state a file is, and what there is to check it by.
+/// Owner of a state, and the data to check it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateHead {
-    /// Who held the lease.
+    /// Tenant that held the lease.
     pub tenant: String,
-    /// What the lease called it.
+    /// Name of the state, from the lease.
     pub name: String,
-    /// What its program is, hashed: who is another program does not understand it.
+    /// Hash of the program's identity: another program cannot restore the state.
     pub program: [u8; 32],
-    /// The machine that it was saved on.
+    /// Host on which the state was saved.
     pub host: String,
-    /// When, milliseconds since 1970.
+    /// Time of saving, milliseconds since 1970.
     pub saved_ms: u64,
-    /// Bytes of the state.
+    /// Size of the state, bytes.
     pub size_bytes: u64,
-    /// Their BLAKE3 hash.
+    /// BLAKE3 hash of the state.
     pub hash: [u8; 32],
 }
 
-/// Why a file is nobody's state, or another one's.
+/// Reason why a file is not the requested state.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// Something else.
+    /// The file is no state.
     #[error("it is no state of a worker")]
     NotAState,
-    /// Of a later or earlier hotlease.
+    /// The file is of a later or earlier hotlease.
     #[error("it has version {0} of the format, and this hotlease has {version}", version = MAGIC[7])]
     Version(u8),
-    /// Its head is not what was written.
+    /// The head was changed after it was written.
     #[error("its head is damaged")]
     Damaged,
-    /// The state itself is not what was written, or not all of it.
+    /// The state was changed after it was written, or is incomplete.
     #[error("it is damaged: its bytes are not those that were saved")]
     Altered,
-    /// Another length than its head says.
+    /// The file's length differs from that in its head.
     #[error("it is cut short or too long: its head says {said} bytes, and there are {there}")]
     Length {
-        /// By the head.
+        /// Length in the head.
         said: u64,
-        /// In the file.
+        /// Length of the file.
         there: u64,
     },
-    /// Somebody else's.
+    /// The state belongs to another tenant.
     #[error("it belongs to another tenant")]
     WrongTenant,
-    /// Of another one.
+    /// The state has another name.
     #[error("it is the state `{0}`, under another name")]
     WrongName(String),
-    /// Of another one.
+    /// The state is that of another program.
     #[error(
         "it was saved by another program: another interpreter or environment, import path, version of a package, or other `imports`; of a \
          function library, another name in HOTLEASE_STATE_SAVE, or another processor"
@@ -79,10 +79,10 @@ pub enum StateError {
 }
 
 impl StateHead {
-    /// As the first bytes of a file.
+    /// Encodes the head, as the first bytes of a file.
     ///
     /// # Errors
-    /// If tenant, name or host are longer than they may be.
+    /// If tenant, name or host are too long.
     pub fn encode(&self) -> Result<[u8; HEAD_BYTES], StateError> {
         let mut bytes = [0; HEAD_BYTES];
         let head = crate::encode(self);
@@ -98,10 +98,10 @@ impl StateHead {
         Ok(bytes)
     }
 
-    /// What the first bytes of a file say; total on any bytes.
+    /// Decodes the first bytes of a file; total on any bytes.
     ///
     /// # Errors
-    /// If that is not exactly what [`encode`](Self::encode) has made.
+    /// If the bytes are not exactly as [`encode`](Self::encode) made them.
     pub fn decode(bytes: &[u8]) -> Result<Self, StateError> {
         let (magic, rest) = bytes.split_first_chunk::<8>().ok_or(StateError::NotAState)?;
         if magic[..7] != MAGIC[..7] {
@@ -126,10 +126,10 @@ impl StateHead {
         }
     }
 
-    /// Refuses who else asks for it.
+    /// Checks tenant, name and program of a request for the state.
     ///
     /// # Errors
-    /// Says what it is instead.
+    /// The property that differs.
     pub fn admit(&self, tenant: &str, name: &str, program: &[u8; 32]) -> Result<(), StateError> {
         if self.tenant != tenant {
             return Err(StateError::WrongTenant);
@@ -143,10 +143,10 @@ impl StateHead {
         }
     }
 
-    /// Refuses another number of bytes behind the head.
+    /// Checks the number of bytes behind the head.
     ///
     /// # Errors
-    /// Says both.
+    /// Both lengths.
     pub fn admit_length(&self, there: u64) -> Result<(), StateError> {
         match self.size_bytes {
             said if said == there => Ok(()),
@@ -154,7 +154,7 @@ impl StateHead {
         }
     }
 
-    /// Refuses other bytes than were saved, by their hash.
+    /// Checks the state's bytes by their hash.
     ///
     /// # Errors
     /// [`StateError::Altered`].
@@ -172,7 +172,7 @@ impl StateHead {
     }
 }
 
-/// Whether a state may be called so: letters, digits, `.`, `_` and `-`, and no `.` at its beginning.
+/// Whether a name is valid for a state: letters, digits, `.`, `_` and `-`, and no `.` at its beginning.
 pub fn is_state_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=STATE_NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(allowed)

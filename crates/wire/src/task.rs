@@ -1,24 +1,26 @@
-//! Tasks of Python workers and their results, inside the payloads of invocations; in words: `bindings/python/FORMAT.md`.
+//! Tasks of Python workers and their results, inside the payloads of invocations; described in
+//! `bindings/python/FORMAT.md`.
 //!
-//! Where things lie, small [`plain`] values, what [`native`] functions are told, and how results that were [`left`] with a worker are had
-//! from there. Objects are made of these in the Python package, and pickles are read there alone.
+//! This module has the layouts, small [`plain`] values, the arguments of [`native`] functions, and the protocol by
+//! which results that were [`left`] with a worker are fetched from there. The Python package makes objects from these,
+//! and only it reads pickles.
 
 pub mod left;
 pub mod native;
 pub mod plain;
 
-/// Buffers of one request or reply.
+/// Most buffers of one request or reply.
 pub const BUFFERS_MAX: usize = 4096;
-/// Buffers begin at multiples of this.
+/// Alignment of buffers.
 pub const ALIGNMENT: usize = 64;
 /// Bytes of a function's key.
 pub const KEY_BYTES: usize = 16;
-/// Results of other tasks in one request.
+/// Most results of other tasks in one request.
 pub const RESULTS_MAX: usize = 65_536;
-/// Results from this size on begin at multiples of [`ALIGNMENT`]: their buffers may be handed out where they lie.
+/// Results of this size or more begin at multiples of [`ALIGNMENT`]: their buffers may be handed out in place.
 pub const ALIGNED_FROM: usize = 32 << 10;
 
-/// The name of a function: the first bytes of the BLAKE3 hash of its pickle.
+/// Key of a function: the first bytes of the BLAKE3 hash of its pickle.
 pub type Key = [u8; KEY_BYTES];
 
 /// The key of a function.
@@ -28,23 +30,23 @@ pub fn key_of(blob: &[u8]) -> Key {
     key
 }
 
-/// Requests: what the arguments are.
+/// Kinds of requests: the form of the arguments; and flags.
 pub mod request {
     /// A plain tuple, and pairs of names and values.
     pub const PLAIN: u8 = 0;
     /// A pickle of `(args, kwargs)`.
     pub const PICKLED: u8 = 1;
-    /// A ticket.
+    /// A ticket of a kept result.
     pub const TAKE: u8 = 2;
-    /// What a native function needs to know; its input is a buffer, or the result of another task.
+    /// Data for a native function; its input is a buffer, or the result of another task.
     pub const NATIVE: u8 = 3;
-    /// Tickets of results that nobody needs any more.
+    /// Tickets of results that are not needed any more.
     pub const RELEASE: u8 = 4;
-    /// Flag: the buffers may be written to.
+    /// Flag: the buffers may be written.
     pub const WRITABLE: u8 = 1;
-    /// Flag: results of other tasks are in it.
+    /// Flag: the request contains results of other tasks.
     pub const RESULTS: u8 = 2;
-    /// Flag: the reply is to say how long the function took.
+    /// Flag: the reply must state the function's duration.
     pub const TIMED: u8 = 4;
     /// Flag: the result may stay in the request's memory.
     pub const YIELDED: u8 = 8;
@@ -54,7 +56,7 @@ pub mod request {
     pub const HEAD_BYTES: usize = 24;
 }
 
-/// Replies: what the body is.
+/// Kinds of replies: the form of the body.
 pub mod reply {
     /// A plain value.
     pub const PLAIN: u8 = 0;
@@ -64,27 +66,28 @@ pub mod reply {
     pub const EXCEPTION: u8 = 2;
     /// A traceback and `type: message`.
     pub const EXCEPTION_TEXT: u8 = 3;
-    /// The function has to be sent.
+    /// The worker lacks the function: it must be sent.
     pub const UNKNOWN_FUNCTION: u8 = 4;
-    /// Ticket and size.
+    /// Ticket and size of a kept result.
     pub const KEPT: u8 = 5;
-    /// Why.
+    /// Text of a rejection.
     pub const REFUSED: u8 = 6;
-    /// Where in the request's memory the result's only buffer is, its size, and the pickle.
+    /// Offset of the result's only buffer in the request's memory, its size, and the pickle.
     pub const IN_REQUEST: u8 = 7;
-    /// Bytes of a body of that kind before its pickle.
+    /// Bytes of a body of kind [`IN_REQUEST`] before its pickle.
     pub const IN_REQUEST_BYTES: usize = 16;
-    /// Ticket, size, and where another worker gets the result; see [`super::left`].
+    /// Ticket and size of a result that stays with its worker, and the data by which another worker gets it; see
+    /// [`super::left`].
     pub const LEFT: u8 = 8;
-    /// Why a result of another task, which was left with its worker, was not had from there.
+    /// Reason why a result of another task, which was left with its worker, could not be fetched.
     pub const NOT_HAD: u8 = 9;
-    /// Bytes before the body.
+    /// Bytes of the head, before the body.
     pub const HEAD_BYTES: usize = 8;
 
-    /// Bits of a time, of which the last five are its exponent: where it replaces the length of a traceback, and next to one.
+    /// Bits of a duration, of which the last five are its exponent: in place of a traceback's length, and next to one.
     const BITS: [u32; 2] = [32, 24];
 
-    /// Where a head has its time, and of how many bits; the others' bytes stay.
+    /// Bytes of a head for the duration, and its number of bits.
     fn place(head: &mut [u8]) -> Option<(&mut [u8], u32)> {
         let head = head.get_mut(..HEAD_BYTES)?;
         match head[0] {
@@ -94,10 +97,10 @@ pub mod reply {
         }
     }
 
-    /// Writes how long the function took into the head of a result or exception.
+    /// Writes the function's duration into the head of a result or exception.
     pub fn put_time(head: &mut [u8], ns: u64) {
         let Some((place, bits)) = place(head) else { return };
-        // 0 says that it is not known.
+        // 0 means that the duration is not known.
         let ns = ns.max(1);
         let mantissa_bits = bits - 5;
         let exponent = (64 - ns.leading_zeros()).saturating_sub(mantissa_bits).min(31);
@@ -106,60 +109,60 @@ pub mod reply {
         place.copy_from_slice(&word[..place.len()]);
     }
 
-    /// Takes it out again, so that the reply is as if nobody had asked.
+    /// Removes the duration from the head and returns it; the reply is then as if no duration was requested.
     pub fn take_time(head: &mut [u8]) -> Option<u64> {
         let (place, _) = place(head)?;
         let mut word = [0; 4];
         word[..place.len()].copy_from_slice(place);
         place.fill(0);
         let word = u32::from_le_bytes(word);
-        // At most 27 bits, moved by 31 at most.
+        // At most 27 bits, shifted by 31 at most.
         let ns = u64::from(word >> 5) << (word & 31);
         (ns > 0).then_some(ns)
     }
 }
 
-/// What is wrong with bytes that should be a request or a reply.
+/// Error in bytes that should be a request or a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
-    /// It ends before what it announces.
+    /// The bytes end before the announced length.
     #[error("it ends early")]
     Short,
-    /// A kind or flag that there is not.
+    /// The kind or a flag is unknown.
     #[error("it is of a kind that this version does not know")]
     Kind,
-    /// Too many buffers.
+    /// There are too many buffers.
     #[error("it has more than {BUFFERS_MAX} buffers")]
     Buffers,
-    /// Too many results of other tasks, or none where some are announced.
+    /// There are too many results of other tasks, or none although some are announced.
     #[error("it does not have between 1 and {RESULTS_MAX} results of other tasks, as it says")]
     Results,
-    /// Not a plain value.
+    /// A plain value is malformed.
     #[error("a plain value is damaged")]
     Plain,
-    /// A result that was left with its worker, in numbers that make no sense.
+    /// The description of a result that was left with its worker has impossible numbers.
     #[error("it does not say where its result is")]
     Left,
-    /// No UTF-8.
+    /// A text is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
 }
 
-/// Where a pickle and its buffers lie: the same in requests and replies.
+/// Positions of a pickle and its buffers, in a request or a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Layout {
-    /// First byte of the pickle.
+    /// Offset of the pickle.
     pub pickle: usize,
-    /// Its bytes.
+    /// Size of the pickle.
     pub pickle_bytes: usize,
-    /// First byte of each buffer, and its bytes.
+    /// Offset and size of each buffer.
     pub buffers: Vec<(usize, usize)>,
-    /// Bytes of all of it.
+    /// Size of everything.
     pub end: usize,
 }
 
 impl Layout {
-    /// Behind `before` bytes that are followed by the pickle. `None` where it is larger than any memory.
+    /// Layout of a pickle that follows `before` bytes, and of its buffers. `None` if it is larger than any memory.
     pub fn new(before: usize, pickle_bytes: usize, lengths: impl IntoIterator<Item = usize>) -> Option<Self> {
         let mut end = before.checked_add(pickle_bytes)?;
         let mut buffers = Vec::new();
@@ -177,31 +180,31 @@ impl Layout {
     }
 }
 
-/// A request's head, and where the rest of it is.
+/// A request's head, and the positions of its other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// See [`request`].
+    /// Kind of the arguments; see [`request`].
     pub kind: u8,
-    /// Whether the buffers may be written to.
+    /// Whether the buffers may be written.
     pub writable: bool,
-    /// Whether the reply is to say how long the function took.
+    /// Whether the reply must state the function's duration.
     pub timed: bool,
     /// Whether the result may stay in the request's memory.
     pub yielded: bool,
     /// Whether a large result may stay with the worker.
     pub stays: bool,
-    /// The function.
+    /// Key of the function.
     pub key: Key,
-    /// First byte and bytes of its pickle; none: not here.
+    /// Offset and size of the function's pickle; `None`: the request does not contain it.
     pub blob: Option<(usize, usize)>,
-    /// The arguments: their pickle, plain values, or what a native function needs to know; and buffers.
+    /// Positions of the arguments: their pickle, plain values, or the data for a native function; and their buffers.
     pub arguments: Layout,
-    /// Results of other tasks, which the arguments name by number: first byte and bytes of each, which are a reply.
+    /// Offset and size of each result of another task, which is a reply; the arguments name results by number.
     pub results: Vec<(usize, usize)>,
 }
 
 impl Request {
-    /// Of `size` bytes, of which `at` copies: `at(from, into)` is only called for what is inside.
+    /// Decodes a request of `size` bytes; `at(from, into)` copies from them, and is only called for positions inside.
     pub fn decode(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
         let mut head = [0; request::HEAD_BYTES];
         if size < head.len() {
@@ -250,8 +253,8 @@ impl Request {
         })
     }
 
-    /// The bytes before the function: head and lengths. `None` if there are too many buffers or results, or too large a
-    /// function.
+    /// The bytes before the function's pickle: head and lengths. `None` if there are too many buffers or results, or if
+    /// the function is too large.
     pub fn head(
         kind: u8,
         writable: bool,
@@ -284,25 +287,25 @@ impl Request {
     }
 }
 
-/// A reply's head, and where the rest of it is.
+/// A reply's head, and the positions of its other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reply {
-    /// See [`reply`].
+    /// Kind of the body; see [`reply`].
     pub kind: u8,
-    /// Bytes of the traceback, which is the first of the body.
+    /// Size of the traceback, which stands first in the body.
     pub traceback_bytes: usize,
-    /// What follows it: a pickle with buffers, a plain value, or text.
+    /// Positions after the traceback: a pickle with buffers, a plain value, or text.
     pub body: Layout,
 }
 
 impl Reply {
-    /// Of these bytes.
+    /// Decodes a reply.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
         Self::decode_at(bytes.len(), at)
     }
 
-    /// Of `size` bytes, of which `at` copies: `at(from, into)` is only called for what is inside.
+    /// Decodes a reply of `size` bytes; `at(from, into)` copies from them, and is only called for positions inside.
     pub fn decode_at(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
         let mut head = [0; reply::HEAD_BYTES];
         if size < head.len() {
@@ -346,7 +349,7 @@ impl Reply {
     }
 }
 
-/// Where results begin, behind `end`, and where the last one ends.
+/// Offsets and sizes of results that follow `end`, and the end of the last one.
 pub fn place_results(
     mut end: usize,
     lengths: impl IntoIterator<Item = usize>,
@@ -363,7 +366,7 @@ pub fn place_results(
     Some((results, end))
 }
 
-/// The lengths of results behind a request's head, and what is behind these.
+/// The lengths of results, which follow a request's head, and the offset after them.
 fn result_lengths(size: usize, at: &impl Fn(usize, &mut [u8])) -> Result<(Vec<usize>, usize), FormatError> {
     let word = |from: usize| {
         let mut bytes = [0; 8];
@@ -395,10 +398,10 @@ fn push_lengths(head: &mut Vec<u8>, pickle_bytes: usize, lengths: &[usize], alwa
     }
 }
 
-/// Bytes of the pickle, bytes of each buffer, and what is behind these numbers.
+/// Size of the pickle, sizes of the buffers, and the offset after these numbers.
 type Lengths = (Option<usize>, Vec<usize>, usize);
 
-/// The lengths behind a head.
+/// Decodes the lengths that follow a head.
 fn lengths(
     size: usize,
     head_bytes: usize,

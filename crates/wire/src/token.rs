@@ -1,10 +1,10 @@
-//! The token: a MAC'd capability that says which lease its bearer may use.
+//! The token: a MAC'd capability that names the lease that its bearer may use.
 //!
-//! Minted and checked by the same agent with a key that never leaves it. It names the agent's boot and
-//! the lease's epoch, so a token from before a restart or of an ended lease opens nothing.
+//! The agent mints and checks tokens with a key that never leaves it. A token names the agent's boot and the lease's
+//! epoch, so a token from before a restart or of an ended lease opens nothing.
 //!
-//! The agent replaces its key now and then ([`TokenKeys`]); a token begins with the number of its key, so that none is
-//! tried in vain. The key before the present one opens what it made; one before that opens nothing any more.
+//! The agent replaces its key from time to time ([`TokenKeys`]). A token begins with the number of its key, so that no
+//! key is tried in vain. The previous key still opens the tokens that it made; earlier keys open nothing any more.
 //!
 //! ```text
 //! number of the key (32 bits, little endian) | claims | HMAC-SHA256 of both
@@ -22,31 +22,31 @@ const NUMBER_BYTES: usize = 4;
 /// Longest token, bytes.
 pub const TOKEN_BYTES_MAX: usize = 256;
 
-/// What a token says.
+/// Content of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
     /// Layout of this struct.
     pub version: u8,
     /// The lease.
     pub lease: LeaseId,
-    /// Who may use it.
+    /// Tenant that may use the lease.
     pub tenant: String,
-    /// Who granted it.
+    /// Agent that granted the lease.
     pub agent: AgentId,
-    /// In which run.
+    /// Run of that agent.
     pub boot: BootId,
     /// The lease's epoch at the grant.
     pub epoch: Epoch,
-    /// When the token itself stops to open sessions, milliseconds of the agent's own clock since its boot.
+    /// Time when the token itself stops opening sessions, milliseconds of the agent's own clock since its boot.
     /// (Attached sessions live as long as the lease is renewed.)
     pub attach_until_ms: u64,
-    /// What the bearer may do.
+    /// Rights of the bearer.
     pub rights: Rights,
-    /// Which of the holder's delegations it is for; 0: it is the holder's own.
+    /// Delegation of the holder that the token is for; 0: it is the holder's own token.
     pub delegation: u32,
 }
 
-/// What the bearer of a token may do with the lease.
+/// Rights of a token's bearer on the lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rights(u8);
 
@@ -55,7 +55,7 @@ impl Rights {
     pub const INVOKE: Self = Self(1);
     /// Invoke, load code, renew and release.
     pub const HOLDER: Self = Self(3);
-    /// Whether all of `other` is included.
+    /// Whether the rights include all of `other`.
     pub fn include(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -64,16 +64,16 @@ impl Rights {
 /// Current [`Claims::version`].
 pub const CLAIMS_VERSION: u8 = 2;
 
-/// Why a token opened nothing.
+/// Reason why a token opens nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    /// Not a token.
+    /// The bytes are no token.
     #[error(transparent)]
     Malformed(#[from] DecodeError),
-    /// Not minted with this key, or altered.
+    /// The token was not minted with this key, or was altered.
     #[error("the token's authentication code is wrong")]
     Forged,
-    /// Its key was replaced twice since.
+    /// The token's key has been replaced twice since.
     #[error("the token's key was replaced twice since it was made; renewing its lease gets a new one")]
     Retired,
 }
@@ -86,12 +86,12 @@ pub struct TokenKey {
 }
 
 impl TokenKey {
-    /// From random bytes: the first of its agent's run.
+    /// The first key of an agent's run, from random bytes.
     pub fn new(secret: [u8; 32]) -> Self {
         Self { number: 0, secret }
     }
 
-    /// The next one.
+    /// The next key.
     fn followed_by(&self, secret: [u8; 32]) -> Self {
         Self {
             number: self.number.wrapping_add(1),
@@ -106,7 +106,7 @@ impl TokenKey {
         mac
     }
 
-    /// Claims and their authentication code, as the client carries them.
+    /// Makes a token: claims and their authentication code, as the client carries them.
     pub fn mint(&self, claims: &Claims) -> Vec<u8> {
         let mut token = self.number.to_le_bytes().to_vec();
         token.extend_from_slice(&crate::encode(claims));
@@ -134,7 +134,7 @@ impl TokenKey {
     }
 }
 
-/// Of the key with which this was made, if it is a token.
+/// Number of the key that made a token, if the bytes are one.
 fn number_of(token: &[u8]) -> Result<u32, DecodeError> {
     let fits = (NUMBER_BYTES + MAC_BYTES..=TOKEN_BYTES_MAX).contains(&token.len());
     match token.first_chunk() {
@@ -143,7 +143,7 @@ fn number_of(token: &[u8]) -> Result<u32, DecodeError> {
     }
 }
 
-/// The keys of one run of an agent: the present one, and the one before it.
+/// The keys of one run of an agent: the current one, and the previous one.
 #[derive(Clone)]
 pub struct TokenKeys {
     present: TokenKey,
@@ -151,7 +151,7 @@ pub struct TokenKeys {
 }
 
 impl TokenKeys {
-    /// From random bytes.
+    /// Keys with a first key from random bytes.
     pub fn new(secret: [u8; 32]) -> Self {
         Self {
             present: TokenKey::new(secret),
@@ -159,19 +159,19 @@ impl TokenKeys {
         }
     }
 
-    /// A new key. The present one goes on to open what it made until the next rotation; the one before opens nothing
+    /// Makes a new key. The current one still opens its tokens until the next rotation; the previous one opens nothing
     /// any more.
     pub fn rotate(&mut self, secret: [u8; 32]) {
         let next = self.present.followed_by(secret);
         self.former = Some(std::mem::replace(&mut self.present, next));
     }
 
-    /// With the present key, see [`TokenKey::mint`].
+    /// Mints with the current key; see [`TokenKey::mint`].
     pub fn mint(&self, claims: &Claims) -> Vec<u8> {
         self.present.mint(claims)
     }
 
-    /// With the key that the token names, see [`TokenKey::open`].
+    /// Opens with the key that the token names; see [`TokenKey::open`].
     pub fn open(&self, token: &[u8]) -> Result<Claims, TokenError> {
         let number = number_of(token)?;
         if number == self.present.number {
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(keys.open(&first), Err(TokenError::Retired));
         assert_eq!(keys.open(&second), Ok(claims()));
         assert_eq!(keys.open(&keys.mint(&claims())), Ok(claims()));
-        // A number says which key is meant, and proves nothing.
+        // The number only selects the key, and proves nothing.
         let mut renumbered = first.clone();
         renumbered[0] = 2;
         assert_eq!(keys.open(&renumbered), Err(TokenError::Forged));

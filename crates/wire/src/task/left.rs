@@ -1,5 +1,4 @@
-//! Results that stay with the worker that made them, and how another worker gets one from there: what the two say to each other
-//! over a TCP connection.
+//! Results that stay with the worker that made them, and the TCP protocol by which another worker fetches one.
 //!
 //! ```text
 //!   maker ── Challenge: a nonce ──────────────────────────────────▶ asker
@@ -8,10 +7,10 @@
 //!         ── the reply, byte for byte, and the code of these bytes ▶
 //! ```
 //!
-//! Each result has a secret of its own, which the maker told its client in the reply ([`Left`]), and the client whoever is to get the
-//! result; it never goes over this connection. All codes are made with it, of both nonces and the ticket, each for one purpose: so each
-//! end knows that the other one has it, and nothing that was said once is of use again. The maker answers nothing but its challenge
-//! to who does not have it.
+//! Each result has a secret of its own. The maker told the secret to its client in the reply ([`Left`]), and the client
+//! tells it to each worker that is to get the result; it never goes over this connection. All codes are made with it,
+//! from both nonces and the ticket, each for one purpose. So each end knows that the other one has the secret, and no
+//! message can be replayed. To a peer without the secret the maker sends nothing but its challenge.
 
 use super::{FormatError, reply};
 use hmac::{Hmac, KeyInit, Mac};
@@ -19,19 +18,19 @@ use sha2::Sha256;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-/// Results below this are sent to the client: another way costs as much as they do.
+/// Size from which on results may stay; smaller ones are sent to the client: another transfer would cost as much.
 pub const LEFT_FROM: usize = 64 << 10;
-/// Bytes of all results that stay with a worker.
+/// Most bytes of all results that stay with a worker.
 pub const LEFT_BYTES_MAX: usize = 1 << 30;
-/// Results that stay with a worker.
+/// Most results that stay with a worker.
 pub const LEFT_MAX: usize = 4096;
 
-/// What the first bytes of a maker are.
+/// First bytes of a challenge.
 const MAGIC: [u8; 8] = *b"hlleft01";
 const CODE_BYTES: usize = 32;
 const NONCE_BYTES: usize = 32;
 
-/// Bytes of a reply that says where a result is.
+/// Bytes of a reply that describes a left result.
 pub const LEFT_REPLY_BYTES: usize = reply::HEAD_BYTES + 8 + 8 + 32 + 16 + 2;
 /// Bytes of a [`Challenge`].
 pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
@@ -39,13 +38,13 @@ pub const CHALLENGE_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 pub const CLAIM_BYTES: usize = 8 + NONCE_BYTES + CODE_BYTES;
 /// Bytes of a [`Delivery`].
 pub const DELIVERY_BYTES: usize = 8 + CODE_BYTES;
-/// Bytes behind the result.
+/// Bytes of the code behind the result.
 pub const CONTENT_CODE_BYTES: usize = CODE_BYTES;
 
-/// Random, and never used twice.
+/// A random number that is never used twice.
 pub type Nonce = [u8; NONCE_BYTES];
 
-/// What only those know who may have a result.
+/// Secret of a result, known only to parties that may get the result.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 32]);
 
@@ -55,21 +54,21 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// A result that stayed where it was made.
+/// A result that stays with its maker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Left {
-    /// Its number, of its worker's.
+    /// Number of the result, among those of its worker.
     pub ticket: u64,
-    /// Bytes of the whole reply that it is.
+    /// Size of the whole reply that the result is.
     pub bytes: u64,
-    /// Who has this may have it.
+    /// Secret of the result: every party that knows it may get the result.
     pub secret: Secret,
-    /// Where its worker listens.
+    /// Address on which its worker listens.
     pub address: SocketAddr,
 }
 
 impl Left {
-    /// The reply that says so.
+    /// Encodes the description as a reply.
     pub fn encode(&self) -> [u8; LEFT_REPLY_BYTES] {
         let address = match self.address.ip() {
             IpAddr::V4(address) => address.to_ipv6_mapped(),
@@ -93,11 +92,11 @@ impl Left {
         bytes
     }
 
-    /// Of a whole reply.
+    /// Decodes a whole reply.
     ///
     /// # Errors
-    /// [`FormatError::Kind`] if it is none of these, [`FormatError::Short`] if it has another length,
-    /// [`FormatError::Left`] if its numbers make no sense.
+    /// [`FormatError::Kind`] if the reply is of another kind, [`FormatError::Short`] if it has another length,
+    /// [`FormatError::Left`] if its numbers are impossible.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         if bytes.first() != Some(&reply::LEFT) {
             return Err(FormatError::Kind);
@@ -124,7 +123,7 @@ impl Left {
     }
 }
 
-/// Bytes that are taken one part after the other.
+/// Reader of fixed-size parts, one after the other.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -139,12 +138,12 @@ impl Fields<'_> {
     }
 }
 
-/// What a maker says first.
+/// First message of a maker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Challenge(pub Nonce);
 
 impl Challenge {
-    /// Its bytes.
+    /// Encodes the challenge.
     pub fn encode(&self) -> [u8; CHALLENGE_BYTES] {
         let mut bytes = [0; CHALLENGE_BYTES];
         bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
@@ -152,10 +151,10 @@ impl Challenge {
         bytes
     }
 
-    /// Of these bytes.
+    /// Decodes a challenge.
     ///
     /// # Errors
-    /// If it is somebody else who listens there.
+    /// If another program listens there.
     pub fn decode(bytes: &[u8; CHALLENGE_BYTES]) -> Result<Self, FormatError> {
         let mut fields = Fields(bytes);
         match fields.take()? {
@@ -165,18 +164,18 @@ impl Challenge {
     }
 }
 
-/// What an asker says.
+/// Message of an asker: its claim to a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Which result.
+    /// Ticket of the result.
     pub ticket: u64,
-    /// The asker's.
+    /// Nonce of the asker.
     pub nonce: Nonce,
     code: [u8; CODE_BYTES],
 }
 
 impl Claim {
-    /// Its bytes.
+    /// Encodes the claim.
     pub fn encode(&self) -> [u8; CLAIM_BYTES] {
         let mut bytes = [0; CLAIM_BYTES];
         bytes[..8].copy_from_slice(&self.ticket.to_le_bytes());
@@ -185,7 +184,7 @@ impl Claim {
         bytes
     }
 
-    /// Of these bytes: all are a claim, and [`Exchange::accepts`] says whether it is a good one.
+    /// Decodes a claim. Any bytes are some claim; [`Exchange::accepts`] checks whether it is valid.
     pub fn decode(bytes: &[u8; CLAIM_BYTES]) -> Self {
         let (mut ticket, mut nonce, mut code) = ([0; 8], [0; NONCE_BYTES], [0; CODE_BYTES]);
         ticket.copy_from_slice(&bytes[..8]);
@@ -199,11 +198,11 @@ impl Claim {
     }
 }
 
-/// What was said so far, and by whom: all codes are of these.
+/// Secret, ticket and nonces of an exchange, from which all its codes are made.
 pub struct Exchange<'a> {
-    /// Of the result.
+    /// Secret of the result.
     pub secret: &'a Secret,
-    /// Of the result.
+    /// Ticket of the result.
     pub ticket: u64,
     /// The maker's nonce.
     pub challenge: Nonce,
@@ -222,7 +221,7 @@ impl Exchange<'_> {
         code
     }
 
-    /// What the asker says.
+    /// Makes the asker's claim.
     pub fn claim(&self) -> Claim {
         Claim {
             ticket: self.ticket,
@@ -241,7 +240,7 @@ impl Exchange<'_> {
         claim.ticket == self.ticket && claim.nonce == self.nonce && code.verify_slice(&claim.code).is_ok()
     }
 
-    /// What goes before a result of so many bytes.
+    /// Makes the head that goes before a result of this size.
     pub fn delivery(&self, bytes: u64) -> [u8; DELIVERY_BYTES] {
         let bytes = bytes.to_le_bytes();
         let code = self.code(b"hotlease left delivery 1", &bytes);
@@ -251,7 +250,7 @@ impl Exchange<'_> {
         delivery
     }
 
-    /// Bytes of the result, as who has the secret says them; `None`: somebody else did.
+    /// Size of the result, if the delivery was made with the secret; `None` otherwise.
     pub fn delivered(&self, delivery: &[u8; DELIVERY_BYTES]) -> Option<u64> {
         let (bytes, code) = delivery.split_first_chunk::<8>()?;
         let expected = self.code(b"hotlease left delivery 1", bytes);
@@ -259,28 +258,28 @@ impl Exchange<'_> {
         Some(u64::from_le_bytes(*bytes))
     }
 
-    /// Codes the result: keyed BLAKE3, which is as fast as memory, under a key of this exchange alone.
+    /// Code of the result: keyed BLAKE3, which is as fast as memory, under a key of this exchange alone.
     pub fn content(&self) -> Content {
         let key = self.code(b"hotlease left content 1", &[]).finalize().into_bytes();
         Content(blake3::Hasher::new_keyed(&key.into()))
     }
 }
 
-/// The code of a result's bytes, while they pass.
+/// Code of a result's bytes, computed while they pass.
 pub struct Content(blake3::Hasher);
 
 impl Content {
-    /// The next ones.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The code of all.
+    /// The code of all bytes.
     pub fn code(&self) -> [u8; CONTENT_CODE_BYTES] {
         *self.0.finalize().as_bytes()
     }
 
-    /// Whether this is the code of all; in constant time.
+    /// Whether this is the code of all bytes; in constant time.
     pub fn is(&self, code: &[u8; CONTENT_CODE_BYTES]) -> bool {
         self.0.finalize() == *code
     }

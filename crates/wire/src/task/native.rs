@@ -1,30 +1,30 @@
-//! What the request of a native function says beside its input.
+//! Data for a native function in its request, beside its input.
 
 use super::FormatError;
 use crate::limits::FUNCTION_NAME_BYTES_MAX;
 
-/// Instead of the room: as many items as the input has.
+/// Value of `room`: as many items as the input has.
 pub const AS_INPUT: u64 = u64::MAX;
-/// Room, and the length of the name.
+/// Bytes of the room and of the name's length.
 const HEAD_BYTES: usize = 10;
 
-/// Which function of the library, and what its result is.
+/// Function of the library, and form of its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arguments<'a> {
-    /// Bytes for the result; or [`AS_INPUT`].
+    /// Size of the result in bytes, or [`AS_INPUT`].
     pub room: u64,
-    /// Its symbol.
+    /// Symbol of the function.
     pub name: &'a str,
-    /// The pickle that makes an object of the result; of [`AS_INPUT`] the pickle of the result's dtype.
+    /// Pickle that makes an object of the result; with [`AS_INPUT`] the pickle of the result's dtype.
     pub recipe: &'a [u8],
 }
 
 impl<'a> Arguments<'a> {
-    /// Of these bytes.
+    /// Decodes the arguments.
     ///
     /// # Errors
     ///
-    /// [`FormatError::Short`], and [`FormatError::Text`] for what is no name of a function.
+    /// [`FormatError::Short`], and [`FormatError::Text`] for bytes that are no name of a function.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, FormatError> {
         let (room, rest) = bytes.split_first_chunk().ok_or(FormatError::Short)?;
         let (length, rest) = rest.split_first_chunk().ok_or(FormatError::Short)?;
@@ -40,7 +40,7 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// Its bytes. No library has longer names than fit.
+    /// Encodes the arguments. No name in a library is longer than 16 bits can count.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.name.len() + self.recipe.len());
         bytes.extend(self.room.to_le_bytes());

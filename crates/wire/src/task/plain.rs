@@ -2,7 +2,7 @@
 
 use super::FormatError;
 
-/// Tuples in tuples, at most.
+/// Greatest depth of nested tuples.
 pub const DEPTH_MAX: usize = 16;
 
 /// The first byte of a value.
@@ -23,9 +23,9 @@ pub mod tag {
     pub const STR: u8 = 6;
     /// Bytes.
     pub const BYTES: u8 = 7;
-    /// So many values.
+    /// A number of values.
     pub const TUPLE: u8 = 8;
-    /// Added to the three before: its length has one byte.
+    /// Added to the three tags before: the length then has one byte.
     pub const SHORT: u8 = 3;
     /// The result of another task.
     pub const RESULT: u8 = 12;
@@ -46,9 +46,9 @@ pub enum Item<'a> {
     Str(&'a str),
     /// A `bytes`.
     Bytes(&'a [u8]),
-    /// A `tuple`: so many values follow. There are not more of them than bytes left.
+    /// A `tuple`: this many values follow. The number is at most that of the remaining bytes.
     Tuple(usize),
-    /// The result of the task of this number; whether there is such a one is for the caller to see.
+    /// The result of the task of this number; the caller checks that there is one.
     Result(u16),
 }
 
@@ -59,17 +59,18 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Of these bytes.
+    /// Reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes were read.
     pub fn is_at_end(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The next one; it may be a tuple only if `depth`, which is one less for what is in it, is not 0.
+    /// Reads the next value. It may be a tuple only if `depth` is not 0; the caller passes one less for the values in
+    /// it.
     ///
     /// # Errors
     ///
