@@ -1,4 +1,4 @@
-//! What a function library offers, whatever its symbol table says.
+//! Exports of function libraries, with any symbol table.
 
 #[path = "decoders/library.rs"]
 mod library;

@@ -1,7 +1,7 @@
-//! The committed corpus (`fuzz/corpus/DECODER/NAME`) is what the messages of today encode to.
+//! The committed corpus (`fuzz/corpus/DECODER/NAME`) must equal the current encodings of the messages.
 //!
-//! A change here is a change of the protocol: raise `limits::PROTOCOL_VERSION`, then write the corpus
-//! anew with `HOTLEASE_WRITE_CORPUS=1 cargo test --release -p hotlease-wire --features grpc --test corpus`.
+//! A change here is a change of the protocol: raise `limits::PROTOCOL_VERSION`, then rewrite the corpus with
+//! `HOTLEASE_WRITE_CORPUS=1 cargo test --release -p hotlease-wire --features grpc --test corpus`.
 
 #![cfg(feature = "grpc")]
 

@@ -1,4 +1,4 @@
-//! What is over a limit is refused before anything else is done with it.
+//! Limits: a value over a limit is refused before any other use of it.
 
 use hotlease_wire::control::Answer;
 use hotlease_wire::limits::{MESSAGE_BYTES_MAX, TENANT_BYTES_MAX};

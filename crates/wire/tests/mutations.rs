@@ -1,7 +1,7 @@
 //! A hundred thousand mutated frames per decoder: none panics, none breaks a promise.
 //!
-//! The seed is printed; `HOTLEASE_SEED=N` replays a run. The fuzz targets (`make fuzz`) hold the same
-//! promises for as long as one likes.
+//! The seed is printed; `HOTLEASE_SEED=N` replays a run. The fuzz targets (`make fuzz`) check the same promises for any
+//! length of time.
 
 mod decoders;
 mod mutator;
@@ -18,7 +18,7 @@ fn named(name: &str) -> &'static Decoder {
     found.unwrap_or_else(|| panic!("no decoder is called {name}"))
 }
 
-/// Runs `FRAMES` mutations of `corpus` through the decoder; how many it accepted.
+/// Runs `FRAMES` mutations of `corpus` through the decoder; returns how many it accepted.
 fn hammer(decoder: &Decoder, corpus: &[Vec<u8>], seed: u64) -> u32 {
     let mut mutator = Mutator::new(corpus, StdRng::seed_from_u64(seed));
     let mut accepted = 0;
@@ -42,7 +42,7 @@ fn mutated_frames_break_no_decoder() {
     for decoder in DECODERS {
         let accepted = hammer(decoder, &(decoder.seeds)(), seed);
         eprintln!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
-        // Otherwise this tests only one of the two ways out.
+        // Otherwise this tests only one of the two results.
         assert!(accepted > 0, "{}: no mutated frame was accepted", decoder.name);
         assert!(
             accepted < FRAMES,

@@ -1,11 +1,11 @@
-//! The seeds of the fuzz targets, `fuzz/corpus/DECODER/seed-NN`: what our encoders write today.
+//! The seeds of the fuzz targets, `fuzz/corpus/DECODER/seed-NN`: the current output of our encoders.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Holds the committed seeds of a decoder against what is encoded now; with `HOTLEASE_WRITE_CORPUS=1` writes them anew.
-/// `otherwise` says what a difference would do to users.
+/// Compares the committed seeds of a decoder with the current encodings; with `HOTLEASE_WRITE_CORPUS=1` rewrites them
+/// first. `otherwise` describes the effect of a difference on users.
 pub fn hold(decoder: &str, seeds: &[Vec<u8>], otherwise: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../fuzz/corpus/{decoder}"));
     let seeds: BTreeMap<PathBuf, Vec<u8>> = seeds
@@ -28,7 +28,7 @@ pub fn hold(decoder: &str, seeds: &[Vec<u8>], otherwise: &str) {
     );
 }
 
-/// The fuzzer adds files of its own to a working copy's corpus; they are not committed.
+/// Reads the committed seeds. The fuzzer adds files of its own to a working copy's corpus; they are not committed.
 fn committed(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     fs::read_dir(folder)
         .unwrap_or_else(|error| panic!("no corpus in {}: {error}", folder.display()))

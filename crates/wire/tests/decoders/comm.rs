@@ -1,4 +1,4 @@
-//! What members of a communicator tell each other, and the rendezvous.
+//! Decoders of the messages between members of a communicator, and with the rendezvous.
 
 use hotlease_wire::comm::frame::{
     Address, Bell, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
@@ -14,7 +14,7 @@ use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
 use hotlease_wire::fabric::{Inbox, PortAddress};
 
-/// A greeting, what is longer: a knock, or what is shorter: an introduction, a verdict.
+/// Checks a greeting; longer bytes as a knock, shorter ones as an introduction or a verdict.
 pub fn greeting(bytes: &[u8]) -> bool {
     if let [byte] = bytes
         && let Ok(verdict) = Verdict::decode(*byte)

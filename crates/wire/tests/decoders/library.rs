@@ -1,4 +1,4 @@
-//! Writes the smallest shared libraries that have a symbol table: the same bytes on every machine.
+//! Writer of the smallest shared libraries with a symbol table: the same bytes on every machine.
 
 const HEADER_BYTES: usize = 64;
 const SECTION_BYTES: usize = 64;
@@ -14,7 +14,7 @@ pub struct Symbol {
     /// Its name.
     pub name: Vec<u8>,
     kind: u8,
-    /// Where its name begins in the string table, if not where the writer puts it.
+    /// Offset of its name in the string table, if the writer is not to choose it.
     pub name_offset: Option<u32>,
     section: u16,
 }
@@ -36,7 +36,7 @@ impl Symbol {
             ..Self::function(name)
         }
     }
-    /// A function needed from elsewhere.
+    /// An undefined function, which another library must provide.
     pub fn undefined(name: &str) -> Self {
         Self {
             section: 0,

@@ -1,4 +1,4 @@
-//! What the monitor and the guest of a virtual machine say to each other.
+//! Decoders of the messages between the monitor and the guest of a virtual machine.
 
 use hotlease_wire::encode;
 use hotlease_wire::ids::Epoch;

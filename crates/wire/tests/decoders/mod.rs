@@ -1,8 +1,8 @@
-//! Every decoder of this crate with what must hold for any bytes given to it.
+//! Every decoder of this crate with its promises for any bytes.
 //!
-//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`), so that both hold the same
-//! promises: a decoder never panics, what it accepts encodes to what it accepted (or, for the
-//! variable-length messages, to a form that decodes to the same), and every limit holds.
+//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`), so that both check the same promises: a
+//! decoder never panics; an accepted value encodes to the accepted bytes (or, for the variable-length messages, to a
+//! form that decodes to the same value); and every limit holds.
 
 mod comm;
 pub mod library;
@@ -34,13 +34,13 @@ use std::fmt::Debug;
 pub struct Decoder {
     /// Name of its fuzz target and of its corpus folder.
     pub name: &'static str,
-    /// Checks what must hold for these bytes; whether they were accepted.
+    /// Checks the promises for these bytes; returns whether they were accepted.
     pub check: fn(&[u8]) -> bool,
     /// Valid encodings, each variant at least once.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders.
 pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "request_header",
@@ -259,7 +259,7 @@ fn span(bytes: &[u8]) -> bool {
 }
 
 fn inbox(bytes: &[u8]) -> bool {
-    // Whatever its bytes, a message is not read past its end.
+    // An envelope's message is not read past its end, for any bytes.
     if let Ok((envelope, content)) = Envelope::decode(bytes) {
         assert_eq!([&envelope.encode()[..], content].concat(), bytes);
     }
@@ -305,13 +305,13 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
     let again = encode(&message);
     assert!(again.len() <= bytes.len(), "the encoding is the shortest form");
     assert_eq!(decode::<M>(&again).as_ref(), Ok(&message));
-    // Messages reach logs and users: both must do with any content.
+    // Messages reach logs and users: both must cope with any content.
     assert!(!format!("{message:?}").is_empty());
     true
 }
 
 fn tunnel_frame(bytes: &[u8]) -> bool {
-    // As a length it is within the limit, or no length at all.
+    // The first bytes, as a length, are within the limit, or refused.
     if let Some(prefix) = bytes.first_chunk()
         && let Ok(size) = Frame::body_bytes(*prefix)
     {

@@ -1,5 +1,5 @@
-//! What the request of a native function says: what must hold for any bytes, with the rules of `bindings/python/FORMAT.md`
-//! written down a second time.
+//! Decoder of a native function's request: promises for any bytes, with a second implementation of the rules of
+//! `bindings/python/FORMAT.md`.
 
 use hotlease_wire::limits::FUNCTION_NAME_BYTES_MAX;
 use hotlease_wire::task::native::{AS_INPUT, Arguments};

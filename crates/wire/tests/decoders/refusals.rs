@@ -1,4 +1,4 @@
-//! Every refusal, and every cause in one.
+//! Every rejection, and every cause in one.
 
 use super::seeds::{END_REASONS, HASH};
 use hotlease_wire::ids::Epoch;

@@ -58,7 +58,7 @@ pub fn request_header() -> Vec<Vec<u8>> {
         flags: Flags::OUTPUT_BUFFER,
         ..small
     };
-    // The entry beside the ring.
+    // The express entry.
     let express = RequestHeader {
         reply_entry: u32::MAX,
         ..small
@@ -412,7 +412,7 @@ pub fn token() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Without their lengths: what the decoder is given.
+/// Frames without their lengths, as the decoder gets them.
 pub fn tunnel_frame() -> Vec<Vec<u8>> {
     let ticket = Ticket([0x71; 16]);
     let message = |attachments| Frame::Message {

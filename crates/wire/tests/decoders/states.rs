@@ -1,4 +1,4 @@
-//! Heads of saved states, and orders about them.
+//! Decoders of heads of saved states, and of orders about them.
 
 use hotlease_wire::control::Order;
 use hotlease_wire::encode;
@@ -14,7 +14,8 @@ pub fn head(bytes: &[u8]) -> bool {
     StateHead::decode(bytes).is_ok()
 }
 
-/// The same head as somebody would write it who knows the format: else the hash would keep most bytes from what is behind it.
+/// Encodes the same head with a valid hash, as an attacker who knows the format could: otherwise the hash would stop
+/// most mutated bytes before the checks behind it.
 fn with_their_hash(bytes: &[u8]) -> Option<Vec<u8>> {
     let length = u32::from_le_bytes(*bytes.get(8..)?.first_chunk()?) as usize;
     let end = 12_usize.checked_add(length)?;

@@ -1,5 +1,5 @@
-//! Tasks of Python workers and their results: what must hold for any bytes, with the rules of `bindings/python/FORMAT.md`
-//! written down a second time.
+//! Decoders of tasks of Python workers and their results: promises for any bytes, with a second implementation of the
+//! rules of `bindings/python/FORMAT.md`.
 
 use hotlease_wire::task::left::{Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_FROM, Left, Secret};
 use hotlease_wire::task::plain::{DEPTH_MAX, Item, Reader};
@@ -9,7 +9,7 @@ use hotlease_wire::task::{
 };
 use std::cell::RefCell;
 
-/// Bytes that somebody else may write to while they are decoded: each may be looked at once only.
+/// Bytes that another process may write to while they are decoded: each may be read only once.
 struct Shared<'a> {
     bytes: &'a [u8],
     seen: RefCell<Vec<bool>>,
@@ -114,7 +114,7 @@ pub fn reply(bytes: &[u8]) -> bool {
     true
 }
 
-/// A pickle, then its buffers at multiples of 64, all of it within `size`; where it ends.
+/// Checks that a pickle, and its buffers at multiples of 64, are within `size`; returns their end.
 fn place_of(layout: &Layout, size: usize) -> usize {
     assert!(layout.buffers.len() <= BUFFERS_MAX);
     let mut end = layout.pickle + layout.pickle_bytes;
@@ -131,7 +131,8 @@ fn place_of(layout: &Layout, size: usize) -> usize {
     end
 }
 
-/// A time is taken out of a reply once, the rest of it stays, and what is put in is what is taken out.
+/// A duration is removed from a reply once, the rest of the reply stays, and the removed value is the one that was
+/// written.
 fn times(bytes: &[u8]) {
     let mut with = bytes.to_vec();
     let taken = kinds::take_time(&mut with);
@@ -154,7 +155,7 @@ fn times(bytes: &[u8]) {
         assert_eq!(taken, None);
         return;
     }
-    // One that fits is exact.
+    // A duration that fits is exact.
     if let Some(ns) = taken {
         kinds::put_time(&mut with, ns);
         assert_eq!(kinds::take_time(&mut with), Some(ns));
@@ -179,7 +180,7 @@ fn times(bytes: &[u8]) {
     }
 }
 
-/// What a value is, without Python.
+/// A value, modelled without Python.
 #[derive(Debug, Clone)]
 enum Value {
     None,
@@ -218,7 +219,7 @@ fn all(bytes: &[u8]) -> Result<Vec<Value>, FormatError> {
     Ok(values)
 }
 
-/// Plain values are read to the end, or refused; written in the shortest form, they are no longer than they came.
+/// Plain values are read to the end, or refused; written in the shortest form, they are no longer than the input.
 fn plain(bytes: &[u8]) {
     let Ok(values) = all(bytes) else { return };
     let again = written(&values);
@@ -274,7 +275,7 @@ fn write(value: &Value, into: &mut Vec<u8>) {
     }
 }
 
-/// Each kind of value.
+/// A value of each kind.
 fn some_values() -> Value {
     let nested = (0..DEPTH_MAX - 2).fold(Value::None, |inner, _| Value::Tuple(vec![inner]));
     Value::Tuple(vec![
@@ -291,7 +292,7 @@ fn some_values() -> Value {
     ])
 }
 
-/// A pickle, and buffers at their places.
+/// A pickle, and buffers at their positions.
 fn filled(head: Vec<u8>, pickle: &[u8], buffers: &[&[u8]]) -> Vec<u8> {
     let layout = Layout::new(
         head.len(),
@@ -308,7 +309,7 @@ fn filled(head: Vec<u8>, pickle: &[u8], buffers: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// A request with all of it.
+/// A request with all optional parts.
 fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], results: &[&[u8]]) -> Vec<u8> {
     let lengths: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
     let result_lengths: Vec<_> = results.iter().map(|result| result.len()).collect();
@@ -339,7 +340,8 @@ fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], re
     bytes
 }
 
-/// What says where a result is, and the two ends' words about it: what is accepted is within all bounds, and has one form.
+/// Descriptions of left results, and the messages of their two ends: an accepted one is within all bounds, and has one
+/// encoding only.
 pub fn left_reply(bytes: &[u8]) -> bool {
     let Ok(left) = Left::decode(bytes) else {
         return false;
@@ -365,7 +367,7 @@ pub fn left_exchange(bytes: &[u8]) -> bool {
         challenge
             .iter()
             .for_each(|read| assert_eq!(read.encode(), *bytes));
-        // A delivery has as many bytes.
+        // A delivery has the same size.
         let delivered = exchange.delivered(bytes);
         delivered
             .iter()
@@ -485,7 +487,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         left(),
         answering(kinds::NOT_HAD, b"", b"why", &[]),
     ];
-    // With a body from which a long time is read.
+    // With a body from which a long duration is read.
     let long = [0xff; 8];
     seeds.push(answering(kinds::EXCEPTION, &long, b"", &[]));
     seeds

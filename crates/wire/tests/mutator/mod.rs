@@ -1,4 +1,4 @@
-//! Makes new frames out of valid ones.
+//! Mutator that makes new frames from valid ones.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, seq::IndexedRandom};
@@ -21,7 +21,7 @@ const EDGES: [u64; 14] = [
     u64::MAX,
 ];
 
-/// Of `HOTLEASE_SEED`, which replays a run, else a new one; printed.
+/// Seed from `HOTLEASE_SEED`, which replays a run, else a new one; printed.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOTLEASE_SEED") {
         Ok(text) => text.parse().expect("HOTLEASE_SEED is a number"),
@@ -38,7 +38,7 @@ pub struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    /// Of these valid frames.
+    /// Mutator of these valid frames.
     pub fn new(corpus: &'a [Vec<u8>], random: StdRng) -> Self {
         Self { corpus, random }
     }
@@ -76,7 +76,7 @@ impl<'a> Mutator<'a> {
                 frame[at..end].copy_from_slice(&edge[..end - at]);
             }
             4 => {
-                // A huge varint: what postcard reads as a length.
+                // A huge varint, which postcard reads as a length.
                 let varint = [0xff; 9];
                 let end = frame.len().min(at + varint.len());
                 frame[at..end].copy_from_slice(&varint[..end - at]);
@@ -89,7 +89,7 @@ impl<'a> Mutator<'a> {
                 frame.extend(other.iter().skip(at));
             }
             _ => {
-                // A piece of itself elsewhere.
+                // A piece of the frame, copied to another position.
                 let from = random.random_range(0..frame.len());
                 let length = random
                     .random_range(1..=16)
