@@ -61,7 +61,7 @@ pub enum CodeError {
         /// Size of the library.
         size: u64,
     },
-    /// Not a 64-bit ELF file.
+    /// The file is no 64-bit ELF file.
     #[error("not a 64-bit ELF shared library (build it with `cc -shared -fPIC`)")]
     NotElf,
     /// An ELF file, but a program or an object file.

@@ -8,11 +8,11 @@ use std::fmt;
 /// Whether the function of a failed invocation ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ran {
-    /// It ran to its end.
+    /// The function ran to its end.
     Yes,
-    /// It did not start.
+    /// The function did not start.
     No,
-    /// It may have started, and may have had effects.
+    /// The function may have started, and may have had effects.
     Unknown,
 }
 
@@ -160,11 +160,11 @@ fn signal_name(signal: i32) -> &'static str {
 /// Reason of a lease's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EndReason {
-    /// Its holder released it.
+    /// The holder released the lease.
     Released,
-    /// It was not renewed in time.
+    /// The lease was not renewed in time.
     Expired,
-    /// Its holder's session closed without releasing it.
+    /// The holder's session closed without releasing the lease.
     ClientGone,
     /// An operator ended it.
     Revoked,
@@ -394,7 +394,7 @@ pub enum Refusal {
     NoSandbox {
         /// Kind of sandbox that was requested, or that is the site's.
         kind: String,
-        /// What is missing, and a remedy.
+        /// The missing part, and a remedy.
         why: String,
     },
     /// The agent cannot fetch, or mount, the environment that the lease names.
@@ -402,7 +402,7 @@ pub enum Refusal {
     NoEnvironment {
         /// Hash of the environment.
         environment: String,
-        /// What is wrong, and a remedy.
+        /// The defect, and a remedy.
         why: String,
     },
     /// The lease requests something outside its sandbox that the site does not grant, or that does not exist.
@@ -412,7 +412,7 @@ pub enum Refusal {
         what: String,
         /// Node of the agent.
         node: String,
-        /// What is granted, and a remedy.
+        /// The site's grants, and a remedy.
         why: String,
     },
     /// Every agent that could serve the lease rejects it for a reason that no waiting changes, and the reasons differ.

@@ -40,7 +40,7 @@ impl std::fmt::Debug for Ticket {
 pub enum Attachment {
     /// Sealed memory: this many bytes follow on the stream.
     Memory {
-        /// At least 1, at most [`CODE_BYTES_MAX`].
+        /// Size of the memory: at least 1, at most [`CODE_BYTES_MAX`].
         size_bytes: u64,
     },
     /// A socket, to be fetched with [`Frame::Join`].

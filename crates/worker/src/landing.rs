@@ -222,7 +222,7 @@ mod tests {
         Part::Shared(Place { start, bytes })
     }
 
-    #[allow(clippy::mut_from_ref)] // Of a test: the mapping is nobody else's.
+    #[allow(clippy::mut_from_ref)] // For tests: no other code uses the mapping.
     fn bytes(memory: &Memory) -> &mut [u8] {
         // SAFETY: the mapping, which no other code uses.
         unsafe { std::slice::from_raw_parts_mut(memory.start().as_ptr(), memory.size_bytes() as usize) }

@@ -106,7 +106,7 @@ impl Library {
     /// Loads a copy of these bytes.
     ///
     /// # Errors
-    /// They are no function library, or the loader has failed.
+    /// The bytes are no function library, or the loader has failed.
     pub fn load(bytes: &[u8]) -> Result<Self, String> {
         let size = bytes.len() as u64;
         if size > CODE_BYTES_MAX {

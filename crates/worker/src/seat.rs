@@ -46,7 +46,7 @@ pub struct Seat {
     owner: Cell<*const c_void>,
 }
 
-/// Its address distinguishes this library's copy of this code from another library's.
+/// Variable whose address distinguishes this library's copy of this code from another library's.
 static OWNER: AtomicU8 = AtomicU8::new(0);
 
 fn owner() -> *const c_void {

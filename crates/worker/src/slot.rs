@@ -1,7 +1,7 @@
 //! A slot's thread: polls its channels in turn, serves one request at a time, sleeps when no request comes.
 //!
-//! On the path from a request to its reply there is no lock, no allocation and no system call; usage is counted after
-//! the reply is published.
+//! The path from a request to its reply has no lock, no allocation and no system call; usage is counted after the reply
+//! is published.
 
 use crate::context::Context;
 use crate::core::Core;

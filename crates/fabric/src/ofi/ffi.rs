@@ -290,7 +290,8 @@ pub struct fi_cq_msg_entry {
     pub len: usize,
 }
 
-/// With room behind it: later versions append fields, and some providers copy them for any requested version.
+/// Error entry, with room behind it: later versions append fields, and some providers copy them for any requested
+/// version.
 #[repr(C)]
 pub struct fi_cq_err_entry {
     pub op_context: *mut c_void,

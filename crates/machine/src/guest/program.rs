@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 const USER: u32 = 1000;
 /// Argument that makes this program confine itself and become another program.
 const CONFINED: &str = "--confined";
-/// The same argument for a zygote, whose orders come by standard error at first.
+/// The argument of a zygote, whose orders come by standard error at first.
 const CONFINED_ZYGOTE: &str = "--confined-zygote";
 /// Time in which a forked worker must become a child of process 1.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(5);

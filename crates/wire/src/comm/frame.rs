@@ -103,7 +103,7 @@ pub enum Frame {
     Eager {
         /// Destination of the message.
         to: Address,
-        /// At most [`EAGER_BYTES_MAX`].
+        /// Length of the message, at most [`EAGER_BYTES_MAX`].
         length: u64,
     },
     /// Announces a message of this length.
