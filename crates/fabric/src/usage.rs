@@ -367,8 +367,8 @@ impl UsageBlock {
         named.chain(others.iter().map(move |row| used(row, None)))
     }
 
-    /// Agent: duration of a slot's first invocation, from the start of its function until its reply was published, as the
-    /// worker reports it; `None` before.
+    /// Agent: duration of a slot's first invocation, from the start of its function until its reply was published, as
+    /// the worker reports it; `None` before.
     pub fn first_call_ns(&self, slot: u16) -> Option<u64> {
         let ticks = self.cells(slot).first_ticks.load(Relaxed);
         let clock = TickClock::new(self.head().tick_hz.load(Relaxed));

@@ -53,7 +53,7 @@ pub enum Attachment {
 /// A frame of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame {
-    /// First frame of the agent: it has accepted the client's certificate.
+    /// First frame of the agent: it has admitted the client.
     Hello {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
