@@ -242,8 +242,8 @@ impl State {
         Some(operation)
     }
 
-    /// Removes the addresses of dropped peers to which nothing is sent any more: providers fail if an address is
-    /// removed before that.
+    /// Removes the addresses of dropped peers to which nothing is sent any more: providers do not tolerate
+    /// an earlier removal.
     pub(super) fn forget_peers(&mut self) {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|(link, address)| {
