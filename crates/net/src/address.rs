@@ -1,4 +1,4 @@
-//! Where a daemon is: `https://HOST:PORT`.
+//! Address of a daemon: `https://HOST:PORT`.
 
 use crate::NetError;
 use rustls::pki_types::ServerName;
@@ -11,7 +11,7 @@ use tokio::net::lookup_host;
 pub const ADDRESS_BYTES_MAX: usize = 270;
 const PREFIX: &str = "https://";
 
-/// A host name or address, and a port.
+/// Host (a name or an IP address) and port of a daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Address {
     host: String,
@@ -19,7 +19,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Of a host: a name, or an address (without brackets).
+    /// Builds an address from a host (a name, or an IP address without brackets) and a port.
     pub fn new(host: impl Into<String>, port: u16) -> Self {
         Self {
             host: host.into(),
@@ -27,7 +27,7 @@ impl Address {
         }
     }
 
-    /// A name, or an address (without brackets).
+    /// Host: a name, or an IP address without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -40,7 +40,7 @@ impl Address {
         }
     }
 
-    /// What the certificate there must be valid for.
+    /// Name that the server's certificate must be valid for.
     pub(crate) fn server_name(&self) -> Result<ServerName<'static>, NetError> {
         ServerName::try_from(self.host.clone()).map_err(|_| NetError::Address {
             text: self.to_string(),
@@ -48,7 +48,7 @@ impl Address {
         })
     }
 
-    /// The addresses that it stands for now; at least one.
+    /// Resolves the host; returns at least one socket address.
     pub(crate) async fn resolve(&self) -> Result<Vec<SocketAddr>, NetError> {
         let unresolved = |why: String| NetError::Unresolved {
             host: self.host.clone(),

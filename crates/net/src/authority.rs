@@ -1,5 +1,4 @@
-//! The certificate authority of a site: a folder that its operator keeps, and from which identities are
-//! issued.
+//! Certificate authority of a site: a folder that the operator keeps. Identities are issued from it.
 
 use crate::error::IdentityError;
 use crate::identity::{CA_FILE, CERTIFICATE_FILE, KEY_FILE};
@@ -17,55 +16,55 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use time::{Duration, OffsetDateTime};
 
-/// File of the authority's key.
+/// File name of the authority's key.
 pub const CA_KEY_FILE: &str = "ca-key.pem";
-/// How long an authority lasts.
+/// Validity of an authority's certificate, days.
 const AUTHORITY_DAYS: i64 = 3650;
-/// How long an identity lasts unless asked otherwise.
+/// Validity of an identity unless the request says otherwise, days.
 pub const IDENTITY_DAYS_DEFAULT: u32 = 30;
-/// Longest that an identity may last.
+/// Longest validity of an identity, days.
 pub const IDENTITY_DAYS_MAX: u32 = 3650;
-/// Clocks of hosts differ.
+/// Allowance for clocks of hosts that differ: certificates become valid this much earlier.
 const SKEW: Duration = Duration::minutes(5);
 
-/// Why nothing was issued.
+/// Error of making an authority or of issuing an identity.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum AuthorityError {
-    /// There is one already.
+    /// The file already exists.
     #[error("{path} is there already; an authority is made once, and an identity goes into a new folder")]
     Exists {
-        /// Where.
+        /// Path of that file.
         path: PathBuf,
     },
-    /// There is none.
+    /// The folder holds no authority.
     #[error("{dir} has no authority; make one with `hotlease identity init --dir {dir}`")]
     None {
-        /// Where.
+        /// The folder.
         dir: PathBuf,
     },
     /// A file cannot be read or written.
     #[error("cannot {what} {path}: {source}")]
     File {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Which.
+        /// File or folder that it failed on.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// Such an identity cannot be.
+    /// The request asks for an identity that cannot be issued.
     #[error("{what}")]
     Request {
-        /// What is wrong with it.
+        /// What is wrong with the request.
         what: String,
     },
-    /// The folder is not usable.
+    /// The issued folder cannot be loaded as an identity.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Keys or certificates could not be made.
+    /// A key or certificate could not be made.
     #[error("the certificate could not be made: {why}")]
     Crypto {
-        /// The library's words.
+        /// Error message of the library.
         why: String,
     },
 }
@@ -78,23 +77,23 @@ impl From<rcgen::Error> for AuthorityError {
     }
 }
 
-/// What an identity is to say.
+/// Contents of an identity to issue.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// What its holder may be.
+    /// Role of the holder.
     pub role: Role,
-    /// Who pays: needed for a client; for an agent the tenant that it serves unless told otherwise.
+    /// Tenant that pays. Required for a client. For an agent: the tenant that it serves unless told otherwise.
     pub tenant: Option<String>,
-    /// Names and addresses under which a daemon is reached: needed for manager and agent.
+    /// Host names and addresses under which a daemon is reached: required for manager and agent.
     pub hosts: Vec<String>,
-    /// When it begins to be valid, before now; a test's way to an expired one.
+    /// Start of the validity, normally now. Tests set an earlier time to get an expired identity.
     pub begins: OffsetDateTime,
-    /// How long it lasts.
+    /// Validity, days.
     pub days: u32,
 }
 
 impl Request {
-    /// From now on, for the usual time.
+    /// Request for an identity that is valid from now on, for the default number of days.
     pub fn new(role: Role) -> Self {
         Self {
             role,
@@ -106,7 +105,7 @@ impl Request {
     }
 }
 
-/// Makes an authority in a folder, which is made too if it is missing.
+/// Makes an authority in a folder; makes the folder too if it is missing.
 pub fn init(dir: &Path) -> Result<(), AuthorityError> {
     if let Err(error) = DirBuilder::new().mode(0o700).recursive(true).create(dir) {
         return Err(file("make", dir)(error));
@@ -116,18 +115,18 @@ pub fn init(dir: &Path) -> Result<(), AuthorityError> {
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
     let number: u64 = rand::random();
-    // Two authorities have two names, so that a peer can say which of them it does not know.
+    // Each authority has a name of its own, so that a peer can say which authority it does not know.
     let name = format!("hotlease site {number:016x}");
     params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = OffsetDateTime::now_utc() - SKEW;
     params.not_after = params.not_before + Duration::days(AUTHORITY_DAYS);
     let certificate = params.self_signed(&key)?;
-    // The key first: without it the rest is worth nothing, and a second `init` ends here.
+    // Write the key first: the other file is worth nothing without it, and a second `init` fails here.
     write_new(&dir.join(CA_KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_new(&dir.join(CA_FILE), certificate.pem().as_bytes(), 0o644)
 }
 
-/// Issues an identity of the authority in `dir` into the new or empty folder `out`.
+/// Issues an identity of the authority in `dir` into the folder `out`, which must be new or empty.
 pub fn issue(dir: &Path, request: &Request, out: &Path) -> Result<(), AuthorityError> {
     let params = params(request)?;
     let key_path = dir.join(CA_KEY_FILE);
@@ -147,7 +146,7 @@ pub fn issue(dir: &Path, request: &Request, out: &Path) -> Result<(), AuthorityE
     write_new(&out.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_new(&out.join(CA_FILE), authority_pem.as_bytes(), 0o644)?;
     write_new(&out.join(CERTIFICATE_FILE), certificate.pem().as_bytes(), 0o644)?;
-    // What nobody could use is better found here.
+    // Load the new identity once, so that an unusable one is found here.
     crate::Identity::load(out)?;
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Requests to a manager: who has no certificate signs in first, and again when that is over.
+//! Requests to a manager. A client without a certificate signs in first, and again when its session ends.
 //!
-//! A session token is good on one connection, for five minutes. The connection below may be replaced at any time, and
-//! nobody is told: a request that is refused because nobody knows us any more has not been carried out, so it is sent
-//! once more after signing in again.
+//! A session token is valid on one connection, for five minutes. The connection below may be replaced at any time
+//! without notice. A request that is refused because the manager does not know the session any more was not carried
+//! out, so it is sent once more after signing in again.
 
 use crate::NetError;
 use crate::address::Address;
@@ -29,15 +29,15 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 use tower::Service;
 
-/// How long signing in may take.
+/// Limit for signing in.
 const SIGN_IN_WITHIN: Duration = Duration::from_secs(10);
-/// Sent to a manager that has not said how long its session lasts.
+/// Shortest session that is assumed when the manager says a shorter time or none.
 const LASTS_MIN: Duration = Duration::from_secs(1);
 
 type Failed = Box<dyn Error + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Failed>> + Send>>;
 
-/// A channel to a manager. Clones share its connection and its session.
+/// Channel to a manager. Clones share its connection and its session.
 #[derive(Debug, Clone)]
 pub struct SiteChannel {
     channel: Channel,
@@ -45,7 +45,7 @@ pub struct SiteChannel {
 }
 
 impl From<Channel> for SiteChannel {
-    /// Of somebody whom the connection itself names.
+    /// Makes the channel of a client whose connection already proves who it is (a certificate, or a Unix socket).
     fn from(channel: Channel) -> Self {
         Self {
             channel,
@@ -55,7 +55,7 @@ impl From<Channel> for SiteChannel {
 }
 
 impl SiteChannel {
-    /// Of somebody who signs in at whichever of these managers serves.
+    /// Makes the channel of a client that signs in, at the manager of this list that serves.
     pub(crate) fn signing_in(managers: Vec<Address>, credential: Credential, trust: Trust) -> Self {
         let seen = Seen::default();
         let channel = channel_without_certificate_to_first(managers, trust, Role::Manager, Arc::clone(&seen));
@@ -80,7 +80,7 @@ impl Service<Request<Body>> for SiteChannel {
     }
 
     fn call(&mut self, request: Request<Body>) -> Answer {
-        // The one that was polled ready is used, and another takes its place.
+        // Use the clone that was polled ready, and put a fresh one in its place.
         let other = self.channel.clone();
         let mut ready = std::mem::replace(&mut self.channel, other.clone());
         match &self.session {
@@ -93,7 +93,7 @@ impl Service<Request<Body>> for SiteChannel {
     }
 }
 
-/// What is known to the manager under this credential.
+/// Session of a client that signed in with this credential.
 struct Session {
     credential: Credential,
     seen: Seen,
@@ -101,7 +101,7 @@ struct Session {
 }
 
 impl std::fmt::Debug for Session {
-    /// Without the token.
+    /// Shows the credential without the session's token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Session({})", self.credential)
     }
@@ -113,7 +113,7 @@ struct Held {
 }
 
 impl Session {
-    /// Sends a request, whose body is one message.
+    /// Sends a request whose body is one message. Signs in again and repeats it once if the session is unknown.
     async fn carry(
         self: Arc<Self>,
         mut ready: Channel,
@@ -139,7 +139,8 @@ impl Session {
         Ok(again.call(with(header)).await?)
     }
 
-    /// Signs in, unless that was done and is not known to be worth nothing.
+    /// Returns the session's header. Signs in first if there is no session, it is due for renewal, or `spent` is
+    /// its header.
     async fn header(&self, channel: &Channel, spent: Option<&HeaderValue>) -> Result<HeaderValue, Failed> {
         let mut held = self.held.lock().await;
         if let Some(held) = held.as_ref()
@@ -177,7 +178,7 @@ impl Session {
         tracing::debug!(tenant = session.tenant, role = session.role, "signed in");
         Ok(Held {
             header: sensitive(&format!("Bearer {}", session.token))?,
-            // Early enough for an answer that takes long.
+            // Three quarters of the session: early enough for an answer that takes long.
             renew_at: asked + lasts / 4 * 3,
         })
     }
@@ -187,7 +188,8 @@ impl Session {
             return Err(Status::internal("a credential without a challenge").into());
         };
         let challenge = door.get_challenge(ChallengeRequest {}).await?.into_inner();
-        // What we saw, not what we are told: whoever stands between shows another one.
+        // Sign the certificate that we saw, not one that the manager names: a man in the middle shows another
+        // certificate.
         let seen = *self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = seen.unwrap_or_default();
         let payload = hotlease_wire::munge::payload(&challenge.nonce, &seen);
@@ -195,7 +197,7 @@ impl Session {
         Ok(format!("MUNGE {credential}"))
     }
 
-    /// Which credential was not taken.
+    /// Adds to a rejection which credential was not accepted.
     fn explained(&self, status: Status) -> Status {
         if status.code() != Code::Unauthenticated {
             return status;
@@ -217,7 +219,7 @@ fn sensitive(text: &str) -> Result<HeaderValue, Failed> {
     Ok(value)
 }
 
-/// Whether this says that nobody knows who asked. Such an answer has no body.
+/// Whether the response says that the caller is not authenticated. Such a response has no body.
 fn is_unknown(headers: &HeaderMap) -> bool {
     let status = headers.get("grpc-status").and_then(|status| status.to_str().ok());
     status.and_then(|status| status.parse().ok()) == Some(Code::Unauthenticated as i32)

@@ -1,4 +1,5 @@
-//! What a client shows that has no certificate. Each is named by a file or made by a program: no secret stands in an
+//! Credentials of a client without a certificate. Each is named by a file or made by a program: no secret stands in
+//! an
 //! argument, in the environment, or in a log.
 
 use crate::NetError;
@@ -15,25 +16,26 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Longest secret in a file, bytes: more than any manager takes.
+/// Longest secret in a file, bytes: more than any manager accepts.
 const SECRET_BYTES_MAX: u64 = 8 << 10;
-/// How long `munge` may take.
+/// Limit for running `munge`.
 const MUNGE_WITHIN: Duration = Duration::from_secs(5);
-/// How long a credential of MUNGE is good, seconds: it is used at once, and clocks of a cluster differ.
+/// Lifetime of a MUNGE credential, seconds: it is used at once, but clocks of a cluster differ.
 const MUNGE_TTL_S: u32 = 60;
 
-/// Who a client without a certificate is, and how that is known.
+/// Credential of a client without a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Credential {
-    /// A key of `hotlease admin key add`, in a file that nobody else can read.
+    /// A key of `hotlease admin key add`, in a file that only its owner can read.
     KeyFile(PathBuf),
-    /// A token (JWT) of an issuer that the manager knows, in a file; it is read again for each session, so whoever writes
-    /// it may replace it at any time.
+    /// A token (JWT) of an issuer that the manager knows, in a file. The file is read again for each session, so
+    /// its writer
+    /// may replace it at any time.
     TokenFile(PathBuf),
-    /// The user of this process, by the MUNGE of the cluster.
+    /// The user of this process, proved by the cluster's MUNGE.
     Munge {
-        /// The socket of `munged`, where it is not the usual one.
+        /// Socket of `munged`, if it is not the usual one.
         socket: Option<PathBuf>,
     },
 }
@@ -50,7 +52,7 @@ impl fmt::Display for Credential {
 }
 
 impl Credential {
-    /// The `authorization` header, for those that need no challenge.
+    /// The `authorization` header; none for MUNGE, which needs a challenge.
     pub(crate) fn bearer(&self) -> Result<Option<String>, NetError> {
         let secret = match self {
             Self::KeyFile(path) => secret(path, true)?,
@@ -61,7 +63,7 @@ impl Credential {
     }
 }
 
-/// What stands in a file, without the line's end.
+/// Reads a secret from a file and strips the white space around it.
 fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     let unreadable = |source: io::Error| IdentityError::Unreadable {
         path: path.to_owned(),
@@ -69,7 +71,7 @@ fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     };
     let file = File::open(path).map_err(unreadable)?;
     if ours_alone {
-        // Of the open file, which nobody can exchange for another one meanwhile.
+        // Check the open file: nobody can exchange it for another one between check and read.
         private_metadata(path, &file.metadata().map_err(unreadable)?)?;
     }
     let mut text = String::new();
@@ -93,7 +95,7 @@ fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     Ok(secret.to_owned())
 }
 
-/// A credential that carries a payload, for the eyes of one user.
+/// Makes a MUNGE credential that carries `payload` and that only the user `reader` can decode.
 pub(crate) async fn munge(socket: Option<&Path>, payload: &str, reader: u32) -> Result<String, NetError> {
     let failed = |why: String| NetError::Munge { why };
     let mut command = Command::new("munge");
@@ -111,7 +113,7 @@ pub(crate) async fn munge(socket: Option<&Path>, payload: &str, reader: u32) -> 
     let made = async {
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that is gone says so by its exit.
+            // If the program is gone already, its exit status tells why.
             let _ = stdin.write_all(payload.as_bytes()).await;
         }
         child.wait_with_output().await
@@ -156,7 +158,7 @@ mod tests {
                 "{mode:o}: {error}"
             );
             assert!(!shown.contains("hlk_"), "{shown}");
-            // Whoever hands out tokens says who may read them; they do not last.
+            // The issuer of a token decides who may read its file, and tokens expire soon.
             let token = Credential::TokenFile(path).bearer().unwrap();
             assert_eq!(token.as_deref(), Some("Bearer hlk_secret"));
         }

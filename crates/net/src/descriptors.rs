@@ -2,8 +2,9 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Allows this process as many descriptors as the system lets it have: daemons have some for each worker, session and
-/// agent. What cannot be raised is logged, and met when it is reached.
+/// Raises this process's limit of open descriptors to the hard limit: daemons hold some for each worker, session
+/// and
+/// agent. A failure is only logged; the daemon then runs with the old limit.
 pub fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));

@@ -1,4 +1,4 @@
-//! Connecting to a daemon of the site, and knowing that it is one.
+//! Connecting to a daemon of the site, and checking that it is one.
 
 use crate::NetError;
 use crate::address::Address;
@@ -17,22 +17,24 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// How long one of a host's addresses may take to answer.
+/// Limit for one of a host's addresses to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
-/// Pause before hosts are tried again that could not be found. A network that has just come back answers so
-/// for a moment: it still reports questions that were asked while it was gone.
+/// Pause before unreachable hosts are tried again. A network that has just come back still reports hosts as
+/// unreachable
+/// for a moment: those answers belong to questions that were asked while it was down.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
-/// How long all of connecting may take.
+/// Limit for one step of connecting: for TCP and TLS together, and then for the first bytes.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
-/// A connection to a peer whose certificate was checked, and which has let us in.
+/// Connection to a peer whose certificate was checked, and which accepted the connection.
 pub(crate) struct Dialled {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) peer: Peer,
 }
 
-/// Connects, and waits for the first bytes from there: whoever refuses our certificate says so only after
-/// its handshake, and whoever takes it speaks first.
+/// Connects, and waits for the first bytes from the peer: a peer that refuses our certificate says so only after
+/// its
+/// handshake, and a peer that accepts it speaks first.
 pub(crate) async fn dial(
     address: &Address,
     identity: &Identity,
@@ -43,7 +45,7 @@ pub(crate) async fn dial(
     dial_as(address, client, protocol, needed).await
 }
 
-/// As [`dial`], with what TLS needs to know of us.
+/// Connects like [`dial`], with this TLS configuration.
 pub(crate) async fn dial_as(
     address: &Address,
     client: Arc<ClientConfig>,
@@ -64,7 +66,8 @@ pub(crate) async fn dial_as(
     }
 }
 
-/// As [`dial_as`], where it is for us to speak first.
+/// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client speaks
+/// first.
 pub(crate) async fn dial_silent(
     address: &Address,
     client: Arc<ClientConfig>,
@@ -116,7 +119,7 @@ async fn connect(
     })
 }
 
-/// To the first of the addresses that answers.
+/// Connects to the first of the addresses that answers.
 async fn connect_tcp(
     whom: &str,
     addresses: Vec<SocketAddr>,
@@ -156,7 +159,7 @@ async fn connect_tcp(
     })
 }
 
-/// What a failed handshake means for the one who has to do something about it.
+/// Translates a failed handshake into an error that tells the user what to do.
 pub(crate) fn explain(whom: &str, error: io::Error) -> NetError {
     let whom = whom.to_owned();
     let tls = error

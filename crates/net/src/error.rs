@@ -1,4 +1,4 @@
-//! Why two hosts do not talk to each other.
+//! Errors of identities and of connections between hosts.
 
 use crate::peer::{NotOurs, Role};
 use hotlease_wire::{DecodeError, Refusal};
@@ -7,160 +7,160 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why an identity folder cannot be used.
+/// Error of an identity folder, a credential's file, or the site's authority.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum IdentityError {
-    /// No folder was named, and there is none at the usual place.
+    /// No folder was named, and there is none at the default place.
     #[error(
         "no identity: there is no {path}; get one from `hotlease identity issue`, and set HOTLEASE_IDENTITY or --identity to its folder; or come without a certificate, see docs/identity.md"
     )]
     Missing {
-        /// Where it was looked for.
+        /// Folder that was looked for.
         path: PathBuf,
     },
     /// A file cannot be read.
     #[error("cannot read {path}: {source}; an identity is the folder that `hotlease identity issue` makes")]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// The file of a key or a token cannot be read.
+    /// The file of a key or token cannot be read.
     #[error("cannot read {path}: {source}; it should hold a key of `hotlease admin key add`, or a token")]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
-    /// Nobody said whom to believe, and there is no authority at the usual place.
+    /// No authority was named, and there is none at the default place.
     #[error(
         "whom to believe? there is no {path}; get the site's ca.pem from its operator, and set HOTLEASE_CA_FILE or --ca-file to it"
     )]
     NoAuthority {
-        /// Where it was looked for.
+        /// File that was looked for.
         path: PathBuf,
     },
-    /// More than one answer to who we are, or none that can be understood.
+    /// More than one identity or credential was named, or a setting cannot be understood.
     #[error("who asks? the answer is {what}; say one thing only")]
     Ambiguous {
-        /// What was said.
+        /// The conflicting settings, or the setting that cannot be understood.
         what: String,
     },
-    /// Others could read the key.
+    /// Other users could read the secret.
     #[error(
         "{path} is not safe: {why}; `chmod -R go= ` it, and issue a new identity if others may have read its key"
     )]
     Unsafe {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with its owner or permissions.
         why: &'static str,
     },
-    /// The files are not what they should be.
+    /// The contents of a file are not usable.
     #[error("{path} is not usable: {why}")]
     Malformed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// It is another's.
+    /// The identity is of another role than needed.
     #[error("{path} is the identity of {article} {found}; this needs one of role {needed}")]
     WrongRole {
-        /// The folder.
+        /// Folder of the identity.
         path: PathBuf,
-        /// `a` or `an`.
+        /// Article of the role found: `a` or `an`.
         article: &'static str,
-        /// What it is.
+        /// Role of the identity.
         found: Role,
-        /// What it should be.
+        /// Role that is needed.
         needed: Role,
     },
 }
 
-/// Why two hosts do not talk to each other.
+/// Error of a connection between two hosts.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NetError {
-    /// Not `https://HOST:PORT`.
+    /// The text is not of the form `https://HOST:PORT`.
     #[error("{text:?} is no address: {why}; write https://HOST:PORT")]
     Address {
-        /// What was given.
+        /// The text.
         text: String,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// Nobody knows the host.
+    /// The host name does not resolve.
     #[error("the host name {host} does not resolve: {why}")]
     Unresolved {
-        /// Which.
+        /// The host name.
         host: String,
-        /// The resolver's words.
+        /// Error message of the resolver.
         why: String,
     },
-    /// Nobody listens there, or nothing comes back.
+    /// Nothing listens at the address, or no answer comes back.
     #[error("cannot reach {whom}: {why}")]
     Unreachable {
-        /// Where.
+        /// Description of the peer, with its address.
         whom: String,
-        /// The system's words.
+        /// Error message of the system.
         why: String,
     },
-    /// Whoever is there is not who should be there.
+    /// The peer's certificate is not valid, or not of our site's authority.
     #[error("{whom} cannot prove who it is: {why}")]
     NotTrusted {
-        /// Where.
+        /// Description of the peer, with its address.
         whom: String,
-        /// What is wrong.
+        /// What is wrong with the certificate.
         why: String,
     },
-    /// Who is there does not take our certificate.
+    /// The peer does not accept our certificate.
     #[error("{whom} does not let us in: {why}")]
     NotLetIn {
-        /// Where.
+        /// Description of the peer, with its address.
         whom: String,
-        /// Its reason.
+        /// Reason that the peer gave.
         why: String,
     },
-    /// A peer of the site, but not the kind that was to be there.
+    /// The peer belongs to the site, but has another role than needed.
     #[error("{whom} is of role {found}, not {needed}")]
     WrongRole {
-        /// Where.
+        /// Description of the peer, with its address.
         whom: String,
-        /// What it is.
+        /// Role in its certificate.
         found: Role,
-        /// What it should be.
+        /// Role that is needed.
         needed: Role,
     },
-    /// The certificate of a peer is of the site and says nothing usable.
+    /// The peer's certificate is of the site, but its contents are unusable.
     #[error("{whom}: {source}")]
     NotOurs {
-        /// Where.
+        /// Description of the peer, with its address.
         whom: String,
-        /// What is wrong.
+        /// What is wrong with the certificate.
         source: NotOurs,
     },
-    /// Nothing was heard for too long.
+    /// The peer sent nothing for too long.
     #[error("{whom} was silent for {after:?}")]
     Silent {
-        /// Who.
+        /// Description of the peer.
         whom: String,
-        /// How long.
+        /// Limit that passed.
         after: Duration,
     },
-    /// It closed the connection.
+    /// The peer closed the connection.
     #[error("{whom} closed the connection{}", because(.why))]
     Closed {
-        /// Who.
+        /// Description of the peer.
         whom: String,
-        /// What is known of the reason.
+        /// Reason, if it is known.
         why: Option<String>,
     },
-    /// It speaks something else.
+    /// The peer does not speak our protocol.
     #[error("{whom} does not speak our protocol: {why}")]
     Protocol {
-        /// Who.
+        /// Description of the peer.
         whom: String,
         /// What was wrong.
         why: String,
@@ -168,21 +168,21 @@ pub enum NetError {
     /// The cluster's MUNGE made no credential.
     #[error("munge made no credential: {why}; see whether munged runs here")]
     Munge {
-        /// Its words, or the system's.
+        /// Error message of MUNGE or of the system.
         why: String,
     },
-    /// It said no.
+    /// The peer refused the request.
     #[error("{0}")]
     Refused(Refusal),
-    /// Our own identity.
+    /// Our own identity or credential is not usable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Our own system.
+    /// An operation of our own system failed.
     #[error("cannot {what}: {source}")]
     Local {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// Why not.
+        /// Error of the system.
         source: Arc<io::Error>,
     },
 }

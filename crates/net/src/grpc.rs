@@ -1,4 +1,4 @@
-//! gRPC over connections of this crate: both ends.
+//! gRPC over the connections of this crate: client and server ends.
 
 use crate::NetError;
 use crate::address::Address;
@@ -23,22 +23,23 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
-/// While requests are under way, how often the other side is asked whether it is there, and how long its
-/// answer may take.
+/// Interval of keep-alive pings while requests are under way, and limit for the answer to one.
 const PING: Duration = Duration::from_secs(2);
-/// Of several daemons, how long one may take to let us in before the next is tried.
+/// Limit for each daemon of a list, except the last, to accept the connection before the next is tried.
 const OTHERS_AFTER: Duration = Duration::from_secs(1);
 
-/// A channel to a daemon: it connects when first used, and again when the connection breaks. Fails with a
-/// status that [`refusal`] understands.
+/// Makes a channel to a daemon. It connects when first used, and again when the connection breaks. Fails with a
+/// status
+/// that [`refusal`] understands.
 pub fn channel(address: Address, identity: Arc<Identity>, needed: Role) -> Channel {
     channel_to_first(vec![address], identity, needed)
 }
 
-/// A channel to whichever of several daemons serves, of which all but one only wait to: each time that it connects
-/// it tries them in this order.
+/// Makes a channel to the daemon that serves, where all others of the list stand by. Each time that the channel
+/// connects,
+/// it tries the addresses in this order.
 pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: Role) -> Channel {
-    // What HTTP/2 calls the peer; the connector goes to the address, and TLS is its own.
+    // Name of the peer for HTTP/2 only: the connector connects to the address, and TLS checks the peer itself.
     let endpoint = Endpoint::from_static("http://hotlease")
         .http2_keep_alive_interval(PING)
         .keep_alive_timeout(PING);
@@ -52,16 +53,16 @@ pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed
     }))
 }
 
-/// BLAKE3 of the certificate that a daemon showed when it was last connected to.
+/// BLAKE3 hash of the certificate that the daemon showed at the last connection.
 pub type Seen = Arc<Mutex<Option<[u8; 32]>>>;
 
-/// As [`channel`], for somebody without a certificate: requests carry another credential. What was shown to us
-/// goes to `seen`.
+/// Makes a channel like [`channel`] for a client without a certificate; its requests carry another credential. The
+/// hash of the daemon's certificate is put into `seen`.
 pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: Seen) -> Channel {
     channel_without_certificate_to_first(vec![address], trust, needed, seen)
 }
 
-/// The same, as [`channel_to_first`].
+/// Makes a channel like [`channel_without_certificate`] to the daemon that serves, as [`channel_to_first`] does.
 pub(crate) fn channel_without_certificate_to_first(
     addresses: Vec<Address>,
     trust: Trust,
@@ -81,7 +82,7 @@ pub(crate) fn channel_without_certificate_to_first(
     }))
 }
 
-/// The first that lets us in. Of several, one that is silent costs a moment only.
+/// Connects to the first daemon that accepts. A silent one costs at most [`OTHERS_AFTER`], unless it is the last.
 async fn dial_first(
     addresses: &[Address],
     client: Arc<ClientConfig>,
@@ -105,7 +106,7 @@ async fn dial_first(
     dial_as(last, client, Protocol::Grpc, needed).await
 }
 
-/// Why a request did not reach a daemon, if that is why it failed.
+/// Returns the network error because of which a request did not reach the daemon, if there was one.
 pub fn cause(status: &Status) -> Option<&NetError> {
     let mut source = status.source();
     while let Some(error) = source {
@@ -117,7 +118,7 @@ pub fn cause(status: &Status) -> Option<&NetError> {
     None
 }
 
-/// What a failed request says to a user.
+/// Translates a failed request's status into a refusal for the user.
 pub fn refusal(status: Status) -> Refusal {
     match cause(&status) {
         Some(error) => error.clone().into(),
@@ -125,7 +126,7 @@ pub fn refusal(status: Status) -> Refusal {
     }
 }
 
-/// A connection of a verified peer, for a gRPC server.
+/// Connection of a verified peer, for a gRPC server.
 pub type PeerStream = Served<TlsStream<TcpStream>, PeerInfo, Place>;
 
 impl From<Admitted> for PeerStream {
@@ -135,7 +136,7 @@ impl From<Admitted> for PeerStream {
     }
 }
 
-/// A connection of a stranger, for a gRPC server that asks who it is.
+/// Connection of a stranger, for a gRPC server that asks strangers to sign in.
 pub type StrangerStream = Served<TlsStream<TcpStream>, StrangerInfo, Place>;
 
 impl From<Stranger> for StrangerStream {
@@ -146,6 +147,6 @@ impl From<Stranger> for StrangerStream {
     }
 }
 
-/// Who sent a request: in its extensions.
+/// Sender of a request; stored in the request's extensions.
 #[derive(Debug, Clone)]
 pub struct PeerInfo(pub Arc<Peer>);

@@ -1,4 +1,4 @@
-//! The identity of this process: a folder with its certificate, its key, and the authority of its site.
+//! Identity of this process: a folder with its certificate, its key, and the certificate of its site's authority.
 
 use crate::error::IdentityError;
 use crate::peer::{Described, Role, describe};
@@ -17,21 +17,21 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// File of the authority's certificate.
+/// File name of the authority's certificate.
 pub const CA_FILE: &str = "ca.pem";
-/// File of the certificate.
+/// File name of the certificate.
 pub const CERTIFICATE_FILE: &str = "cert.pem";
-/// File of the key.
+/// File name of the key.
 pub const KEY_FILE: &str = "key.pem";
 
-/// What a connection carries; its name in the TLS handshake (ALPN).
+/// Protocol of a connection; named in the TLS handshake (ALPN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// gRPC.
     Grpc,
     /// A session with an agent, see [`crate::tunnel`].
     Session,
-    /// HTTP/1.1: the REST interface of a manager, whose clients are not ours.
+    /// HTTP/1.1: the REST interface of a manager, for clients that are not hotlease programs.
     Http,
 }
 
@@ -52,14 +52,14 @@ impl Protocol {
     }
 }
 
-/// What TLS needs to know of us.
+/// TLS configurations made from an identity folder.
 pub(crate) struct Credentials {
     pub(crate) described: Described,
-    /// Of peers with a certificate only.
+    /// Server that requires a client certificate.
     pub(crate) server: Arc<ServerConfig>,
-    /// Of others, too.
+    /// Server that accepts connections with and without a client certificate.
     pub(crate) open_server: Arc<ServerConfig>,
-    /// Of others, too, over HTTP/1.1.
+    /// Server that accepts connections with and without a client certificate, over HTTP/1.1.
     pub(crate) http_server: Arc<ServerConfig>,
     grpc: Arc<ClientConfig>,
     session: Arc<ClientConfig>,
@@ -81,7 +81,7 @@ struct Held {
     credentials: Arc<Credentials>,
 }
 
-/// An identity folder in use. A certificate that is replaced in it counts from the next connection on.
+/// Identity folder in use. A certificate that is replaced in the folder counts from the next connection on.
 /// `Send + Sync`.
 pub struct Identity {
     dir: PathBuf,
@@ -95,7 +95,7 @@ impl std::fmt::Debug for Identity {
 }
 
 impl Identity {
-    /// Reads a folder that `hotlease identity issue` made; refuses one whose key others could have read.
+    /// Reads a folder that `hotlease identity issue` made; refuses a folder whose key other users could read.
     pub fn load(dir: &Path) -> Result<Self, IdentityError> {
         let written = written(dir);
         Ok(Self {
@@ -107,7 +107,7 @@ impl Identity {
         })
     }
 
-    /// As [`load`](Self::load), and only if it is for this role.
+    /// Reads a folder as [`load`](Self::load) does; refuses an identity of another role than `needed`.
     pub fn load_as(dir: &Path, needed: Role) -> Result<Self, IdentityError> {
         let identity = Self::load(dir)?;
         let found = identity.peer().role;
@@ -122,8 +122,8 @@ impl Identity {
         Ok(identity)
     }
 
-    /// The folder that is used when none is named: `$HOTLEASE_IDENTITY`, else
-    /// `$XDG_CONFIG_HOME/hotlease/identity`, else `~/.config/hotlease/identity`.
+    /// Default folder: `$HOTLEASE_IDENTITY`, else `$XDG_CONFIG_HOME/hotlease/identity`, else
+    /// `~/.config/hotlease/identity`.
     pub fn default_dir() -> Result<PathBuf, IdentityError> {
         if let Some(dir) = env::var_os(IDENTITY_VARIABLE).filter(|dir| !dir.is_empty()) {
             return Ok(dir.into());
@@ -146,17 +146,17 @@ impl Identity {
         config.unwrap_or_default().join("hotlease")
     }
 
-    /// Who we are.
+    /// Role, name and tenant of this process.
     pub fn peer(&self) -> Peer {
         self.credentials().described.peer.clone()
     }
 
-    /// Who we are, where, and until when.
+    /// Role, name and tenant of this process, its hosts, and the validity of its certificate.
     pub fn described(&self) -> Described {
         self.credentials().described.clone()
     }
 
-    /// The folder.
+    /// Folder of the identity.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -165,10 +165,10 @@ impl Identity {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let now = written(&self.dir);
         if now.is_some() && now != held.written {
-            // Once for each change: what is half written now has another time when it is whole.
+            // Read once for each change: a folder that is half written now gets a newer time when it is complete.
             held.written = now;
             match read(&self.dir) {
-                // Who we are does not change while we run.
+                // Role, name and tenant do not change while this process runs.
                 Ok(new) if same(&new.described.peer, &held.credentials.described.peer) => {
                     tracing::info!(dir = %self.dir.display(), "the certificate was replaced");
                     held.credentials = Arc::new(new);
@@ -189,7 +189,7 @@ fn same(a: &Peer, b: &Peer) -> bool {
 
 fn written(dir: &Path) -> Option<SystemTime> {
     let modified = |file: &str| fs::metadata(dir.join(file)).and_then(|file| file.modified()).ok();
-    // Both: certificate and key are written one after the other.
+    // The newer of both times: certificate and key are written one after the other.
     modified(CERTIFICATE_FILE).max(modified(KEY_FILE))
 }
 
@@ -240,7 +240,8 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
             .with_client_cert_verifier(verifier)
             .with_single_cert(vec![certificate.clone()], key.clone_key())
             .map_err(unusable)?;
-        // A resumed connection would outlive the certificate that it began with.
+        // No resumption: a resumed connection could outlive the certificate that its first connection was made
+        // with.
         server.send_tls13_tickets = 0;
         server.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn()).collect();
         Ok::<_, IdentityError>(Arc::new(server))
@@ -274,7 +275,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     })
 }
 
-/// TLS of a client that has no certificate, and believes the authority of this file.
+/// TLS configuration of a client without a certificate; it trusts the authority in this file.
 pub(crate) fn client_without_certificate(
     path: &Path,
     protocol: Protocol,
@@ -302,7 +303,7 @@ pub(crate) fn client_without_certificate(
     Ok(Arc::new(client))
 }
 
-/// Refuses what others can read, or own.
+/// Refuses a file or folder that others can access, or that belongs to another user (root is allowed).
 fn private(path: &Path) -> Result<(), IdentityError> {
     let metadata = fs::metadata(path).map_err(|source| IdentityError::File {
         path: path.to_owned(),
@@ -311,7 +312,7 @@ fn private(path: &Path) -> Result<(), IdentityError> {
     private_metadata(path, &metadata)
 }
 
-/// The same of a file that is open.
+/// Refuses, like [`private`], by the metadata of a file that may be open already.
 pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
     match exposed(metadata) {
         None => Ok(()),
@@ -322,7 +323,7 @@ pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(
     }
 }
 
-/// Why a file with secrets cannot be relied on to have kept them, or to be ours; none: it can.
+/// Reason why a file's secrets may have been exposed or may not be ours; none if the file is safe.
 pub fn exposed(metadata: &fs::Metadata) -> Option<&'static str> {
     let own = nix::unistd::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {

@@ -1,16 +1,20 @@
-//! Level 1 of hotlease, the higher half: how manager, agents and clients on different hosts know each other,
-//! and talk.
+//! Level 1 of hotlease, the higher half: how manager, agents and clients on different hosts prove who they are, and
+//! communicate.
 //!
-//! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is
-//!   who somebody else is: role and tenant stand in the certificate, and nothing else is asked.
-//! * `authority` — making such folders (feature `authority`).
-//! * [`Listener`] — the TLS port of a daemon: bounded before and after it is known who connects.
-//! * [`Site`] — which manager a client talks to, and what it shows there: a certificate, or a [`Credential`].
+//! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is the other
+//!   end
+//! of a connection: its certificate holds role and tenant, and nothing else is consulted.
+//! * `authority` — makes such folders (feature `authority`).
+//! * [`Listener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
+//! * [`Site`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
 //! * [`grpc`] — gRPC between verified peers.
-//! * [`tunnel`] — the sessions and worker connections of one host, carried to another.
+//! * [`tunnel`] — sessions and worker connections, carried to another host.
 //!
-//! Only TLS 1.3 is spoken, both sides show a certificate unless the daemon was told to let in others, and neither resumes an earlier connection. Between
-//! processes of one machine and user Unix sockets are better; of this crate they use [`grpc::Served`] alone.
+//! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without
+//! one.
+//! Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this
+//! crate
+//! they need [`grpc::Served`] alone.
 
 #![forbid(unsafe_code)]
 

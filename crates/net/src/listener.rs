@@ -1,8 +1,9 @@
-//! The TLS port of a daemon: who is let in, how many, and how long the handshake may take.
+//! TLS port of a daemon: limits on peers, connections and handshake times.
 //!
-//! Nothing is known of whoever connects, so until its certificate is verified a connection costs a bounded
-//! number of places, bytes and seconds: connections that shake hands are counted, in all and for each
-//! address, and dropped when they take too long. Afterwards they are counted for each peer.
+//! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places,
+//! bytes
+//! and seconds: connections in their handshake are counted, in total and for each address, and are closed when they
+//! take too long. Afterwards they are counted for each peer.
 
 use crate::NetError;
 use crate::identity::{Identity, Protocol};
@@ -25,18 +26,18 @@ use tokio_rustls::server::TlsStream;
 /// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How much of a daemon strangers and peers may occupy.
+/// Limits on what strangers and peers may occupy of a daemon.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections that shake hands at a time (default: 512).
+    /// Connections in their handshake at a time (default: 512).
     pub handshakes: usize,
-    /// The same of one address (default: 64).
+    /// Connections of one address in their handshake at a time (default: 64).
     pub handshakes_per_address: usize,
-    /// How long a handshake may take (default: 5 s).
+    /// Time limit for a handshake (default: 5 s).
     pub handshake: Duration,
     /// Connections of verified peers at a time (default: 16384).
     pub connections: usize,
-    /// The same of one peer, by name and role (default: 1024).
+    /// Connections of one peer, by name and role, at a time (default: 1024).
     pub connections_per_peer: usize,
 }
 
@@ -52,26 +53,26 @@ impl Default for Limits {
     }
 }
 
-/// A connection of a verified peer, counted as long as it lives.
+/// Connection of a verified peer, counted as long as it lives.
 pub struct Admitted {
     /// The connection.
     pub stream: TlsStream<TcpStream>,
-    /// Who it is.
+    /// The verified peer.
     pub peer: Peer,
-    /// What it wants to talk.
+    /// Protocol that the peer chose in the handshake.
     pub protocol: Protocol,
-    /// Dropped with the connection.
+    /// Place of this connection; must be dropped with it.
     pub place: Place,
 }
 
-/// A place among the connections of a daemon and of a peer.
+/// Place among the connections of a daemon, and of a peer once that is known.
 pub struct Place {
     _all: OwnedSemaphorePermit,
     _of_peer: Option<Counted<(crate::Role, String)>>,
 }
 
 impl Place {
-    /// The same for somebody who is known by now.
+    /// Counts the place for this peer, who is known by now.
     pub(crate) fn of(self, peer: Counted<(crate::Role, String)>) -> Self {
         Self {
             _of_peer: Some(peer),
@@ -80,13 +81,13 @@ impl Place {
     }
 }
 
-/// Who got through the handshake.
+/// Result of a completed handshake.
 enum Came {
     Peer(Box<Admitted>),
     Stranger(Box<Stranger>),
 }
 
-/// See the module.
+/// TLS port of a daemon. Enforces [`Limits`] on handshakes and connections.
 pub struct Listener {
     tcp: TcpListener,
     identity: Arc<Identity>,
@@ -95,7 +96,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 for any free one.
+    /// Listens at an address; port 0 chooses a free port.
     pub async fn bind(address: SocketAddr, identity: Arc<Identity>, limits: Limits) -> io::Result<Self> {
         Ok(Self {
             tcp: TcpListener::bind(address).await?,
@@ -105,7 +106,7 @@ impl Listener {
         })
     }
 
-    /// For HTTP/1.1 instead of our own protocols: a client that does not say what it wants to talk means that.
+    /// Serves HTTP/1.1 instead of our own protocols. A client that names no protocol is taken to speak HTTP/1.1.
     pub fn for_http(self) -> Self {
         Self {
             is_http: true,
@@ -113,18 +114,19 @@ impl Listener {
         }
     }
 
-    /// Where it listens.
+    /// Address and port that the listener is bound to.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.tcp.local_addr()
     }
 
-    /// Accepts until nobody takes the connections any more.
+    /// Accepts connections until the receiver of `admitted` is closed.
     pub async fn accept_into(self, admitted: mpsc::Sender<Admitted>) {
         self.accept_with(admitted, None).await;
     }
 
-    /// As [`accept_into`](Self::accept_into), and takes connections without a certificate, too: each until it is
-    /// known or its time is up.
+    /// Accepts connections as [`accept_into`](Self::accept_into) does, and connections without a certificate too.
+    /// Those
+    /// are closed unless they sign in in time.
     pub async fn accept_all_into(self, admitted: mpsc::Sender<Admitted>, strangers: mpsc::Sender<Stranger>) {
         self.accept_with(admitted, Some(strangers)).await;
     }
@@ -141,7 +143,8 @@ impl Listener {
             peers: Counts::new(limits.connections_per_peer),
         });
         let handshakes = Arc::new(Semaphore::new(limits.handshakes));
-        // Dropped, and with it whoever still shakes hands, when this returns.
+        // When this function returns, the set is dropped, which closes the connections that are still in their
+        // handshake.
         let mut at_the_door = JoinSet::new();
         loop {
             let accepted = tokio::select! {
@@ -157,7 +160,7 @@ impl Listener {
                     continue;
                 }
             };
-            // Many at once are not worth a line each: a stranger would fill the log.
+            // Debug level only: otherwise a stranger could fill the log.
             let Ok(turn) = Arc::clone(&handshakes).try_acquire_owned() else {
                 tracing::debug!(%from, "closed a connection: too many are shaking hands");
                 continue;
@@ -169,7 +172,7 @@ impl Listener {
             let (door, admitted, strangers) = (Arc::clone(&door), admitted.clone(), strangers.clone());
             at_the_door.spawn(async move {
                 match timeout(door.limits.handshake, door.admit(tcp, (turn, counted))).await {
-                    // An error says that the daemon is stopping.
+                    // Sending fails only when the daemon is stopping.
                     Ok(Ok(Came::Peer(peer))) => {
                         tracing::debug!(%from, peer = %peer.peer, "connected");
                         let _ = admitted.send(*peer).await;
@@ -272,7 +275,7 @@ impl Door {
 
 pub(crate) type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
 
-/// How many there are of each; an entry lives as long as something is counted in it.
+/// Counts by key, with a limit for each key. A key has an entry as long as something is counted under it.
 #[derive(Clone)]
 pub(crate) struct Counts<K> {
     table: Table<K>,
@@ -287,12 +290,12 @@ impl<K: Eq + Hash + Clone> Counts<K> {
         }
     }
 
-    /// How many there may be of each.
+    /// Limit for each key.
     pub(crate) fn most(&self) -> usize {
         self.most
     }
 
-    /// Counts one more, unless there are too many.
+    /// Counts one more under `key`; none if the limit is reached.
     pub(crate) fn count(&self, key: K) -> Option<Counted<K>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let count = table.entry(key.clone()).or_default();

@@ -1,10 +1,11 @@
-//! Which machine this is.
+//! Identifier of this node and its boot.
 
 use hotlease_wire::ids::BootId;
 use std::fs;
 
-/// Names the machine, until it is booted again: processes with different ones share no memory. Equal ones do
-/// not prove that two processes can reach each other's sockets; containers of one machine have the same.
+/// Identifies the node until it boots again. Processes with different identifiers share no memory. Equal
+/// identifiers do
+/// not prove that two processes can reach each other's sockets: containers of one node have the same identifier.
 pub fn node_id() -> Option<BootId> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let hash = blake3::derive_key("hotlease 2026 node id", boot.trim().as_bytes());

@@ -1,4 +1,4 @@
-//! Who somebody is: read from the certificate, and from nothing else.
+//! Peer of a connection, as its certificate describes it; nothing else is consulted.
 
 use hotlease_wire::ids::LeaseId;
 use std::fmt;
@@ -8,10 +8,10 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Longest name of a peer or tenant, bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// What every address of ours in a certificate begins with.
+/// Prefix of all hotlease URIs in a certificate.
 pub(crate) const SCHEME: &str = "hotlease:";
 
-/// What a certificate lets its holder be.
+/// Role that a certificate gives its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     /// Knows the agents; asks them for grants.
@@ -23,7 +23,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As written in certificates and on command lines.
+    /// Name of the role in certificates and on command lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Manager => "manager",
@@ -39,7 +39,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// A text that is no [`Role`].
+/// Error: the text names no [`Role`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is no role: manager, agent or client")]
 pub struct UnknownRole {
@@ -58,25 +58,25 @@ impl FromStr for Role {
     }
 }
 
-/// Why a certificate says not who its holder is.
+/// Error: the certificate does not say who its holder is; with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate {why}")]
 pub struct NotOurs {
     why: &'static str,
 }
 
-/// The holder of a certificate of the site.
+/// Holder of a certificate of the site.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// What it may be.
+    /// Role of the holder.
     pub role: Role,
-    /// For logs, and to tell one daemon from another: the first host of a daemon, the tenant of a client.
+    /// Name for logs, and to tell one daemon from another: the first host of a daemon, the tenant of a client.
     pub name: String,
-    /// Who pays; every client has one.
+    /// Tenant that pays; every client has one.
     pub tenant: Option<String>,
     /// Host names and addresses that the certificate is valid for.
     pub hosts: Vec<String>,
-    /// BLAKE3 of the certificate.
+    /// BLAKE3 hash of the certificate.
     pub fingerprint: [u8; 32],
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Peer {
 }
 
 impl Peer {
-    /// Somebody without a certificate, who has shown the token of a lease.
+    /// Makes the peer of a client without a certificate that has shown the token of a lease.
     pub fn bearer(tenant: &str, lease: LeaseId) -> Self {
         Self {
             role: Role::Client,
@@ -99,30 +99,30 @@ impl Peer {
     }
 }
 
-/// Whether a tenant may be called so. No colon: `uid:0` is a name that only the kernel gives.
+/// Whether this is a valid name of a tenant. No colon is allowed: names like `uid:0` come from the kernel only.
 pub fn is_tenant_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// Whether a peer may be called so: a tenant's name, a host's name or an address.
+/// Whether this is a valid name of a peer: a tenant's name, a host's name or an IP address.
 pub(crate) fn is_peer_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// What a certificate is for, beside its holder's identity.
+/// Contents of a certificate: its holder and its validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
-    /// Its holder.
+    /// Holder of the certificate.
     pub peer: Peer,
-    /// When it begins to be valid, seconds since 1970.
+    /// Start of the validity, seconds since 1970.
     pub not_before: i64,
-    /// When it ends to be valid, seconds since 1970.
+    /// End of the validity, seconds since 1970.
     pub not_after: i64,
 }
 
-/// Reads a certificate, which somebody else has verified or will; total on any bytes.
+/// Parses a certificate. Does not verify it: TLS does that, before or after. Total on any bytes.
 pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
     let not_ours = |why| NotOurs { why };
     let (_, certificate) =
@@ -149,7 +149,7 @@ pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
                     "tenant" => &mut tenant,
                     _ => return Err(not_ours("says more than this version understands")),
                 };
-                // Two would let its holder choose.
+                // With two values the holder could choose one.
                 if place.replace(value).is_some() {
                     return Err(not_ours("says twice who its holder is"));
                 }

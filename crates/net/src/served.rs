@@ -1,4 +1,4 @@
-//! A connection as a gRPC server takes it: who is at the other end, and what it may not do for long.
+//! Connection of a gRPC server, with the identity of its peer and time limits.
 
 use std::io;
 use std::pin::Pin;
@@ -8,17 +8,18 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 use tonic::transport::server::Connected;
 
-/// A peer that has not sent a byte by then is closed: it would hold a place for nothing.
+/// Limit for the first byte of a peer: a connection that stays silent would occupy a place for nothing.
 const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// An admitted connection over `S`. `I`, who it is, is in the extensions of its requests; `P`, its place among the
-/// connections, is dropped with it. Reading fails if nothing comes within 5 s of its making.
+/// Admitted connection over `S`. `I`, the identity of the peer, is put into the extensions of its requests. `P`,
+/// its place
+/// among the connections, is dropped with it. A read fails if nothing has arrived within 5 s after it was made.
 pub struct Served<S, I, P> {
     stream: S,
     info: I,
-    /// Runs until the first byte came.
+    /// Timer that runs until the first byte arrives.
     silent: Option<Pin<Box<Sleep>>>,
-    /// When, and whether it may stay after that.
+    /// Timer of the probation, and the check whether the connection may stay afterwards.
     probation: Option<(Pin<Box<Sleep>>, MayStay)>,
     _place: P,
 }
@@ -26,7 +27,7 @@ pub struct Served<S, I, P> {
 type MayStay = Box<dyn Fn() -> bool + Send>;
 
 impl<S, I, P> Served<S, I, P> {
-    /// Of a connection that was let in. Inside a tokio runtime.
+    /// Wraps a connection that was admitted. Must be called inside a tokio runtime.
     pub fn new(stream: S, info: I, place: P) -> Self {
         Self::speaking_within(FIRST_BYTE_WITHIN, stream, info, place)
     }
@@ -41,7 +42,7 @@ impl<S, I, P> Served<S, I, P> {
         }
     }
 
-    /// Reading fails after this time, unless it may stay by then.
+    /// Makes reads fail after this time, unless `may_stay` says true by then.
     pub(crate) fn only_if(mut self, within: Duration, may_stay: impl Fn() -> bool + Send + 'static) -> Self {
         self.probation = Some((Box::pin(sleep(within)), Box::new(may_stay)));
         self
@@ -147,7 +148,7 @@ mod tests {
         let (stream, mut peer) = tokio::io::duplex(8);
         let mut served = Served::speaking_within(BRIEF, stream, (), ());
         peer.write_all(&[1]).await.unwrap();
-        // It is there before anybody reads, so the limit is over only for who has sent nothing.
+        // The byte is there before the first read, so the limit applies only to a peer that has sent nothing.
         assert_eq!(served.read_u8().await.unwrap(), 1);
         let waited = tokio::time::timeout(BRIEF * 10, served.read_u8()).await;
         assert!(

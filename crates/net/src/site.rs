@@ -1,4 +1,4 @@
-//! Which manager a client talks to, and what it shows there: that of its own machine, or one on another host.
+//! Manager that a client talks to, on its own node or on another host, and the proof that the client shows to it.
 
 use crate::NetError;
 use crate::address::Address;
@@ -14,8 +14,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Environment variable that names the manager; several, separated by commas, where one serves and the others wait
-/// to.
+/// Environment variable that names the manager. Several addresses are separated by commas: one manager serves and
+/// the
+/// others stand by.
 pub const MANAGER_VARIABLE: &str = "HOTLEASE_MANAGER";
 /// Environment variable that names the folder of an identity.
 pub const IDENTITY_VARIABLE: &str = "HOTLEASE_IDENTITY";
@@ -23,48 +24,48 @@ pub const IDENTITY_VARIABLE: &str = "HOTLEASE_IDENTITY";
 pub const KEY_FILE_VARIABLE: &str = "HOTLEASE_KEY_FILE";
 /// Environment variable that names the file of a token.
 pub const TOKEN_FILE_VARIABLE: &str = "HOTLEASE_TOKEN_FILE";
-/// Environment variable that says whether to use MUNGE: 1, or 0.
+/// Environment variable that says whether to use MUNGE: 1 or 0.
 pub const MUNGE_VARIABLE: &str = "HOTLEASE_MUNGE";
 /// Environment variable that names munged's socket.
 pub const MUNGE_SOCKET_VARIABLE: &str = "HOTLEASE_MUNGE_SOCKET";
 /// Environment variable that names the site's `ca.pem`.
 pub const CA_FILE_VARIABLE: &str = "HOTLEASE_CA_FILE";
 
-/// What a client shows to a manager on another host.
+/// Proof of identity that a client shows to a manager on another host.
 #[derive(Debug, Clone)]
 pub enum Proof {
     /// A certificate.
     Certificate(Arc<Identity>),
-    /// Something else, to daemons of this authority.
+    /// A credential other than a certificate, and the authority whose daemons may see it.
     Credential(Credential, Trust),
 }
 
-/// The manager of a site, and who asks it.
+/// Managers of a site on other hosts, and the proof that a client shows to them.
 #[derive(Debug, Clone)]
 pub struct Site {
-    /// The managers', of which one serves: at least one.
+    /// Addresses of the managers, of which one serves; at least one.
     pub managers: Vec<Address>,
-    /// Who we are; a certificate is of role client.
+    /// Proof of who we are. A certificate must be of role client.
     pub proof: Proof,
 }
 
-/// What a user said of the manager and of itself; the environment says the rest.
+/// Settings of a user about the manager and itself. The environment supplies what is missing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Wanted<'a> {
-    /// `https://HOST:PORT`, or several with commas between.
+    /// `https://HOST:PORT`, or several of them separated by commas.
     pub manager: Option<&'a str>,
-    /// The environment does not name the manager: one of this machine was named.
+    /// The user named a manager of this node: the variable of the environment is ignored.
     pub is_local: bool,
-    /// A folder with a certificate.
+    /// Folder with a certificate.
     pub identity: Option<&'a Path>,
-    /// Something else than a certificate.
+    /// Credential instead of a certificate.
     pub credential: Option<&'a Credential>,
-    /// The site's `ca.pem`, where there is no certificate.
+    /// The site's `ca.pem`, for a client without a certificate.
     pub authority: Option<&'a Path>,
 }
 
 impl Site {
-    /// A channel to the manager that serves.
+    /// Makes a channel to the manager that serves.
     pub fn channel(&self) -> SiteChannel {
         let managers = self.managers.clone();
         match &self.proof {
@@ -77,8 +78,11 @@ impl Site {
         }
     }
 
-    /// The manager that was asked for, else that of `$HOTLEASE_MANAGER`; none: that of this machine. Who we are says
-    /// what was asked for, else the one variable of the environment that says it, else the identity in the usual folder.
+    /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`; none means the manager of this
+    /// node.
+    /// Finds the proof: the one in `wanted`, else the one that the environment names, else the identity in the
+    /// default
+    /// folder.
     pub fn find(wanted: Wanted<'_>) -> Result<Option<Self>, NetError> {
         let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
         let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {
@@ -128,7 +132,7 @@ impl Proof {
         }
     }
 
-    /// Tells one from another; shows no secret.
+    /// Name that tells one proof from another; contains no secret.
     pub fn name(&self) -> String {
         match self {
             Self::Certificate(identity) => identity.dir().display().to_string(),
@@ -138,7 +142,7 @@ impl Proof {
 }
 
 impl Credential {
-    /// What the environment names; none: a certificate, or nothing.
+    /// Credential that the environment names; none: a certificate is used, or nothing is named.
     fn of_environment() -> Result<Option<Self>, NetError> {
         let munge = match env::var(MUNGE_VARIABLE).as_deref() {
             Err(_) | Ok("" | "0") => None,
@@ -177,7 +181,7 @@ impl Credential {
     }
 }
 
-/// The managers, as they are shown and told one from another.
+/// Shows the managers' addresses, which also tells one site from another.
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let managers: Vec<_> = self.managers.iter().map(Address::to_string).collect();

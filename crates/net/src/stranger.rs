@@ -1,7 +1,7 @@
-//! Somebody who came without a certificate, and has not said yet who it is.
+//! Connection without a certificate whose peer has not signed in yet.
 //!
-//! Where a daemon takes such connections, one stays at the door after its handshake: it goes on to occupy a place
-//! among those that shake hands, and is closed if it has not made itself known in time.
+//! Where a daemon accepts such connections, each goes on to occupy a place among the connections in their handshake
+//! after its handshake is done. It is closed if the peer has not signed in within a limit.
 
 use crate::identity::Protocol;
 use crate::listener::{Counted, Counts, Place};
@@ -14,13 +14,13 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_rustls::server::TlsStream;
 
-/// How long a stranger may take to make itself known.
+/// Limit for a stranger to sign in.
 pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Dropped once somebody is known.
+/// Places among the connections in their handshake; dropped once the peer is known.
 pub(crate) type AtTheDoor = (OwnedSemaphorePermit, Counted<IpAddr>);
 
-/// A connection of a stranger, counted as long as it lives.
+/// Connection of a stranger, counted as long as it lives.
 pub struct Stranger {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) info: StrangerInfo,
@@ -29,13 +29,13 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// What it wants to talk.
+    /// Protocol that the stranger chose in the handshake, if it is one of ours.
     pub fn protocol(&self) -> Option<Protocol> {
         Protocol::of_alpn(self.stream.get_ref().1.alpn_protocol())
     }
 }
 
-/// What is known of a stranger: in the extensions of its requests.
+/// State of a stranger's connection; stored in the extensions of its requests.
 #[derive(Clone)]
 pub struct StrangerInfo(Arc<Inner>);
 
@@ -62,17 +62,17 @@ impl StrangerInfo {
         }))
     }
 
-    /// Names the connection: random, and known to nobody else.
+    /// Identifier of the connection: random, and known to no other party.
     pub fn channel(&self) -> [u8; 32] {
         self.0.channel
     }
 
-    /// BLAKE3 of the certificate that this connection was shown.
+    /// BLAKE3 hash of the certificate that we showed on this connection.
     pub fn server(&self) -> [u8; 32] {
         self.0.server
     }
 
-    /// It has made itself known: it may stay, and its place at the door is free.
+    /// Marks the peer as known: the connection may stay, and its place among the handshakes is free.
     pub fn make_known(&self) {
         if !self.0.is_known.swap(true, Ordering::Relaxed) {
             let mut at_the_door = self.0.at_the_door.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +80,7 @@ impl StrangerInfo {
         }
     }
 
-    /// Whether it has.
+    /// Whether the peer is known.
     pub fn is_known(&self) -> bool {
         self.0.is_known.load(Ordering::Relaxed)
     }

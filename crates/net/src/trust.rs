@@ -1,4 +1,4 @@
-//! Whom we believe without being anybody ourselves: the site's authority, and no certificate of our own.
+//! Trust in a site's authority, for clients without a certificate of their own.
 
 use crate::error::IdentityError;
 use crate::identity::{CA_FILE, Identity, Protocol, client_without_certificate};
@@ -8,7 +8,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The authority of a site, for clients that bring another credential than a certificate. `Send + Sync`.
+/// Authority of a site, for clients that show a credential other than a certificate. `Send + Sync`.
 #[derive(Clone)]
 pub struct Trust {
     path: PathBuf,
@@ -32,8 +32,7 @@ impl Trust {
         })
     }
 
-    /// The file that is used when none is named: `$HOTLEASE_CA_FILE`, else `hotlease/ca.pem` in the configuration
-    /// directory.
+    /// Default file: `$HOTLEASE_CA_FILE`, else `hotlease/ca.pem` in the configuration directory.
     pub fn default_path() -> Result<PathBuf, IdentityError> {
         if let Some(path) = env::var_os(CA_FILE_VARIABLE).filter(|path| !path.is_empty()) {
             return Ok(path.into());
@@ -45,7 +44,7 @@ impl Trust {
         Err(IdentityError::NoAuthority { path })
     }
 
-    /// The file.
+    /// Path of the authority's file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,5 +1,6 @@
-//! Sessions and worker connections over TLS: what a client does with an agent of its own machine, from
-//! another.
+//! Sessions and worker connections over TLS: give a client the same access to an agent on another host as to one on
+//! its
+//! own node.
 //!
 //! ```text
 //!   client's host                                             agent's host
@@ -7,16 +8,19 @@
 //!   client ── socket pair ── relay ══ TLS: joined  ══ relay ── connection socket ─────── worker
 //! ```
 //!
-//! Client, agent and worker speak their protocols over local sockets as ever; a relay at each end turns
-//! messages into frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library travel and
-//! become sealed memory again. A worker's connection socket stays on the agent's host under a ticket, and
-//! the client's relay comes for it with a second TLS connection, so that a worker's end is the end of a
-//! connection here as there. Rings and buffers are shared memory and cannot travel: the relay answers for
-//! the worker that they are refused.
+//! Client, agent and worker speak their usual protocols over local sockets. A relay at each end turns messages into
+//! frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library travel, and become sealed memory
+//! again
+//! at the other end. A worker's connection socket stays on the agent's host under a ticket. The client's relay
+//! comes for
+//! it with a second TLS connection, so that on both hosts the end of a worker is the end of a connection. Rings and
+//! buffers are shared memory and cannot travel: the relay answers in the worker's place that they are refused.
 //!
-//! When one end closes, the relay passes on what is under way and closes the other. Two hosts that lose each
-//! other notice it by silence: both sides say something four times within the silence limit, which the client
-//! derives from its lease's time to live.
+//! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each
+//! other
+//! notice it by silence: both sides send something four times within the silence limit, which the client derives
+//! from
+//! its lease's time to live.
 
 mod agent;
 mod client;
@@ -31,10 +35,10 @@ pub use client::{Tunnelled, session};
 
 use std::time::Duration;
 
-/// What is added to a lease's time to live: a session must not end before the lease does, and soon after.
+/// Added to a lease's time to live: a session must not end before its lease, but soon after.
 const SILENCE_MARGIN: Duration = Duration::from_millis(500);
 
-/// How long either end of a session may be silent, for a lease of this time to live.
+/// Silence limit of both ends of a session, for a lease with this time to live.
 pub fn silence_of(ttl: Duration) -> Duration {
     ttl.saturating_add(SILENCE_MARGIN)
 }

@@ -1,4 +1,4 @@
-//! The agent's end: takes up streams of clients on other hosts.
+//! Agent's end of tunnels: serves streams of clients on other hosts.
 
 use super::frames::{Incoming, Outgoing, halves};
 use super::local::Local;
@@ -22,27 +22,27 @@ use tokio_rustls::server::TlsStream;
 type Stream = TlsStream<TcpStream>;
 type Halves = (Incoming<Stream>, Outgoing<Stream>);
 
-/// How long a client may take to say what it wants.
+/// Limit for a client to send its first frame.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
-/// What a client may ask for as its silence limit.
+/// Shortest and longest silence limit that a client may ask for.
 const SILENCE_MIN: Duration = Duration::from_millis(250);
 const SILENCE_MAX: Duration = Duration::from_secs(3601);
-/// KiB of function libraries that may be arriving, of all sessions: two of the largest.
+/// KiB of function libraries that may be arriving over all sessions: two of the largest size.
 const ARRIVING_KIB_MAX: usize = 2 * (CODE_BYTES_MAX >> 10) as usize;
 
-/// What all streams of an agent share.
+/// State that all streams of an agent share.
 pub struct Tunnels {
     tickets: Arc<Tickets>,
     arriving: Arc<Semaphore>,
 }
 
-/// A session of a client on another host that has begun.
+/// Session of a client on another host that has begun.
 pub struct Begun {
-    /// As one that was accepted here.
+    /// Local socket of the session, used like one that was accepted on this node.
     pub socket: Socket,
-    /// Who it is; without a certificate, whom its token names.
+    /// The client, from its certificate, or from its lease's token if it has no certificate.
     pub peer: Peer,
-    /// Whether a message of it is arriving that takes long: it cannot renew its lease meanwhile.
+    /// Whether a large message of the session is arriving: until it has arrived, the client cannot renew its lease.
     pub receiving: Arc<AtomicBool>,
 }
 
@@ -76,9 +76,11 @@ impl Tunnels {
         drop(admitted.place);
     }
 
-    /// The same for somebody without a certificate, who speaks first: a lease's token, of which `known` says whose it
-    /// is, or a ticket. Until then it costs one of the places of those that shake hands, a few hundred bytes and five
-    /// seconds, and hears nothing but why it is refused.
+    /// Serves a stream without a certificate to its end. The client speaks first: it sends a lease's token, whose
+    /// peer
+    /// `known` finds, or a ticket. Until then the stream costs one of the places for handshakes, a few hundred
+    /// bytes and
+    /// five seconds, and the client hears nothing but why it is refused.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,
@@ -115,7 +117,7 @@ impl Tunnels {
                 drop::<Place>(place);
             }
             Err(NetError::Refused(refusal)) => {
-                // Many are not worth a line each.
+                // Debug level only: strangers could fill the log.
                 tracing::debug!(%refusal, "refused a stream without a certificate");
                 farewell((incoming, outgoing), refusal).await;
             }
@@ -232,7 +234,7 @@ fn no_ticket() -> NetError {
     })
 }
 
-/// Says why, and waits for the other side to close, so that it hears it.
+/// Sends the reason of a refusal, and waits for the client to close, so that it reads the reason.
 async fn farewell((mut incoming, mut outgoing): Halves, refusal: Refusal) {
     if outgoing.send(&Frame::Refused(refusal)).await.is_ok() && outgoing.close().await.is_ok() {
         incoming.silence = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! The client's end: a session with an agent on another host, as a local socket.
+//! Client's end of tunnels: a session with an agent on another host, as a local socket.
 
 use super::frames::{Incoming, Outgoing, halves};
 use super::local::Local;
@@ -22,21 +22,22 @@ use tokio_rustls::client::TlsStream;
 
 type Stream = TlsStream<TcpStream>;
 
-/// How long an agent may take to begin.
+/// Limit for an agent's first frames.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// A session with an agent on another host.
+/// Session with an agent on another host.
 pub struct Tunnelled {
-    /// Used like one from the agent's own machine.
+    /// Socket of the session, used like one of an agent on this node.
     pub socket: Socket,
-    /// Of this host, on the way to the agent's.
+    /// Address of this host on the connection to the agent.
     pub local: IpAddr,
-    /// Of the agent's host.
+    /// Address of the agent's host.
     pub host: IpAddr,
 }
 
-/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease, whose token stands in for
-/// a certificate where there is none. Relays in tasks of the current tokio runtime.
+/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Without a
+/// certificate the
+/// lease's `token` is shown instead. Relays in tasks of the current tokio runtime.
 pub async fn session(
     address: Address,
     proof: Proof,
@@ -74,7 +75,7 @@ pub async fn session(
     })
 }
 
-/// Makes streams to one agent.
+/// Maker of streams to one agent.
 pub(super) struct Dialler {
     address: Address,
     proof: Proof,
@@ -97,7 +98,7 @@ impl Dialler {
         }
     }
 
-    /// A stream that the agent has accepted.
+    /// Begins a stream; returns when the agent has accepted it.
     async fn begin(
         &self,
         dialled: Dialled,
@@ -105,7 +106,7 @@ impl Dialler {
     ) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
         let whom = format!("the agent at {}", self.address);
         let (mut incoming, mut outgoing) = halves(dialled.stream, &whom, BEGIN_WITHIN);
-        // Who has no certificate says first why it should be let in.
+        // Without a certificate the client speaks first, with its token or ticket.
         if matches!(self.proof, Proof::Certificate(_)) {
             match incoming.next().await? {
                 Frame::Hello { version } if version == PROTOCOL_VERSION => {}
@@ -129,7 +130,7 @@ impl Dialler {
         Ok((incoming, outgoing))
     }
 
-    /// The local end of a stream.
+    /// Starts a relay for a stream; returns the local socket that it serves.
     fn relayed(&self, stream: (Incoming<Stream>, Outgoing<Stream>), side: Side) -> Result<Socket, NetError> {
         let what = "make a socket";
         let (ours, theirs) = Socket::pair().map_err(NetError::local(what))?;
@@ -138,8 +139,9 @@ impl Dialler {
         Ok(theirs)
     }
 
-    /// The socket that waits under a ticket. A worker whose connection cannot be made is to its client like
-    /// one that has closed it: the session goes on.
+    /// Fetches the socket that waits under a ticket. If no connection to the worker can be made, the client gets a
+    /// socket
+    /// that is closed already, as if the worker had closed it: the session goes on.
     pub async fn fetch(&self, ticket: Ticket) -> Result<OwnedFd, NetError> {
         let join = Frame::Join {
             ticket,

@@ -1,4 +1,4 @@
-//! Frames on a stream.
+//! Sending and receiving of frames on a stream.
 
 use crate::NetError;
 use crate::dial::explain;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
-/// A stream in halves.
+/// Splits a stream into a receiving and a sending half.
 pub(super) fn halves<S: AsyncRead + AsyncWrite>(
     stream: S,
     whom: &str,
@@ -25,21 +25,21 @@ pub(super) fn halves<S: AsyncRead + AsyncWrite>(
     (incoming, Outgoing { stream: write, whom })
 }
 
-/// What the other host says.
+/// Receiving half of a stream.
 pub(super) struct Incoming<S> {
     stream: ReadHalf<S>,
     whom: Arc<str>,
-    /// How long it may say nothing.
+    /// Longest time without a byte.
     pub silence: Duration,
 }
 
 impl<S: AsyncRead> Incoming<S> {
-    /// Who is there, for messages.
+    /// Description of the peer, for messages.
     pub fn whom(&self) -> &str {
         &self.whom
     }
 
-    /// The next frame.
+    /// Receives the next frame.
     pub async fn next(&mut self) -> Result<Frame, NetError> {
         let mut prefix = [0; PREFIX_BYTES];
         self.fill(&mut prefix).await?;
@@ -49,7 +49,7 @@ impl<S: AsyncRead> Incoming<S> {
         Frame::decode(&body).map_err(NetError::malformed(&self.whom))
     }
 
-    /// The first frame of somebody who is not known yet: short, and whole within this time.
+    /// Receives the first frame of an unknown peer: at most `bytes_max` bytes, all of them within `within`.
     pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<Frame, NetError> {
         let read = async {
             let mut prefix = [0; PREFIX_BYTES];
@@ -72,11 +72,11 @@ impl<S: AsyncRead> Incoming<S> {
         })?
     }
 
-    /// As many bytes as fit.
+    /// Fills `bytes` from the stream.
     pub async fn fill(&mut self, bytes: &mut [u8]) -> Result<(), NetError> {
         let mut filled = 0;
         while filled < bytes.len() {
-            // Each read has its own limit: whatever comes proves that somebody is there.
+            // Each read has the whole limit: any bytes prove that the other host is there.
             match timeout(self.silence, self.stream.read(&mut bytes[filled..])).await {
                 Ok(Ok(0)) => return Err(self.closed(None)),
                 Ok(Ok(read)) => filled += read,
@@ -93,14 +93,15 @@ impl<S: AsyncRead> Incoming<S> {
     }
 
     fn closed(&self, error: Option<io::Error>) -> NetError {
-        // Whoever wants a certificate says so only after its handshake.
+        // A peer that requires a certificate says so only after its handshake.
         let error = match error {
             Some(error) if error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>()) => {
                 return explain(&self.whom, error);
             }
             error => error,
         };
-        // Without TLS's own goodbye: the process there was killed.
+        // End of file without TLS's close message means that the process there was killed; that is no reason to
+        // show.
         let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
         NetError::Closed {
             whom: self.whom.to_string(),
@@ -109,7 +110,7 @@ impl<S: AsyncRead> Incoming<S> {
     }
 }
 
-/// What is said to the other host.
+/// Sending half of a stream.
 pub(super) struct Outgoing<S> {
     stream: WriteHalf<S>,
     whom: Arc<str>,
@@ -130,7 +131,7 @@ impl<S: AsyncWrite> Outgoing<S> {
             .map_err(|error| self.lost(error))
     }
 
-    /// Sends what is left, and says goodbye.
+    /// Sends what is left, and TLS's close message.
     pub async fn close(&mut self) -> Result<(), NetError> {
         self.stream.shutdown().await.map_err(|error| self.lost(error))
     }

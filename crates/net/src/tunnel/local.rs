@@ -1,23 +1,25 @@
-//! The local end of a relay: a message socket inside the runtime.
+//! Local end of a relay: a message socket in the tokio runtime.
 
 use hotlease_fabric::socket::{Socket, SocketError, Undecoded};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
-/// See the module.
+/// Message socket that a relay serves asynchronously.
 pub(super) struct Local(AsyncFd<Socket>);
 
 impl Local {
     pub fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns
-        // one for its whole life, and this crate has no unsafe code.
+        // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
+        // descriptor for
+        // its whole life, and this crate has no unsafe code.
         #[allow(deprecated)]
         AsyncFd::new(socket).map(Self)
     }
 
-    /// The next message; `None` when the other end has closed. Loses nothing when dropped before it is done.
+    /// Receives the next message; `None` when the other end has closed. Loses nothing if it is dropped before it is
+    /// done.
     pub async fn receive(&self) -> Result<Option<Undecoded>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -28,7 +30,7 @@ impl Local {
         }
     }
 
-    /// Waits until the other end takes the message.
+    /// Sends a message; waits until the socket has space for it.
     pub async fn send(&self, bytes: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
         let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         loop {

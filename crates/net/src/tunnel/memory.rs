@@ -1,4 +1,4 @@
-//! Sealed memory, to a stream and from it.
+//! Sealed memory, sent to a stream and received from it.
 
 use super::frames::{Incoming, Outgoing};
 use crate::NetError;
@@ -17,14 +17,14 @@ const SEALED: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_GROW)
     .union(SealFlag::F_SEAL_WRITE);
 
-/// Memory to send, whose bytes and size cannot change any more.
+/// Memory to send, with seals that fix its bytes and size.
 pub(super) struct Sealed {
     file: File,
     pub size_bytes: u64,
 }
 
 impl Sealed {
-    /// Refuses what could change while it is sent.
+    /// Wraps the memory; none if it could still change while it is sent.
     pub fn of(fd: OwnedFd) -> Option<Self> {
         let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).ok()?;
         if !SealFlag::from_bits_truncate(seals).contains(SEALED) {
@@ -40,7 +40,7 @@ impl Sealed {
         let mut sent = 0;
         while sent < self.size_bytes {
             let step = usize::try_from(self.size_bytes - sent).map_or(STEP, |left| left.min(STEP));
-            // Memory: it never waits for a disk.
+            // This is memory: the read never waits for a disk.
             self.file
                 .read_exact_at(&mut bytes[..step], sent)
                 .map_err(NetError::local("read a function library's memory"))?;
@@ -51,8 +51,9 @@ impl Sealed {
     }
 }
 
-/// Takes so many bytes from the stream into memory that nobody can change any more. Memory is used as bytes
-/// arrive, not as they are announced.
+/// Receives `size_bytes` from the stream into memory, and seals it against changes. Memory is used as bytes arrive,
+/// not
+/// in advance for the announced size.
 pub(super) async fn receive<S: AsyncRead>(
     incoming: &mut Incoming<S>,
     size_bytes: u64,

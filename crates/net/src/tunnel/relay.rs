@@ -1,4 +1,4 @@
-//! Between a local socket and a stream to another host: both directions, until one of them ends.
+//! Relay between a local socket and a stream to another host: passes messages in both directions until one ends.
 
 use super::client::Dialler;
 use super::frames::{Incoming, Outgoing};
@@ -19,42 +19,42 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// How often something is said, at most and at least.
+/// Shortest and longest pause between frames that only say that this host is alive.
 const ALIVE_MIN: Duration = Duration::from_millis(50);
 const ALIVE_MAX: Duration = Duration::from_secs(2);
-/// How long a farewell may take.
+/// Limit for passing on the last data after one end has closed, and for closing the stream.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Requests to a worker that wait for their answers.
+/// Limit of requests to a worker that wait for their responses.
 const WAITING_MAX: usize = 64;
-/// How long libraries may take to arrive: this, and as many seconds as they have megabytes.
+/// Time limit for a library to arrive: this time, and a second more for each MiB.
 const ARRIVAL: Duration = Duration::from_secs(10);
-/// Unit of the budget for what arrives.
+/// Unit of the budget for arriving libraries.
 const KIB: u64 = 1024;
 
-/// What a relay may do with descriptors.
+/// Position of a relay, which decides what it may do with descriptors.
 pub(super) enum Side {
-    /// The agent's end of a session: sockets are left under tickets, memory arrives.
+    /// Agent's end of a session: sockets are left under tickets, memory is received.
     AgentSession {
         tickets: Arc<Tickets>,
         holder: Holder,
-        /// KiB of memory that may be arriving, of all sessions.
+        /// KiB of memory that may be arriving, over all sessions.
         budget: Arc<Semaphore>,
-        /// Whether memory is arriving.
+        /// Set while memory is arriving.
         receiving: Arc<AtomicBool>,
     },
-    /// The client's end of a session: sockets are fetched, memory is sent.
+    /// Client's end of a session: sockets are fetched by their tickets, memory is sent.
     ClientSession { dialler: Arc<Dialler> },
-    /// The agent's end of a worker's connection: messages only.
+    /// Agent's end of a worker's connection: messages only.
     Worker,
-    /// The client's end of it: what needs shared memory is answered here.
+    /// Client's end of a worker's connection: requests with shared memory are answered by the relay.
     Connection { turns: Mutex<VecDeque<Turn>> },
 }
 
-/// Whose answer is next.
+/// Source of the next response to the client.
 pub(super) enum Turn {
-    /// The worker's.
+    /// The worker.
     Theirs,
-    /// Ours, which is this.
+    /// This relay, with the response.
     Ours(Vec<u8>),
 }
 
@@ -66,7 +66,7 @@ impl Side {
     }
 }
 
-/// Passes on until one end closes, fails, or is silent for too long; then both are closed.
+/// Passes messages on until one end closes, fails, or is silent for too long; then closes both ends.
 pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     local: Local,
     (mut incoming, mut outgoing): (Incoming<S>, Outgoing<S>),
@@ -76,10 +76,10 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     let ended = {
         let mut outward = std::pin::pin!(outward(&local, &mut outgoing, &side, alive));
         let mut inward = std::pin::pin!(inward(&mut incoming, &local, &side));
-        // What either said before it closed still counts: an answer, a lease's last total.
+        // What an end sent before it closed still counts, for example a response or a lease's last total.
         tokio::select! {
             ended = &mut outward => match ended {
-                // The other host takes nothing more, and what it said last may not have been read.
+                // The other host receives nothing more, but its last messages may not have been read yet.
                 Err(closed @ NetError::Closed { .. }) => {
                     timeout(FAREWELL, inward).await.unwrap_or(Err(closed))
                 }
@@ -94,7 +94,7 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
     if let Err(error) = ended {
         tracing::debug!(%error, "a connection to another host ended");
     }
-    // The local end first: whoever waits there should not wait for the farewell.
+    // Close the local end first: the process that waits there need not wait for the farewell.
     drop(local);
     let _ = timeout(FAREWELL, outgoing.close()).await;
 }
@@ -179,13 +179,13 @@ async fn send<S: AsyncWrite>(
         memory.send(outgoing).await?;
     }
     if !memories.is_empty() {
-        // Flushes what was put.
+        // A frame, to flush the bytes that were put.
         outgoing.send(&Frame::Alive).await?;
     }
     Ok(())
 }
 
-/// What a worker on another host would answer to a request with shared memory.
+/// Response of a worker on another host to a request with shared memory.
 fn refusal(request: &[u8]) -> Vec<u8> {
     let what = match decode::<ConnectionRequest>(request) {
         Ok(ConnectionRequest::Open { .. }) => "a channel's ring",
@@ -197,7 +197,7 @@ fn refusal(request: &[u8]) -> Vec<u8> {
     }))
 }
 
-/// Returns when the local end takes nothing more.
+/// Passes messages from the other host on; returns when the local end receives nothing more.
 async fn inward<S: AsyncRead>(
     incoming: &mut Incoming<S>,
     local: &Local,
@@ -217,7 +217,7 @@ async fn inward<S: AsyncRead>(
             }
             continue;
         };
-        // Held until the answer is delivered, so that no later one overtakes it.
+        // Locked until the response is delivered, so that no later response overtakes it.
         let mut turns = turns.lock().await;
         if local.send(&bytes, &fds).await.is_err() {
             return Ok(());
@@ -232,7 +232,7 @@ async fn inward<S: AsyncRead>(
     }
 }
 
-/// What stands for descriptors, as descriptors.
+/// Turns attachments of a message into descriptors.
 async fn descriptors<S: AsyncRead>(
     incoming: &mut Incoming<S>,
     side: &Side,
@@ -251,7 +251,8 @@ async fn descriptors<S: AsyncRead>(
                 let kib = size_bytes.div_ceil(KIB) as u32;
                 let limit = ARRIVAL + Duration::from_secs(size_bytes >> 20);
                 let arrived = timeout(limit, async {
-                    // Never closed, so this waits for memory or its time.
+                    // The semaphore is never closed, so this waits until the budget suffices, or for the time
+                    // limit.
                     let _share = budget.acquire_many(kib).await;
                     memory::receive(incoming, size_bytes).await
                 });
@@ -274,7 +275,7 @@ async fn descriptors<S: AsyncRead>(
     Ok(fds)
 }
 
-/// Set while memory is arriving.
+/// Flag that is set while memory is arriving; cleared when this is dropped.
 struct Receiving<'a>(&'a AtomicBool);
 
 impl<'a> Receiving<'a> {

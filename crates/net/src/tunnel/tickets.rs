@@ -1,4 +1,4 @@
-//! Sockets that wait for the client on another host to come for them.
+//! Sockets that wait until the client on another host fetches them by a ticket.
 
 use crate::peer::Peer;
 use hotlease_wire::Refusal;
@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a socket waits.
+/// Time that a socket waits.
 const WAITS: Duration = Duration::from_secs(5);
-/// Sockets that wait at a time, of all peers.
+/// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
-/// Sockets that wait for one peer: a lease of many workers is connected to all of them at once.
+/// Limit of sockets that wait for one peer: a client with a lease of many workers connects to all of them at once.
 const WAITING_OF_PEER_MAX: usize = 256;
 
-/// For whom a socket waits: nobody else gets it.
+/// Peer that a socket waits for; no other peer gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Of this certificate.
+    /// Peer with this certificate.
     Certified(Peer),
-    /// Of a lease's token, without a certificate: the ticket says by itself who comes.
+    /// Peer with a lease's token and no certificate: the ticket alone proves that it is this peer.
     Bearer(Peer),
 }
 
@@ -30,7 +30,7 @@ struct Waiting {
     holder: Holder,
 }
 
-/// See the module.
+/// Sockets that wait for clients, by ticket. Each waits for a limited time.
 pub(super) struct Tickets {
     waiting: Mutex<HashMap<Ticket, Waiting>>,
     waits: Duration,
@@ -50,7 +50,7 @@ impl Tickets {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a socket for somebody; closed if nobody comes in time.
+    /// Keeps a socket under a new ticket for `holder`; closes it if it is not fetched in time.
     pub fn leave(self: &Arc<Self>, socket: OwnedFd, holder: &Holder) -> Result<Ticket, Refusal> {
         let ticket = Ticket(rand::random());
         {
@@ -76,7 +76,7 @@ impl Tickets {
         Ok(ticket)
     }
 
-    /// Gives the socket to the peer that it was kept for, once.
+    /// Returns the socket if it was kept for this peer; a ticket is good once.
     pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<OwnedFd> {
         let mut waiting = self.waiting();
         match &waiting.get(&ticket)?.holder {
@@ -86,7 +86,7 @@ impl Tickets {
         waiting.remove(&ticket).map(|waiting| waiting.socket)
     }
 
-    /// Gives a socket to whoever has no certificate and comes with its ticket, once; and who that is.
+    /// Returns the socket of a ticket and its peer, to a client without a certificate; a ticket is good once.
     pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(OwnedFd, Peer)> {
         let mut waiting = self.waiting();
         let Holder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::join;
 
-/// A host that has said its last, and has closed: what is written to it fails.
+/// Host that has sent its last message and closed: each write to it fails.
 struct Gone;
 
 impl AsyncWrite for Gone {
@@ -23,7 +23,7 @@ impl AsyncWrite for Gone {
     }
 }
 
-/// Which of the two is noticed first is left to chance, so it is tried often.
+/// Chance decides which of the two is noticed first, so the test repeats it.
 #[tokio::test]
 async fn what_the_other_host_said_before_it_closed_arrives_though_nothing_can_be_said_to_it() {
     for _ in 0..50 {
