@@ -1,4 +1,4 @@
-//! Copies of a ledger: made while it is in use, put back while it is not.
+//! Backup and restore of a SQLite ledger. A backup may run while the ledger is in use; a restore may not.
 
 use crate::sql::{Cell, Sql};
 use crate::sqlite::{RESTORING_FILE, SqliteSql, connect, unusable, version};
@@ -10,16 +10,16 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a copy holds.
+/// Summary of a copy of a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackupSummary {
-    /// Its size, bytes.
+    /// Size of the copy, bytes.
     pub bytes: u64,
-    /// Ledger rows in it.
+    /// Number of ledger rows in the copy.
     pub rows: u64,
-    /// Version of its tables.
+    /// Schema version of the copy's tables.
     pub schema: i64,
-    /// Where the ledger went that a restore replaced.
+    /// Directory that the replaced ledger was moved to (restore only).
     pub replaced: Option<PathBuf>,
 }
 
@@ -30,8 +30,9 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     }
 }
 
-/// Copies the ledger of a state directory into a new file, as of one moment, also while a manager uses it;
-/// the copy is durable when this returns. Refused where the file exists.
+/// Copies the ledger of a state directory, as of one moment, into a new file. A manager may use the ledger
+/// meanwhile.
+/// The copy is durable when this returns. Fails if the file exists.
 pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> {
     let from = directory.join(LEDGER_FILE);
     let source = connect(&from, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
@@ -41,7 +42,7 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
             why: "there is nothing in it".into(),
         });
     }
-    // Ours alone from its first byte; SQLite fills a file that is empty, and refuses any other.
+    // The file is private from its first byte. SQLite fills an empty file, and refuses any other.
     let made = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -61,13 +62,14 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
         Ok(summary)
     });
     if done.is_err() {
-        // Half a copy must not be taken for one; where it cannot be removed, its own error says more.
+        // An incomplete copy must not be mistaken for a whole one. An error of this removal would say less than
+        // `done` does.
         let _ = fs::remove_file(to);
     }
     done
 }
 
-/// The folder of a file, to make its name durable.
+/// Parent directory of a file; it is synced to make the file's name durable.
 fn parent(path: &Path) -> Option<&Path> {
     let parent = path.parent()?;
     Some(if parent.as_os_str().is_empty() {
@@ -77,7 +79,8 @@ fn parent(path: &Path) -> Option<&Path> {
     })
 }
 
-/// Puts a copy in the place of a state directory's ledger, which is kept beside it. Refused while a manager
+/// Replaces a state directory's ledger by a copy, and keeps the old ledger in a directory beside it. Fails while a
+/// manager
 /// uses the directory, and for a copy that is damaged or was written by a newer version.
 pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreError> {
     let mut summary = check(from)?;
@@ -94,7 +97,7 @@ pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreErro
             .mode(0o700)
             .create(&aside)
             .map_err(failed("put the present one aside"))?;
-        // The log of writes belongs to it; the index of the log is made anew.
+        // The write-ahead log belongs to the old ledger; SQLite makes the index of the log anew.
         for suffix in ["-wal", "-shm", ""] {
             let name = format!("{LEDGER_FILE}{suffix}");
             match fs::rename(dir.path().join(&name), aside.join(&name)) {
@@ -122,7 +125,7 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     target.sync_all()
 }
 
-/// Whether a copy is whole, and what it holds.
+/// Checks that a copy is whole, and summarises it.
 fn check(path: &Path) -> Result<BackupSummary, StoreError> {
     let bytes = fs::metadata(path).map_err(|error| StoreError::Unusable {
         path: path.to_owned(),

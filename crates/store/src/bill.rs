@@ -1,15 +1,15 @@
-//! Adding up a bill, from rows in any order.
+//! Adds up a bill from ledger rows in any order.
 
 use crate::{BILL_LINES_MAX, Bill, BillLine, BillQuery, By, PERIOD_MS, RowKey, Standing, StoreError};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX, difference, sum};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
-/// See the module.
+/// Sums ledger rows and usage of functions into the lines of a bill.
 pub(crate) struct Biller<'a> {
     query: &'a BillQuery,
     lines: BTreeMap<LineKey, BillLine>,
-    /// By tenant, what functions used: it is not to be paid twice.
+    /// Usage of functions by tenant: subtracted from the tenant's other line, so that it is not billed twice.
     attributed: BTreeMap<String, FunctionUse>,
     disputed: u64,
 }
@@ -17,15 +17,15 @@ pub(crate) struct Biller<'a> {
 /// Tenant, job, lease, function.
 type LineKey = (String, String, Option<RowKey>, Option<FunctionId>);
 
-/// A function of a row of the ledger.
+/// Usage of one function under one ledger row.
 pub(crate) struct FunctionRow<'a> {
     pub(crate) tenant: &'a str,
     pub(crate) job: &'a str,
     pub(crate) disputed: bool,
     pub(crate) function: &'a FunctionId,
-    /// Used in all.
+    /// Total usage of the function.
     pub(crate) used: FunctionUse,
-    /// Totals by period, in order; looked at only for a range.
+    /// Totals by period, in order of periods; read only if the query has a time range.
     pub(crate) periods: &'a [(u64, FunctionUse)],
 }
 
@@ -39,24 +39,24 @@ impl<'a> Biller<'a> {
         }
     }
 
-    /// Whether usage of periods matters, or the rows' totals alone.
+    /// Whether the query has a time range, so that usage by period is needed and not only the rows' totals.
     pub(crate) fn is_ranged(&self) -> bool {
         self.query.since_ms.is_some() || self.query.until_ms.is_some()
     }
 
-    /// First period that counts.
+    /// First period of the range.
     pub(crate) fn first_period(&self) -> u64 {
         self.query.since_ms.unwrap_or(0) / PERIOD_MS
     }
 
-    /// First period that counts no more.
+    /// First period after the range.
     pub(crate) fn end_period(&self) -> u64 {
         self.query
             .until_ms
             .map_or(TOTAL_MAX, |until| until.div_ceil(PERIOD_MS))
     }
 
-    /// Whether functions matter.
+    /// Whether the bill has lines by function.
     pub(crate) fn is_by_function(&self) -> bool {
         self.query.by == By::Function
     }
@@ -67,7 +67,9 @@ impl<'a> Biller<'a> {
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 
-    /// A function of a row; all of them before any row, which may have grown when it is read.
+    /// Adds the usage of a function. All functions are added before any row, because a row may have grown by the
+    /// time it is
+    /// read.
     pub(crate) fn function(&mut self, row: &FunctionRow<'_>) -> Result<(), StoreError> {
         if row.disputed || !self.is_wanted(row.tenant, row.job) {
             return Ok(());
@@ -99,7 +101,7 @@ impl<'a> Biller<'a> {
         Ok(())
     }
 
-    /// A row. `periods`: its totals by period, in order; looked at only for a range.
+    /// Adds a row. `periods`: its totals by period, in order; read only if the query has a time range.
     pub(crate) fn add(&mut self, row: &Standing, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
         if !self.is_wanted(&row.tenant, &row.job) {
             return Ok(());
@@ -136,7 +138,7 @@ impl<'a> Biller<'a> {
         Ok(())
     }
 
-    /// A tenant's total of folded rows, of which nothing else is known any more.
+    /// Adds a tenant's total of folded rows. Their job, lease, functions and periods are not known any more.
     pub(crate) fn folded(
         &mut self,
         tenant: &str,
@@ -180,9 +182,12 @@ impl<'a> Biller<'a> {
         }))
     }
 
-    /// What functions used is taken out of the line of all that the tenant used. Functions are reported some seconds
-    /// after their lease: what was reported after the beginning of a range of a lease that was reported before it is
-    /// not on this bill, so that the lines are what the tenant's line would be.
+    /// Completes the bill. Usage of functions is subtracted from the line of the tenant's whole usage. Functions
+    /// are
+    /// reported some seconds after their lease, so at the start of a range usage of a function can be reported
+    /// whose lease
+    /// reported it before the range. Such excess is left off the bill, so that the lines add up to the tenant's
+    /// line.
     pub(crate) fn done(mut self) -> Bill {
         for (tenant, attributed) in &self.attributed {
             let key = (tenant.clone(), String::new(), None, None);

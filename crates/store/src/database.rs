@@ -1,4 +1,4 @@
-//! A store in a database: one connection that writes, one that reads.
+//! Store in a database, with one connection that writes and one that reads.
 
 use crate::sql::functions;
 use crate::sql::people;
@@ -15,25 +15,25 @@ use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counter of writes made to see whether they succeed.
+/// Counter of probes: writes that only test whether writing succeeds.
 const PROBES: &str = "probes";
 
-/// What only one kind of database has.
+/// Parts of a store that only one kind of database has.
 pub(crate) struct Own {
-    /// Asks it for damage: a word `ok`, or a row for each problem.
+    /// Query that checks the database for damage: returns the word `ok`, or a row for each problem.
     pub(crate) check: String,
-    /// Its directory, locked for as long as it is open.
+    /// Directory of the database; locked as long as this exists.
     pub(crate) _dir: StateDir,
 }
 
-/// A [`Store`] in a database, made by [`open_sqlite`](crate::open_sqlite) or
+/// A [`Store`] in a database; made by [`open_sqlite`](crate::open_sqlite) or
 /// [`open_postgres`](crate::open_postgres).
 pub struct DatabaseStore {
     writer: Writer,
-    /// Sees what was committed; taken for one question at a time.
+    /// Connection that sees committed data only; locked for one query at a time.
     reader: Mutex<Box<dyn Sql + Send>>,
     rules: Rules,
-    // After the connections, so that a lock outlives them.
+    // Declared after the connections, so that it is dropped, and the directory unlocked, after them.
     own: Option<Own>,
 }
 
@@ -53,7 +53,8 @@ impl DatabaseStore {
         })
     }
 
-    /// Reading changes nothing, so a poisoned lock guards a good connection.
+    /// Locks the reading connection. Reading changes nothing, so the connection is good even if the lock is
+    /// poisoned.
     fn reader(&self) -> MutexGuard<'_, Box<dyn Sql + Send>> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }

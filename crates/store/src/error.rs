@@ -1,101 +1,101 @@
-//! Why state was not opened, read or changed.
+//! Errors of opening, reading or changing stored state.
 
 use hotlease_journal::DirectoryError;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 
-/// Why state was not opened, read or changed. Nothing was changed then, except as said at
-/// [`StoreError::Disk`].
+/// Error of opening, reading or changing state. Nothing was changed, except as documented at [`StoreError::Disk`].
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// A bound was reached and nothing old can make room.
+    /// A limit was reached, and no old record can be removed to make room.
     #[error("the store holds {limit} {what}, its limit, and none of them is over; end some of them first")]
     Full {
-        /// Of what.
+        /// Kind of record.
         what: &'static str,
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// A ledger row names another tenant than its key did before.
+    /// A report names another tenant for a ledger row than earlier reports did.
     #[error("usage of lease {lease} of agent {agent} (boot {boot}) was reported for another tenant before")]
     TenantChanged {
-        /// The reporting agent.
+        /// Agent that reported.
         agent: AgentId,
-        /// Its run.
+        /// Run of the agent.
         boot: BootId,
-        /// The lease.
+        /// Lease of the row.
         lease: LeaseId,
     },
-    /// More lines than one answer holds.
+    /// The bill has more lines than one response can hold.
     #[error("this bill has more than {limit} lines; ask for one tenant or job, or by tenant")]
     TooManyLines {
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// Somebody belongs to another tenant already.
+    /// A member belongs to another tenant already.
     #[error("{member} belongs to tenant {tenant} already; remove it there first")]
     Taken {
-        /// Who.
+        /// The member.
         member: String,
-        /// To whom.
+        /// The tenant that it belongs to.
         tenant: String,
     },
-    /// There is no such tenant.
+    /// The tenant does not exist.
     #[error("there is no tenant {name}; add it with `hotlease admin tenant add {name}`")]
     NoTenant {
-        /// Which.
+        /// Name of the tenant.
         name: String,
     },
-    /// The directory cannot be used, or somebody else uses it.
+    /// The directory cannot be used, or another process uses it.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The disk is full: nothing was changed, and what asks again once there is room succeeds.
+    /// The disk is full. Nothing was changed; the request succeeds if it is repeated once there is room.
     #[error("the ledger cannot grow ({why}); free some space where it is kept")]
     NoSpace {
-        /// In the database's words.
+        /// Error message of the database.
         why: String,
     },
-    /// Reading or writing failed. After a failed write nobody knows what the disk holds until the ledger is
-    /// opened again, so every later one is refused.
+    /// Reading or writing failed. After a failed write it is unknown what the disk holds until the ledger is opened
+    /// again,
+    /// so every later write is refused.
     #[error("the ledger cannot {what}: {why}")]
     Disk {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// In the database's words.
+        /// Error message of the database.
         why: String,
     },
-    /// The file is none of ours, or damaged.
+    /// The file is not a ledger of hotlease, or is damaged.
     #[error("{path} cannot be used: {why}")]
     Unusable {
-        /// Which.
+        /// Path of the file.
         path: std::path::PathBuf,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
-    /// A newer version wrote it.
+    /// A newer version of hotlease wrote the ledger.
     #[error(
         "{path} was written by a newer version of hotlease (schema {found}, this one knows {known}); \
          use that version, or restore a backup"
     )]
     TooNew {
-        /// Which.
+        /// Path of the ledger.
         path: std::path::PathBuf,
-        /// The schema it has.
+        /// Schema version of the ledger.
         found: i64,
-        /// The newest that this program knows.
+        /// Newest schema version that this program knows.
         known: i64,
     },
-    /// Another manager leads the database: this one must not write any more.
+    /// Another manager leads the database: this manager must not write any more.
     #[error("another manager leads the ledger (epoch {leader}, this one had {ours}); ask that one")]
     Deposed {
-        /// The epoch of this manager.
+        /// Epoch of this manager.
         ours: i64,
-        /// The leader's.
+        /// Epoch of the manager that leads.
         leader: i64,
     },
-    /// Its writer ended; see the log.
+    /// The writer of the store has ended; the log says more.
     #[error("the ledger is closed: {why}; start the manager again")]
     Closed {
-        /// Why.
+        /// Reason for the end.
         why: String,
     },
 }

@@ -1,22 +1,26 @@
 //! L1: durable state behind one trait.
 //!
-//! A manager keeps three things: which agents it knows, which leases they granted, and the ledger of
-//! what those leases used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged
-//! by taking the larger value of each counter, so a report that arrives twice, late or out of order
-//! never bills twice and never un-bills. A row is opened when the manager notes a grant, and bounds what
-//! the agent can bill (see [`hotlease_lease::ledger`]).
+//! A manager keeps three things: the agents it knows, the leases that they granted, and the ledger of what those
+//! leases
+//! used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged by taking the larger value
+//! of each
+//! counter, so a report that arrives twice, late or out of order never bills twice and never un-bills. A row is
+//! opened
+//! when the manager notes a grant, and limits what the agent can bill (see [`hotlease_lease::ledger`]).
 //!
-//! * [`Store`] — what a manager asks of its state.
-//! * [`People`] — and about tenants and keys.
-//! * [`open_sqlite`] — the default: a database in a directory of this machine; what was answered survives
-//!   any crash, also of the machine.
-//! * [`Candidate`] — a database of a site: of several managers one leads, the others wait, and whoever takes over
-//!   fences the one before.
+//! * [`Store`] — durable state of a manager: agents, leases, ledger.
+//! * [`People`] — the part of it about tenants and keys.
+//! * [`open_sqlite`] — the default: a database in a directory of this node. Acknowledged writes survive any crash,
+//!   also
+//! of the node.
+//! * [`Candidate`] — a database of a site with several managers: one leads, the others wait. A manager that takes
+//!   over
+//! fences the one before it.
 //! * [`MemoryStore`] — state that lives as long as its process.
-//! * [`backup`] and [`restore`] — of a SQLite ledger, also while it is in use.
+//! * [`backup`] and [`restore`] — copy a SQLite ledger, also while it is in use, and put a copy back.
 //!
-//! All are bounded by [`Limits`], and the conformance suite (`tests/store_conformance`) holds them against each
-//! other.
+//! All stores are limited by [`Limits`]. The conformance suite (`tests/store_conformance`) compares their
+//! behaviour.
 //!
 //! ```
 //! use hotlease_store::{BillQuery, LedgerRow, MemoryStore, Report, RowKey, Store};
@@ -69,85 +73,91 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 
-/// Told once what became of a change, by the thread that knows it; it must not block. Where more than
-/// [`LATER_MAX`] wait, asking for the next one blocks.
+/// Callback with the result of a change. Called once, by the thread that knows the result; must not block. While
+/// more
+/// than [`LATER_MAX`] changes wait, the next call of a `_later` method blocks.
 pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Durable state of a manager.
 ///
-/// Methods take effect whole or not at all, and when one returns `Ok` its effect survives what the
-/// implementation promises to survive ([`MemoryStore`]: nothing but the call; [`DatabaseStore`]: everything
-/// but the loss of its disk). They may block on a disk or a network, so an asynchronous caller runs them on
-/// a thread made for that. Times are milliseconds since 1970 by the caller's clock, which must not run
-/// backwards: see [`Store::latest_ms`].
+/// Methods take effect whole or not at all. When one returns `Ok`, its effect is as durable as the implementation
+/// promises ([`MemoryStore`]: survives nothing but the call; [`DatabaseStore`]: survives everything but the loss of
+/// its
+/// disk). Methods may block on a disk or a network, so an asynchronous caller runs them on a thread made for that.
+/// Times
+/// are milliseconds since 1970 by the caller's clock, which must not run backwards: see [`Store::latest_ms`].
 pub trait Store: People + Send + Sync + 'static {
-    /// Notes an agent's registration; a newer one of the same agent replaces it. Rows of the agent's
-    /// earlier boots become settled, and its earlier leases end: they died with it.
+    /// Notes an agent's registration; replaces an earlier one of the same agent. Rows of the agent's earlier boots
+    /// are
+    /// settled, and its earlier leases end: they died with that run.
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError>;
 
-    /// Forgets an agent that is gone for good; its leases end and its rows stay, settled.
+    /// Forgets an agent that is gone for good. Its leases end; its rows are settled and stay.
     fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError>;
 
-    /// All known agents, by id.
+    /// All known agents, ordered by id.
     fn agents(&self) -> Result<Vec<AgentRecord>, StoreError>;
 
-    /// Notes a lease that this manager had granted, and opens its row in the ledger. An ended lease stays
+    /// Notes a lease that this manager had an agent grant, and opens its ledger row. A lease that has ended stays
     /// ended.
     fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError>;
 
-    /// As [`Store::open_lease`], and does not wait for it. A store that can be slow overrides this.
+    /// Notes a lease like [`Store::open_lease`], without waiting for durability. A store that can be slow overrides
+    /// this.
     fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: Told<()>) {
         told(self.open_lease(lease, at_ms));
     }
 
-    /// One lease.
+    /// Record of one lease.
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError>;
 
-    /// Leases of one tenant, or of all: active ones, and ended ones as long as they are kept.
+    /// Leases of one tenant, or of all tenants: running ones, and ended ones as long as they are kept.
     fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError>;
 
-    /// How many leases go on.
+    /// Number of running leases.
     fn active_leases(&self) -> Result<u64, StoreError>;
 
-    /// Takes an agent's report: usage is merged into the ledger, leases are noted.
+    /// Processes an agent's report: merges usage into the ledger, and notes leases.
     fn report(&self, report: Report) -> Result<Reported, StoreError>;
 
-    /// As [`Store::report`], and does not wait for it. A store that can be slow overrides this.
+    /// Processes a report like [`Store::report`], without waiting for durability. A store that can be slow
+    /// overrides this.
     fn report_later(&self, report: Report, told: Told<Reported>) {
         told(self.report(report));
     }
 
-    /// Rows of the ledger, in the order of the keys; `None` where nothing was reported, or where it was
-    /// settled and folded into its tenant's total.
+    /// Rows of the ledger, in the order of the keys. `None`: nothing was reported, or the row was settled and
+    /// folded into its
+    /// tenant's total.
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError>;
 
-    /// What functions used, in the order of the keys.
+    /// Usage of each lease's functions, in the order of the keys.
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError>;
 
-    /// What was used and is to be paid.
+    /// Usage to be paid, summed into lines.
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError>;
 
-    /// Holds the ledger against its own rules, as of `now_ms`.
+    /// Checks the ledger against its own rules, as of `now_ms`.
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError>;
 
-    /// Notes what an operator wants of a node, which may be unknown or away.
+    /// Notes an operator's wish for a node. The node may be unknown or away.
     fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError>;
 
-    /// Nobody wants anything of it any more.
+    /// Removes the wish for a node.
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError>;
 
-    /// What is wanted of nodes, by id.
+    /// Wishes for nodes, ordered by agent id.
     fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError>;
 
-    /// Why it takes no more writes, if that is so: only a new process can go on.
+    /// Reason why no more writes are possible, if that is so: only a new process can continue.
     fn ended(&self) -> Option<StoreError> {
         None
     }
 
-    /// Writes something that changes nothing, as durably as anything else: an error says why the next write would
-    /// fail, too.
+    /// Writes a probe that changes no record, as durably as any other write. An error says why the next write would
+    /// fail too.
     fn probe(&self) -> Result<(), StoreError>;
 
-    /// The latest time that it was told: a clock that was set back meanwhile goes on from there.
+    /// Latest time that the store was given. A manager whose clock was set back continues from there.
     fn latest_ms(&self) -> Result<u64, StoreError>;
 }

@@ -1,24 +1,24 @@
-//! Bounds of what is stored.
+//! Limits of stored records.
 
-/// How much is kept.
+/// Largest numbers of records that a store keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Agents.
+    /// Number of agents.
     pub agents: usize,
-    /// Leases that go on.
+    /// Number of running leases.
     pub active_leases: usize,
-    /// Leases that ended; the longest ended one makes room.
+    /// Number of ended leases; the lease that ended first makes room.
     pub ended_leases: usize,
-    /// Ledger rows; settled ones are folded into their tenant's total to make room.
+    /// Number of ledger rows; settled rows are folded into their tenant's total to make room.
     pub ledger_rows: usize,
-    /// Tenants with a folded total; and tenants that operators named.
+    /// Number of tenants with a folded total, and number of tenants that operators named.
     pub tenants: usize,
-    /// Keys, revoked ones included.
+    /// Number of keys, revoked ones included.
     pub keys: usize,
 }
 
 impl Limits {
-    /// Of a [`MemoryStore`](crate::MemoryStore).
+    /// Limits of a [`MemoryStore`](crate::MemoryStore).
     pub const MEMORY: Self = Self {
         agents: 4096,
         active_leases: 65_536,
@@ -27,7 +27,7 @@ impl Limits {
         tenants: 4096,
         keys: 4096,
     };
-    /// Of a database: what some gigabytes of disk hold.
+    /// Limits of a database: what some gigabytes of disk hold.
     pub const DATABASE: Self = Self {
         agents: 16_384,
         active_leases: 262_144,

@@ -1,7 +1,8 @@
-//! A store in memory: tables behind one lock.
+//! Store in memory: tables behind one lock.
 //!
-//! It has no memory of what was granted before its process started, so it takes agents at their word about
-//! leases it does not know: running leases survive a manager that is started again.
+//! The store knows nothing of leases that were granted before its process started, so it believes agents about
+//! unknown
+//! leases: running leases survive a restart of the manager.
 
 mod people;
 mod row;
@@ -21,8 +22,9 @@ use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A [`Store`] in memory: nothing survives the process, nothing grows past its [`Limits`], nothing blocks
-/// for longer than a look through its tables.
+/// A [`Store`] in memory. Nothing survives the process, nothing grows past its [`Limits`], and no call blocks for
+/// longer
+/// than a scan of the tables.
 pub struct MemoryStore {
     limits: Limits,
     state: Mutex<State>,
@@ -33,12 +35,12 @@ struct State {
     agents: BTreeMap<AgentId, AgentRecord>,
     wishes: BTreeMap<AgentId, NodeWish>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
-    /// Ended leases, the longest ended first; each exactly once.
+    /// Ended leases, each exactly once; the one that ended first is at the front.
     ended: VecDeque<LeaseId>,
     rows: BTreeMap<RowKey, Row>,
-    /// Settled rows, the longest settled first; each exactly once.
+    /// Settled rows, each exactly once; the one that was settled first is at the front.
     settled: VecDeque<RowKey>,
-    /// Folded rows by tenant: usage, and memory held.
+    /// Totals of folded rows by tenant: usage, and memory held.
     folded: BTreeMap<String, (UsageTotals, u64)>,
     latest_ms: u64,
     people: people::Tables,
@@ -51,7 +53,7 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Empty.
+    /// Makes an empty store.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -59,8 +61,9 @@ impl MemoryStore {
         }
     }
 
-    /// Every method below leaves the state whole at each point where it could panic, so a poisoned lock
-    /// guards good data.
+    /// Locks the state. Every method leaves the state consistent wherever it could panic, so the data is good even
+    /// if the
+    /// lock is poisoned.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,7 +105,8 @@ impl State {
         }
     }
 
-    /// Notes a lease: what is known of it stays, except that it may end.
+    /// Notes a lease that an agent reported: takes over its epoch and cores, and its end; all else that is known
+    /// stays.
     fn note(&mut self, lease: LeaseRecord) {
         match self.leases.get_mut(&lease.id) {
             Some(known) if known.state != LeaseState::Active => {}
@@ -170,7 +174,7 @@ impl State {
         }
     }
 
-    /// Whether these leases fit, noted one after the other.
+    /// Checks whether these leases fit within the limit when they are noted in this order.
     fn check_active(&self, leases: &[LeaseRecord], limits: &Limits) -> Result<(), StoreError> {
         let mut running = BTreeMap::new();
         let mut active = self.active();
@@ -196,8 +200,9 @@ impl State {
         Ok(())
     }
 
-    /// Whether the ledger can be brought back under its bounds after these changes, which are made in this
-    /// order; `ends` are settled after them.
+    /// Checks whether the ledger can be brought back under its limits after these changes, made in this order, and
+    /// after the
+    /// rows of `ends` are settled.
     fn check_rows(&self, changes: &[Changed], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
         let latest: BTreeMap<RowKey, &Standing> = changes
             .iter()
@@ -239,7 +244,7 @@ impl State {
 }
 
 impl Store for MemoryStore {
-    /// There is nothing that could fail.
+    /// Always succeeds: there is no disk that could fail.
     fn probe(&self) -> Result<(), StoreError> {
         Ok(())
     }
@@ -293,7 +298,7 @@ impl Store for MemoryStore {
         state.check_rows(&[changed], &[], &self.limits)?;
         state.put_row(row, at_ms);
         match state.leases.get_mut(&lease.id) {
-            // Reported before it was noted: the manager knows better, except about its end.
+            // The lease was reported before it was noted. The manager's record replaces it, except for its state.
             Some(known) => {
                 *known = LeaseRecord {
                     state: known.state.clone(),

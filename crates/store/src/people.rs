@@ -1,29 +1,29 @@
-//! Who may use the site: tenants, who belongs to them, and keys.
+//! Tenants, their members, and keys.
 
 use crate::StoreError;
 use hotlease_lease::manager::Quota;
 use std::fmt;
 use std::str::FromStr;
 
-/// Members of one tenant.
+/// Limit of members of one tenant.
 pub const MEMBERS_MAX: usize = 1024;
-/// Bytes of a member's or tenant's name.
+/// Longest name of a member or tenant, bytes.
 pub const NAME_BYTES_MAX: usize = 128;
 
-/// What somebody is to the site, where an operator says it.
+/// Position of a tenant's members, or of a key's bearer, in the site; set by an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Position {
-    /// Leases cores, sees what is its tenant's.
+    /// Leases cores, and sees what belongs to its tenant.
     #[default]
     User,
     /// Runs the site.
     Operator,
-    /// The batch system's scripts: gives nodes and takes them back.
+    /// Script of the batch system: offers nodes and takes them back.
     Hook,
 }
 
 impl Position {
-    /// As it is written.
+    /// Name of the position in text.
     pub fn name(self) -> &'static str {
         match self {
             Self::User => "user",
@@ -52,60 +52,60 @@ impl FromStr for Position {
     }
 }
 
-/// A tenant, as operators know it.
+/// Record of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TenantRecord {
-    /// Who pays.
+    /// Name of the tenant, which pays.
     pub name: String,
-    /// Whether anything is done for it.
+    /// Whether requests of the tenant are served.
     pub enabled: bool,
-    /// What its members are.
+    /// Position of its members.
     pub position: Position,
-    /// What it may hold.
+    /// Resources that the tenant may hold.
     pub quota: Quota,
-    /// Over how many hours core-seconds are counted, up to now; `None`: since ever.
+    /// Window, in hours up to now, in which core-seconds count against the quota; `None`: all time.
     pub window_hours: Option<u32>,
-    /// Who belongs to it, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`. Each belongs to one tenant.
+    /// Members, sorted: `uid:1000`, `cert:NAME`, `jwt:SUBJECT`. Each member belongs to one tenant only.
     pub members: Vec<String>,
 }
 
-/// A key, without its secret.
+/// Record of a key, without the key's secret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyRecord {
-    /// Which: 16 hexadecimal digits.
+    /// Identifier: 16 hexadecimal digits.
     pub id: String,
-    /// For whom it speaks.
+    /// Tenant of the bearer.
     pub tenant: String,
-    /// What its bearer is.
+    /// Position of the bearer.
     pub position: Position,
-    /// BLAKE3 of its secret, 64 hexadecimal digits.
+    /// BLAKE3 hash of the secret, 64 hexadecimal digits.
     pub hash: String,
-    /// An operator's word for it.
+    /// Label that an operator gave it.
     pub label: String,
-    /// When it was made, milliseconds since 1970.
+    /// Time when the key was made, milliseconds since 1970.
     pub created_ms: u64,
-    /// When it is over; `None`: never.
+    /// Time when the key expires; `None`: never.
     pub expires_ms: Option<u64>,
-    /// When it was revoked.
+    /// Time when the key was revoked.
     pub revoked_ms: Option<u64>,
-    /// When it was last used, to about a minute.
+    /// Time of the last use, to about a minute.
     pub used_ms: Option<u64>,
 }
 
-/// What a manager asks of its state about people. As durable as the rest of a [`Store`](crate::Store).
+/// State of a manager about tenants and keys; as durable as the rest of a [`Store`](crate::Store).
 pub trait People {
-    /// All tenants, by name.
+    /// All tenants, ordered by name.
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 
-    /// Adds a tenant or replaces what is known of it. A member of another tenant is refused.
+    /// Adds a tenant, or replaces its record. Fails if one of its members belongs to another tenant.
     fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError>;
 
-    /// Forgets a tenant and its keys; its bills stay. False: there was none.
+    /// Removes a tenant and its keys; its bills stay. Returns false if there was no such tenant.
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError>;
 
-    /// All keys, by id.
+    /// All keys, ordered by id.
     fn keys(&self) -> Result<Vec<KeyRecord>, StoreError>;
 
-    /// Adds a key of a known tenant, or replaces what is known of it; a revoked one stays revoked.
+    /// Adds a key of a known tenant, or replaces its record; a revoked key stays revoked.
     fn put_key(&self, key: KeyRecord) -> Result<(), StoreError>;
 }

@@ -1,7 +1,9 @@
-//! The store of a site: PostgreSQL, and several managers of which one writes.
+//! Store of a site in PostgreSQL, with several managers of which one writes.
 //!
-//! Who writes is a row: a manager that takes over raises the epoch in it, and each transaction looks at the
-//! epoch first and holds the row until its end. So a manager that was taken for dead and goes on changes
+//! One row of the database names the writer by its epoch. A manager that takes over raises the epoch. Each
+//! transaction
+//! first reads the epoch, and locks the row until its end. So a manager that was taken for dead and still runs
+//! changes
 //! nothing any more, whatever it believes: its transactions are refused, and its writer ends.
 //!
 //! ```text
@@ -25,28 +27,29 @@ use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A leader that has shown no sign of life for so long is replaced.
+/// A leader whose beat has not changed for this long is replaced.
 const LEADER_SILENT_AFTER: Duration = Duration::from_secs(2);
-/// How often it shows one.
+/// Interval of the leader's beats.
 const BEAT_EVERY: Duration = Duration::from_millis(500);
-/// How often candidates look.
+/// Interval at which candidates look at the leader's row.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// How long the server may take to accept.
+/// Time limit for connecting to the server.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-/// Serialises migrations of several managers that start at once: "hotlease", in ASCII.
+/// Lock that serialises migrations of managers that start at once: "hotlease", in ASCII.
 const MIGRATION_LOCK: i64 = 0x686f_746c_6561_7365;
-/// Statements that a connection keeps prepared; there are a few dozen.
+/// Limit of statements that a connection keeps prepared; there are a few dozen.
 const PREPARED_MAX: usize = 128;
 
-/// How a database is used.
+/// Options of a store in PostgreSQL.
 #[derive(Clone)]
 pub struct PostgresOptions {
-    /// Its bounds (default: [`Limits::DATABASE`]).
+    /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are taken at their word about leases that no manager of this database granted
-    /// (default: no, they are written down and not billed).
+    /// Whether agents are believed about leases that no manager of this database granted (default: no; such usage
+    /// is
+    /// recorded and not billed).
     pub adopt_unknown: bool,
-    /// As [`SqliteOptions::hook`](crate::SqliteOptions::hook).
+    /// Hook for tests, see [`SqliteOptions::hook`](crate::SqliteOptions::hook).
     pub hook: Option<Hook>,
 }
 
@@ -60,7 +63,7 @@ impl Default for PostgresOptions {
     }
 }
 
-/// Opens a database and leads it at once, whoever led it: see [`Candidate`].
+/// Opens a database and leads it at once, even if another manager leads it: see [`Candidate`].
 pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<DatabaseStore, StoreError> {
     let mut candidate = Candidate::new(parameters, options)?;
     loop {
@@ -71,11 +74,11 @@ pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<Datab
     }
 }
 
-/// What a candidate sees of the leader: two looks that see the same are a leader that did nothing in between.
+/// Row of the leader as a candidate read it. Two equal reads mean that the leader did nothing in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Leader {
     epoch: i64,
-    /// Rises as long as it lives; negative once it has left.
+    /// Counter that rises as long as the leader lives; negative once it has left.
     beat: i64,
 }
 
@@ -89,15 +92,16 @@ pub struct Candidate {
     config: Config,
     options: PostgresOptions,
     sql: Option<PostgresSql>,
-    /// What was seen last, and since when.
+    /// Leader that was read last, and the time since which it has not changed.
     seen: Option<(Leader, Instant)>,
 }
 
 impl Candidate {
-    /// Connects, and brings the database to this version.
+    /// Connects to the database, and migrates it to this version.
     ///
-    /// `parameters`: `host=/run/postgresql dbname=hotlease`, a Unix socket only: the server then knows the user
-    /// from the kernel, and no password stands anywhere.
+    /// `parameters`: for example `host=/run/postgresql dbname=hotlease`. Only a Unix socket is allowed: the server
+    /// then
+    /// learns the user from the kernel, and no password is stored anywhere.
     pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
         config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
@@ -135,9 +139,10 @@ impl Candidate {
         Ok(self.sql.insert(sql))
     }
 
-    /// Waits until there is no leader, or none that is heard, and leads. Returns with `None` once `stop` says so,
-    /// which is asked several times a second. A database that cannot be reached is tried again for ever: then
-    /// nobody leads it.
+    /// Waits until there is no leader or the leader is silent, and then leads. Returns `None` once `stop` returns
+    /// true; it
+    /// is called several times a second. Keeps trying while the database cannot be reached: no manager leads it
+    /// then.
     pub fn wait(mut self, stop: impl Fn() -> bool) -> Result<Option<DatabaseStore>, StoreError> {
         let mut unreachable = false;
         while !stop() {
@@ -187,7 +192,7 @@ impl Candidate {
         Ok(leader)
     }
 
-    /// Leads, unless the leader has done anything since it was seen so.
+    /// Takes the lead, unless the leader's row has changed since `leader` was read.
     fn lead(&mut self, leader: Leader) -> Result<Option<DatabaseStore>, StoreError> {
         let Some(epoch) = self.connection()?.raise_epoch(leader)? else {
             return Ok(None);
@@ -213,7 +218,7 @@ fn unusable(error: &postgres::Error) -> StoreError {
     }
 }
 
-/// What the server said, which the error itself keeps to its source.
+/// Message of the server, which the error itself shows only as its source.
 fn words(error: &postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) => format!("{}: {}", said.severity(), said.message()),
@@ -225,10 +230,10 @@ fn words(error: &postgres::Error) -> String {
 }
 
 struct PostgresSql {
-    /// Until it is dropped.
+    /// Connection; taken out only when this is dropped.
     client: Option<Client>,
     prepared: HashMap<String, Statement>,
-    /// Ours, once we lead.
+    /// Epoch of this manager, once it leads.
     epoch: Option<i64>,
 }
 
@@ -241,10 +246,11 @@ impl PostgresSql {
         })
     }
 
-    /// A commit is answered when it is on the disk, or this database is not for a ledger.
+    /// Makes the server acknowledge a commit only when it is on the disk; fails if `fsync` is off.
     fn demand_durability(&mut self) -> Result<(), StoreError> {
         self.run("SET synchronous_commit = on", &[])?;
-        // A manager that is stopped within a transaction holds the leader's row: the server ends that.
+        // A manager that is stopped within a transaction holds the leader's row: the server ends such a
+        // transaction.
         self.run("SET idle_in_transaction_session_timeout = 2000", &[])?;
         let mut fsync = String::new();
         self.query(
@@ -281,11 +287,11 @@ impl PostgresSql {
     }
 
     fn migrate_within(&mut self) -> Result<(), StoreError> {
-        // Until the end of the transaction.
+        // Held until the end of the transaction.
         let lock = "SELECT count(pg_advisory_xact_lock($1))";
         self.query(lock, &[Value::Int(MIGRATION_LOCK)], &mut |_| Ok(()))?;
         self.run("CREATE TABLE IF NOT EXISTS leader (epoch BIGINT NOT NULL)", &[])?;
-        // Later than the table.
+        // This column was added after the table's first version.
         self.run(
             "ALTER TABLE leader ADD COLUMN IF NOT EXISTS beat BIGINT NOT NULL DEFAULT 0",
             &[],
@@ -319,7 +325,8 @@ impl PostgresSql {
         }
     }
 
-    /// Waits for a transaction of the leader before to end, and then looks whether it still is as it was seen.
+    /// Waits until a transaction of the leader before has ended, and raises the epoch if the row is still as it was
+    /// read.
     fn raise_epoch(&mut self, seen: Leader) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;
         let raise =
@@ -364,7 +371,7 @@ impl PostgresSql {
         }
     }
 
-    /// Prepared once, and kept.
+    /// Returns a prepared statement; prepares it the first time.
     fn statement(
         client: &mut Client,
         prepared: &mut HashMap<String, Statement>,
@@ -416,7 +423,8 @@ impl PostgresSql {
     }
 }
 
-/// A client ends its own runtime with itself, which must not happen on a thread of another one.
+/// Drops the client on a thread of its own: it ends its runtime when dropped, which must not happen on a thread of
+/// another runtime.
 impl Drop for PostgresSql {
     fn drop(&mut self) {
         if let Some(client) = self.client.take() {

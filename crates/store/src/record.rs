@@ -1,79 +1,79 @@
-//! What is stored.
+//! Records that a store keeps, and what it returns about them.
 
 use hotlease_lease::ledger::{Account, FunctionId, FunctionTotals};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeSet;
 
-/// An agent, as it registered.
+/// Registration of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRecord {
-    /// Who.
+    /// Identifier of the agent.
     pub id: AgentId,
-    /// Which run of it.
+    /// Run of the agent.
     pub boot: BootId,
-    /// Its gRPC socket.
+    /// Address of its gRPC socket.
     pub address: String,
-    /// Cores that it offers.
+    /// Cores that the agent offers.
     pub cores: Vec<u32>,
 }
 
-/// A lease, as the manager granted it or its agent last reported it.
+/// Record of a lease, as the manager noted the grant or its agent last reported it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRecord {
-    /// Which.
+    /// Identifier of the lease.
     pub id: LeaseId,
-    /// Who granted it.
+    /// Agent that granted it.
     pub agent: AgentId,
-    /// In which run.
+    /// Run of the agent in which it was granted.
     pub boot: BootId,
-    /// Who holds it.
+    /// Tenant that holds it.
     pub tenant: String,
-    /// Its holder's word for it.
+    /// Label that the holder gave it.
     pub label: String,
-    /// The batch job that it belongs to; empty: none.
+    /// Batch job that the lease belongs to; empty: none.
     pub job: String,
-    /// Its epoch.
+    /// Epoch of the lease.
     pub epoch: Epoch,
-    /// Cores granted.
+    /// Cores that were granted.
     pub cores: Vec<u32>,
-    /// Slots granted.
+    /// Number of slots that were granted.
     pub slots: u32,
-    /// Memory of all its workers, bytes; 0: no limit was asked for.
+    /// Memory of all its workers together, bytes; 0: no limit was asked for.
     pub memory_bytes: u64,
-    /// GPUs of all its workers.
+    /// Number of GPUs of all its workers together.
     pub gpus: u32,
-    /// When the manager asked for it, milliseconds since 1970 by its clock.
+    /// Time when the manager asked for the lease, milliseconds since 1970 by its clock.
     pub granted_ms: u64,
-    /// Whether it goes on.
+    /// Whether the lease runs.
     pub state: LeaseState,
 }
 
-/// Whether a lease goes on.
+/// State of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseState {
-    /// It does.
+    /// The lease runs.
     Active,
-    /// It does not.
+    /// The lease has ended.
     Ended {
-        /// In words: its agent's, or what the manager found out about the agent.
+        /// Reason in words: from its agent, or what the manager found out about the agent.
         why: String,
     },
 }
 
-/// What a ledger row is about: the same lease id under another boot is another row.
+/// Key of a ledger row. The same lease id under another boot is another row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowKey {
-    /// Who measured.
+    /// Agent that measured.
     pub agent: AgentId,
-    /// In which run.
+    /// Run of the agent.
     pub boot: BootId,
-    /// Which lease.
+    /// Lease that was measured.
     pub lease: LeaseId,
 }
 
 impl LeaseRecord {
-    /// Its row in the ledger.
+    /// Key of the lease's ledger row.
     pub fn key(&self) -> RowKey {
         RowKey {
             agent: self.agent,
@@ -82,7 +82,7 @@ impl LeaseRecord {
         }
     }
 
-    /// What it may bill.
+    /// Account that limits what the lease can bill.
     pub fn account(&self) -> Account {
         Account {
             slots: self.slots,
@@ -93,120 +93,122 @@ impl LeaseRecord {
     }
 }
 
-/// A cumulative total, as an agent reports it again and again.
+/// Cumulative usage of a lease, as an agent reports it repeatedly.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerRow {
-    /// What it is about.
+    /// Key of the row.
     pub key: RowKey,
-    /// Who pays.
+    /// Tenant that pays.
     pub tenant: String,
-    /// Used so far.
+    /// Usage so far.
     pub usage: UsageTotals,
-    /// What its functions used of that, as far as it is told this time.
+    /// Usage of the lease's functions, as far as this report contains it.
     pub functions: FunctionTotals,
-    /// The lease is over: this total is its last.
+    /// Whether the lease has ended: this total is its last.
     pub settled: bool,
 }
 
-/// What an agent reports at a time; taken whole or not at all.
+/// Report of an agent; processed whole or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Who reports.
+    /// Agent that reports.
     pub agent: AgentId,
-    /// In which run.
+    /// Run of the agent.
     pub boot: BootId,
-    /// When it arrived, milliseconds since 1970 by the manager's clock.
+    /// Time when the report arrived, milliseconds since 1970 by the manager's clock.
     pub at_ms: u64,
-    /// Leases as they are.
+    /// Leases with their current state.
     pub leases: Vec<LeaseRecord>,
-    /// What they and leases of earlier runs have used.
+    /// Usage of those leases, and of leases of earlier runs.
     pub usage: Vec<LedgerRow>,
-    /// Where the report names every running lease: those that the report before lacked. A lease that is
-    /// missing for the second time has ended unheard. `None`: this report is about some leases only.
+    /// For a report that names every running lease: the leases that the previous report lacked. A lease that is
+    /// missing for
+    /// the second time has ended without a message. `None`: this report is about some leases only.
     pub missing_before: Option<BTreeSet<LeaseId>>,
 }
 
-/// What became of a [`Report`].
+/// Result of a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reported {
-    /// Running leases that the report lacks, for the first time.
+    /// Running leases that the report lacks for the first time.
     pub missing: BTreeSet<LeaseId>,
-    /// Rows whose agent reported more than their accounts allow; the excess is not billed.
+    /// Rows for which the agent reported more than their accounts allow; the excess is not billed.
     pub capped: Vec<RowKey>,
-    /// Rows that this report opened and that no grant of this manager stands behind; they are not billed.
+    /// Rows that this report opened without a grant of this manager; they are not billed.
     pub disputed: Vec<RowKey>,
 }
 
-/// A row of the ledger as it stands.
+/// Current state of a ledger row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// What it is about.
+    /// Key of the row.
     pub key: RowKey,
-    /// Who pays.
+    /// Tenant that pays.
     pub tenant: String,
-    /// The lease's label.
+    /// Label of the lease.
     pub label: String,
-    /// The lease's job.
+    /// Job of the lease.
     pub job: String,
-    /// What may be billed.
+    /// Account that limits what can be billed.
     pub account: Account,
-    /// Used so far.
+    /// Usage so far.
     pub usage: UsageTotals,
-    /// The lease is over.
+    /// Whether the lease has ended.
     pub settled: bool,
-    /// No grant of this manager stands behind it: it is not billed.
+    /// Whether there is no grant of this manager for the row; such a row is not billed.
     pub disputed: bool,
 }
 
-/// How a bill's lines are grouped.
+/// Grouping of a bill's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum By {
-    /// A line a tenant.
+    /// One line for each tenant.
     #[default]
     Tenant,
-    /// A line a tenant and job.
+    /// One line for each tenant and job.
     Job,
-    /// A line a lease.
+    /// One line for each lease.
     Lease,
-    /// A line a tenant and function, and one for what no function of the tenant's leases used: then the lines are what
-    /// the tenant's line would be.
+    /// One line for each tenant and function, and one for usage of the tenant's leases by no function: together the
+    /// lines add
+    /// up to the tenant's line.
     Function,
 }
 
-/// What a bill is asked for.
+/// Query for a bill.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BillQuery {
-    /// Of this tenant only.
+    /// Only this tenant, if given.
     pub tenant: Option<String>,
-    /// Of this job only.
+    /// Only this job, if given.
     pub job: Option<String>,
-    /// Used from then on: milliseconds since 1970, cut down to a whole [`PERIOD_MS`].
+    /// Start of the range, milliseconds since 1970; rounded down to a whole [`PERIOD_MS`].
     pub since_ms: Option<u64>,
-    /// Used until then, likewise rounded up.
+    /// End of the range, milliseconds since 1970; rounded up to a whole [`PERIOD_MS`].
     pub until_ms: Option<u64>,
-    /// How lines are grouped.
+    /// Grouping of the lines.
     pub by: By,
 }
 
-/// Usage is kept by periods of this length, by the time at which it was reported.
+/// Length of the periods by which usage is kept. Usage counts in the period in which it was reported.
 pub const PERIOD_MS: u64 = 3_600_000;
 
-/// Usage to be paid.
+/// Usage to be paid by one tenant, job, lease or function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct BillLine {
-    /// Who pays.
+    /// Tenant that pays.
     pub tenant: String,
-    /// The job; empty where lines are by tenant, or the leases had none.
+    /// Job; empty if the lines are not by job or lease, or the leases had no job.
     pub job: String,
-    /// The lease, where lines are by lease.
+    /// Lease, if the lines are by lease.
     pub lease: Option<RowKey>,
-    /// Its label.
+    /// Label of that lease.
     pub label: String,
-    /// The function, where lines are by function; none: what no function used.
+    /// Function, if the lines are by function; none: usage by no function.
     pub function: Option<FunctionId>,
-    /// How many leases are in this line; 0: rows that were folded into their tenant's total.
+    /// Number of leases in this line; 0: rows that were folded into their tenant's total.
     pub leases: u64,
-    /// Used.
+    /// Usage.
     pub usage: UsageTotals,
     /// Memory held, MiB times milliseconds.
     pub memory_mib_ms: u64,
@@ -215,25 +217,24 @@ pub struct BillLine {
 /// Lines of a bill, ordered by tenant, job, lease and function.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Bill {
-    /// See [`BillLine`].
+    /// Lines of the bill.
     pub lines: Vec<BillLine>,
-    /// Rows that are not billed, because no grant of this manager stands behind them.
+    /// Number of rows that are not billed, because no grant of this manager stands behind them.
     pub disputed: u64,
 }
 
-/// What an audit of the ledger found.
+/// Result of an audit of the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Audit {
-    /// Rows looked at.
+    /// Number of rows that were checked.
     pub rows: u64,
-    /// Rows that are not billed, because no grant of this manager stands behind them; at most
-    /// [`FINDINGS_MAX`].
+    /// Rows that are not billed, because no grant of this manager stands behind them; at most [`FINDINGS_MAX`].
     pub disputed: Vec<Standing>,
-    /// What is wrong, in words; at most [`FINDINGS_MAX`]. Empty: nothing.
+    /// Faults in words; at most [`FINDINGS_MAX`]. Empty: none.
     pub problems: Vec<String>,
 }
 
-/// Findings of one kind that an audit names.
+/// Limit of findings of one kind in an audit.
 pub const FINDINGS_MAX: usize = 1000;
-/// Lines of one bill.
+/// Limit of lines of one bill.
 pub const BILL_LINES_MAX: usize = 100_000;

@@ -1,21 +1,21 @@
-//! What becomes of a ledger row: pure, and the same in every store.
+//! Rules for changes of a ledger row: pure functions that all stores share.
 
 use crate::{LeaseRecord, LedgerRow, RowKey, Standing, StoreError};
 use hotlease_lease::ledger::{Account, FunctionId, FunctionUse, Shown, larger};
 use hotlease_wire::session::UsageTotals;
 
-/// A row after a change, and what is to be said about it.
+/// Ledger row after a change, with the findings about the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Changed {
     pub(crate) row: Standing,
-    /// More was reported than the account allows.
+    /// Whether more was reported than the account allows.
     pub(crate) capped: bool,
-    /// It was opened by a report alone.
+    /// Whether the row was opened by a report alone, without a grant.
     pub(crate) newly_disputed: bool,
 }
 
-/// The manager granted a lease. Its agent's report may have come first: then what it reported counts as far
-/// as the account, which is the manager's, allows.
+/// Row after the manager noted a grant. If the agent's report came first, its usage counts as far as the manager's
+/// account allows.
 pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -> Standing {
     let mut account = lease.account();
     let mut usage = UsageTotals::default();
@@ -27,7 +27,7 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
         if known.disputed {
             (usage, _) = account.merge(usage, known.usage, at_ms);
         } else {
-            // What was billed stays billed, and to whom.
+            // Billed usage stays billed, to the same tenant.
             tenant = known.tenant;
             usage = known.usage;
             account.granted_ms = account.granted_ms.min(known.account.granted_ms);
@@ -45,8 +45,9 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
     }
 }
 
-/// An agent reported. `lease`: what it says about the lease in the same report; `adopt`: take its word where
-/// nothing is known.
+/// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent
+/// about an
+/// unknown lease.
 pub(crate) fn reported(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
@@ -83,8 +84,9 @@ pub(crate) fn reported(
     })
 }
 
-/// A row that only an agent's report stands behind. Where its word is taken, so is its word about the past;
-/// from here on our clock bounds it.
+/// Makes a row for a lease that only an agent's report names. If the agent is believed, its word about the past
+/// counts
+/// too; from now on the manager's clock limits the usage.
 fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> Standing {
     let slots = lease.map_or(1, |lease| lease.slots.max(1));
     let held_ms = told.usage.allocated_ns / 1_000_000 / u64::from(slots);
@@ -105,7 +107,8 @@ fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms:
     }
 }
 
-/// The agent of this row is gone: no report follows, unless it comes back. `ended`: it cannot.
+/// Settled row of an agent that is gone: no report follows unless the agent comes back. `ended`: it cannot come
+/// back.
 pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
     row.settled = true;
     if ended {
@@ -114,15 +117,16 @@ pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
     row
 }
 
-/// Functions that an audit has seen, one after the other in the order of their leases.
+/// Sums the functions of each lease during an audit; functions come in the order of their leases.
 #[derive(Default)]
 pub(crate) struct FunctionsSeen {
     present: Option<(RowKey, FunctionUse)>,
 }
 
 impl FunctionsSeen {
-    /// What is wrong with the next one, in words. `lease`: what all of it used; `periods`: the function's totals by
-    /// period, in order.
+    /// Checks the next function; returns what is wrong in words. `lease`: usage of the whole lease; `periods`: the
+    /// function's
+    /// totals by period, in order.
     pub(crate) fn problem(
         &mut self,
         key: RowKey,
@@ -150,7 +154,7 @@ impl FunctionsSeen {
     }
 }
 
-/// What is wrong with a row, in words. `periods`: its totals by period, in order.
+/// Checks a row; returns what is wrong in words. `periods`: its totals by period, in order.
 pub(crate) fn problems(row: &Standing, periods: &[(u64, UsageTotals)], now_ms: u64) -> Vec<String> {
     let mut problems = Vec::new();
     let key = row.key;

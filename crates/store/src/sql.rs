@@ -1,14 +1,15 @@
-//! A store in a database: what it asks of one, and the thread that writes to it.
+//! Interface of a SQL database to the store, and the thread that writes to it.
 //!
 //! ```text
 //! callers ──jobs──▶ writer: begin │ job │ job │ job │ commit ──answers──▶ callers
 //!                                  savepoints
 //! ```
 //!
-//! There is one writer, so no two transactions ever conflict. It takes what waits, up to [`BATCH_MAX`], into
-//! one transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a
-//! second cost far fewer waits. Each job has a savepoint of its own, and is answered only when the commit is
-//! durable.
+//! There is one writer, so no two transactions ever conflict. It puts all waiting jobs, up to [`BATCH_MAX`], into
+//! one
+//! transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a second cost
+//! far
+//! fewer waits. Each job has a savepoint of its own, and is answered only when the commit is durable.
 
 pub(crate) mod functions;
 pub(crate) mod people;
@@ -24,50 +25,53 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Jobs in one transaction.
+/// Limit of jobs in one transaction.
 const BATCH_MAX: usize = 256;
-/// Jobs that wait; who comes later waits for its place.
+/// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
-/// So many changes may be under way that nobody waits for, and asking for the next one does not block, as long as no
-/// more threads than that wait for theirs.
+/// Limit of changes under way that no thread waits for. Within the limit the next one does not block, as long as no
+/// more
+/// than this number of threads wait for changes of their own.
 pub const LATER_MAX: usize = 512;
 
-/// A value to store.
+/// Value that a statement binds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Value<'a> {
     /// A number.
     Int(i64),
     /// Text.
     Text(&'a str),
-    /// Nothing.
+    /// Null.
     Null,
 }
 
-/// A value that was stored.
+/// Value that a query returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cell {
     /// A number.
     Int(i64),
     /// Text.
     Text(String),
-    /// Nothing.
+    /// Null.
     Null,
 }
 
-/// Cells of a row, in the order in which they were asked for.
+/// Cells of a row, in the order of the query's columns.
 pub(crate) type Cells = Vec<Cell>;
 
-/// A database connection. Statements have `$1`, `$2` ... for values, each first mentioned in this order.
+/// A database connection. Statements have `$1`, `$2` ... for values, each mentioned for the first time in this
+/// order.
 pub(crate) trait Sql {
-    /// Begins a transaction, if this connection may still write. Where it may not, one may be open afterwards.
+    /// Begins a transaction, if this connection may still write. If it may not, a transaction may be open after the
+    /// error.
     fn begin(&mut self) -> Result<(), StoreError> {
         self.run("BEGIN", &[])
     }
 
-    /// Carries out a statement.
+    /// Runs a statement.
     fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError>;
 
-    /// Calls `each` with each row, until it fails.
+    /// Runs a query and calls `each` with each row, until `each` fails.
     fn query(
         &mut self,
         statement: &str,
@@ -75,31 +79,31 @@ pub(crate) trait Sql {
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError>;
 
-    /// How often it wants a sign of life in the database; none: never.
+    /// Interval at which this database wants beats of its leader; none: never.
     fn beat_every(&self) -> Option<Duration> {
         None
     }
 
-    /// Gives it, in the transaction that is open.
+    /// Writes a beat, within the open transaction.
     fn beat(&mut self) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// The last word: nothing will be written any more.
+    /// Gives up the lead: nothing will be written any more.
     fn leave(&mut self) {}
 
-    /// Why the transaction is lost that was begun: some errors roll back all of it. `None`: it is open.
+    /// Error by which the transaction was lost: some errors roll back all of it. `None`: the transaction is open.
     fn lost(&mut self) -> Option<StoreError>;
 }
 
-/// Where the writer is: fault tests end the process there.
+/// Moment in the writer's cycle; fault tests end the process there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// Everything is written, nothing is durable.
+    /// Everything is written, but nothing is durable.
     BeforeCommit,
-    /// All is durable, nobody knows.
+    /// Everything is durable, but no caller knows it.
     AfterCommit,
-    /// Everybody has an answer.
+    /// All callers have their answers.
     AfterAnswers,
 }
 
@@ -107,14 +111,16 @@ pub enum Moment {
 pub type Hook = Arc<dyn Fn(Moment) + Send + Sync>;
 
 type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// Does its work, and says whether that failed and how to answer once the outcome of the commit is known.
+/// Job of the writer: does its work; returns whether the work failed, and how to answer once the result of the
+/// commit is
+/// known.
 type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, Answer) + Send>;
 
-/// The writer's thread, and the way to it.
+/// Thread that writes to the database, and the queue of its jobs.
 pub(crate) struct Writer {
     jobs: Option<SyncSender<Job>>,
     thread: Option<JoinHandle<()>>,
-    /// Why it ended.
+    /// Reason for which it ended.
     ended: Arc<Mutex<String>>,
 }
 
@@ -140,18 +146,20 @@ impl Writer {
         })
     }
 
-    /// Has the writer do this, alone or with others in one transaction, and waits until that is durable.
+    /// Has the writer do `work`, alone or with other jobs in one transaction, and waits until that is durable.
     pub(crate) fn write<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let (sender, answer) = mpsc::sync_channel(1);
-        // Who asked may have given up waiting.
+        // The caller may have given up waiting.
         self.submit(work, move |done| drop(sender.send(done)));
         answer.recv().unwrap_or_else(|_| Err(self.closed()))
     }
 
-    /// Has the writer do this, alone or with others in one transaction. Its thread tells when that is durable.
+    /// Has the writer do `work`, alone or with other jobs in one transaction. The writer's thread calls `told` when
+    /// that is
+    /// durable.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
@@ -168,7 +176,7 @@ impl Writer {
             let answer: Answer = Box::new(move |committed| {
                 told.tell(match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
-                    // Whoever was not tried at all learns why.
+                    // A job that was not tried at all gets the reason.
                     (_, Err(error @ StoreError::Deposed { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
                 });
@@ -176,12 +184,12 @@ impl Writer {
             (failed, answer)
         });
         if let Some(jobs) = &self.jobs {
-            // What is not taken is dropped, and so told.
+            // A job that the queue does not accept is dropped, which calls `told`.
             drop(jobs.send(job));
         }
     }
 
-    /// Why nothing is written any more, if that is so.
+    /// Error that ended the writer, if it has ended.
     pub(crate) fn ended(&self) -> Option<StoreError> {
         let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
         ended.then(|| self.closed())
@@ -197,7 +205,7 @@ fn closed(ended: &Mutex<String>) -> StoreError {
     StoreError::Closed { why: why.clone() }
 }
 
-/// Is told in any case: when it is dropped, that the writer has ended.
+/// Callback that is called in any case: if this is dropped, with the error that the writer has ended.
 struct Certain<T, F: FnOnce(Result<T, StoreError>)> {
     told: Option<F>,
     ended: Arc<Mutex<String>>,
@@ -223,7 +231,8 @@ impl<T, F: FnOnce(Result<T, StoreError>)> Drop for Certain<T, F> {
 impl Drop for Writer {
     fn drop(&mut self) {
         drop(self.jobs.take());
-        // Who is told may be the last that holds the store: the writer does not wait for itself.
+        // A callback on the writer's own thread may drop the store's last reference: the writer must not wait for
+        // itself.
         if let Some(thread) = self.thread.take()
             && thread.thread().id() != thread::current().id()
         {
@@ -272,21 +281,22 @@ fn write(
             answer(copy(&committed));
         }
         at(Moment::AfterAnswers);
-        // A failed write may have reached the disk or not: a second try that succeeds would prove nothing.
+        // A failed write may have reached the disk or not: a second attempt that succeeds would prove nothing.
         outcome?;
     }
     sql.leave();
     Ok(())
 }
 
-/// One transaction with all that can be done. What cannot is rolled back alone, unless the database lost the
+/// Commits one transaction with all jobs that succeed. A failed job is rolled back alone, unless the database lost
+/// the
 /// whole transaction.
 fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answer>, Result<(), StoreError>) {
     let mut answers = Vec::with_capacity(batch.len());
     let mut outcome = sql.begin();
     for job in batch {
         if outcome.is_err() {
-            // Answered with the outcome, not done.
+            // The job is not done, but answered with the error of the transaction.
             answers.push(job(&mut Lost).1);
             continue;
         }
@@ -344,7 +354,8 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
     }
 }
 
-/// What jobs see whose transaction is lost already: they are only to be answered.
+/// Connection for jobs whose transaction is lost already: every statement fails, so that the job only gets its
+/// answer.
 struct Lost;
 
 impl Lost {

@@ -1,8 +1,11 @@
-//! The default store: SQLite in a directory of this machine.
+//! Default store: SQLite in a directory of this node.
 //!
-//! WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is on the disk
-//! before anybody is told: what was answered survives a crash of the machine. The directory is locked, and
-//! refused on a network file system: there neither locks nor shared memory of SQLite's log are reliable.
+//! The database uses WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is
+//! on the
+//! disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is locked.
+//! A
+//! directory on a network file system is refused: there neither locks nor the shared memory of SQLite's log are
+//! reliable.
 
 use crate::database::{DatabaseStore, Own};
 use crate::limits::Limits;
@@ -17,24 +20,25 @@ use std::time::Duration;
 
 /// Name of the database in its directory.
 pub const LEDGER_FILE: &str = "ledger.db";
-/// What a restore leaves behind that did not come to its end.
+/// File that an interrupted restore leaves behind.
 pub(crate) const RESTORING_FILE: &str = "ledger.db.restoring";
-/// Marks our databases among all of SQLite's: "hlld".
+/// Marks hotlease's databases among all SQLite databases: "hlld".
 const APPLICATION_ID: i64 = 0x686c_6c64;
-/// How long a write waits for another process that reads or copies the database.
+/// Longest wait of a write for another process that reads or copies the database.
 const BUSY_LIMIT: Duration = Duration::from_secs(10);
-/// The log of writes is cut to this size when it can be.
+/// Size to which the write-ahead log is cut when possible, bytes.
 const LOG_BYTES: i64 = 16 << 20;
 
-/// How a database is used.
+/// Options of a store in SQLite.
 #[derive(Clone)]
 pub struct SqliteOptions {
-    /// Its bounds (default: [`Limits::DATABASE`]).
+    /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are taken at their word about leases that this manager did not grant. Default: no,
-    /// they are written down and not billed.
+    /// Whether agents are believed about leases that this manager did not grant (default: no; such usage is
+    /// recorded and not
+    /// billed).
     pub adopt_unknown: bool,
-    /// Largest size of the database, bytes (default: what SQLite can, 16 TiB).
+    /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
     /// Called by the writer at each [`Moment`](crate::Moment): for tests that end the process there (default: none).
     pub hook: Option<Hook>,
@@ -51,8 +55,9 @@ impl Default for SqliteOptions {
     }
 }
 
-/// Opens the ledger in a directory, made where missing, and brings it to this version. The directory is locked
-/// until the store is dropped.
+/// Opens the ledger in a directory, and migrates it to this version; makes the directory if it is missing. The
+/// directory
+/// is locked until the store is dropped.
 pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseStore, StoreError> {
     let dir = StateDir::take(directory)?;
     let path = dir.path().join(LEDGER_FILE);
@@ -68,7 +73,7 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
     )?;
     let mut sql = SqliteSql::new(connection, path.clone());
     sql.set_up(options.bytes_max)?;
-    // The file's name is durable before anything in it is.
+    // Make the file's name durable before anything in the file is.
     sync_directory(dir.path()).map_err(|error| StoreError::Disk {
         what: "make its name durable",
         why: error.to_string(),
@@ -87,7 +92,7 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
     DatabaseStore::start(sql, SqliteSql::new(reader, path), rules, options.hook, Some(own))
 }
 
-/// Opens a file of SQLite's, without looking at it yet.
+/// Opens a SQLite file without reading it yet.
 pub(crate) fn connect(path: &Path, flags: OpenFlags) -> Result<Connection, StoreError> {
     let opened = Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX);
     let connection = opened.map_err(|error| unusable(path, &error))?;
@@ -105,7 +110,7 @@ pub(crate) fn unusable(path: &Path, error: &rusqlite::Error) -> StoreError {
     }
 }
 
-/// Whether the file is one of ours, and its version: 0 for one that is still empty.
+/// Checks that the file is a ledger, and returns its version: 0 for an empty file.
 pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, StoreError> {
     let number = |pragma: &str| {
         let read = connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
@@ -135,15 +140,15 @@ pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, Store
     Ok(version)
 }
 
-/// A connection as the store uses it.
+/// SQLite connection of the store.
 pub(crate) struct SqliteSql {
     connection: Connection,
     path: PathBuf,
-    /// The last error, in case it cost the transaction.
+    /// The last error (disk full or not, and its message), in case it cost the transaction.
     failed: Option<(bool, String)>,
 }
 
-/// Borrowed as it is.
+/// Binds a value by reference.
 impl ToSql for Value<'_> {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
         Ok(ToSqlOutput::Borrowed(match self {
@@ -163,7 +168,7 @@ impl SqliteSql {
         }
     }
 
-    /// How it writes, and its tables.
+    /// Sets how the database writes, and migrates its tables.
     fn set_up(&mut self, bytes_max: Option<u64>) -> Result<(), StoreError> {
         let from = version(&self.connection, &self.path)?;
         let path = self.path.clone();
@@ -234,7 +239,7 @@ fn cell(value: ValueRef<'_>) -> Cell {
     match value {
         ValueRef::Integer(number) => Cell::Int(number),
         ValueRef::Text(text) => Cell::Text(String::from_utf8_lossy(text).into_owned()),
-        // Neither is ever written: whoever reads one finds no number and no text there, and says so.
+        // Neither is ever written. A reader expects a number or text, so it reports the damage.
         ValueRef::Null | ValueRef::Real(_) | ValueRef::Blob(_) => Cell::Null,
     }
 }
@@ -299,8 +304,9 @@ impl Sql for SqliteSql {
 mod tests {
     use super::*;
 
-    /// A commit must reach the disk before it is answered: below FULL, SQLite answers earlier, and no crash of
-    /// a process would show it.
+    /// A commit must reach the disk before it is answered. Below FULL SQLite answers earlier, and no crash of a
+    /// process alone
+    /// would show it.
     #[test]
     fn the_writer_waits_for_the_disk() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -5,7 +5,7 @@ use crate::sql::people::{check_key, check_tenant};
 use crate::{KeyRecord, People, StoreError, TenantRecord};
 use std::collections::BTreeMap;
 
-/// See the module.
+/// Tenants and keys, by name and id.
 #[derive(Default)]
 pub(super) struct Tables {
     tenants: BTreeMap<String, TenantRecord>,

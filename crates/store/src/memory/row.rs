@@ -1,4 +1,4 @@
-//! A row of the ledger in memory.
+//! Ledger row of the memory store.
 
 use crate::bill::FunctionRow;
 use crate::{PERIOD_MS, Standing};
@@ -15,7 +15,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What was told of the functions of the lease arrives.
+    /// Merges the reported usage of the lease's functions into the row.
     pub(super) fn merge_functions(&mut self, told: &FunctionTotals, at_ms: u64) {
         if self.standing.disputed {
             return;

@@ -1,4 +1,4 @@
-//! What functions used: a row for each of a lease, and its totals by period.
+//! Usage of functions in tables: a row for each function of a lease, and its totals by period.
 
 use super::reads::{Reader, damaged};
 use super::{Sql, Value};
@@ -7,7 +7,7 @@ use crate::row::FunctionsSeen;
 use crate::{Audit, FINDINGS_MAX, PERIOD_MS, RowKey, Standing, StoreError};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 
-/// Where a function stands.
+/// Key of a function's row, except for the function's name.
 struct Place([String; 4]);
 
 impl Place {
@@ -25,7 +25,7 @@ fn int(value: u64) -> Value<'static> {
     Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// What functions of a lease used.
+/// Reads the usage of a lease's functions.
 pub(crate) fn of(sql: &mut dyn Sql, key: RowKey) -> Result<FunctionTotals, StoreError> {
     let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
     let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
@@ -51,7 +51,7 @@ fn used(row: &mut Reader) -> Result<FunctionUse, StoreError> {
     })
 }
 
-/// Merges what was told of the functions of a lease, whose row this is now.
+/// Merges the reported usage of a lease's functions. `row`: the lease's row after the report.
 pub(crate) fn merge(
     sql: &mut dyn Sql,
     row: &Standing,
@@ -85,7 +85,7 @@ fn put(
         last = Reader::of(cells).number_or_null::<u64>()?;
         Ok(())
     })?;
-    // Of a clock that was set back, what comes now belongs to the last period there is.
+    // If the clock was set back, usage counts in the last period that exists.
     let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
     let (compute_ns, invocations) = (int(used.compute_ns), int(used.invocations));
     let statement = "INSERT INTO functions (agent, boot, lease, library, name, compute_ns, invocations) \
@@ -111,7 +111,7 @@ fn put(
     sql.run(statement, &values)
 }
 
-/// Forgets those of a lease.
+/// Deletes the functions of a lease.
 pub(crate) fn forget(sql: &mut dyn Sql, key: &[Value<'_>; 3]) -> Result<(), StoreError> {
     for table in ["functions", "function_periods"] {
         let statement = format!("DELETE FROM {table} WHERE agent = $1 AND boot = $2 AND lease = $3");
@@ -120,20 +120,20 @@ pub(crate) fn forget(sql: &mut dyn Sql, key: &[Value<'_>; 3]) -> Result<(), Stor
     Ok(())
 }
 
-/// A function of a row, as it is read.
+/// Function of a ledger row, as it is read.
 struct Read {
     key: RowKey,
     tenant: String,
     job: String,
     disputed: bool,
-    /// What the lease used.
+    /// Usage of the whole lease.
     lease: FunctionUse,
     function: FunctionId,
     used: FunctionUse,
     periods: Vec<(u64, FunctionUse)>,
 }
 
-/// Every function of every row with its periods, in the order of keys and names.
+/// Calls `each` with every function of every row and the function's periods, in the order of keys and names.
 fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>) -> Result<(), StoreError> {
     let statement = "SELECT f.agent, f.boot, f.lease, l.tenant, l.job, l.disputed, l.compute_ns, l.invocations, \
                      f.library, f.name, f.compute_ns, f.invocations, p.period, p.compute_ns, p.invocations \
@@ -172,7 +172,7 @@ fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>
     present.map_or(Ok(()), |known| each(&known))
 }
 
-/// Puts functions onto a bill.
+/// Adds all functions to a bill.
 pub(crate) fn bill(sql: &mut dyn Sql, biller: &mut Biller<'_>) -> Result<(), StoreError> {
     each(sql, |read| {
         biller.function(&FunctionRow {
@@ -186,7 +186,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, biller: &mut Biller<'_>) -> Result<(), Sto
     })
 }
 
-/// Holds functions against their leases' rows.
+/// Checks functions against the rows of their leases.
 pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreError> {
     let mut seen = FunctionsSeen::default();
     let mut problems = Vec::new();

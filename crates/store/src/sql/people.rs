@@ -54,7 +54,7 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
         }
         Ok(())
     })?;
-    // Databases sort text as their locale says.
+    // Sorted here: databases sort text by their locale.
     let sorted = tenants.into_values().map(|mut tenant| {
         tenant.members.sort();
         tenant
@@ -97,7 +97,7 @@ pub(crate) fn put_tenant(
     Ok(())
 }
 
-/// Whether there is room for it, and nobody in it belongs to another.
+/// Checks that there is room for the tenant, and that no member of it belongs to another tenant.
 pub(crate) fn check_tenant(
     known: &[TenantRecord],
     limits: &Limits,
@@ -166,7 +166,7 @@ pub(crate) fn keys(sql: &mut dyn Sql) -> Result<Vec<KeyRecord>, StoreError> {
     Ok(keys)
 }
 
-/// Whether there is room for it, and a tenant.
+/// Checks that there is room for the key, and that its tenant exists.
 pub(crate) fn check_key(
     tenants: &[TenantRecord],
     keys: &[KeyRecord],

@@ -1,4 +1,4 @@
-//! What is read, and how it stands in the tables.
+//! Queries of the store, and the format of values in the tables.
 
 use super::functions;
 use super::schema::counter;
@@ -13,15 +13,15 @@ use hotlease_wire::ids::{AgentId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::str::FromStr;
 
-/// Which leases are listed.
+/// Selection of leases.
 pub(crate) enum Lines<'a> {
-    /// Every one.
+    /// All leases.
     All,
-    /// A tenant's.
+    /// Leases of a tenant.
     OfTenant(&'a str),
-    /// The running ones of an agent.
+    /// Running leases of an agent.
     ActiveOf(AgentId),
-    /// One.
+    /// One lease.
     One(LeaseId),
 }
 
@@ -32,7 +32,7 @@ pub(super) fn damaged(what: &str) -> StoreError {
     }
 }
 
-/// Takes a row apart, cell by cell.
+/// Reads a row cell by cell.
 pub(super) struct Reader {
     cells: std::vec::IntoIter<Cell>,
 }
@@ -85,13 +85,13 @@ impl Reader {
     }
 }
 
-/// Cores as they stand in a table.
+/// Text of a list of cores in a table.
 pub(crate) fn cores_text(cores: &[u32]) -> String {
     let cores: Vec<String> = cores.iter().map(u32::to_string).collect();
     cores.join(",")
 }
 
-/// Whether a table has a row for this agent.
+/// Whether a statement finds a row for this agent.
 pub(crate) fn has_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
     let mut found = false;
     sql.query(statement, &[Value::Text(&agent.to_string())], &mut |_| {
@@ -101,7 +101,7 @@ pub(crate) fn has_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Res
     Ok(found)
 }
 
-/// How many rows a statement counts.
+/// Runs a statement that counts rows, and returns the count.
 pub(crate) fn count(sql: &mut dyn Sql, statement: &str) -> Result<usize, StoreError> {
     let mut count = 0;
     sql.query(statement, &[], &mut |cells| {
@@ -222,13 +222,13 @@ pub(crate) fn open_rows(sql: &mut dyn Sql, agent: AgentId) -> Result<Vec<Standin
     standings(sql, rest, &[Value::Text(&agent)])
 }
 
-/// The row that was settled first.
+/// Row that was settled first.
 pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<Standing>, StoreError> {
     let rest = "WHERE settled_order IS NOT NULL ORDER BY settled_order LIMIT 1";
     Ok(standings(sql, rest, &[])?.pop())
 }
 
-/// The last period in which a row was counted.
+/// Last period in which usage of a row was counted.
 pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
     let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
     let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
@@ -254,10 +254,12 @@ pub(crate) fn folded(sql: &mut dyn Sql) -> Result<Vec<(String, UsageTotals, u64)
     Ok(folded)
 }
 
-/// A period, and the total at its end.
+/// Number of a period, and the total at its end.
 type Period = (u64, UsageTotals);
 
-/// Every row with its periods, in the order of keys; one after the other, so that a ledger of any size fits.
+/// Calls `each` with every row and its periods, in the order of keys; one row at a time, so that a ledger of any
+/// size fits
+/// in memory.
 fn each_row(
     sql: &mut dyn Sql,
     mut each: impl FnMut(&Standing, &[Period]) -> Result<(), StoreError>,

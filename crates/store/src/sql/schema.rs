@@ -1,10 +1,11 @@
-//! Tables, and how a database of an earlier version becomes one of this version.
+//! Tables, and the migration of a database of an earlier version.
 
 use super::{Cell, Sql, Value};
 use crate::StoreError;
 
-/// Each step takes a database to the next version, in one transaction. A step that was released is never
-/// changed: a new one is added.
+/// Each step takes a database to the next version, in one transaction. A released step is never changed: a new step
+/// is
+/// added.
 pub(crate) const MIGRATIONS: [&[&str]; 6] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
@@ -33,7 +34,7 @@ pub(crate) const MIGRATIONS: [&[&str]; 6] = [
          period BIGINT NOT NULL, allocated_ns BIGINT NOT NULL, hot_ns BIGINT NOT NULL, \
          compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
          PRIMARY KEY (agent, boot, lease, period))",
-        // What was used before is counted where the lease was granted.
+        // Earlier usage is counted in the period in which the lease was granted.
         "INSERT INTO periods SELECT agent, boot, lease, granted_ms / 3600000, allocated_ns, hot_ns, \
          compute_ns, invocations FROM ledger WHERE disputed = 0 AND \
          (allocated_ns > 0 OR hot_ns > 0 OR compute_ns > 0 OR invocations > 0)",
@@ -56,7 +57,7 @@ pub(crate) const MIGRATIONS: [&[&str]; 6] = [
         "ALTER TABLE leases ADD COLUMN gpus BIGINT NOT NULL DEFAULT 0",
         "ALTER TABLE wishes ADD COLUMN gpus BIGINT",
     ],
-    // What was used before is nobody's function's.
+    // Earlier usage belongs to no function.
     &[
         "CREATE TABLE functions (agent TEXT NOT NULL, boot TEXT NOT NULL, lease TEXT NOT NULL, \
          library TEXT NOT NULL, name TEXT NOT NULL, compute_ns BIGINT NOT NULL, invocations BIGINT NOT NULL, \
@@ -67,10 +68,10 @@ pub(crate) const MIGRATIONS: [&[&str]; 6] = [
     ],
 ];
 
-/// The version of this program.
+/// Schema version of this program.
 pub(crate) const VERSION: i64 = MIGRATIONS.len() as i64;
 
-/// Brings a database of version `from` to this one. The caller keeps the version, and the transaction.
+/// Migrates a database of version `from` to this version. The caller stores the version, and runs the transaction.
 pub(crate) fn migrate(sql: &mut dyn Sql, from: i64) -> Result<(), StoreError> {
     for statements in MIGRATIONS.iter().skip(usize::try_from(from).unwrap_or(0)) {
         for statement in *statements {
@@ -80,7 +81,7 @@ pub(crate) fn migrate(sql: &mut dyn Sql, from: i64) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// A number that is counted up; 0 before it was set.
+/// Value of a counter; 0 if it was never set.
 pub(crate) fn counter(sql: &mut dyn Sql, name: &str) -> Result<i64, StoreError> {
     let mut value = 0;
     let statement = "SELECT value FROM counters WHERE name = $1";
@@ -93,7 +94,7 @@ pub(crate) fn counter(sql: &mut dyn Sql, name: &str) -> Result<i64, StoreError> 
     Ok(value)
 }
 
-/// Adds to it, and returns what it is now.
+/// Adds to a counter, and returns its new value.
 pub(crate) fn add(sql: &mut dyn Sql, name: &str, more: i64) -> Result<i64, StoreError> {
     let mut value = more;
     let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
@@ -107,7 +108,7 @@ pub(crate) fn add(sql: &mut dyn Sql, name: &str, more: i64) -> Result<i64, Store
     Ok(value)
 }
 
-/// Raises it to this, if it is less.
+/// Raises a counter to this value, if it is lower.
 pub(crate) fn raise(sql: &mut dyn Sql, name: &str, value: i64) -> Result<(), StoreError> {
     let statement = "INSERT INTO counters (name, value) VALUES ($1, $2) \
                      ON CONFLICT (name) DO UPDATE SET value = excluded.value \

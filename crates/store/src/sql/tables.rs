@@ -1,4 +1,4 @@
-//! What is written: each function is one job of the writer, taken whole or not at all.
+//! Changes of the store: each function is one job of the writer, done whole or not at all.
 
 use super::functions;
 use super::reads::{self, Lines};
@@ -14,7 +14,7 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Counters: rows of a table (counting them takes as long as reading them), and orders of ends.
+/// Counters: rows of a table (counting rows takes as long as reading them), and the order of ends.
 const ROWS: &str = "ledger_rows";
 pub(crate) const ACTIVE: &str = "active_leases";
 const ENDED: &str = "ended_leases";
@@ -22,11 +22,11 @@ const LEASE_ENDS: &str = "lease_ends";
 const ROW_ENDS: &str = "row_ends";
 pub(crate) const LATEST_MS: &str = "latest_ms";
 
-/// How a database is used.
+/// Limits and rules of a store.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
     pub(crate) limits: Limits,
-    /// Agents are taken at their word about leases that nobody here granted.
+    /// Whether agents are believed about leases that no manager granted.
     pub(crate) adopt: bool,
 }
 
@@ -34,7 +34,7 @@ fn int(value: u64) -> Value<'static> {
     Value::Int(i64::try_from(value).unwrap_or(i64::MAX))
 }
 
-/// Text of a key, to bind.
+/// Texts of a row's key, to bind.
 struct KeyText([String; 3]);
 
 impl KeyText {
@@ -51,8 +51,9 @@ fn full(what: &'static str, limit: usize) -> StoreError {
     StoreError::Full { what, limit }
 }
 
-/// Time only goes on. To the millisecond: a manager that starts with its clock set back and goes on from here must
-/// not end a lease before what is billed of it.
+/// Raises the latest time, to the millisecond. A manager that starts with its clock set back continues from there;
+/// with a
+/// coarser time it could end a lease before what is billed of it.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
@@ -118,7 +119,7 @@ pub(crate) fn open_lease(
     let row = row::opened(lease, reads::row(sql, lease.key())?, at_ms);
     put_row(sql, &row, at_ms)?;
     match known {
-        // Reported before it was noted: the manager knows better, except about its end.
+        // The lease was reported before it was noted. The manager's record replaces it, except for its state.
         Some(known) => write_lease(
             sql,
             &LeaseRecord {
@@ -166,7 +167,7 @@ pub(crate) fn report(sql: &mut dyn Sql, rules: &Rules, report: &Report) -> Resul
     Ok(outcome)
 }
 
-/// Ends what is missing for the second time, and returns what is missing for the first.
+/// Ends leases that are missing for the second time; returns those that are missing for the first time.
 fn end_the_unnamed(
     sql: &mut dyn Sql,
     report: &Report,
@@ -198,7 +199,7 @@ fn check_active(sql: &mut dyn Sql, rules: &Rules, more: usize) -> Result<(), Sto
     Ok(())
 }
 
-/// What an agent says of a lease: what is known of it stays, except that it may end.
+/// Notes a lease that an agent reported: takes over its epoch and cores, and its end; all else that is known stays.
 fn note_lease(sql: &mut dyn Sql, rules: &Rules, lease: &LeaseRecord) -> Result<(), StoreError> {
     let known = reads::lease(sql, lease.id)?;
     match (known, &lease.state) {
@@ -230,7 +231,7 @@ fn note_lease(sql: &mut dyn Sql, rules: &Rules, lease: &LeaseRecord) -> Result<(
     }
 }
 
-/// An end is written by [`end_lease`] alone.
+/// Writes all of a lease but its end, which only [`end_lease`] writes.
 fn write_lease(sql: &mut dyn Sql, lease: &LeaseRecord) -> Result<(), StoreError> {
     let statement = "INSERT INTO leases (id, agent, boot, tenant, label, job, epoch, cores, slots, \
                      memory_bytes, granted_ms, gpus) \
@@ -346,7 +347,7 @@ fn put_row(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreErr
 }
 
 fn count_in_period(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), StoreError> {
-    // Of a clock that was set back, what comes now belongs to the last period there is.
+    // If the clock was set back, usage counts in the last period that exists.
     let last = reads::last_period(sql, row.key)?;
     let period = (at_ms / PERIOD_MS).max(last.unwrap_or(0));
     let statement = "INSERT INTO periods (agent, boot, lease, period, allocated_ns, hot_ns, compute_ns, \
@@ -369,7 +370,7 @@ fn count_in_period(sql: &mut dyn Sql, row: &Standing, at_ms: u64) -> Result<(), 
     sql.run(statement, &values)
 }
 
-/// Brings every table back under its bound; a change that does not leave room for that is refused.
+/// Brings every table back under its limit; fails, and so refuses the change, if that is impossible.
 fn make_room(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
     let excess = |count: i64, limit: usize| count - i64::try_from(limit).unwrap_or(i64::MAX);
     let ended = excess(counter(sql, ENDED)?, rules.limits.ended_leases);
@@ -386,9 +387,11 @@ fn make_room(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The row that was settled first becomes part of its tenant's total. A report that came for it later would
-/// be taken for a new row: an agent would have to repeat a final report after as many other leases have
-/// ended as the ledger has rows.
+/// Folds the row that was settled first into its tenant's total. A later report for that row would be taken for a
+/// new
+/// row: for that, an agent would have to repeat a final report after as many other leases have ended as the ledger
+/// has
+/// rows.
 fn fold_oldest(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
     let Some(row) = reads::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));

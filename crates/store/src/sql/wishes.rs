@@ -1,4 +1,4 @@
-//! What operators want of nodes.
+//! Wishes of operators for nodes, in a table.
 
 use super::reads::{Reader, cores_text, count, damaged, has_row};
 use super::tables::Rules;
@@ -8,13 +8,13 @@ use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::manager::{NodeWish, OfferWish};
 use hotlease_wire::ids::AgentId;
 
-/// No offer is wanted.
+/// No offer is wished for.
 const NONE: &str = "none";
 const UNCHANGED: &str = "unchanged";
 const ALL: &str = "all";
-/// Before a list of cores, which may be empty.
+/// Prefix of a list of cores, which may be empty.
 const THESE: &str = "these:";
-/// Before a number of cores.
+/// Prefix of a number of cores.
 const COUNT: &str = "count:";
 
 pub(crate) fn put(

@@ -1,4 +1,4 @@
-//! What only PostgreSQL is for: several managers, of which one writes.
+//! Tests of what only PostgreSQL offers: several managers, of which one writes.
 
 #[path = "../sqlite/scene.rs"]
 mod scene;
@@ -52,8 +52,9 @@ fn a_deposed_leader_changes_nothing_any_more() {
     assert_eq!(new.rows(&[key(2)]).unwrap(), [None]);
 }
 
-/// The epoch is looked at inside the transaction: a leader that is deposed between its look and its commit
-/// has committed before the new one begins, and not after.
+/// The epoch is checked inside the transaction: a leader that is deposed between its check and its commit has
+/// committed
+/// before the new one begins, and not after.
 #[test]
 fn leaders_that_follow_each_other_never_write_at_the_same_time() {
     let Some(database) = server::new_database() else {
@@ -79,7 +80,7 @@ fn leaders_that_follow_each_other_never_write_at_the_same_time() {
         thread::yield_now();
     }
     let new = open(&database);
-    // The commit is done; its thread may not have come to say so yet.
+    // The commit is done; its thread may not have said so yet.
     assert!(
         new.lease(lease(1).id).unwrap().is_some(),
         "the new leader began while the old one could still commit"
@@ -110,7 +111,7 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
     drop(leader);
     let mut leader = next.join().unwrap().unwrap().expect("it leads");
     assert_eq!(invocations(&leader), 5);
-    // Without the two seconds that silence has to last; a machine that is busy gets more chances.
+    // A leader that leaves needs no two seconds of silence. A busy node gets more attempts.
     let mut late = Vec::new();
     loop {
         let waiting = candidate(&database);
@@ -128,7 +129,7 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
     assert_eq!(invocations(&leader), 5);
 }
 
-/// A leader whose process is stopped: outside a transaction, and within one, whose locks the server takes away.
+/// Stops the leader's process outside a transaction, and within one, whose locks the server releases.
 #[test]
 fn a_silent_leader_is_replaced_and_learns_it() {
     for at in [Moment::AfterAnswers, Moment::BeforeCommit] {
@@ -142,7 +143,7 @@ fn a_silent_leader_is_replaced_and_learns_it() {
         let silent = PostgresOptions {
             hook: Some(Arc::new(move |moment| {
                 if moment == at && arm.swap(false, Ordering::SeqCst) {
-                    // Until the sender is gone.
+                    // Blocks until the sender is dropped.
                     let _ = stopped.lock().unwrap().recv();
                 }
             })),

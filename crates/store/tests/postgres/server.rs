@@ -1,5 +1,6 @@
-//! A PostgreSQL server of the tests' own: in a directory of its own, on a Unix socket, as a user without
-//! privileges, gone with the tests.
+//! PostgreSQL server of the tests: in a directory of its own, on a Unix socket, as a user without privileges; it
+//! ends
+//! with the tests.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,9 +12,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Who runs it where the tests run as root, which PostgreSQL refuses: nobody.
+/// User that runs the server if the tests run as root, which PostgreSQL refuses: `nobody`.
 const UNPRIVILEGED: u32 = 65_534;
-/// How long it may take to start on a loaded machine.
+/// Time limit for its start, on a loaded node.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
 
 struct Server {
@@ -33,7 +34,7 @@ fn program(name: &str) -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// A command as the user that may run a server, who ends with the thread that starts it.
+/// Command as a user that may run a server; it is killed when the thread that starts it ends.
 fn command(program: &Path, directory: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]);
@@ -83,7 +84,7 @@ fn start() -> Option<Server> {
     ]);
     let log = fs::File::create(directory.path().join("log")).expect("a log");
     server.stdout(Stdio::null()).stderr(log);
-    // The signal at the parent's death is about the thread that starts it: this one stays.
+    // The parent-death signal is tied to the thread that starts the process, so this thread must stay.
     thread::spawn(move || {
         let mut child = server.spawn().expect("postgres starts");
         let status = child.wait();
@@ -107,7 +108,7 @@ fn parameters(directory: &Path, database: &str) -> String {
     format!("host={} user=hotlease dbname={database}", directory.display())
 }
 
-/// Parameters of a new, empty database; `None`, with a word, where PostgreSQL is not installed.
+/// Parameters of a new, empty database; `None`, with a message, if PostgreSQL is not installed.
 pub(crate) fn new_database() -> Option<String> {
     static SERVER: OnceLock<Option<Server>> = OnceLock::new();
     static DATABASES: AtomicU64 = AtomicU64::new(0);

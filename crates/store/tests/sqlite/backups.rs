@@ -1,4 +1,4 @@
-//! Copies, and putting them back.
+//! Tests of backups and restores.
 
 use crate::place::{directory, open};
 use crate::scene::{invocations, use_lease};

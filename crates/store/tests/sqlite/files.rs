@@ -1,4 +1,4 @@
-//! The file: who may open it, what it says of itself, and what happens when it cannot grow.
+//! Tests of the database file: its lock, its version, and behaviour when it cannot grow.
 
 use crate::place::{directory, open};
 use crate::scene::{START_MS, invocations, key, lease, report, row, use_lease};
@@ -37,7 +37,7 @@ fn waiting_writes_share_a_commit() {
         hook: Some(Arc::new(move |moment| {
             if moment == hotlease_store::Moment::BeforeCommit {
                 counted.fetch_add(1, Ordering::Relaxed);
-                // While this one takes its time, the others gather.
+                // While this commit takes its time, other jobs gather.
                 thread::sleep(std::time::Duration::from_millis(5));
             }
         })),
@@ -108,7 +108,7 @@ fn a_full_disk_is_told_and_survived() {
     let refused = store.open_lease(lease(kept), START_MS);
     assert!(matches!(refused, Err(StoreError::NoSpace { .. })), "{refused:?}");
     drop(store);
-    // Somebody made room.
+    // There is room again.
     let store = open(dir.path());
     assert_eq!(store.leases(None).unwrap().len() as u64, kept);
     use_lease(&store, kept, 1);
@@ -126,7 +126,7 @@ fn usage_without_a_grant_is_kept_and_not_billed() {
     let audit = store.audit(START_MS + 3_600_000).unwrap();
     assert_eq!(audit.disputed.len(), 1);
     assert!(audit.problems.is_empty());
-    // The grant was being written down meanwhile: now it counts.
+    // The grant was noted late: now the usage counts.
     store.open_lease(lease(1), START_MS + 3_600_000).unwrap();
     assert_eq!(invocations(&store), 5);
 }
@@ -163,7 +163,7 @@ fn files_of_others_and_of_newer_versions_are_refused_and_left_alone() {
     );
 }
 
-/// The first version had no periods: what was used before counts where the lease was granted.
+/// The first version had no periods: earlier usage counts in the period in which the lease was granted.
 #[test]
 fn a_ledger_of_the_first_version_is_migrated() {
     let dir = directory();

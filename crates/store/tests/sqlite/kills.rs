@@ -1,7 +1,9 @@
-//! `kill -9` around every durable write: this program starts itself, writes, and dies at a chosen moment.
+//! Tests of `kill -9` around every durable write: this program starts itself as a child, which writes and dies at a
+//! chosen moment.
 //!
-//! The child tells each answer that it got through a pipe, before it goes on. The parent then opens the ledger
-//! and finds every answered write in it, whole, and at most one that was not answered yet.
+//! The child writes each answer that it got into a pipe before it goes on. The parent then opens the ledger and
+//! finds
+//! every acknowledged write in it, whole, and at most one write that was not acknowledged yet.
 
 use crate::place::{directory, open};
 use crate::scene::{START_MS, invocations, key, lease, report, row};
@@ -17,7 +19,7 @@ const CHILD: &str = "HOTLEASE_TEST_KILLED_AT";
 const DIRECTORY: &str = "HOTLEASE_TEST_LEDGER";
 /// Leases that the child uses, unless it dies before.
 const LEASES: u64 = 6;
-/// Invocations reported for each.
+/// Invocations that are reported for each lease.
 const USED: u64 = 10;
 
 fn kill_at(moments: u64) -> SqliteOptions {
@@ -26,7 +28,7 @@ fn kill_at(moments: u64) -> SqliteOptions {
         hook: Some(Arc::new(move |_: Moment| {
             if passed.fetch_add(1, Ordering::Relaxed) == moments {
                 let own = nix::unistd::Pid::this();
-                // Nothing can be done about a signal that is not sent: the parent sees that the child lived.
+                // If the signal cannot be sent, nothing can be done: the parent sees that the child lived.
                 let _ = nix::sys::signal::kill(own, nix::sys::signal::Signal::SIGKILL);
                 loop {
                     std::thread::park();
@@ -37,7 +39,7 @@ fn kill_at(moments: u64) -> SqliteOptions {
     }
 }
 
-/// Does nothing, unless the test below starts it.
+/// Child process of the test below; does nothing when it is run as a test.
 #[test]
 fn child() {
     let (Ok(moments), Some(directory)) = (std::env::var(CHILD), std::env::var_os(DIRECTORY)) else {
@@ -64,7 +66,7 @@ fn child() {
     }
 }
 
-/// What the child was answered, as (what, lease).
+/// Runs the child; returns the answers that it got as (what, lease), and whether it finished.
 fn run_child(directory: &Path, moments: u64) -> (Vec<(String, u64)>, bool) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kills::child", "--nocapture"])
@@ -120,7 +122,7 @@ fn an_acknowledged_row_is_never_lost_whenever_the_manager_is_killed() {
             }
             sure[*number as usize] = least;
         }
-        // What was not answered may be there, whole: at most the one write that was under way.
+        // Writes that were not acknowledged may be there, whole: at most the one that was under way.
         let billed = invocations(&store);
         let least: u64 = sure.iter().sum();
         assert!(

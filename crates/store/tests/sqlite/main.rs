@@ -1,4 +1,4 @@
-//! What only a database on a disk can promise: to survive.
+//! Tests of what only a database on a disk promises: durability.
 
 mod backups;
 mod files;

@@ -1,4 +1,4 @@
-//! Where ledgers are made.
+//! Directories and ledgers for tests.
 
 use hotlease_store::{DatabaseStore, SqliteOptions, open_sqlite};
 use std::fs::Permissions;
@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Ours alone, as a state directory must be.
+/// Makes a directory that only its owner can enter, as a state directory must be.
 pub(crate) fn directory() -> TempDir {
     let mut made = tempfile::Builder::new();
     made.permissions(Permissions::from_mode(0o700))

@@ -1,4 +1,4 @@
-//! Ledgers to break.
+//! Records for tests of database stores.
 
 use hotlease_store::{BillQuery, LeaseRecord, LeaseState, LedgerRow, Report, RowKey, Store};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
@@ -53,7 +53,7 @@ pub(crate) fn row(number: u64, invocations: u64) -> LedgerRow {
     }
 }
 
-/// Notes a grant and some use of it.
+/// Notes a grant, and a report with some usage of it.
 pub(crate) fn use_lease(store: &dyn Store, number: u64, invocations: u64) {
     store.open_lease(lease(number), START_MS).expect("room");
     store

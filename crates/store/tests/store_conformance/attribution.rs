@@ -1,4 +1,4 @@
-//! What functions are billed for: a part of what their leases are.
+//! Tests of bills by function: functions are billed a part of what their leases are billed.
 
 use crate::scene::{START_MS, Scene, TENANT, ended, functions, lease, limits, report, row, stores, used};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, sum};
@@ -16,7 +16,7 @@ fn bill(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
     scene.store.bill(&query).expect("a bill").lines
 }
 
-/// The lines by function, and that they are what the lines by tenant are.
+/// Bill by function; checks that its lines add up to those by tenant.
 fn by_function(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
     let by = |by| bill(scene, BillQuery { by, ..query.clone() });
     let all = |lines: &[BillLine]| {

@@ -1,8 +1,8 @@
-//! The ledger's own clock: what is written down is never before what was billed.
+//! Tests of the ledger's clock: no recorded time is before what was billed.
 
 use crate::scene::{START_MS, lease, limits, report, row, stores};
 
-/// The manager was started again with its clock set back: it goes on from the latest time in the ledger.
+/// A manager that restarts with its clock set back continues from the latest time in the ledger.
 #[test]
 fn a_lease_does_not_end_before_what_is_billed_of_it() {
     for scene in stores(limits()) {

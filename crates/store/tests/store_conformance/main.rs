@@ -1,4 +1,4 @@
-//! What every store promises, held against each of them; and each against the others, with random work.
+//! Conformance tests: checks every store for each promise, and compares stores with each other under random work.
 
 mod attribution;
 mod clock;

@@ -1,4 +1,4 @@
-//! Tenants, members and keys: the same in every store.
+//! Tests of tenants, members and keys.
 
 use crate::scene::{limits, stores};
 use hotlease_lease::manager::Quota;
@@ -78,7 +78,7 @@ fn nobody_belongs_to_two_tenants() {
             "{}: half of it was written",
             scene.name
         );
-        // What was its own stays its own.
+        // A tenant may keep its own members.
         store.put_tenant(tenant("alice", &["uid:1", "uid:2"])).unwrap();
     }
 }
@@ -136,7 +136,7 @@ fn a_key_belongs_to_a_tenant_goes_with_it_and_stays_revoked() {
             ..key("1", "alice")
         };
         store.put_key(revoked.clone()).unwrap();
-        // Somebody who noted its use read it before it was revoked.
+        // The record with the use was read before the key was revoked.
         let used = KeyRecord {
             used_ms: Some(10),
             ..key("1", "alice")

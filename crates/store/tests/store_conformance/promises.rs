@@ -1,4 +1,4 @@
-//! Each promise by itself.
+//! Tests of each promise of a store by itself.
 
 use crate::scene::{START_MS, TENANT, agent, ended, lease, limits, report, row, stores, used};
 use hotlease_store::{
@@ -8,7 +8,7 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeSet;
 
-/// Late enough that no account bounds what these tests use.
+/// Time late enough that no account limits the usage of these tests.
 const LATER_MS: u64 = START_MS + 100_000;
 
 #[test]
@@ -79,14 +79,14 @@ fn an_agent_bills_no_more_than_its_lease_could_use() {
             .unwrap();
         assert_eq!(told.capped, [key], "{}", scene.name);
         let kept = scene.store.rows(&[key]).unwrap()[0].clone().expect("there").usage;
-        // Two slots for ten seconds, a thousandth for the clocks, and a millisecond.
+        // Two slots for ten seconds, a thousandth as allowance for the clocks, and a millisecond.
         let most = 2 * 10_012_000_000;
         assert!(
             kept.allocated_ns <= most && kept.hot_ns + kept.compute_ns <= most,
             "{}: {kept:?}",
             scene.name
         );
-        // After the lease's end time does not help either.
+        // More time after the lease's end does not raise the limit.
         let last = vec![LedgerRow {
             settled: true,
             ..greedy.clone()
@@ -188,7 +188,7 @@ fn memory_is_billed_as_long_as_it_is_held() {
     for scene in stores(limits()) {
         let key = lease(1, 1).key();
         scene.store.open_lease(lease(1, 1), START_MS).unwrap();
-        // Two slots for ten seconds: a GiB for ten seconds.
+        // Two slots for ten seconds: a GiB is held for ten seconds.
         let told = LedgerRow {
             usage: UsageTotals {
                 allocated_ns: 20_000_000_000,
@@ -217,7 +217,7 @@ fn a_full_ledger_folds_what_is_settled_and_no_bill_changes() {
         }
         let audit = scene.store.audit(LATER_MS).unwrap();
         assert_eq!(audit.rows, 8, "{}", scene.name);
-        // A repeated final report of a lease that ended just now still finds its row.
+        // A repeated final report of a lease that just ended still finds its row.
         let again = vec![row(lease(99, 1).key(), 3, true)];
         scene.store.report(report(LATER_MS, vec![], again)).unwrap();
         assert_eq!(scene.invocations(TENANT), 300, "{}", scene.name);
@@ -296,7 +296,7 @@ fn an_ended_lease_stays_ended() {
         scene.store.open_lease(lease(1, 1), START_MS).unwrap();
         let over = report(LATER_MS, vec![ended(lease(1, 1))], vec![]);
         scene.store.report(over).unwrap();
-        // A report that overtook the end.
+        // A report that arrives after the end, though it was sent before.
         scene
             .store
             .report(report(LATER_MS, vec![lease(1, 1)], vec![]))
@@ -316,7 +316,7 @@ fn leases_die_with_the_boot_that_granted_them() {
         assert!(active(1), "{}", scene.name);
         scene.store.put_agent(agent(1, 2), LATER_MS).unwrap();
         assert!(!active(1), "{}: the agent was started again", scene.name);
-        // What it had used, and could not report in time, still counts.
+        // Usage that the run had not reported in time still counts.
         let late = vec![row(lease(1, 1).key(), 7, true)];
         scene
             .store
@@ -355,7 +355,7 @@ fn a_lease_that_is_named_no_more_ends_at_the_second_report() {
         assert_ne!(scene.state(1), Some(LeaseState::Active), "{}", scene.name);
         let settled = scene.store.rows(&[lease(1, 1).key()]).unwrap()[0].clone();
         assert!(settled.is_some_and(|row| row.settled), "{}", scene.name);
-        // Another run of the agent is not meant.
+        // A lease of another run of the agent is not affected.
         scene.store.open_lease(lease(3, 9), LATER_MS).unwrap();
         assert!(
             scene

@@ -1,4 +1,4 @@
-//! Random work, done to all stores: they must answer alike after every step.
+//! Random work on all stores: their answers must be equal after every step.
 
 use crate::scene::{START_MS, Scene, agent, lease, limits, local_stores, row, stores};
 use hotlease_lease::agent::OfferedCores;
@@ -15,7 +15,7 @@ const SEEDS: u64 = 12;
 const SEEDS_ON_SERVERS: u64 = 2;
 const STEPS: usize = 120;
 
-/// What is done to every store; answers as text, to compare.
+/// Operation on a store; returns the answer as text, to compare.
 type Step = Box<dyn Fn(&dyn Store) -> String>;
 
 fn some_lease(random: &mut StdRng) -> LeaseRecord {
@@ -51,7 +51,7 @@ fn some_usage(random: &mut StdRng, lease: &LeaseRecord) -> LedgerRow {
     }
 }
 
-/// More than fit into a lease's table, and more than its time.
+/// Makes more functions than fit into a lease's table, with more time than the lease has.
 fn some_functions(random: &mut StdRng) -> FunctionTotals {
     let mut told = FunctionTotals::default();
     for _ in 0..random.random_range(0..5) {
@@ -144,7 +144,7 @@ fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
     }
 }
 
-/// All that can be asked.
+/// Answers to all queries.
 fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
     let store = &scene.store;
     let mut seen = vec![
@@ -181,7 +181,7 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
 fn all_stores_answer_alike_whatever_is_done_to_them() {
     for seed in 0..SEEDS {
         let mut random = StdRng::seed_from_u64(seed);
-        // A server takes its time for each statement: a few seeds must do.
+        // A server takes long for each statement, so it gets a few seeds only.
         let scenes = match seed < SEEDS_ON_SERVERS {
             true => stores(limits()),
             false => local_stores(limits()),

@@ -1,4 +1,4 @@
-//! Stores to test, and what to put into them.
+//! Stores to test, and records to put into them.
 
 use crate::server;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
@@ -11,10 +11,10 @@ use hotlease_wire::session::UsageTotals;
 use tempfile::TempDir;
 
 pub(crate) const TENANT: &str = "uid:1";
-/// A moment; any will do.
+/// Arbitrary moment.
 pub(crate) const START_MS: u64 = 1_700_000_000_000;
 
-/// A store, and what must outlive it.
+/// Store under test, with the directory that must outlive it.
 pub(crate) struct Scene {
     pub(crate) name: &'static str,
     pub(crate) store: Box<dyn Store>,
@@ -32,7 +32,7 @@ pub(crate) fn limits() -> Limits {
     }
 }
 
-/// Those that need no server, all with the same bounds, all taking agents at their word.
+/// Stores that need no server, all with the same limits, and all believing agents about unknown leases.
 pub(crate) fn local_stores(limits: Limits) -> Vec<Scene> {
     let directory = tempfile::tempdir().expect("a directory");
     let options = SqliteOptions {
@@ -54,7 +54,7 @@ pub(crate) fn local_stores(limits: Limits) -> Vec<Scene> {
     ]
 }
 
-/// One of each kind.
+/// One store of each kind.
 pub(crate) fn stores(limits: Limits) -> Vec<Scene> {
     let mut scenes = local_stores(limits);
     if let Some(database) = server::new_database() {
@@ -127,7 +127,7 @@ pub(crate) fn row(key: RowKey, invocations: u64, settled: bool) -> LedgerRow {
     }
 }
 
-/// What two functions used of that; a tenth of the time is nobody's.
+/// Usage of two functions; a tenth of the compute time belongs to neither.
 pub(crate) fn functions(invocations: u64) -> FunctionTotals {
     let most = invocations - invocations / 4;
     let used = |compute_ns, invocations| FunctionUse {
@@ -141,7 +141,7 @@ pub(crate) fn functions(invocations: u64) -> FunctionTotals {
     ])
 }
 
-/// A report about some leases only.
+/// Report about some leases only.
 pub(crate) fn report(at_ms: u64, leases: Vec<LeaseRecord>, usage: Vec<LedgerRow>) -> Report {
     Report {
         agent: AgentId([1; 8]),
@@ -154,7 +154,7 @@ pub(crate) fn report(at_ms: u64, leases: Vec<LeaseRecord>, usage: Vec<LedgerRow>
 }
 
 impl Scene {
-    /// Invocations billed to somebody.
+    /// Invocations billed to a tenant.
     pub(crate) fn invocations(&self, tenant: &str) -> u64 {
         let query = BillQuery {
             tenant: Some(tenant.into()),
@@ -164,13 +164,13 @@ impl Scene {
         bill.lines.iter().map(|line| line.usage.invocations).sum()
     }
 
-    /// What is noted of a lease.
+    /// State of a lease.
     pub(crate) fn state(&self, number: u8) -> Option<LeaseState> {
         let lease = self.store.lease(LeaseId([number; 8])).expect("readable");
         lease.map(|lease| lease.state)
     }
 
-    /// Nothing in it contradicts anything else.
+    /// Checks that an audit finds no problem.
     pub(crate) fn is_sound(&self, now_ms: u64) {
         let audit = self.store.audit(now_ms).expect("an audit");
         assert_eq!(audit.problems, Vec::<String>::new(), "{}", self.name);

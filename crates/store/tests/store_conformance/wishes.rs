@@ -1,4 +1,4 @@
-//! What operators want of nodes.
+//! Tests of wishes for nodes.
 
 use crate::scene::{START_MS, agent, limits, stores};
 use hotlease_lease::agent::OfferedCores;
