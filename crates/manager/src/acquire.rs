@@ -1,4 +1,4 @@
-//! Requests for leases and for their end: checked here, decided by the machine.
+//! Requests to get and to end leases: checked here, decided by the machine.
 
 use crate::machine::{RELEASED, REVOKED, Wanted};
 use crate::membership::lease_note;
@@ -23,8 +23,7 @@ const TTL_MS_MIN: u64 = 100;
 const TTL_MS_MAX: u64 = 3_600_000;
 const SANDBOXES: [&str; 4] = ["process", "namespace", "container", "microvm"];
 
-/// The request with its defaults filled in and the caller's own name on it; nothing in it is out of
-/// bounds any more.
+/// Fills in the request's defaults and sets its tenant. Checks all its bounds.
 pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<AcquireRequest, Refusal> {
     let between = |what: &str, value: u64, least: u64, most: u64| {
         if (least..=most).contains(&value) {
@@ -67,7 +66,7 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
             "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
         ));
     }
-    // Empty: the agent's own site says which.
+    // Empty: the agent's site decides the kind.
     if !request.sandbox.is_empty() && !SANDBOXES.contains(&request.sandbox.as_str()) {
         return Err(bad(
             "the sandbox kind is none of process, namespace, container and microvm",
@@ -110,7 +109,7 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
     Ok(request)
 }
 
-/// Gets a lease for what [`checked`] let through.
+/// Gets a lease for a request that [`checked`] accepted.
 pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> Result<Grant, Refusal> {
     let without = std::mem::take(&mut request.without).into_iter();
     let without = without.map(|agent| agent.parse().map_err(|_| bad("not an agent's id")));
@@ -148,11 +147,12 @@ pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> 
     }
 }
 
-/// Longest time that a client may say to have held a lease before it told: what it says it pays for.
+/// Longest time before its message for which a client may say that it held a lease; it pays for that time.
 const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Opens the account of a lease that an agent granted directly. Who holds it says so, and is its tenant: no agent can bill
-/// somebody who has not said that he holds its lease.
+/// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its
+/// tenant
+/// pays: no agent can bill a tenant that has not announced the lease.
 pub(crate) async fn vouch(
     state: &Arc<State>,
     request: VouchRequest,
@@ -205,8 +205,9 @@ pub(crate) async fn vouch(
     }
 }
 
-/// Ends a lease: at the agent that granted it where that is known, else wherever it is found (the
-/// manager may have been started just now). `any`: also one of another tenant.
+/// Ends a lease, at the agent that granted it if that is known, else wherever it is found (the manager may have
+/// just
+/// started). `any`: the lease may belong to another tenant.
 pub(crate) async fn release(
     state: &Arc<State>,
     request: ReleaseRequest,
@@ -229,7 +230,7 @@ pub(crate) async fn release(
     };
     let release = Release {
         lease,
-        // An empty name is the manager's own wish.
+        // An empty name means that the manager itself wants it.
         tenant: match any && !own {
             true => String::new(),
             false => request.tenant,
@@ -250,7 +251,7 @@ pub(crate) async fn release(
     }
 }
 
-/// The machine answers each kind of request with its own kind of answer.
+/// Error for an answer of the machine that does not fit the request.
 pub(crate) fn unexpected(answer: &Answer) -> Refusal {
     tracing::error!(?answer, "the manager answered something else than was asked");
     Refusal::Unavailable {

@@ -1,4 +1,4 @@
-//! Bills, and holding the ledger against what agents wrote down.
+//! Bills, and the comparison of the ledger with agents' journals.
 
 use crate::records::{bad, functions, parse_ids, totals, usage};
 use crate::state::State;
@@ -11,7 +11,7 @@ use hotlease_wire::grpc::{
 use hotlease_wire::limits::{LABEL_BYTES_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
 
-/// Totals of journals in one question.
+/// Limit of journal totals in one request.
 const TOTALS_MAX: usize = 4096;
 
 fn filter(what: &str, text: String, limit: usize) -> Result<Option<String>, Refusal> {
@@ -38,7 +38,7 @@ fn query(request: BillRequest) -> Result<BillQuery, Refusal> {
     })
 }
 
-/// What was used, and what it costs at the present prices.
+/// Bill of usage, with its cost at the current prices.
 pub(crate) async fn bill(state: &State, request: BillRequest) -> Result<BillReply, Refusal> {
     let query = query(request)?;
     let bill = state.store(move |store| store.bill(&query)).await?;
@@ -86,7 +86,7 @@ fn priced(tariff: &Tariff, line: BillLine) -> (BillRow, u128) {
     (row, cost.total())
 }
 
-/// Holds the ledger against itself, if asked to, and against totals out of an agent's journal.
+/// Audits the ledger if asked to, and compares it with totals from an agent's journal.
 pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<VerifyReply, Refusal> {
     if request.journal.len() > TOTALS_MAX {
         return Err(bad(format!("more than {TOTALS_MAX} totals in one question")));
@@ -105,7 +105,7 @@ pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<Veri
     let (audit, functions, rows) = state
         .store(move |store| {
             let audit = audit.then(|| store.audit(now_ms)).transpose()?;
-            // Before the rows, within which they stay.
+            // Read before the rows: functions never exceed their row, which may have grown by then.
             let functions = store.functions(&keys)?;
             Ok((audit.unwrap_or_default(), functions, store.rows(&keys)?))
         })
@@ -133,7 +133,7 @@ pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<Veri
     Ok(reply)
 }
 
-/// What a journal says of the functions of a lease about which it agrees with the ledger, held against that.
+/// Compares the functions of a lease in a journal with those in the ledger. The totals of the lease agree already.
 fn misattributed(
     key: &RowKey,
     total: &JournalTotal,
@@ -145,7 +145,7 @@ fn misattributed(
     let sum = billed.sum();
     for (id, used) in measured.iter() {
         let found = billed.get(id);
-        // A row does not grow once others have taken all that the lease used.
+        // A function's row stops growing once other functions have used up the lease's total.
         let is_full = sum.compute_ns == all.compute_ns || sum.invocations == all.invocations;
         let too_little = total.acknowledged && !found.covers(used) && !is_full;
         let too_much = total.ended && !used.covers(found);
@@ -179,17 +179,17 @@ fn disputed(row: &Standing) -> Disputed {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Finding {
-    /// Both say the same, as far as both can know it.
+    /// Journal and ledger agree, as far as both can know.
     Agrees,
     /// The agent has more to report.
     Waits,
-    /// The agent measured more than its lease allows, or there was no grant; that is not billed.
+    /// The agent measured more than its lease allows, or there was no grant; the excess is not billed.
     Capped,
-    /// In words.
+    /// They disagree; with a description.
     Wrong(String),
 }
 
-/// What a journal says of a lease, held against the ledger's row.
+/// Compares a lease's total in a journal with the ledger's row.
 fn reconcile(
     key: &RowKey,
     measured: UsageTotals,
@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(find(Some(row(5)), 5, true, true), Finding::Agrees);
         assert_eq!(find(None, 5, false, true), Finding::Waits);
         assert_eq!(find(Some(row(4)), 5, false, true), Finding::Waits);
-        // A heartbeat is newer than the note of a running lease.
+        // A heartbeat is newer than the journal's note of a running lease.
         assert_eq!(find(Some(row(6)), 5, false, false), Finding::Agrees);
         for lost in [find(None, 5, true, true), find(Some(row(4)), 5, true, true)] {
             assert!(matches!(lost, Finding::Wrong(_)), "{lost:?}");

@@ -1,7 +1,8 @@
-//! The machine's writes on their way to the durable state.
+//! Writes of the machine on their way to the store.
 //!
-//! Writes of leases are made at the same time, so that a database makes many of them durable at once. Writes
-//! that say which run of an agent there is wait for the earlier ones of that agent, and hold up the later ones.
+//! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
+//! which
+//! run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
 use crate::machine::{Commit, Wanted};
 use crate::membership::warn_of;
@@ -21,7 +22,7 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 use tokio::sync::{RwLock, Semaphore, mpsc};
 
-/// Makes writes durable until the manager stops.
+/// Makes commits durable until the manager stops.
 pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceiver<Commit>) {
     let mut turns: HashMap<AgentId, Arc<RwLock<()>>> = HashMap::new();
     let places = Arc::new(Semaphore::new(LATER_MAX));
@@ -31,8 +32,9 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
         }
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
         let alone = commit.writes.iter().any(Write::changes_agent);
-        // In the order of the commits: a turn that is not free holds up all that follow, which is short and
-        // happens only when an agent comes or goes.
+        // In the order of the commits. A lock that is not free holds up all commits that follow; that is short, and
+        // happens
+        // only when an agent comes or goes.
         if alone {
             let turn = turn.write_owned().await;
             tokio::spawn(make(Arc::clone(&state), commit, turn));
@@ -46,7 +48,7 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
     }
 }
 
-/// Rows of the ledger that it merges.
+/// Number of ledger rows that a write merges.
 fn rows(write: &Write) -> usize {
     match write {
         Write::Report { leases, .. } => leases.iter().map(|lease| 1 + lease.functions.len()).sum(),
@@ -54,8 +56,9 @@ fn rows(write: &Write) -> usize {
     }
 }
 
-/// Has one write of a lease made, which is what a grant or a release waits for, and goes on when the store tells: no
-/// thread waits meanwhile, which is two switches of threads fewer for each. Others are made by a thread for that.
+/// Starts a commit. A single write of a lease, which a grant or a release waits for, is given to the store with a
+/// callback: no thread waits for it, which saves two thread switches each. All other commits run on a thread for
+/// that.
 fn begin<T: Send + 'static>(state: &Arc<State>, mut commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
     let taken = Taken {
@@ -66,7 +69,7 @@ fn begin<T: Send + 'static>(state: &Arc<State>, mut commit: Commit, turn: T) {
     let told_of = |turn| {
         let (state, runtime) = (Arc::clone(state), Handle::current());
         move |made: Result<Option<Reported>, StoreError>| {
-            // What follows may spawn.
+            // Event handling after this may spawn tasks.
             let _runtime = runtime.enter();
             taken.made(&state, made.map(Vec::from_iter).map_err(refused), turn);
         }
@@ -92,7 +95,7 @@ fn begin<T: Send + 'static>(state: &Arc<State>, mut commit: Commit, turn: T) {
     }
 }
 
-/// A commit that is being made.
+/// Commit that is being written.
 struct Taken {
     commit: CommitId,
     rows: usize,
@@ -100,7 +103,7 @@ struct Taken {
 }
 
 impl Taken {
-    /// The next of this agent's may be made.
+    /// Reports the result to the machine. Drops `turn` first, so that the agent's next commit may run.
     fn made<T>(self, state: &Arc<State>, made: Result<Vec<Reported>, Refusal>, turn: T) {
         state.metrics.committed(self.begun.elapsed(), self.rows, &made);
         let commit = self.commit;
@@ -136,7 +139,7 @@ async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
     taken.made(&state, made.await, turn);
 }
 
-/// Each write may be made again: what fails in the middle is tried whole by the next report.
+/// Applies one write. Each may be repeated: after a failure in the middle the next report tries all of it again.
 fn apply(
     store: &dyn Store,
     write: Write,
@@ -185,7 +188,7 @@ fn granted(lease: LeaseId, note: LeaseNote, wanted: Option<&Wanted>, at_ms: u64)
             .unwrap_or_default(),
         epoch: note.epoch,
         cores: note.cores,
-        // What was asked for, not what the agent says: it is what the agent may bill.
+        // The number that was asked for, not the agent's: it limits what the agent may bill.
         slots: wanted.map_or(slots, |wanted| wanted.billable_cores(slots)),
         memory_bytes: wanted.map_or(0, |wanted| {
             let workers = u64::from(wanted.request.workers);
@@ -244,7 +247,7 @@ fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
     }
 }
 
-/// A lease of which nobody says any more what it used: what is known is its last total.
+/// Report that ends a lease whose agent reports no more usage: the known total is its last.
 fn ended(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<Report, StoreError> {
     let key = known.key();
     let row = store.rows(&[key])?.into_iter().flatten().next();

@@ -1,4 +1,4 @@
-//! What a manager is told at its start.
+//! Configuration of a manager.
 
 use crate::identity::{Issuers, MungeConfig, TenantPolicy};
 use hotlease_lease::ledger::Tariff;
@@ -13,53 +13,53 @@ use std::time::Duration;
 pub const MANAGER_SOCKET: &str = "manager.sock";
 /// Name of the REST interface's socket in the runtime directory.
 pub const REST_SOCKET: &str = "rest.sock";
-/// Name of the file in the runtime directory that a running manager holds locked.
+/// Name of the file in the runtime directory that a running manager keeps locked.
 pub const MANAGER_LOCK: &str = "manager.lock";
 
-/// Where a manager serves other hosts, beside its Unix socket.
+/// Network endpoint on which a manager serves other hosts, beside its Unix socket.
 #[derive(Debug, Clone)]
 pub struct Network {
-    /// Address of its TLS port; port 0 for any free one.
+    /// Address of the TLS port; port 0 chooses a free port.
     pub listen: SocketAddr,
-    /// Who it is; of role manager.
+    /// Identity of the manager, of role manager.
     pub identity: Arc<Identity>,
-    /// How much of it strangers and peers may occupy.
+    /// Limits on what strangers and peers may occupy.
     pub limits: Limits,
-    /// Whether clients without a certificate come in, who bring a key, a token or a MUNGE credential.
+    /// Whether clients without a certificate are admitted; they need a key, a token or a MUNGE credential.
     pub without_certificate: bool,
 }
 
-/// What a manager is told at its start. Change what [`ManagerConfig::new`] sets as needed.
+/// Configuration of a manager. Start from [`ManagerConfig::new`] and change fields as needed.
 pub struct ManagerConfig {
-    /// Where its socket goes: a directory that is ours alone. No default.
+    /// Directory of its sockets; only its owner may have access. No default.
     pub runtime_dir: PathBuf,
-    /// Its durable state (default: an empty [`MemoryStore`]).
+    /// Durable state (default: an empty [`MemoryStore`]).
     pub store: Arc<dyn Store>,
-    /// What usage costs (default: a unit for each hour of computing or polling).
+    /// Prices of usage (default: a unit for each hour of computing or polling).
     pub tariff: Tariff,
-    /// How long an agent may take to answer a listing before it is left out (default: 1 s).
+    /// Time limit for an agent's answer to a listing; after it the agent is left out (default: 1 s).
     pub listing_timeout: Duration,
-    /// How long an agent may take to grant before the next one is asked (default: 3 s).
+    /// Time limit for an agent's grant; after it the next agent is asked (default: 3 s).
     pub grant_timeout: Duration,
-    /// How long an agent may take to end a lease, workers reaped included (default: 5 s).
+    /// Time limit for an agent to end a lease, including the reaping of its workers (default: 5 s).
     pub end_timeout: Duration,
-    /// How long an agent may take to take an order before the operator is told that it comes later (default:
-    /// 3 s).
+    /// Time limit for an agent to accept an order; after it the operator is told that the order comes later
+    /// (default: 3 s).
     pub order_timeout: Duration,
-    /// Who may come whom no operator has named (default: open).
+    /// Admission of callers that no operator has named (default: open).
     pub tenants: TenantPolicy,
-    /// Issuers whose tokens it takes (default: none).
+    /// Issuers whose tokens are accepted (default: none).
     pub issuers: Option<Issuers>,
-    /// The cluster's MUNGE (default: none).
+    /// Access to the cluster's MUNGE (default: none).
     pub munge: Option<MungeConfig>,
-    /// Where it serves other hosts (default: nowhere).
+    /// Endpoint for other hosts (default: none).
     pub network: Option<Network>,
-    /// Where it serves the REST interface to other hosts, with or without a certificate (default: nowhere).
+    /// REST endpoint for other hosts, with or without a certificate (default: none).
     pub rest: Option<Network>,
 }
 
 impl ManagerConfig {
-    /// The defaults, with state in memory.
+    /// Default configuration, with its state in memory.
     pub fn new(runtime_dir: impl Into<PathBuf>) -> Self {
         Self {
             runtime_dir: runtime_dir.into(),

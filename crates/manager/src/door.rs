@@ -1,4 +1,4 @@
-//! The service for those who are not known yet: a nonce, and a session for a credential.
+//! gRPC service for callers that are not known yet: makes challenges, and opens sessions for credentials.
 
 use crate::identity::{Connection, ConnectionIdentity};
 use crate::state::State;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tonic::{Request, Response, Status};
 
-/// Longest message to it, bytes: they are empty so far.
+/// Longest message to this service, bytes: messages are empty so far.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// See the module.
+/// The service `Identity`: challenges and sessions.
 #[derive(Clone)]
 pub(crate) struct Door(pub(crate) Arc<State>);
 

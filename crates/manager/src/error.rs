@@ -1,14 +1,14 @@
-//! Why a manager did not start.
+//! Errors of starting a manager.
 
 use hotlease_store::StoreError;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// Why a manager did not start. Nothing of it is left running.
+/// Error of starting a manager. Nothing of the manager is left running.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// The runtime directory has one.
+    /// Another manager runs in the runtime directory.
     #[error("a manager runs already in {dir}; stop it with `hotlease down`, or set HOTLEASE_RUNTIME_DIR")]
     AlreadyRunning {
         /// The runtime directory.
@@ -17,39 +17,39 @@ pub enum ManagerError {
     /// The runtime directory cannot be used.
     #[error("manager cannot {what} {path}: {source}")]
     Runtime {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// On what.
+        /// Path that it failed on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The address for other hosts cannot be listened on.
+    /// The manager cannot listen on the address for other hosts.
     #[error("manager cannot listen on {address}: {source}")]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// The prices make no sense.
+    /// The prices cannot be used.
     #[error("the prices in {path} cannot be used: {why}")]
     Tariff {
-        /// Where they are.
+        /// File with the prices.
         path: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
-    /// Its durable state cannot be used.
+    /// The durable state cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Reading its durable state panicked: starting without it would forget leases, usage and orders.
+    /// Reading the durable state panicked. A start without it would forget leases, usage and orders.
     #[error(
         "manager cannot read its ledger: the reading panicked, which is a bug of hotlease; the log says where. Nothing was \
          changed; report it, and start the manager again, or the ledger's last backup (`hotlease admin restore`)"
     )]
     ReadingPanicked,
-    /// The socket's path is longer than the system takes.
+    /// The path of the socket is longer than the system allows.
     #[error("{path} is too long for a socket: at most 107 bytes; set HOTLEASE_RUNTIME_DIR to a shorter one")]
     PathTooLong {
         /// The path.

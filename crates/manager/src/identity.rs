@@ -1,4 +1,4 @@
-//! Who asks, and what that lets them do: the one place that decides it, for gRPC and HTTP alike.
+//! Authentication and authorisation of callers, in one place for gRPC and HTTP alike.
 //!
 //! ```text
 //! connection (uid, certificate) ──┐
@@ -7,12 +7,12 @@
 //!                                                       └─► refused
 //! ```
 //!
-//! * [`Caller`] — name, tenant, role, and how that is known.
-//! * [`Operation`] — everything that can be asked for, and who may. A route that names none is refused.
-//! * [`Authenticator`] — makes a caller of a connection and a header.
+//! * [`Caller`] — name, tenant and role of a caller, and the proof of them.
+//! * [`Operation`] — all operations, and who may perform them. A route without an operation is refused.
+//! * [`Authenticator`] — finds the caller of a connection and a header.
 //! * [`Directory`] — tenants, members and keys.
 //! * [`Issuers`] — JSON web tokens; `munge`, `keys`, `sessions` — other credentials; `challenges` — their nonces.
-//! * `gate` — stands before every gRPC route.
+//! * `gate` — checks every gRPC request before its route.
 
 mod authenticator;
 mod caller;

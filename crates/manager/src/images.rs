@@ -1,13 +1,17 @@
-//! Who hands on which environment: those who need the same one stand in a tree, in the order in which they asked.
+//! Distribution of environments: agents that need the same one form a tree, in the order in which they asked.
 //!
 //! ```text
 //!   store ──► 1st ──► 2nd ──► 4th, 5th
 //!              └────► 3rd ──► 6th, 7th
 //! ```
 //!
-//! The first reads the store's file, and everybody else the agent above: also while that one is still reading. Whoever is not there any
-//! more, or is said not to have given it, is taken out, and those behind move up. So the one above has always asked
-//! before, and nobody waits for itself. It is held in memory: after a start the first that asks is the first again.
+//! The first agent reads the file in the store. Every other agent reads from the agent above it, also while that
+//! one is
+//! still reading. An agent that is gone, or is reported not to have delivered the file, is removed, and the agents
+//! behind
+//! it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are kept in
+//! memory: after
+//! a start the first agent that asks is the first again.
 
 use crate::membership::check_owner;
 use crate::records::bad;
@@ -21,27 +25,28 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many read from one. With two, the last of 1,000 is nine steps behind the first, and no network card sends more than twice what it
-/// receives.
+/// Number of agents that read from one agent. With two, the last of 1,000 is nine steps behind the first, and no
+/// network
+/// card sends more than twice what it receives.
 const FAN_OUT: usize = 2;
-/// Environments whose trees are remembered; beyond, what was not asked for longest goes.
+/// Limit of trees, one for each environment; beyond it, the tree that was asked for longest ago is removed.
 const TREES_MAX: usize = 1024;
-/// Agents in one.
+/// Limit of agents in a tree.
 const AGENTS_MAX: usize = 16 * 1024;
 
 #[derive(Default)]
 struct Tree {
     agents: Vec<AgentId>,
-    /// By the manager's clock.
+    /// Time of the last request, by the manager's clock.
     asked: Duration,
 }
 
-/// See the module. Of each environment's hash.
+/// Trees of agents by the hash of the environment.
 #[derive(Default)]
 pub(crate) struct Images(Mutex<HashMap<CodeHash, Tree>>);
 
 impl Images {
-    /// Whom `who` is to read from; none: the store. `is_there`: whether an agent can be asked.
+    /// Agent that `who` is to read from; none: the store. `is_there`: whether an agent can be asked.
     fn above(
         &self,
         image: CodeHash,
@@ -82,7 +87,7 @@ impl Images {
     }
 }
 
-/// Tells an agent where to read an environment.
+/// Finds the agent from which an agent is to read an environment.
 pub(crate) fn find(
     state: &State,
     request: &FindImageRequest,
@@ -106,7 +111,7 @@ pub(crate) fn find(
         let is_there = heard == AgentState::Serving && !record.endpoint.is_empty();
         is_there.then(|| record.endpoint.clone())
     };
-    // Whoever cannot be asked has no place.
+    // An agent that cannot be asked gets no place in the tree.
     if endpoint(who).is_none() {
         return Ok(ImageSource::default());
     }
@@ -173,7 +178,7 @@ mod tests {
         assert_eq!(ask(&images, 3, Some(1), &[]), Some(0));
         assert_eq!(ask(&images, 3, None, &[0]), Some(2));
         assert_eq!(ask(&images, 3, Some(2), &[0]), None, "it is the only one left");
-        // Nobody takes itself out.
+        // No agent removes itself.
         assert_eq!(ask(&images, 3, Some(3), &[]), None);
     }
 

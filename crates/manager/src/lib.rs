@@ -1,18 +1,20 @@
-//! L3: the cluster daemon: it knows the agents, decides whom to ask for cores, and keeps the ledger.
+//! L3: the cluster daemon. It knows the agents, decides which of them to ask for cores, and keeps the ledger.
 //!
-//! It takes no part in invocations, and grants nothing itself: the agent alone writes its slots, so a
-//! manager that dies loses no lease, and one that starts again knows everything half a second later,
-//! when the agents register again.
+//! The manager takes no part in invocations, and grants nothing itself: each agent alone writes its slots. So no
+//! lease is
+//! lost when a manager dies, and a restarted manager knows everything half a second later, when the agents have
+//! registered
+//! again.
 //!
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
-//! * `listener` — the Unix socket: one manager to a runtime directory, peers checked on accept.
-//! * [`identity`] — who asks, and what that lets them do: every request goes through its gate.
+//! * `listener` — the Unix sockets: one manager for each runtime directory, peers checked on accept.
+//! * [`identity`] — authentication and authorisation: every request passes its gate.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.
-//! * `people` — tenants and keys; `door` — sessions for those who bring a credential.
-//! * `billing` — bills at the prices of a `tariff`, and holding the ledger against agents' journals.
+//! * `people` — tenants and keys; `door` — sessions for clients with a credential.
+//! * `billing` — bills at the prices of a `tariff`, and the comparison of the ledger with agents' journals.
 //! * `links` — connections to the agents.
-//! * `rest` — the same over HTTP, for operators and batch systems; [`openapi`] describes it.
-//! * `metrics`, `observed`, `trace` — what is counted, where, and what a request is called in the logs.
+//! * `rest` — the same operations over HTTP, for operators and batch systems; [`openapi`] describes them.
+//! * `metrics`, `observed`, `trace` — metrics, where requests are counted, and names of requests in the logs.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), hotlease_manager::ManagerError> {

@@ -1,5 +1,6 @@
-//! Connections to the agents: one channel each, made when first needed and kept as long as they are among the last that
-//! were used. To agents of this machine over their sockets, to others over TLS.
+//! Connections to the agents: one channel for each, made when first needed, and kept while it is among those used
+//! last.
+//! Agents of this node are reached over their sockets, others over TLS.
 
 use hotlease_lease::manager::AgentRecord;
 use hotlease_net::{Address, Identity, Role, grpc};
@@ -14,16 +15,17 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Response, Status};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Longest answer of an agent: its listing of all leases, workers and libraries.
+/// Longest response of an agent, bytes: its listing of all leases, workers and libraries.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Connections that are kept. 10,000 agents have theirs to us already; as many back would be past what a process is
-/// often allowed to open (20,000), and most agents are asked nothing for long.
+/// Limit of kept connections. 10,000 agents have connections to the manager already. As many back would exceed what
+/// a
+/// process may often open (20,000), and most agents are asked nothing for long times.
 const LINKS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not 0");
 
-/// See the module.
+/// Connections to agents, by agent.
 pub(crate) struct Links {
-    /// For agents on other hosts.
+    /// Identity for connections to agents on other hosts.
     identity: Option<Arc<Identity>>,
     channels: Mutex<LruCache<AgentId, Link>>,
 }
@@ -41,7 +43,7 @@ impl Links {
         }
     }
 
-    /// The agent's client. Nothing is sent here; a channel that broke connects again when used.
+    /// Client for an agent. Sends nothing; a channel that broke connects again when it is used.
     pub(crate) fn client(&self, agent: &AgentRecord) -> Result<AgentClient<Channel>, Refusal> {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = channels.get(&agent.id)
@@ -67,19 +69,19 @@ impl Links {
             address: agent.address.clone(),
             client: client.clone(),
         };
-        // Who is being asked over the one that goes keeps it until the answer.
+        // A request under way over the evicted channel keeps that channel until its answer.
         channels.put(agent.id, link);
         Ok(client)
     }
 
-    /// The agent is gone, or was started again.
+    /// Drops the channel of an agent that is gone or has restarted.
     pub(crate) fn drop_link(&self, agent: AgentId) {
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         channels.pop(&agent);
     }
 }
 
-/// What an agent answered within `limit`, or why it did not.
+/// Waits at most `limit` for an agent's response; returns it, or the reason for which there is none.
 pub(crate) async fn answer<T>(
     agent: AgentId,
     limit: Duration,

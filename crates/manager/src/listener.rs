@@ -1,8 +1,10 @@
-//! The manager's sockets: one manager to a runtime directory, and only our own user and root come in.
+//! The manager's Unix sockets: one manager for each runtime directory; only its own user and root are admitted.
 //!
-//! The lock file decides who may bind: a socket left behind by a killed manager is removed only by the
-//! holder of the lock, which the kernel released when that manager died. The lock file itself stays:
-//! removing it would let two managers hold locks on two files of the same name.
+//! The lock file decides which process may bind: only the holder of the lock removes a socket that a killed manager
+//! left
+//! behind, and the kernel released the lock when that manager died. The lock file itself stays: after its removal
+//! two
+//! managers could hold locks on two files of the same name.
 
 use crate::{MANAGER_LOCK, MANAGER_SOCKET, ManagerError};
 use hotlease_net::grpc::Served;
@@ -18,18 +20,18 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::sleep;
 
-/// Connections at a time; more are closed at once.
+/// Limit of connections at a time; further ones are closed at once.
 const CONNECTIONS_MAX: usize = 256;
 /// Pause after the system could not accept (out of descriptors or memory), so as not to spin on it.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Longest path of a Unix socket, bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A bound socket; both it and its file go when this is dropped.
+/// Bound socket; socket and file are removed when this is dropped.
 pub(crate) struct Listener {
     listener: UnixListener,
     path: PathBuf,
-    /// Dropped last: while it is held, nobody else touches the path. None for a socket beside the one that has it.
+    /// Dropped last: as long as it is held, no other process touches the path. None for an additional socket.
     _lock: Option<Flock<File>>,
 }
 
@@ -47,7 +49,7 @@ impl Listener {
         Self::bind_at(dir.join(MANAGER_SOCKET), Some(lock))
     }
 
-    /// Another socket in the same directory: `self` has the lock, and has to outlive it.
+    /// Binds an additional socket in the same directory. `self` holds the lock, and must outlive it.
     pub(crate) fn bind_beside(&self, name: &str) -> Result<Self, ManagerError> {
         Self::bind_at(self.path.with_file_name(name), None)
     }
@@ -75,8 +77,9 @@ impl Listener {
         })
     }
 
-    /// Accepts until the receiver is gone, then gives the listener back so that its owner says when the
-    /// socket's file goes.
+    /// Accepts connections until the receiver is closed, then returns the listener, so that its owner decides when
+    /// the socket's
+    /// file is removed.
     pub(crate) async fn accept_into(self, accepted: mpsc::Sender<io::Result<Peer>>) -> Self {
         let own_uid = nix::unistd::geteuid().as_raw();
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
@@ -142,13 +145,13 @@ fn admit(stream: UnixStream, own_uid: u32, places: &Arc<Semaphore>) -> Option<Pe
     Some(Peer::new(stream, PeerInfo { uid }, place))
 }
 
-/// Who is at the other end: in the extensions of every request.
+/// Peer of a local connection; stored in the extensions of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PeerInfo {
     pub(crate) uid: u32,
 }
 
-/// An admitted connection.
+/// An admitted local connection.
 pub(crate) type Peer = Served<UnixStream, PeerInfo, OwnedSemaphorePermit>;
 
 #[cfg(test)]

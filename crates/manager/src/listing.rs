@@ -1,7 +1,8 @@
-//! What there is: asked of the agents at the moment of the question, and merged.
+//! Listings: collected from the agents at the time of the request, and merged.
 //!
-//! An agent that does not answer in time, or is silent already, is left out, except that itself and its leases are listed
-//! as it last reported them.
+//! An agent that does not answer in time, or is silent already, is left out. Itself and its leases are still listed
+//! as it
+//! last reported them.
 
 use crate::links::answer;
 use crate::records::{CORES_MAX, agent_info, lease_info};
@@ -20,12 +21,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Agents asked at the same time.
+/// Limit of agents that are asked at the same time.
 const ASKED_AT_ONCE_MAX: usize = 64;
-/// How long an agent may take to say how it is: its last report is less than a second old, so this is not worth more.
+/// Time limit for an agent's status: its last report is less than a second old, so a fresher one is not worth more.
 const STATE_WITHIN: Duration = Duration::from_millis(250);
 
-/// Of a large site the agents' last reports, of a small one what they say now: a lease that was just taken counts.
+/// Lists agents. A small site's agents are asked, so that a lease granted just now counts; a large site's are
+/// listed as
+/// they last reported.
 pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
     let answers = ask_each(state, of_small_site(state), limit, "").await;
@@ -38,7 +41,7 @@ pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
     }
 }
 
-/// All agents that may be asked for a listing that the last reports answer as well; none of a large site.
+/// Agents to ask for a listing that their last reports answer as well: all that serve, or none on a large site.
 fn of_small_site(state: &Arc<State>) -> Vec<AgentRecord> {
     let agents = Some(state.serving_agents());
     agents
@@ -46,7 +49,7 @@ fn of_small_site(state: &Arc<State>) -> Vec<AgentRecord> {
         .unwrap_or_default()
 }
 
-/// One agent, asked.
+/// Describes one agent, after asking it.
 pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> {
     let mut agents = state.agents().into_iter();
     let (record, heard, silent) = agents.find(|(record, ..)| record.id == id)?;
@@ -58,7 +61,8 @@ pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> 
     ))
 }
 
-/// What the agent answers is fresher than the last heartbeat; who and where it is, only its registration says.
+/// Merges an agent's answer, which is fresher than its last heartbeat; its id and address come from the
+/// registration alone.
 fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     if let Some(now) = answer.and_then(|status| status.agent) {
         if now.cores.len() <= CORES_MAX {
@@ -74,7 +78,8 @@ fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     info
 }
 
-/// Of a large site as the ledger has them, which is at most a second or so behind; of a small one what agents say now.
+/// Lists leases: on a large site as the ledger has them, at most about a second old; on a small one as agents
+/// answer now.
 pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {
     let tenant = checked(request)?;
     let answers = ask_each(state, of_small_site(state), state.config.listing_timeout, &tenant).await;
@@ -89,7 +94,7 @@ pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<L
         })
         .await?;
     let answered: BTreeSet<AgentId> = answers.iter().map(|(agent, _)| *agent).collect();
-    // Where the agent answered, its word counts: a lease that only the notes call active is over.
+    // If the agent answered, its answer counts: a lease that is running only in the ledger has ended.
     let noted = noted
         .into_iter()
         .filter(|(lease, _)| lease.state != LeaseState::Active || !answered.contains(&lease.agent))
@@ -118,7 +123,7 @@ pub(crate) async fn functions(state: &Arc<State>, request: ListRequest) -> Resul
     })
 }
 
-/// Cheap enough to be asked often: nobody else is asked for it.
+/// Describes the manager; cheap enough to be asked often, as no agent is asked.
 pub(crate) async fn info(state: &Arc<State>) -> Result<Info, Refusal> {
     let leases = state.store(|store| store.active_leases());
     Ok(Info {
@@ -140,7 +145,7 @@ fn checked(request: ListRequest) -> Result<String, Refusal> {
     Ok(request.tenant)
 }
 
-/// What every agent that answers in time says, by agent.
+/// Status of every agent that answers in time, by agent.
 pub(crate) async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
     ask_each(
         state,

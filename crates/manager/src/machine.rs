@@ -1,4 +1,4 @@
-//! Carries out what [`hotlease_lease::manager::Cluster`] decides: questions to agents, writes, answers.
+//! Carries out the actions of [`hotlease_lease::manager::Cluster`]: requests to agents, writes, answers.
 
 use crate::links::answer;
 use crate::membership::lease_note;
@@ -19,20 +19,20 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-/// Words of a [`ReleaseRequest`]: its holder gives a lease back, an operator takes it.
+/// Reasons in a [`ReleaseRequest`]: the holder releases the lease, or an operator revokes it.
 pub(crate) const RELEASED: &str = "released";
 pub(crate) const REVOKED: &str = "revoked";
 
-/// Writes on their way to the durable state.
+/// Writes on their way to the store.
 pub(crate) struct Commit {
     pub(crate) id: CommitId,
     pub(crate) agent: AgentId,
     pub(crate) writes: Vec<Write>,
-    /// What the granted leases among them were asked to be.
+    /// Requests of the granted leases among the writes.
     pub(crate) wanted: HashMap<LeaseId, Wanted>,
 }
 
-/// What a lease was asked to be, and when (milliseconds since 1970).
+/// Request for a lease, and the time when it was asked for (milliseconds since 1970).
 #[derive(Clone)]
 pub(crate) struct Wanted {
     pub(crate) request: Arc<AcquireRequest>,
@@ -40,8 +40,9 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Cores that the agent may bill at most, which says that it granted so many different ones: one for each slot, or
-    /// where they are shared one for each worker.
+    /// Most cores that the agent may bill, if it granted `granted` distinct ones: one for each slot, or for shared
+    /// cores at
+    /// most one for each worker.
     pub(crate) fn billable_cores(&self, granted: u32) -> u32 {
         let workers = self.request.workers;
         match Sharing::try_from(self.request.sharing) {
@@ -51,30 +52,30 @@ impl Wanted {
     }
 }
 
-/// An answer, with what was granted: its first part, which holds the others.
+/// Answer of the machine, with the grant if there is one: its first part, which holds the other parts.
 pub(crate) type Answered = (Answer, Option<Box<Grant>>);
 
 struct Waiting {
     answer: oneshot::Sender<Answered>,
-    /// For a request for a lease.
+    /// The request, if it is one for a lease.
     request: Option<Arc<AcquireRequest>>,
     trace: Option<Trace>,
 }
 
-/// The machine and what its driver remembers. Locked for moments only, never across an await.
+/// The state machine and the data of its driver. Locked for moments only, never across an await.
 pub(crate) struct Machine {
     pub(crate) cluster: Cluster,
     waiting: HashMap<RequestId, Waiting>,
-    /// What agents granted: until it is handed out.
+    /// Grants of agents that are not handed out yet.
     grants: HashMap<AskId, Grant>,
-    /// Until it is written down.
+    /// Requests of granted leases that are not written down yet.
     wanted: HashMap<LeaseId, Wanted>,
     last_request: u64,
     commits: mpsc::UnboundedSender<Commit>,
 }
 
 impl Machine {
-    /// Around a machine. Its commits are as bounded as its requests.
+    /// Wraps a state machine. The channel of commits needs no limit: it is bounded by the requests.
     pub(crate) fn new(cluster: Cluster, commits: mpsc::UnboundedSender<Commit>) -> Self {
         Self {
             cluster,
@@ -87,7 +88,7 @@ impl Machine {
     }
 }
 
-/// The machine of a manager that starts with this durable state.
+/// Builds the state machine from the durable state when a manager starts.
 pub(crate) fn restored(store: &dyn hotlease_store::Store) -> Result<Cluster, StoreError> {
     let agents = store.agents()?.into_iter().map(|agent| agent.id);
     let leases = store.leases(None)?.into_iter();
@@ -103,7 +104,8 @@ pub(crate) fn restored(store: &dyn hotlease_store::Store) -> Result<Cluster, Sto
 }
 
 impl State {
-    /// Makes a request of the machine, and waits for its answer. `wanted`: of a request for a lease.
+    /// Sends a request to the state machine, and waits for its answer. `wanted`: the request, if it is one for a
+    /// lease.
     pub(crate) async fn ask(
         self: &Arc<Self>,
         wanted: Option<AcquireRequest>,
@@ -132,7 +134,7 @@ impl State {
         }
     }
 
-    /// As [`State::ask`], for a lease that was granted elsewhere.
+    /// Like [`State::ask`], for a lease that an agent granted without this manager.
     pub(crate) async fn ask_to_note(
         self: &Arc<Self>,
         lease: LeaseId,
@@ -141,12 +143,12 @@ impl State {
     ) -> Result<Answered, Refusal> {
         self.machine().wanted.insert(lease, wanted);
         let answered = self.ask(None, event).await;
-        // If it was refused, it is not written down.
+        // Still there only if the lease was refused and so not written down.
         self.machine().wanted.remove(&lease);
         answered
     }
 
-    /// Something happened.
+    /// Passes an event to the state machine, and carries out its actions.
     pub(crate) fn step(self: &Arc<Self>, event: Event) {
         let now = self.now();
         let mut machine = self.machine();
@@ -188,7 +190,7 @@ impl State {
                 let trace = waiting.and_then(|waiting| waiting.trace);
                 match waiting.and_then(|waiting| waiting.request.clone()) {
                     Some(request) => {
-                        // Each part is written down and billed as what it is.
+                        // Each part of a lease is written down and billed by its own number of workers.
                         let request = if request.workers == workers {
                             request
                         } else {
@@ -202,7 +204,7 @@ impl State {
                 }
             }
             Action::AskEnd { ask, agent, release } => {
-                // What was granted and is given back is not handed out.
+                // A grant that is given back must not be handed out.
                 machine
                     .grants
                     .retain(|_, grant| grant.lease != release.lease.to_string());
@@ -242,7 +244,7 @@ impl State {
         let Some(waiting) = machine.waiting.remove(&request) else {
             return;
         };
-        // Who asked is gone, and nobody else will use the lease.
+        // The caller is gone, so the lease would not be used.
         if let Err((_, Some(mut grant))) = waiting.answer.send((answer, grant)) {
             for part in std::mem::take(&mut grant.others) {
                 tokio::spawn(Arc::clone(self).give_back(part));
@@ -258,7 +260,7 @@ impl State {
         request: Arc<AcquireRequest>,
         trace: Option<Trace>,
     ) {
-        // Before it can grant: what it bills is held against the time since then.
+        // Taken before the agent can grant: its bills are limited by the time since this moment.
         let granted_ms = self.unix_ms();
         let asked = async {
             let mut client = self.links.client(&self.agent(agent)?)?;
@@ -336,7 +338,7 @@ impl State {
         };
         let release = Release {
             lease,
-            // The manager's own wish.
+            // An empty name means that the manager itself wants it.
             tenant: String::new(),
             reason: EndReason::Released,
         };

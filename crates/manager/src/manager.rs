@@ -1,4 +1,4 @@
-//! The life of a manager: bind, serve, stop.
+//! Start, service and stop of a manager.
 
 use crate::door::{self, Door};
 use crate::identity::{Directory, Gate};
@@ -29,45 +29,47 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 
 /// Longest request, bytes: a heartbeat of an agent full of leases.
 const REQUEST_BYTES_MAX: usize = 4 << 20;
-/// Longest answer, bytes: a listing of every lease.
+/// Longest response, bytes: a listing of every lease.
 const ANSWER_BYTES_MAX: usize = 32 << 20;
-/// Requests at work at a time, over all connections; the rest wait their turn.
+/// Limit of requests that are processed at a time, over all connections; others wait.
 const REQUESTS_MAX: usize = 512;
-/// Requests at a time of one connection.
+/// Limit of requests of one connection at a time.
 const STREAMS_MAX: u32 = 64;
-/// Bytes of one request's headers.
+/// Longest headers of a request, bytes.
 const HEADER_BYTES_MAX: u32 = 16 << 10;
-/// Any request's time, however many agents are asked.
+/// Time limit for any request, however many agents are asked.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// A peer that does not answer a ping for this long is gone.
+/// Limit for a peer's answer to a ping; after it the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-/// How long connections may take to finish their requests when the manager stops.
+/// Time limit for connections to finish their requests when the manager stops.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// How often silence is noticed.
+/// Interval at which silent agents, and an ended store, are noticed.
 const TICK: Duration = Duration::from_millis(250);
-/// Accepted connections that wait for the server.
+/// Limit of accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
 
-/// A running manager. It stops when it is told to, or dropped.
+/// A running manager. It stops when told to, or when dropped.
 pub struct Manager {
     pub(crate) state: Arc<State>,
-    /// True: stop.
+    /// True: the manager is to stop.
     stop: Arc<watch::Sender<bool>>,
-    /// True: its socket is gone and no request is at work.
+    /// True: the manager has stopped; its socket is gone, and no request is being processed.
     stopped: watch::Receiver<bool>,
     address: Option<SocketAddr>,
     rest_address: Option<SocketAddr>,
 }
 
 impl Manager {
-    /// Binds the socket and serves in background tasks of the current tokio runtime. When it returns,
-    /// clients and agents can connect.
+    /// Binds the socket and serves in background tasks of the current tokio runtime. When this returns, clients and
+    /// agents
+    /// can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         Self::started(config).await
     }
 
-    /// Behind a pointer, as code of an async function is made anew in each crate that awaits it, and this is all of the server:
-    /// it was most of the compiling of each test program that starts one.
+    /// Returns a boxed future. Code of an async function is generated in each crate that awaits it, and this one
+    /// contains the
+    /// whole server: it was most of the compile time of each test program that starts a manager.
     #[inline(never)]
     fn started(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
         Box::pin(Self::bind_and_serve(config))
@@ -118,46 +120,48 @@ impl Manager {
         })
     }
 
-    /// Where it serves other hosts.
+    /// Address on which the manager serves other hosts.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
-    /// Where it serves the REST interface to other hosts.
+    /// Address on which the manager serves the REST interface to other hosts.
     pub fn rest_address(&self) -> Option<SocketAddr> {
         self.rest_address
     }
 
-    /// Returns once a client has sent `Shutdown`. The manager goes on until [`Self::shutdown`]: who owns
-    /// it may have other things to stop first.
+    /// Returns once a client has sent `Shutdown`. The manager keeps serving until [`Self::shutdown`]: its owner may
+    /// have
+    /// other things to stop first.
     pub async fn shutdown_requested(&self) {
         wait_for(self.state.asked_to_stop.subscribe()).await;
     }
 
-    /// Returns an agent as soon as there is one: from then on leases can be granted.
+    /// Waits for an agent and returns its record: from then on leases can be granted.
     pub async fn an_agent(&self) -> AgentRecord {
         let mut newest = self.state.newest_agent.subscribe();
         let registered = newest.wait_for(Option::is_some).await;
         match registered.map(|agent| agent.clone()) {
             Ok(Some(agent)) => agent,
-            // The sender lives in our own state: there is always more to wait for.
+            // Unreachable: the sender is part of our own state.
             _ => std::future::pending().await,
         }
     }
 
-    /// Stops: requests at work get a moment to finish, then the socket is gone. Returns when it is.
+    /// Stops the manager: requests under way get a moment to finish, then the socket is removed. Returns after
+    /// that.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
         self.stopped().await;
     }
 
-    /// Returns once the manager serves no more.
+    /// Returns once the manager has stopped serving.
     pub async fn stopped(&self) {
         wait_for(self.stopped.clone()).await;
     }
 }
 
-/// Listens where other hosts are served, if they are.
+/// Listens for other hosts, if an endpoint is configured.
 async fn listen(network: Option<&Network>) -> Result<Option<(SocketAddr, TlsListener)>, ManagerError> {
     let Some(network) = network else {
         return Ok(None);
@@ -171,9 +175,9 @@ async fn listen(network: Option<&Network>) -> Result<Option<(SocketAddr, TlsList
     Ok(Some((bound.local_addr().map_err(failed)?, bound)))
 }
 
-/// Until the value is true or its sender is gone.
+/// Waits until the value is true or its sender is gone.
 async fn wait_for(mut watched: watch::Receiver<bool>) {
-    // An error says that the sender is gone, which means the same here.
+    // An error says that the sender is gone, which means the same.
     let _ = watched.wait_for(|value| *value).await;
 }
 
@@ -224,13 +228,13 @@ async fn serve(
     ticking.abort();
     refreshing.abort();
     match accepting.await {
-        // Removes the socket's file, and only now releases the lock.
+        // Removes the socket's file, and only then releases the lock.
         Ok(listener) => drop(listener),
         Err(error) => tracing::error!(%error, "the accepting task failed"),
     }
 }
 
-/// Serves connections until told to stop, and a moment longer.
+/// Serves connections until told to stop; then lets them finish for [`FINISH_WITHIN`].
 async fn serve_on<C>(
     service: Service,
     requests: GlobalConcurrencyLimitLayer,
@@ -259,8 +263,9 @@ async fn serve_on<C>(
         .add_service(service)
         .add_service(door)
         .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
-    // tonic drops the connections' receiver when it is told to stop, which ends the accepting task; then it
-    // waits for connections to close, and one that does not is cut.
+    // When it is told to stop, tonic drops the receiver of connections, which ends the accepting task. Then it
+    // waits for
+    // connections to close; one that does not close in time is cut.
     tokio::pin!(server);
     let stopped_in_time = tokio::select! {
         result = &mut server => Ok(result),
@@ -273,7 +278,8 @@ async fn serve_on<C>(
     }
 }
 
-/// A manager that cannot write acknowledges nothing any more: its successor, or its next run, can.
+/// Stops the manager when its store has ended: it cannot acknowledge anything any more, while its successor or next
+/// run can.
 async fn watch_store(state: Arc<State>, stop: Arc<watch::Sender<bool>>) {
     let mut looks = interval(TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,7 +1,8 @@
-//! Agents come, report and go: their messages are checked here, and the machine decides.
+//! Registration, reports and departure of agents: messages are checked here, and decided by the machine.
 //!
-//! A heartbeat carries every lease with its cumulative usage; it is acknowledged only after the usage is
-//! in the ledger, so an agent that got no answer sends the same totals again.
+//! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the
+//! ledger, so an
+//! agent that got no answer sends the same totals again.
 
 use crate::acquire::unexpected;
 use crate::records::{agent_ids, agent_record, bad, lease_record, offering, parse_ids, past_row};
@@ -16,9 +17,9 @@ use hotlease_wire::grpc::{
 use hotlease_wire::ids::{AgentId, Epoch};
 use std::sync::Arc;
 
-/// Leases in one heartbeat.
+/// Limit of leases in one heartbeat.
 const LEASES_MAX: usize = 16 * 1024;
-/// The state in which an agent says goodbye.
+/// State that an agent reports when it leaves.
 const LEAVING: &str = "gone";
 
 pub(crate) async fn register(
@@ -48,8 +49,11 @@ pub(crate) async fn register(
     }
 }
 
-/// An agent that is known is spoken for by the certificate it registered with (or by our own machine) until
-/// it is gone: whoever learns its id cannot end its leases or bill for it.
+/// Checks that an agent's message comes from the holder of the certificate that the agent registered with (or from
+/// this
+/// node, if it registered from here). This protects the agent until it is gone: a peer that learns its id cannot
+/// end its
+/// leases or bill for it.
 pub(crate) fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
     let machine = state.machine();
     let Some((known, heard, _)) = machine.cluster.registry().agent(agent) else {
@@ -101,7 +105,7 @@ pub(crate) async fn hear(
                 let cluster = &machine.cluster;
                 (cluster.registry().heartbeat_pause(), cluster.totals_every())
             };
-            // Not the same for all: agents that registered together do not report together for ever.
+            // Varied at random, so that agents that registered together do not report together for ever.
             let totals_every = totals_every.mul_f64(rand::random_range(0.75..1.25));
             Ok(HeartbeatReply {
                 known,
@@ -131,7 +135,7 @@ fn lease_report((lease, row): (LeaseRecord, LedgerRow)) -> LeaseReport {
     }
 }
 
-/// What the machine has to know of a lease.
+/// Facts of a lease that the state machine needs.
 pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
     LeaseNote {
         agent: lease.agent,
@@ -145,7 +149,8 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
     }
 }
 
-/// Takes totals that only the agent's journal knew. The answer is an acknowledgement: the agent forgets them.
+/// Merges totals that only the agent's journal knew into the ledger. The reply acknowledges them: the agent forgets
+/// them.
 pub(crate) async fn report_past(
     state: &State,
     request: PastUsageRequest,
@@ -176,7 +181,7 @@ pub(crate) async fn report_past(
     Ok(PastUsageReply { known: true })
 }
 
-/// Tells the operator what an agent reported beyond its due.
+/// Warns the operator of usage that an agent reported without a right to it.
 pub(crate) fn warn_of(reported: &Reported) {
     for key in &reported.capped {
         tracing::warn!(

@@ -1,7 +1,8 @@
-//! What the manager counts, for Prometheus.
+//! Metrics of the manager, for Prometheus.
 //!
-//! No label names a tenant, a lease or anything else that somebody outside chooses: routes, kinds of refusals and
-//! states are of this program, so that the number of series is bounded whatever is asked.
+//! No label names a tenant, a lease or anything else that a client chooses. Routes, kinds of refusals and states
+//! are names
+//! of this program, so that the number of series is bounded whatever is requested.
 
 use crate::rest::kind_of;
 use crate::state::State;
@@ -17,7 +18,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// From 50 us, below which no grant with a durable ledger is, to 12.8 s, beyond which nobody waits.
+/// Buckets from 50 us, as no grant with a durable ledger is faster, to 12.8 s, as no caller waits longer.
 const SECONDS: [f64; 17] = [
     0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.1,
     0.2, 0.8, 3.2, 6.4, 12.8,
@@ -40,7 +41,7 @@ struct InState {
     state: &'static str,
 }
 
-/// See the module. Counting takes no lock that is held for longer than a map's look-up.
+/// Metrics and their registry. Counting holds no lock for longer than a map's look-up.
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
@@ -131,7 +132,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A request was answered. `route`: one of this program's own, never what was asked for.
+    /// Counts an answered request. `route`: one of this program's names, never a text from the request.
     pub(crate) fn answered(&self, interface: &'static str, route: String, status: &'static str) {
         let labels = Request {
             interface,
@@ -141,7 +142,7 @@ impl Metrics {
         self.requests.get_or_create(&labels).inc();
     }
 
-    /// A lease was asked for.
+    /// Counts a request for a lease, as granted or refused.
     pub(crate) fn asked<T>(&self, took: Duration, outcome: &Result<T, Refusal>) {
         match outcome {
             Ok(_) => {
@@ -155,7 +156,7 @@ impl Metrics {
         }
     }
 
-    /// The durable state was written to: so many rows of the ledger, unless it failed.
+    /// Counts a write to the store: the rows of the ledger that it merged, or a failure.
     pub(crate) fn committed<T, E>(&self, took: Duration, rows: usize, outcome: &Result<T, E>) {
         self.commit_seconds.observe(took.as_secs_f64());
         match outcome {
@@ -164,12 +165,12 @@ impl Metrics {
         };
     }
 
-    /// An agent's heartbeat was taken.
+    /// Counts a heartbeat of an agent.
     pub(crate) fn heard(&self) {
         self.heartbeats.inc();
     }
 
-    /// All of it as text, with what is now; an error says that a lease count could not be had.
+    /// All metrics as text, with the present state; fails if the number of leases cannot be read.
     pub(crate) async fn text(&self, state: &Arc<State>) -> Result<String, Refusal> {
         let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
         for (record, heard, _) in state.agents() {
@@ -193,7 +194,7 @@ impl Metrics {
         let active = state.store(|store| store.active_leases()).await?;
         self.leases.set(active as i64);
         let mut text = String::new();
-        // Writing to a string fails only if a metric's own encoding does.
+        // Writing to a string fails only if the encoding of a metric fails.
         text::encode(&mut text, &self.registry).map_err(|fmt::Error| Refusal::Unavailable {
             what: "the metrics cannot be written".into(),
         })?;

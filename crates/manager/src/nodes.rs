@@ -1,4 +1,4 @@
-//! What operators want of nodes: their orders are checked here, and the machine decides.
+//! Orders of operators for nodes: checked here, and decided by the machine.
 
 use crate::acquire::unexpected;
 use crate::links::answer;
@@ -18,12 +18,12 @@ use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longest notice: what the agent takes.
+/// Longest notice that an agent accepts, milliseconds.
 const WITHIN_MS_MAX: u64 = 7 * 24 * 3_600_000;
-/// The state of a node that is wanted to be something, and is not registered.
+/// State of a node that has a wish and is not registered.
 const AWAY: &str = "away";
 
-/// Carries out an operator's order, or notes it for a node that is away. The answer comes when it is durable.
+/// Carries out an operator's order, or notes it for a node that is away. Returns when the order is durable.
 pub(crate) async fn order(
     state: &Arc<State>,
     request: OrderNodeRequest,
@@ -79,8 +79,9 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
     })
 }
 
-/// The agent that an operator means: by its id, also where it is away; by what its certificate says of it; or
-/// by the name that it calls its machine.
+/// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by
+/// its own
+/// host name.
 fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
     let agents = state.agents();
     if let Ok(id) = name.parse() {
@@ -116,7 +117,7 @@ fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
     }
 }
 
-/// Tells a node what is wanted of it.
+/// Sends a node the operator's wish.
 pub(crate) async fn tell(state: Arc<State>, ask: AskId, agent: AgentId, wish: NodeWish) {
     let asked = async {
         let mut client = state.links.client(&state.agent(agent)?)?;
@@ -159,7 +160,7 @@ fn wanted(wish: &NodeWish, now_ms: u64) -> Wanted {
     }
 }
 
-/// Nodes that are registered, and those that are away and of which something is wanted.
+/// Lists registered nodes, and nodes with a wish that are away.
 pub(crate) async fn list(state: &Arc<State>) -> NodeList {
     let leases: BTreeMap<String, u32> = {
         let answers = listing::ask_all(state, "").await;

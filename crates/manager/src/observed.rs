@@ -1,4 +1,4 @@
-//! Before the gRPC service's gate: each request is named, timed and counted, also those that are refused.
+//! Layer before the gRPC gate: names, times and counts each request, also those that are refused.
 
 use crate::identity::Operation;
 use crate::metrics::Metrics;
@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use tonic::Code;
 use tower::{Layer, Service};
 
-/// See the module.
+/// Service that names and counts each request of the service inside.
 #[derive(Clone)]
 pub(crate) struct Observed<S> {
     metrics: Arc<Metrics>,
@@ -18,7 +18,7 @@ pub(crate) struct Observed<S> {
 }
 
 impl Observed<()> {
-    /// To be put before a service.
+    /// Layer that puts the counting before a service.
     pub(crate) fn new(metrics: Arc<Metrics>) -> Self {
         Self { metrics, inner: () }
     }
@@ -52,7 +52,7 @@ where
 
     fn call(&mut self, request: http::Request<Sent>) -> Self::Future {
         let path = request.uri().path();
-        // Only names of the protocol become labels: there are as many as it has routes.
+        // Only names of the protocol become labels: their number is that of its routes.
         let route = match Operation::of_grpc(path) {
             Some(_) => path.rsplit('/').next().unwrap_or_default().to_owned(),
             None => "unknown".to_owned(),
@@ -72,7 +72,7 @@ where
     }
 }
 
-/// A refused request has its status among the headers; one that is carried out, after its answer.
+/// Status of a response. A refused request has it in the headers; one that was carried out has it in the trailers.
 fn code(headers: &http::HeaderMap) -> &'static str {
     let status = headers.get("grpc-status").map(|value| value.as_bytes());
     match status.map_or(Code::Ok, Code::from_bytes) {

@@ -1,8 +1,10 @@
-//! Slots that holders of leases lend, for the other ranks of their jobs to find.
+//! Offers: slots that holders of leases lend, for other ranks of their jobs to find.
 //!
-//! An offer is an invitation that its holder made with its agent, kept here under the name of a job. It is told to the same
-//! tenant only, and until its lease is over, its time is over, or it is withdrawn. It is held in memory: a manager that
-//! is started again knows none, as it keeps no secrets of others on disk.
+//! An offer contains an invitation that its holder made with its agent; it is stored under the name of a job. It is
+//! shown
+//! to the same tenant only, until its lease ends, its time is over, or it is withdrawn. Offers are kept in memory
+//! only, so
+//! that no secrets of tenants are on the manager's disk: a restarted manager knows none.
 
 use crate::records::bad;
 use crate::state::State;
@@ -16,25 +18,25 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Offers of one tenant.
+/// Limit of offers of one tenant.
 const OF_TENANT_MAX: usize = 256;
-/// Of all.
+/// Limit of offers of all tenants.
 const ALL_MAX: usize = 16 * 1024;
-/// Bytes of an invitation.
+/// Longest invitation, bytes.
 const INVITATION_BYTES_MAX: usize = 4096 + 64;
-/// The longest time that an offer lasts which does not last as long as its lease.
+/// Longest time of an offer that does not last as long as its lease.
 const LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Whose, of which lease, which delegation.
+/// Tenant, lease, and number of the delegation.
 type Key = (String, LeaseId, u32);
 
 struct Kept {
     offer: SlotOffer,
-    /// By the manager's clock; none: with the lease.
+    /// End by the manager's clock; none: the offer lasts as long as its lease.
     until: Option<Duration>,
 }
 
-/// See the module.
+/// Offers of all tenants.
 #[derive(Default)]
 pub(crate) struct Offers(Mutex<BTreeMap<Key, Kept>>);
 
@@ -43,7 +45,7 @@ impl Offers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets what is over. `is_over`: whether a lease is.
+    /// Removes offers that are over. `is_over`: whether a lease has ended.
     fn forget(&self, now: Duration, is_over: impl Fn(LeaseId) -> bool) {
         self.kept()
             .retain(|(_, lease, _), kept| kept.until.is_none_or(|until| now < until) && !is_over(*lease));
@@ -92,7 +94,7 @@ fn job(job: &str) -> Result<(), Refusal> {
 }
 
 fn forget(state: &State) {
-    // The machine's lock is not taken under that of the offers.
+    // The lock of the offers is released first: the machine's lock is never taken under it.
     let leases: Vec<Key> = state.offers.kept().keys().cloned().collect();
     let over: BTreeSet<LeaseId> = {
         let machine = state.machine();
@@ -101,7 +103,7 @@ fn forget(state: &State) {
             .filter(|(tenant, lease, _)| machine.cluster.holder(*lease) != Some(tenant));
         over.map(|(_, lease, _)| *lease).collect()
     };
-    // What came meanwhile was looked at when it came.
+    // Offers that were added meanwhile were checked when they were added.
     state.offers.forget(state.now(), |lease| over.contains(&lease));
 }
 
@@ -114,7 +116,7 @@ pub(crate) fn put(state: &State, offer: SlotOffer, tenant: String) -> Result<Put
     if offer.slots == 0 || offer.slots as usize > DELEGATED_SLOTS_MAX {
         return Err(bad("an offer is of no slots, or of more than a lease lends"));
     }
-    // Of other tenants' leases nothing is told.
+    // The error does not reveal leases of other tenants.
     if state.machine().cluster.holder(lease) != Some(&tenant) {
         return Err(Refusal::UnknownLease);
     }
@@ -146,7 +148,7 @@ pub(crate) fn withdraw(
     tenant: String,
 ) -> Result<WithdrawOfferReply, Refusal> {
     let key = (tenant, lease_id(&request.lease)?, request.delegation);
-    // It may be over already.
+    // The offer may have ended already.
     state.offers.kept().remove(&key);
     Ok(WithdrawOfferReply {})
 }

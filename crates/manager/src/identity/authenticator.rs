@@ -1,4 +1,4 @@
-//! Makes a caller of what a connection and a request say.
+//! Authentication: finds the caller from a connection and the header of a request.
 
 use super::caller::KEY_NAME;
 use super::challenges::Challenges;
@@ -11,30 +11,30 @@ use hotlease_wire::munge::payload as munge_payload;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Longest header that says who somebody is, bytes: a token of an issuer that names many groups.
+/// Longest authorization header, bytes: a token of an issuer that names many groups.
 pub const AUTHORIZATION_BYTES_MAX: usize = 8 << 10;
 
-/// Who is at the other end of a connection, before it has sent anything.
+/// Identity of the peer of a connection, before it has sent anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConnectionIdentity {
-    /// A process of this machine.
+    /// A process of this node.
     Local {
-        /// Its user, as the kernel says.
+        /// User of the process, from the kernel.
         uid: u32,
     },
-    /// The holder of a certificate of the site, over TLS.
+    /// Holder of a certificate of the site, over TLS.
     Certified(Arc<Peer>),
-    /// Somebody over TLS who knows us, and of whom we know nothing.
+    /// A peer over TLS without a certificate, of which nothing is known.
     Stranger {
-        /// Names the connection: made by us, random, and never told.
+        /// Identifier of the connection: made by us, random, and never sent.
         channel: [u8; 32],
-        /// BLAKE3 of the certificate that we showed.
+        /// BLAKE3 hash of the certificate that we showed.
         server: [u8; 32],
     },
 }
 
 impl ConnectionIdentity {
-    /// What a session is bound to.
+    /// Identifier that a session is bound to.
     pub(super) fn channel(&self) -> [u8; 32] {
         match self {
             Self::Local { uid } => blake3::derive_key("hotlease 2026 session of a uid", &uid.to_le_bytes()),
@@ -44,9 +44,9 @@ impl ConnectionIdentity {
     }
 }
 
-/// See the module.
+/// Finds the caller of a request: checks certificates, keys, tokens, MUNGE credentials and sessions.
 pub struct Authenticator {
-    /// The manager's user.
+    /// User of the manager.
     own_uid: u32,
     directory: Arc<Directory>,
     sessions: Sessions,
@@ -81,8 +81,9 @@ impl Authenticator {
         }
     }
 
-    /// Who asks. A header that says who must be right: a wrong one is never overlooked because the connection
-    /// would do. No error repeats what was sent.
+    /// Finds the caller. A credential in the header must be valid: a wrong one is never ignored because the
+    /// connection would
+    /// suffice. No error repeats what was sent.
     pub async fn authenticate(
         &self,
         connection: &ConnectionIdentity,
@@ -133,8 +134,9 @@ impl Authenticator {
         })
     }
 
-    /// A credential of MUNGE is good once, on the connection for which its nonce was made: it is to be turned into
-    /// a session at once. The nonce goes first: whoever has none costs us no process.
+    /// Checks a MUNGE credential. It is good once, on the connection that its nonce was made for, and should be
+    /// exchanged for
+    /// a session at once. The nonce is checked first: without one no process is started.
     async fn of_munge(
         &self,
         connection: &ConnectionIdentity,
@@ -173,8 +175,9 @@ impl Authenticator {
             role,
             how: How::PeerCredentials,
         };
-        // Whoever could stop the manager and read its files is an operator, whatever stands in them; a tenant
-        // that is disabled still leases nothing.
+        // A user that could stop the manager and read its files is an operator, whatever the directory says. A
+        // disabled tenant
+        // still leases nothing.
         if uid == self.own_uid || uid == 0 {
             let tenant = match belongs {
                 Ok((tenant, _)) => Some(tenant),
@@ -227,7 +230,7 @@ impl Authenticator {
         })
     }
 
-    /// A nonce for this connection, and when it ends (milliseconds since 1970).
+    /// Nonce for this connection, and the end of its validity (milliseconds since 1970).
     pub fn challenge(
         &self,
         connection: &ConnectionIdentity,
@@ -240,7 +243,7 @@ impl Authenticator {
         })
     }
 
-    /// A session token for somebody who was just authenticated on this connection, and when it ends.
+    /// Session token for a caller that was just authenticated on this connection, and the end of its validity.
     pub fn session(
         &self,
         caller: &Caller,
@@ -250,7 +253,7 @@ impl Authenticator {
         self.sessions.open(caller, connection, milliseconds(now))
     }
 
-    /// Replaces the key of session tokens; those of the former one are good until they expire.
+    /// Replaces the key of session tokens; tokens of the former key stay valid until they expire.
     pub(crate) fn rotate(&self, now: SystemTime) {
         self.sessions.rotate(milliseconds(now));
     }

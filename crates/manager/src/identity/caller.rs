@@ -1,4 +1,4 @@
-//! The one who asks.
+//! Caller of a request, after authentication.
 
 use super::Operation;
 use hotlease_net::Peer;
@@ -7,16 +7,16 @@ use hotlease_wire::grpc::{BillRequest, ListRequest};
 use std::fmt;
 use std::sync::Arc;
 
-/// What somebody is to the site.
+/// Role of a caller in the site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Leases cores, and sees what is its tenant's.
+    /// Leases cores, and sees what belongs to its tenant.
     User,
-    /// Runs the site: may do what a user may, sees everything, changes tenants, keys and nodes.
+    /// Runs the site: may do all that a user may, sees everything, changes tenants, keys and nodes.
     Operator,
-    /// The batch system's scripts: give nodes, take them back, and nothing else.
+    /// Script of the batch system: offers nodes, takes them back, and nothing else.
     Hook,
-    /// A node's daemon: registers and reports.
+    /// Daemon of a node: registers and reports.
     Agent,
     /// Another manager.
     Manager,
@@ -34,14 +34,14 @@ impl fmt::Display for Role {
     }
 }
 
-/// How it is known who somebody is.
+/// Proof of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum How {
-    /// The kernel says it of a process of this machine.
+    /// The kernel, for a process of this node.
     PeerCredentials,
     /// A certificate of the site's authority.
     Certificate(Arc<Peer>),
-    /// MUNGE, across a cluster.
+    /// MUNGE, within a cluster.
     Munge,
     /// A JSON web token of an issuer that the site trusts.
     Token,
@@ -61,24 +61,24 @@ impl fmt::Display for How {
     }
 }
 
-/// What names of callers with a key begin with; its id follows.
+/// Prefix of the names of callers with a key; the key's id follows.
 pub(super) const KEY_NAME: &str = "key ";
 
-/// Somebody who was authenticated.
+/// Authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// For logs: `uid:1000`, a certificate's holder, the subject of a token, a key's id.
+    /// Name for logs: `uid:1000`, a certificate's holder, the subject of a token, a key's id.
     pub name: String,
-    /// Who pays; agents and managers pay for nothing.
+    /// Tenant that pays; agents and managers have none.
     pub tenant: Option<String>,
-    /// What it may do.
+    /// Role, which decides what it may do.
     pub role: Role,
-    /// How that is known.
+    /// Proof of the identity.
     pub how: How,
 }
 
 impl Caller {
-    /// Whether it may do this at all; what of it, the methods below say.
+    /// Checks whether the caller may perform this operation at all; the methods below limit it to a tenant.
     pub fn check(&self, operation: Operation) -> Result<(), Refusal> {
         if operation.permits(self) {
             return Ok(());
@@ -94,7 +94,7 @@ impl Caller {
         })
     }
 
-    /// The id of the key that opened its session, if one did.
+    /// Id of the key that authenticated the caller or opened its session, if one did.
     pub(super) fn key(&self) -> Option<&str> {
         match self.how {
             How::Key => self.name.strip_prefix(KEY_NAME),
@@ -102,7 +102,7 @@ impl Caller {
         }
     }
 
-    /// Who pays for what is asked.
+    /// Tenant that pays for the request.
     pub fn tenant(&self) -> Result<&str, Refusal> {
         self.tenant.as_deref().ok_or_else(|| Refusal::NotPermitted {
             what: format!(
@@ -112,12 +112,12 @@ impl Caller {
         })
     }
 
-    /// Whether it sees and ends what is other tenants'.
+    /// Whether the caller sees and ends leases of other tenants.
     pub fn is_operator(&self) -> bool {
         self.role == Role::Operator
     }
 
-    /// Whose things it is shown who asked for a tenant's; an empty name stands for all.
+    /// Tenant whose records the caller is shown when it asks for `asked`; an empty name stands for all tenants.
     pub fn sees(&self, asked: String) -> Result<String, Refusal> {
         match self.role {
             Role::Operator => Ok(asked),
@@ -125,14 +125,14 @@ impl Caller {
         }
     }
 
-    /// What may be listed: its own, unless it is an operator.
+    /// Limits a listing to the caller's tenant, unless the caller is an operator.
     pub fn listing(&self, request: ListRequest) -> Result<ListRequest, Refusal> {
         Ok(ListRequest {
             tenant: self.sees(request.tenant)?,
         })
     }
 
-    /// Whose bill may be seen: its own, unless it is an operator.
+    /// Limits a bill to the caller's tenant, unless the caller is an operator.
     pub fn bill(&self, request: BillRequest) -> Result<BillRequest, Refusal> {
         Ok(BillRequest {
             tenant: self.sees(request.tenant)?,
@@ -140,7 +140,7 @@ impl Caller {
         })
     }
 
-    /// The certificate that an agent registers with; none for one of this machine.
+    /// Certificate that an agent registers with; none for an agent of this node.
     pub fn agent(&self) -> Option<&Peer> {
         match &self.how {
             How::Certificate(peer) => Some(peer),

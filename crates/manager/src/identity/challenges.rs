@@ -1,25 +1,27 @@
-//! Nonces that make a credential good for one connection, once.
+//! Nonces, each of which makes a credential good for one connection, once.
 //!
-//! A MUNGE credential can be replayed where its decoder's cache does not know it: the cache is one host's. So a
-//! credential carries a nonce that this manager made for this connection, and which is forgotten with its first
-//! use, right or wrong.
+//! A MUNGE credential can be replayed on another host, as the cache of decoded credentials belongs to one host. So
+//! a
+//! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first
+//! use,
+//! whether the credential was valid or not.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Connections with a nonce at a time.
+/// Limit of connections with a nonce at a time.
 pub(super) const CHALLENGES_MAX: usize = 4096;
-/// How long a nonce is good.
+/// Lifetime of a nonce.
 pub(super) const LIFETIME_MS: u64 = 30_000;
 
 type Channel = [u8; 32];
 
-/// One for each connection at most: a new one takes the place of the last.
+/// Nonces by connection, one for each at most: a new nonce replaces the last.
 #[derive(Default)]
 pub(super) struct Challenges(Mutex<HashMap<Channel, (Channel, u64)>>);
 
 impl Challenges {
-    /// A nonce for a connection, and when it ends; `None`: there are too many.
+    /// Makes a nonce for a connection; returns it with the end of its validity. `None`: there are too many.
     pub fn make(&self, channel: Channel, now_ms: u64) -> Option<([u8; 32], u64)> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if table.len() >= CHALLENGES_MAX {
@@ -33,7 +35,7 @@ impl Challenges {
         Some((nonce, until_ms))
     }
 
-    /// Takes the nonce of a connection: from now on there is none.
+    /// Removes and returns the nonce of a connection.
     pub fn take(&self, channel: Channel, now_ms: u64) -> Option<[u8; 32]> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (nonce, until_ms) = table.remove(&channel)?;

@@ -1,5 +1,6 @@
-//! Tenants, members and keys, as they stand in the durable state: a copy in memory, made again every two
-//! seconds (another manager may have changed them) and after each change of our own.
+//! Directory of tenants, members and keys: a copy of the durable state in memory. It is read again every two
+//! seconds (another
+//! manager may have changed the state) and after each change by this manager.
 
 use super::{Role, Subject};
 use hotlease_lease::manager::Allowance;
@@ -10,23 +11,25 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
-/// How old the copy gets: so long a change elsewhere may take to count.
+/// Oldest age of the copy: a change by another manager takes effect within this time.
 pub(crate) const REFRESH: Duration = Duration::from_secs(2);
-/// The use of a key is noted this often at most.
+/// Shortest interval between two notes of a key's use.
 const NOTE_USE_MS: u64 = 60_000;
 const HOUR_MS: u64 = 3_600_000;
 
-/// Who may come whom no operator has named.
+/// Admission of callers that no operator has named.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TenantPolicy {
-    /// Users of the manager's machine and holders of certificates, as tenants of their own: an operator let
-    /// each of them in already, by an account or a certificate. Default.
+    /// Admits users of the manager's node and holders of certificates, as tenants of their own: an operator has
+    /// admitted
+    /// each of them already, by an account or a certificate. Default.
     ///
-    /// Others always have to be named: everybody with an account in a cluster has MUNGE credentials, and
-    /// everybody of an organisation may have a token of its issuer.
+    /// All others always have to be named: every user with an account in a cluster has MUNGE credentials, and every
+    /// member
+    /// of an organisation may have a token of its issuer.
     #[default]
     Open,
-    /// Nobody but operators on the manager's machine.
+    /// Admits only operators on the manager's node.
     Listed,
 }
 
@@ -64,18 +67,18 @@ impl From<Position> for Role {
 #[derive(Default)]
 struct Known {
     tenants: BTreeMap<String, TenantRecord>,
-    /// Member to tenant.
+    /// Tenant of each member.
     members: HashMap<String, String>,
     keys: HashMap<String, KeyRecord>,
 }
 
-/// See the module.
+/// Tenants, members and keys, copied from the store.
 pub struct Directory {
     policy: TenantPolicy,
     known: RwLock<Known>,
-    /// Core-seconds used in their windows, of tenants that have such a quota.
+    /// Core-seconds used within their windows, by tenants with such a quota.
     used: RwLock<BTreeMap<String, u64>>,
-    /// When keys were used, until that is written down.
+    /// Times at which keys were used, until they are written to the store.
     key_uses: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -93,7 +96,7 @@ impl Directory {
         }
     }
 
-    /// Replaced whole, so that a poisoned lock guards a good copy.
+    /// Locks the copy. It is replaced as a whole, so it is good even if the lock is poisoned.
     fn known(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,8 +120,9 @@ impl Directory {
         Ok(())
     }
 
-    /// Asks the ledger what those have used whose core-seconds are bounded. May block for as long as a bill
-    /// takes. False: nobody's are.
+    /// Reads from the ledger how many core-seconds were used by each tenant with such a quota. May block for as
+    /// long as a bill
+    /// takes. Returns false if no tenant has such a quota.
     pub(crate) fn measure(&self, store: &dyn Store, now_ms: u64) -> Result<bool, StoreError> {
         let bounded: Vec<_> = {
             let known = self.known();
@@ -150,7 +154,7 @@ impl Directory {
         Ok(any)
     }
 
-    /// Writes down when keys were used. May block.
+    /// Writes the times of key uses to the store. May block.
     pub(crate) fn note_uses(&self, store: &dyn Store) -> Result<(), StoreError> {
         let uses = std::mem::take(&mut *self.key_uses.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, used_ms) in uses {
@@ -167,34 +171,34 @@ impl Directory {
         Ok(())
     }
 
-    /// A key was used, rightly.
+    /// Notes a valid use of a key.
     pub(super) fn used(&self, key: &str, now_ms: u64) {
         let mut uses = self.key_uses.lock().unwrap_or_else(PoisonError::into_inner);
         uses.insert(key.to_owned(), now_ms);
     }
 
-    /// One key.
+    /// Record of a key.
     pub(crate) fn key(&self, id: &str) -> Option<KeyRecord> {
         self.known().keys.get(id).cloned()
     }
 
-    /// One tenant that operators named.
+    /// Record of a tenant that operators named.
     pub(crate) fn tenant(&self, name: &str) -> Option<TenantRecord> {
         self.known().tenants.get(name).cloned()
     }
 
-    /// All tenants that operators named.
+    /// Records of all tenants that operators named.
     pub(crate) fn tenants(&self) -> Vec<TenantRecord> {
         self.known().tenants.values().cloned().collect()
     }
 
-    /// Core-seconds used by a tenant that has a quota of them, as last measured.
+    /// Core-seconds used by a tenant with such a quota, as measured last.
     pub(crate) fn core_seconds(&self, tenant: &str) -> u64 {
         let used = self.used.read().unwrap_or_else(PoisonError::into_inner);
         used.get(tenant).copied().unwrap_or_default()
     }
 
-    /// The tenant that somebody belongs to, and what that makes of it.
+    /// Tenant of a subject, and its role.
     pub(super) fn belongs(&self, subject: &Subject) -> Result<(String, Role), Refusal> {
         let known = self.known();
         let member = subject.member();
@@ -210,7 +214,7 @@ impl Directory {
         }
     }
 
-    /// What a tenant may hold, for a request that was checked.
+    /// Quota of a tenant and its use, for a request that was checked.
     pub(crate) fn allowance(&self, tenant: &str, request: &AcquireRequest) -> Allowance {
         let known = self.known();
         Allowance {
@@ -225,7 +229,7 @@ impl Directory {
         }
     }
 
-    /// Fails where the tenant of somebody known is gone or disabled meanwhile.
+    /// Fails if the tenant of a known caller has been removed or disabled since.
     pub(super) fn still(&self, tenant: &str) -> Result<(), Refusal> {
         match self.known().tenants.get(tenant) {
             Some(tenant) if tenant.enabled => Ok(()),

@@ -1,4 +1,4 @@
-//! Stands before every gRPC route: nobody unknown and nothing unnamed gets through.
+//! Gate of the gRPC service: refuses unknown callers, and routes without an operation.
 
 use super::{Authenticator, Caller, ConnectionIdentity, Operation, Who};
 use crate::listener::PeerInfo as LocalPeer;
@@ -15,7 +15,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::{Layer, Service};
 
-/// See the module. Puts the [`Caller`] among the request's extensions.
+/// Authenticates each request and checks its operation. Puts the [`Caller`] into the request's extensions.
 #[derive(Clone)]
 pub(crate) struct Gate<S> {
     authenticator: Arc<Authenticator>,
@@ -23,7 +23,7 @@ pub(crate) struct Gate<S> {
 }
 
 impl Gate<()> {
-    /// To be put before a service.
+    /// Layer that puts the gate before a service.
     pub(crate) fn new(authenticator: Arc<Authenticator>) -> Self {
         Self {
             authenticator,
@@ -59,7 +59,7 @@ where
     }
 
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
-        // The one that was polled ready is used, and another takes its place.
+        // Use the clone that was polled ready, and put a fresh one in its place.
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         let authenticator = Arc::clone(&self.authenticator);
@@ -81,7 +81,7 @@ where
                     inner.call(request).await
                 }
                 Err(refusal) => {
-                    // What was sent is not shown: it may be a secret.
+                    // The request's headers are not logged: they may contain a secret.
                     tracing::debug!(path = request.uri().path(), %refusal, "refused a request");
                     Ok(Status::from(refusal).into_http())
                 }
@@ -90,7 +90,7 @@ where
     }
 }
 
-/// What of a request says who asks for what.
+/// Operation, connection and credential of a request.
 struct Asked {
     operation: Operation,
     connection: ConnectionIdentity,
@@ -131,18 +131,18 @@ impl Asked {
     }
 }
 
-/// Who got through.
+/// Connection and caller of an admitted request.
 struct Admission {
     connection: ConnectionIdentity,
-    /// None where anybody may ask.
+    /// None if the operation is open to anybody.
     caller: Option<Caller>,
 }
 
-/// The connection of a request that came through the gate: among its extensions.
+/// Connection of a request that passed the gate; stored in its extensions.
 #[derive(Clone)]
 pub(crate) struct Connection(pub ConnectionIdentity);
 
-/// Whose connection a request came by.
+/// Identity of the peer whose connection a request came on.
 pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
     if let Some(peer) = extensions.get::<RemotePeer>() {
         return Ok(ConnectionIdentity::Certified(Arc::clone(&peer.0)));
@@ -160,7 +160,7 @@ pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionI
     })
 }
 
-/// Who sent a request that came through the gate.
+/// Caller of a request that passed the gate.
 pub(crate) fn caller_of<T>(request: &tonic::Request<T>) -> Result<Caller, Refusal> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| Refusal::NotPermitted {

@@ -1,9 +1,10 @@
 //! JSON web tokens of issuers that the site trusts: an identity provider of the organisation, or the site's own.
 //!
-//! What is taken: RS256, ES256 and EdDSA, as far as the site's file allows them, by keys of a file that is read
-//! again when it changes; issuer, audience, subject and expiry must be there and right, with 30 s for clocks
-//! that differ. Keys for a shared secret are refused when the file is read, so that no public key can be taken
-//! for one.
+//! Accepted are RS256, ES256 and EdDSA, as far as the site's file allows them. The keys are in a file that is read
+//! again
+//! when it changes. Issuer, audience, subject and expiry must be present and right, with 30 s for clocks that
+//! differ. A
+//! file with a shared secret among its keys is refused, so that no public key can be mistaken for a secret.
 
 mod ring_verifier;
 
@@ -21,20 +22,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
-/// Clocks differ.
+/// Allowance for clocks that differ, seconds.
 const LEEWAY_S: u64 = 30;
 /// Longest file of issuers or of keys, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Keys of an issuer.
+/// Limit of keys of an issuer.
 const KEYS_MAX: usize = 64;
 
-/// Why a file of issuers cannot be used.
+/// Error of a file of issuers or of keys.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {why}")]
 pub struct IssuersError {
-    /// Which.
+    /// Path of the file.
     path: PathBuf,
-    /// Why.
+    /// What is wrong with it.
     why: String,
 }
 
@@ -78,7 +79,7 @@ struct IssuerFile {
     map: Vec<Mapping>,
 }
 
-/// A token whose claim is this, or a list with this in it, is that tenant's.
+/// Rule of the site's file: a token whose claim is this value, or a list that contains it, belongs to the tenant.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Mapping {
@@ -140,7 +141,7 @@ fn written(path: &Path) -> Option<SystemTime> {
 }
 
 impl Issuers {
-    /// Reads a file as docs/identity.md describes it, and the keys that it names.
+    /// Reads a file of issuers (its format is in docs/identity.md), and the keys that it names.
     pub fn load(path: &Path) -> Result<Self, IssuersError> {
         let failed = |why: String| IssuersError {
             path: path.to_owned(),
@@ -158,7 +159,7 @@ impl Issuers {
                     "an issuer needs a name, an audience and algorithms".into(),
                 ));
             }
-            // Beside the file that names them.
+            // A relative path is relative to the file that names it.
             told.keys = path.parent().unwrap_or(Path::new("")).join(&told.keys);
             let keys = Keys {
                 written: written(&told.keys),
@@ -172,14 +173,15 @@ impl Issuers {
         Ok(Self(issuers.collect::<Result<_, _>>()?))
     }
 
-    /// Of whom a token speaks.
+    /// Checks a token, and returns its subject.
     pub(super) fn check(&self, token: &str) -> Result<Subject, Refusal> {
         #[derive(Deserialize)]
         struct Named {
             iss: String,
         }
         let bad = || not_authenticated("the token is not one that this site takes");
-        // Only to find whose keys it is to be held against; nothing else is believed before that.
+        // Only to find the issuer whose keys the token must be checked with; nothing else in it is believed before
+        // that.
         let named: Named = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(|_| bad())?;
         let issuer = self.0.iter().find(|issuer| issuer.told.issuer == named.iss);
         issuer.ok_or_else(bad)?.check(token)
@@ -212,7 +214,7 @@ impl Issuer {
         };
         let mut fitting = keys.set.keys.iter().filter(|key| fits(algorithm, key));
         let found = fitting.next()?;
-        // A token that names none must leave no choice.
+        // If the token names no key, exactly one key must fit.
         if kid.is_none() && fitting.next().is_some() {
             return None;
         }

@@ -1,27 +1,28 @@
-//! Keys of our own: `hlk_ID_SECRET`. The secret is 256 random bits, so its hash tells nobody anything, and
-//! needs no salt and no slow function.
+//! Keys that this manager makes: `hlk_ID_SECRET`. The secret is 256 random bits, so its hash reveals nothing and
+//! needs
+//! neither salt nor a slow function.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_store::KeyRecord;
 use hotlease_wire::Refusal;
 
-/// What keys begin with, so that whoever finds one in a file knows what it is.
+/// Prefix of keys: it shows the finder of a key in a file what it is.
 pub(super) const PREFIX: &str = "hlk_";
 const ID_DIGITS: usize = 16;
 const SECRET_BYTES: usize = 32;
 
-/// A key that was just made.
+/// Newly made key.
 pub(crate) struct NewKey {
-    /// 16 hexadecimal digits.
+    /// Identifier: 16 hexadecimal digits.
     pub id: String,
-    /// All of it, as its bearer sends it. Nobody keeps it here.
+    /// The whole key, as its bearer sends it. It is not stored.
     pub secret: String,
-    /// Of its secret part.
+    /// Hash of the secret part.
     pub hash: String,
 }
 
-/// Makes one.
+/// Makes a key.
 pub(crate) fn make() -> NewKey {
     let id = format!("{:016x}", rand::random::<u64>());
     let secret: [u8; SECRET_BYTES] = rand::random();
@@ -32,7 +33,7 @@ pub(crate) fn make() -> NewKey {
     }
 }
 
-/// Id and secret of what may be a key.
+/// Splits a text that may be a key into identifier and secret.
 fn parsed(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
     let (id, secret) = key.strip_prefix(PREFIX)?.split_once('_')?;
     let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -40,7 +41,7 @@ fn parsed(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
     Some((is_id.then_some(id)?, secret.try_into().ok()?))
 }
 
-/// The record of a valid key, found with `known`. Who has a wrong one is not told which part of it is wrong.
+/// Checks a key, whose record `known` finds. The error does not say which part of a wrong key is wrong.
 pub(super) fn check(
     key: &str,
     now_ms: u64,
@@ -59,7 +60,7 @@ pub(super) fn check(
     Ok(record)
 }
 
-/// Fails where a key is not good any more: also for the session that it opened.
+/// Fails if a key is not valid any more; also checked for sessions that the key opened.
 pub(super) fn still(record: &KeyRecord, now_ms: u64) -> Result<(), Refusal> {
     let refused = |why: &str| Err(Refusal::NotAuthenticated { why: why.into() });
     if record.revoked_ms.is_some() {

@@ -1,10 +1,14 @@
-//! MUNGE: who somebody is on any host of a cluster that shares its key.
+//! MUNGE: proves a user's identity on any host of a cluster that shares its key.
 //!
-//! A credential is decoded by the cluster's own daemon, through its program `unmunge`: once for a session, not for
-//! each request, so that starting a process (about 2 ms) does not matter, and no foreign library runs in the
-//! manager. What must be in it is `hotlease-1`, the nonce of this connection and the manager's certificate as
-//! its owner saw it, so that nobody who was shown it can show it elsewhere; and it must be for the manager's
-//! user alone.
+//! The cluster's daemon decodes a credential, through its program `unmunge`. This happens once for a session and
+//! not for
+//! each request, so the start of a process (about 2 ms) does not matter, and no foreign library runs in the
+//! manager. The
+//! payload must be `hotlease-1`, the nonce of this connection, and the manager's certificate as the credential's
+//! owner
+//! saw it, so that another party that was shown the credential cannot use it elsewhere. The credential must be
+//! restricted
+//! to the manager's user.
 
 use super::authenticator::not_authenticated;
 use hotlease_wire::Refusal;
@@ -16,19 +20,19 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Credentials that are decoded at a time; others wait.
+/// Limit of credentials that are decoded at a time; others wait.
 const AT_ONCE_MAX: usize = 4;
-/// How long decoding one may take, waiting included.
+/// Time limit for decoding a credential, waiting included.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Longest time to live of a credential, seconds.
 const TTL_S_MAX: u64 = 300;
 
-/// How the cluster's daemon is reached.
+/// Access to the cluster's MUNGE daemon.
 #[derive(Debug, Clone)]
 pub struct MungeConfig {
-    /// The program that decodes (default: `unmunge` in the search path).
+    /// Program that decodes credentials (default: `unmunge` in the search path).
     pub program: PathBuf,
-    /// Its daemon's socket, where that is not the usual one.
+    /// Socket of its daemon, if it is not the usual one.
     pub socket: Option<PathBuf>,
 }
 
@@ -41,11 +45,11 @@ impl Default for MungeConfig {
     }
 }
 
-/// See the module.
+/// Checks MUNGE credentials with `unmunge`.
 pub(super) struct Munge {
     config: MungeConfig,
     places: Semaphore,
-    /// The manager's user, for whom credentials must be.
+    /// User of the manager, whom credentials must be restricted to.
     own_uid: u32,
 }
 
@@ -58,7 +62,7 @@ impl Munge {
         }
     }
 
-    /// Whose this credential is, if it carries this payload.
+    /// Checks a credential and its payload; returns the user that made it.
     pub async fn check(&self, credential: &str, payload: &str) -> Result<u32, Refusal> {
         let is_one = credential.starts_with("MUNGE:") && credential.ends_with(':') && credential.is_ascii();
         if !is_one {
@@ -69,7 +73,7 @@ impl Munge {
         judge(&output, payload, self.own_uid)
     }
 
-    /// What `unmunge` says: lines of what is known, an empty one, and the payload.
+    /// Runs `unmunge`; returns its output: lines about the credential, an empty line, and the payload.
     async fn decode(&self, credential: &str) -> Result<String, Refusal> {
         let failed = |error: std::io::Error| {
             tracing::warn!(%error, "unmunge cannot be run");
@@ -88,12 +92,12 @@ impl Munge {
             .stderr(Stdio::null());
         let mut child = command.kill_on_drop(true).spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A program that is gone says so by its exit.
+            // If the program is gone already, its exit status tells why.
             let _ = stdin.write_all(credential.as_bytes()).await;
         }
         let output = child.wait_with_output().await.map_err(failed)?;
         if !output.status.success() {
-            // Expired, replayed, of another key, for another user: its status says which.
+            // Expired, replayed, of another key, for another user: the status says which.
             tracing::debug!(status = ?output.status.code(), "unmunge refused a credential");
             return Err(not_authenticated(
                 "MUNGE does not accept the credential: expired, used, or another's",

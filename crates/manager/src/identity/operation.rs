@@ -1,79 +1,79 @@
-//! Everything that can be asked of a manager, and who may.
+//! Operations of a manager, and who may perform each of them.
 
 use super::{Caller, How, Role};
 use std::fmt;
 
-/// Something that is asked of the manager, by whatever interface.
+/// An operation that a caller may ask for, through any interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// To get a lease.
+    /// Get a lease.
     Acquire,
-    /// To end a lease: one's own, or as an operator any.
+    /// End a lease: one's own, or as an operator any lease.
     Release,
-    /// To say that one holds a lease which an agent granted directly.
+    /// Announce a lease that one holds and that an agent granted directly.
     Vouch,
-    /// To offer slots of one's lease to others of one's job, and to take an offer back.
+    /// Offer slots of one's lease to other ranks of one's job, and withdraw an offer.
     OfferSlots,
-    /// To find what others of one's job offer.
+    /// Find the slots that other ranks of one's job offer.
     FindOffers,
-    /// To see which agents there are.
+    /// List agents.
     ListAgents,
-    /// To see leases.
+    /// List leases.
     ListLeases,
-    /// To see worker processes.
+    /// List worker processes.
     ListWorkers,
-    /// To see function libraries.
+    /// List function libraries.
     ListFunctions,
-    /// To see how the manager is.
+    /// Read the manager's state.
     GetInfo,
-    /// To stop the manager.
+    /// Stop the manager.
     Shutdown,
-    /// To see what was used, and its price.
+    /// See usage, and its price.
     Bill,
-    /// To hold the ledger against journals.
+    /// Compare the ledger with journals.
     Verify,
-    /// To offer a node's cores, as its agent.
+    /// Offer a node's cores, as its agent.
     Register,
-    /// To report usage, as an agent.
+    /// Report usage, as an agent.
     Report,
-    /// To see nodes, and what is wanted of them.
+    /// List nodes, and the wishes for them.
     ListNodes,
-    /// To give a node to the site, or let a drained one serve again.
+    /// Give a node to the site, or let a drained node serve again.
     AddNode,
-    /// To take a node back by a deadline.
+    /// Take a node back by a deadline.
     DrainNode,
-    /// To take a node back at once.
+    /// Take a node back at once.
     RemoveNode,
-    /// To see tenants, quotas and members.
+    /// List tenants, quotas and members.
     ListTenants,
-    /// To add, change and remove tenants.
+    /// Add, change and remove tenants.
     ChangeTenants,
-    /// To see keys (never their secrets).
+    /// List keys (never their secrets).
     ListKeys,
-    /// To add, revoke and rotate keys.
+    /// Add, revoke and rotate keys.
     ChangeKeys,
-    /// To read metrics.
+    /// Read metrics.
     ReadMetrics,
-    /// To ask whether the manager lives and serves.
+    /// Ask whether the manager lives and serves.
     ReadHealth,
-    /// To say who one is.
+    /// Authenticate: prove one's identity.
     Authenticate,
 }
 
-/// Groups of those who may do something.
+/// Group of callers that may perform an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
-    /// Whoever reaches the manager: nothing of the site is told.
+    /// Any peer that reaches the manager; the answer says nothing about the site.
     Anybody,
     /// Users and operators.
     Members,
-    /// Those, and batch hooks.
+    /// Users, operators and batch hooks.
     MembersAndHooks,
     /// Operators and batch hooks.
     OperatorsAndHooks,
     /// Operators.
     Operators,
-    /// Agents with a certificate, and the manager's own user on its machine.
+    /// Agents with a certificate, and the manager's own user on its node.
     Agents,
 }
 
@@ -124,7 +124,7 @@ impl fmt::Display for Operation {
 }
 
 impl Operation {
-    /// The table. No wildcard: who adds an operation says here who may.
+    /// Callers that may perform each operation. No wildcard: a new operation must be added here.
     pub fn who(self) -> Who {
         match self {
             Self::Acquire
@@ -150,7 +150,7 @@ impl Operation {
         }
     }
 
-    /// Whether this caller is one of those.
+    /// Whether this caller may perform the operation.
     pub fn permits(self, caller: &Caller) -> bool {
         match (self.who(), caller.role) {
             (Who::Anybody, _)
@@ -159,7 +159,7 @@ impl Operation {
             | (Who::OperatorsAndHooks, Role::Operator | Role::Hook)
             | (Who::Operators, Role::Operator)
             | (Who::Agents, Role::Agent) => true,
-            // `hotlease up`, and an agent of the manager's own machine and user.
+            // For `hotlease up`, and for an agent of the manager's own node and user.
             (Who::Agents, Role::Operator) => caller.how == How::PeerCredentials,
             (
                 Who::Members | Who::MembersAndHooks | Who::OperatorsAndHooks | Who::Operators | Who::Agents,
@@ -168,7 +168,7 @@ impl Operation {
         }
     }
 
-    /// What a gRPC route asks for. A route that is not named here is refused to everybody.
+    /// Operation of a gRPC route. A route that is not named here is refused to every caller.
     pub fn of_grpc(path: &str) -> Option<Self> {
         Some(match path.strip_prefix("/hotlease.v1.")? {
             "Manager/Acquire" => Self::Acquire,
@@ -185,7 +185,7 @@ impl Operation {
             "Manager/Bill" => Self::Bill,
             "Manager/Verify" => Self::Verify,
             "Manager/ListNodes" => Self::ListNodes,
-            // Whatever the order: the same people may give all of them.
+            // The kind of order does not matter: the same callers may give all of them.
             "Manager/OrderNode" => Self::DrainNode,
             "Manager/Register" => Self::Register,
             "Manager/Heartbeat" | "Manager/ReportPast" | "Manager/FindImage" => Self::Report,
@@ -207,7 +207,7 @@ mod tests {
     use prost::Message;
     use std::sync::Arc;
 
-    /// `/package.Service/Method` of each route that the protocol has.
+    /// `/package.Service/Method` of each route of a service in the protocol.
     fn routes(service: &str) -> Vec<String> {
         let files = prost_types::FileDescriptorSet::decode(DESCRIPTORS).expect("made by the build");
         let mut routes = Vec::new();

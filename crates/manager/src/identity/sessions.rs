@@ -1,8 +1,10 @@
-//! Session tokens: what somebody gets for a credential that is good for one use, and shows with each request.
+//! Session tokens: a caller gets one for a credential that is good for one use, and shows it with each request.
 //!
-//! `hls_` and the base64 of claims and their MAC. A token says everything about itself, so nothing is kept for
-//! it; it opens only on the connection for which it was made, for five minutes, and while this process runs or
-//! until the key was rotated twice. Who has none gets a new one.
+//! A token is `hls_` and the base64 of claims and their MAC. It holds all that is needed to check it, so nothing is
+//! stored
+//! for it. It is valid only on the connection that it was made for, for five minutes, and until this process ends
+//! or the
+//! key was rotated twice. A client whose token is invalid gets a new one.
 
 use super::{Caller, ConnectionIdentity, How, Role};
 use base64::Engine;
@@ -11,9 +13,9 @@ use hotlease_wire::Refusal;
 use serde::{Deserialize, Serialize};
 use std::sync::{PoisonError, RwLock};
 
-/// What they begin with.
+/// Prefix of session tokens.
 pub(super) const PREFIX: &str = "hls_";
-/// How long one opens.
+/// Lifetime of a token.
 pub(crate) const LIFETIME_MS: u64 = 300_000;
 const MAC_BYTES: usize = 32;
 /// Longest token, characters.
@@ -25,18 +27,18 @@ struct Claims {
     tenant: String,
     role: u8,
     kind: u8,
-    /// The connection.
+    /// Identifier of the connection.
     channel: [u8; 32],
     expires_ms: u64,
 }
 
 struct Keys {
     present: [u8; 32],
-    /// Its tokens open for as long as they would have.
+    /// Key before the present one, and the time until which its tokens are valid.
     former: Option<([u8; 32], u64)>,
 }
 
-/// See the module.
+/// Makes and checks session tokens.
 pub(super) struct Sessions(RwLock<Keys>);
 
 const ROLES: [Role; 3] = [Role::User, Role::Operator, Role::Hook];
@@ -50,14 +52,15 @@ impl Sessions {
         }))
     }
 
-    /// Makes a new key. Tokens of the one before stay good until they expire.
+    /// Makes a new key. Tokens of the previous key stay valid until they expire.
     pub fn rotate(&self, now_ms: u64) {
         let mut keys = self.0.write().unwrap_or_else(PoisonError::into_inner);
         keys.former = Some((keys.present, now_ms + LIFETIME_MS));
         keys.present = rand::random();
     }
 
-    /// A token for somebody who was authenticated on this connection, and when it ends.
+    /// Makes a token for a caller that was authenticated on this connection; returns it with the end of its
+    /// validity.
     pub fn open(
         &self,
         caller: &Caller,
@@ -88,7 +91,7 @@ impl Sessions {
         Ok((format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(token)), expires_ms))
     }
 
-    /// Who shows a token.
+    /// Checks a token, and returns its caller.
     pub fn check(
         &self,
         token: &str,

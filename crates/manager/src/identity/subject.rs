@@ -1,34 +1,34 @@
-//! Whom a credential speaks of, before anybody looks up what that one is to the site.
+//! Subject of a credential, before its tenant and role are looked up.
 
-/// See the module.
+/// User, certificate holder or token subject that a credential proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// A user of the manager's machine.
+    /// A user of the manager's node.
     Local {
-        /// Its user id.
+        /// User id.
         uid: u32,
     },
     /// The holder of a client's certificate.
     Certified {
-        /// The tenant in it.
+        /// Tenant in the certificate.
         tenant: String,
     },
     /// A user of a cluster that shares a MUNGE key.
     Munge {
-        /// Its user id there, which is the same on every host.
+        /// User id, which is the same on every host of the cluster.
         uid: u32,
     },
-    /// Of whom an issuer of tokens speaks.
+    /// The subject of an issuer's token.
     Claimed {
         /// The token's subject.
         subject: String,
-        /// The tenant that the site's mapping makes of its claims; empty: none.
+        /// Tenant that the site's mapping derives from the token's claims; empty: none.
         tenant: String,
     },
 }
 
 impl Subject {
-    /// As operators name it among a tenant's members.
+    /// Name among a tenant's members, as operators write it.
     pub fn member(&self) -> String {
         match self {
             Self::Local { uid } | Self::Munge { uid } => format!("uid:{uid}"),
@@ -37,16 +37,16 @@ impl Subject {
         }
     }
 
-    /// The tenant that it is where nobody has listed it.
+    /// Tenant of the subject if it is listed as a member of none.
     pub fn tenant(&self) -> String {
         match self {
-            // A tenant may be called like a user, and then is that user's.
+            // A tenant may be named like a user, and then is that user's tenant.
             Self::Local { uid } | Self::Munge { uid } => format!("uid:{uid}"),
             Self::Certified { tenant } | Self::Claimed { tenant, .. } => tenant.clone(),
         }
     }
 
-    /// Whether an open site takes it without anybody having named it.
+    /// Whether an open site admits the subject although it is not listed.
     pub fn may_be_unlisted(&self) -> bool {
         match self {
             Self::Local { .. } | Self::Certified { .. } => true,

@@ -1,4 +1,4 @@
-//! Signatures, by the library that TLS uses here already: no second one for the same curves.
+//! Signature verification with `ring`, which TLS uses here already: no second library for the same curves.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
@@ -14,9 +14,9 @@ static PROVIDER: CryptoProvider = CryptoProvider {
     key_utils: KeyUtils::new_unimplemented(),
 };
 
-/// Makes it the process's; done again it changes nothing.
+/// Installs the verifier for the whole process; a second call changes nothing.
 pub(super) fn install() {
-    // An error says that there is one already, which is this one.
+    // An error means that a provider is installed already, which is this one.
     let _ = PROVIDER.install_default();
 }
 
@@ -25,7 +25,7 @@ fn no_signer(_: &Algorithm, _: &EncodingKey) -> Result<Box<dyn JwtSigner>, Error
 }
 
 fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerifier>, Error> {
-    // The key's kind, not the token, says what it is good for.
+    // The kind of the key, not the token, decides which algorithm is allowed.
     let family = match algorithm {
         Algorithm::RS256 => AlgorithmFamily::Rsa,
         Algorithm::ES256 => AlgorithmFamily::Ec,

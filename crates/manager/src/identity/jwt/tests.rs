@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const ISSUER: &str = "https://login.example.org/";
 
-/// An issuer with two keys, and the site's file about it.
+/// An issuer with two keys, loaded from a file of issuers.
 struct Scene {
     _dir: TempDir,
     issuers: Issuers,
@@ -169,7 +169,7 @@ fn the_header_does_not_choose_how_it_is_checked() {
             "{header} was taken"
         );
     }
-    // The public key as a shared secret.
+    // The public key used as a shared secret.
     let body = format!(
         "{}.{}",
         BASE64.encode(json!({"alg": "HS256", "kid": "ed"}).to_string()),
@@ -199,7 +199,7 @@ fn the_header_does_not_choose_how_it_is_checked() {
 fn every_changed_or_missing_character_is_refused() {
     let scene = Scene::new("");
     let token = scene.ed(&claims());
-    // The last character of base64 has bits that say nothing, and a decoder that is strict about them.
+    // The last character of base64 has unused bits; the decoder is strict about them.
     for at in 0..token.len() {
         assert!(
             scene.issuers.check(&token[..at]).is_err(),
