@@ -1,4 +1,4 @@
-//! Tenants and keys, as operators change them.
+//! Requests of operators about tenants and keys.
 
 use crate::identity::{Caller, keys};
 use crate::links::answer;
@@ -20,7 +20,7 @@ fn position(text: &str) -> Result<Position, Refusal> {
     text.parse().map_err(|why: String| bad(why))
 }
 
-/// A tenant is called as a certificate may call it, or as a user: `uid:1000`.
+/// Whether this is a tenant's name: one that a certificate may contain, or that of a user (`uid:1000`).
 fn is_name(name: &str) -> bool {
     let uid = name.strip_prefix("uid:");
     is_tenant_name(name) || uid.is_some_and(is_uid)
@@ -30,7 +30,7 @@ fn is_uid(text: &str) -> bool {
     text.parse::<u32>().is_ok_and(|uid| uid.to_string() == text)
 }
 
-/// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+/// Whether this is a member's name: `uid:N`, `cert:NAME` or `jwt:SUBJECT`.
 fn is_member(member: &str) -> bool {
     let printable =
         |text: &str| !text.is_empty() && !text.chars().any(|c| c.is_control() || c.is_whitespace());
@@ -98,7 +98,7 @@ fn message(state: &State, tenant: TenantRecord) -> Tenant {
     }
 }
 
-/// All that operators named, or one.
+/// Tenants that operators named: all, or the one with this name.
 pub(crate) fn tenants(state: &State, name: &str) -> Result<TenantList, Refusal> {
     let tenants = match name {
         "" => state.directory.tenants(),
@@ -136,7 +136,7 @@ pub(crate) async fn put_tenant(
     Ok(message(state, tenant))
 }
 
-/// Forgets a tenant, and its keys. Its leases go on, and its bills stay.
+/// Removes a tenant, and its keys. Its leases continue, and its bills stay.
 pub(crate) async fn remove_tenant(state: &State, name: String, by: &Caller) -> Result<(), Refusal> {
     let removed = name.clone();
     if !state
@@ -162,7 +162,7 @@ fn key_message(key: KeyRecord) -> KeyInfo {
     }
 }
 
-/// Keys of a tenant, or of all.
+/// Keys of a tenant; an empty name stands for all tenants.
 pub(crate) async fn keys(state: &State, tenant: String) -> Result<KeyList, Refusal> {
     let keys = state.store(|store| store.keys()).await?;
     let theirs = keys
@@ -173,7 +173,7 @@ pub(crate) async fn keys(state: &State, tenant: String) -> Result<KeyList, Refus
     })
 }
 
-/// Makes a key. Its secret is in the answer, and nowhere else.
+/// Makes a key. Its secret is in the reply, and is stored nowhere.
 pub(crate) async fn add_key(state: &State, request: AddKeyRequest, by: &Caller) -> Result<NewKey, Refusal> {
     if request.label.len() > LABEL_BYTES_MAX || request.label.chars().any(char::is_control) {
         return Err(bad(
@@ -208,7 +208,7 @@ pub(crate) async fn add_key(state: &State, request: AddKeyRequest, by: &Caller) 
     })
 }
 
-/// Makes a key worthless, from now on at this manager and within seconds at others.
+/// Revokes a key: at once at this manager, and within seconds at others.
 pub(crate) async fn revoke_key(state: &State, id: String, by: &Caller) -> Result<KeyInfo, Refusal> {
     let known = state.directory.key(&id);
     let known = known.ok_or_else(|| bad("there is no such key; see `hotlease admin key list`"))?;
@@ -222,12 +222,12 @@ pub(crate) async fn revoke_key(state: &State, id: String, by: &Caller) -> Result
     Ok(key_message(key))
 }
 
-/// Rotates the key of session tokens, and has every agent rotate that of its lease tokens.
+/// Rotates the key of session tokens, and makes every agent rotate the key of its lease tokens.
 pub(crate) async fn rotate(state: &std::sync::Arc<State>, by: &Caller) -> RotateKeyReply {
     state.authenticator.rotate(SystemTime::now());
     tracing::info!(by = %by.name, "the key of session tokens was rotated");
     let former_ends_ms = state.wall_ms() + crate::identity::SESSION_MS;
-    // Also those that are silent just now: an operator hears who was missed.
+    // Suspected agents too: the operator hears which agents were missed.
     let agents = state.agents().into_iter();
     let agents = agents.filter(|(_, state, _)| *state != AgentState::Gone);
     let mut agents = agents.map(|(record, ..)| record);
@@ -264,16 +264,17 @@ pub(crate) async fn rotate(state: &std::sync::Arc<State>, by: &Caller) -> Rotate
     reply
 }
 
-/// Agents that are told at a time.
+/// Limit of agents that are asked to rotate at a time.
 const TOLD_AT_ONCE_MAX: usize = 64;
 
-/// How long the ledger is left alone after it was asked what tenants have used, as a multiple of how long that
-/// took: a ledger of any size costs a tenth of a core at most.
+/// Pause between two measurements of tenants' usage, as a multiple of the time that a measurement takes: a ledger
+/// of any
+/// size costs at most a tenth of a core.
 const MEASURE_PAUSE: u32 = 10;
-/// And at least.
+/// Shortest interval between two measurements.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);
 
-/// Keeps the copy of tenants and keys fresh, and what they have used, until the manager stops.
+/// Keeps the copy of tenants and keys, and their measured usage, fresh until the manager stops.
 pub(crate) async fn keep_fresh(state: std::sync::Arc<State>) {
     let mut measure_after = tokio::time::Instant::now();
     loop {
@@ -283,7 +284,7 @@ pub(crate) async fn keep_fresh(state: std::sync::Arc<State>) {
             directory.note_uses(store)?;
             directory.refresh(store)
         });
-        // Logged where it failed; what was known stays.
+        // The error was logged where it happened; the old copy stays.
         let _ = refreshed.await;
         if tokio::time::Instant::now() < measure_after {
             continue;

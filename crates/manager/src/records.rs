@@ -1,4 +1,4 @@
-//! Messages from agents, checked and turned into typed records, and back.
+//! Conversion of agents' messages to checked records, and of records to messages.
 
 use hotlease_lease::agent::Availability;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
@@ -15,16 +15,16 @@ use hotlease_wire::limits::{
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
-/// Cores of one agent.
+/// Limit of cores of one agent.
 pub(crate) const CORES_MAX: usize = 8192;
-/// Bytes of the path of a Unix socket.
+/// Longest path of a Unix socket, bytes.
 const PATH_BYTES_MAX: usize = 107;
-/// Bytes of any other text an agent reports.
+/// Longest other text that an agent reports, bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-/// The state of [`LeaseInfo`] of a lease that is over.
+/// State in a [`LeaseInfo`] of a lease that has ended.
 const ENDED: &str = "ended";
-/// The state of [`LeaseInfo`] of a lease that goes on.
+/// State in a [`LeaseInfo`] of a lease that is running.
 const ACTIVE: &str = "active";
 
 pub(crate) fn bad(what: impl Into<String>) -> Refusal {
@@ -60,8 +60,9 @@ fn socket_path(what: &str, path: &str) -> Result<String, Refusal> {
     Ok(path.to_owned())
 }
 
-/// Where an agent serves other hosts. A certificate speaks for its own hosts only: an agent cannot have
-/// another's asked in its name.
+/// Checks the address on which an agent serves other hosts. It must be one of the hosts in the agent's certificate,
+/// so that
+/// an agent cannot send requests to another agent's address.
 fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
     let address: Address = text
         .parse()
@@ -75,7 +76,7 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
     }
 }
 
-/// `owner`: the certificate that it came with; none over the local socket.
+/// Record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
 pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Refusal> {
     let (id, boot) = agent_ids(&info)?;
     within("number of cores", info.cores.len(), CORES_MAX)?;
@@ -83,7 +84,7 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
     Ok(AgentRecord {
         id,
         boot,
-        // An agent on another host must not send us to a socket of ours.
+        // An agent on another host must not direct the manager to a local socket.
         address: match owner {
             None => socket_path("agent address", &info.address)?,
             Some(_) => endpoint(&info.address, owner)?,
@@ -108,7 +109,7 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
     })
 }
 
-/// What an agent offers at the time of a report.
+/// Resources that an agent offers, as it reports them.
 pub(crate) fn offering(info: &AgentInfo) -> Result<Offering, Refusal> {
     within("number of cores", info.cores.len(), CORES_MAX)?;
     Ok(Offering {
@@ -128,7 +129,7 @@ fn gpus(info: &AgentInfo) -> Result<u32, Refusal> {
 fn availability(state: &str) -> Result<Availability, Refusal> {
     match state {
         "" => Ok(Availability::Serving),
-        // A goodbye.
+        // The agent leaves.
         "gone" => Ok(Availability::Stopping),
         word => Availability::of_word(word).ok_or_else(|| bad("the agent's state is not known")),
     }
@@ -142,7 +143,7 @@ fn host(name: String) -> Result<String, Refusal> {
     Ok(name)
 }
 
-/// How many different cores: those of a shared lease come once for each of its slots.
+/// Number of distinct cores: those of a shared lease are listed once for each of its slots.
 pub(crate) fn distinct(cores: &[u32]) -> u32 {
     let mut cores = cores.to_vec();
     cores.sort_unstable();
@@ -194,7 +195,7 @@ pub(crate) fn usage(totals: UsageTotals) -> Usage {
     }
 }
 
-/// What functions used, as an agent reports it.
+/// Usage of functions, as an agent reports it.
 pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Refusal> {
     within(
         "number of functions of a lease",
@@ -214,7 +215,7 @@ pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Refu
     told.into_iter().map(function).collect()
 }
 
-/// A lease as the agent `agent` of boot `boot` reports it at a time, and its row in the ledger.
+/// Record and ledger row of a lease, as its agent reports it.
 pub(crate) fn lease_record(
     agent: AgentId,
     boot: BootId,
@@ -259,7 +260,7 @@ pub(crate) fn lease_record(
     Ok((record, row))
 }
 
-/// The last total of a lease that is over, out of its agent's journal.
+/// Ledger row of a lease that has ended, from its agent's journal.
 pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Refusal> {
     within("tenant's name", past.tenant.len(), TENANT_BYTES_MAX)?;
     let (_, boot) = parse_ids(&agent.to_string(), &past.boot)?;
@@ -277,7 +278,7 @@ pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Ref
     })
 }
 
-/// A lease as it is listed when its agent cannot be asked: its expiry is not known then.
+/// Describes a lease whose agent cannot be asked: its expiry is not known.
 pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> LeaseInfo {
     let (state, end_reason) = match record.state {
         LeaseState::Active => (ACTIVE, String::new()),
@@ -295,7 +296,7 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         cores: record.cores,
         usage: used.map(usage),
         end_reason,
-        // Their numbers only the agent knows.
+        // Only the agent knows their numbers.
         gpus: Vec::new(),
         functions: Vec::new(),
         start: None,

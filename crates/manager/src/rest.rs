@@ -1,19 +1,20 @@
-//! The REST interface: JSON over HTTP/1.1, on `rest.sock` and, where it is asked for, over TLS.
+//! The REST interface: JSON over HTTP/1.1, on `rest.sock`, and over TLS if it is configured.
 //!
 //! ```text
 //! connection (bounded, and for a time) ─► observed: trace, time limit, count ─► gate: who, what, may they
 //!      ─► nodes │ agents │ leases │ usage │ tenants │ info │ health │ metrics │ door
 //! ```
 //!
-//! * `listen` — connections, and what they may cost.
-//! * `gate` — stands before every route; a route that names no operation is refused to everybody.
+//! * `listen` — connections, and their limits.
+//! * `gate` — checks every request before its route; a route without an operation is refused to every caller.
 //! * `routes` — the table of routes and operations, and the router.
-//! * [`openapi`] — the document of it all, made from the code.
-//! * `problem` — errors, as RFC 9457 has them.
-//! * `extract` — what requests carry, checked.
+//! * [`openapi`] — the OpenAPI document of the interface, generated from the code.
+//! * `problem` — errors in the format of RFC 9457.
+//! * `extract` — checked parameters and bodies of requests.
 //!
-//! HTTP/2 is not spoken here: operators and batch systems ask a few things a minute, and each of its frames
-//! would be one more thing that strangers can send.
+//! HTTP/2 is not spoken here: operators and batch systems send a few requests a minute, and each kind of HTTP/2
+//! frame would
+//! be one more thing that strangers can send.
 
 mod agents;
 mod door;

@@ -1,4 +1,4 @@
-//! The gRPC service: for whom, and which module answers. Whether they may, the gate has said already.
+//! The gRPC service: passes each request to its module. The gate has already checked the caller.
 
 use crate::identity::caller_of;
 use crate::state::State;
@@ -18,7 +18,7 @@ use hotlease_wire::grpc::{
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
-/// See the module.
+/// Implementation of the service `Manager`.
 #[derive(Clone)]
 pub(crate) struct Service(pub(crate) Arc<State>);
 

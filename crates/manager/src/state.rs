@@ -1,4 +1,4 @@
-//! What the manager's requests share.
+//! State that all requests of the manager share.
 
 use crate::ManagerConfig;
 use crate::identity::{Authenticator, Directory};
@@ -17,10 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
-/// At both clocks, of which one counts.
+/// Number of readings of both clocks, of which the best counts.
 const LOOKS: u32 = 8;
 
-/// See the module.
+/// State of a running manager.
 pub(crate) struct State {
     pub(crate) config: ManagerConfig,
     pub(crate) links: Links,
@@ -28,18 +28,18 @@ pub(crate) struct State {
     pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) readiness: Readiness,
-    /// True once a client asked the manager to stop.
+    /// True once a client has asked the manager to stop.
     pub(crate) asked_to_stop: watch::Sender<bool>,
     /// The agent that registered last.
     pub(crate) newest_agent: watch::Sender<Option<AgentRecord>>,
     started: Instant,
-    /// Milliseconds since 1970 then: see [`Self::unix_ms`].
+    /// Milliseconds since 1970 at the start, see [`Self::unix_ms`].
     started_ms: u64,
-    /// Names what is in the ledger, to agents: another process may have lost what this one acknowledged.
+    /// Identifies the ledger's contents to agents: another process may have lost what this one acknowledged.
     pub(crate) ledger: u64,
-    /// Slots that holders of leases lend.
+    /// Slots that holders of leases offer.
     pub(crate) offers: Offers,
-    /// Who hands on which environment.
+    /// Trees in which agents hand on environments.
     pub(crate) images: Images,
     machine: Mutex<Machine>,
 }
@@ -49,8 +49,9 @@ fn wall_ms() -> u64 {
     since_1970.map_or(0, |since| since.as_millis() as u64)
 }
 
-/// Both clocks at one moment, as nearly as they can be read on a busy machine: what passed in between would be missing from the
-/// account of each lease that was granted before this start.
+/// Reads both clocks at nearly the same moment, even on a busy node. Time between the two readings would be missing
+/// from
+/// the account of each lease that was granted before this start.
 fn clocks() -> (Instant, u64) {
     let look = || {
         let monotonic = Instant::now();
@@ -62,7 +63,7 @@ fn clocks() -> (Instant, u64) {
 }
 
 impl State {
-    /// `latest_ms`: the latest moment in the durable state.
+    /// Makes the state. `latest_ms`: the latest time in the store.
     pub(crate) fn new(
         mut config: ManagerConfig,
         latest_ms: u64,
@@ -103,21 +104,22 @@ impl State {
         self.started.elapsed()
     }
 
-    /// Milliseconds since 1970, of which accounts and bills are made. The machine's clock is looked at when
-    /// the manager starts, and not again: if it is set back or forth meanwhile, or while the manager is
-    /// down, no lease is billed for time that did not pass, and time goes on from the latest that was
-    /// written down.
+    /// Time for accounts and bills, milliseconds since 1970. The node's clock is read when the manager starts, and
+    /// not again.
+    /// If that clock is set back or forward meanwhile, or while the manager is down, no lease is billed for time
+    /// that did not
+    /// pass, and time continues from the latest that was stored.
     pub(crate) fn unix_ms(&self) -> u64 {
         self.started_ms
             .saturating_add(self.started.elapsed().as_millis() as u64)
     }
 
-    /// Milliseconds since 1970 by the machine's clock, with which credentials are dated.
+    /// Milliseconds since 1970 by the node's clock, with which credentials are dated.
     pub(crate) fn wall_ms(&self) -> u64 {
         wall_ms()
     }
 
-    /// Changes tenants or keys; when it returns, the change counts here.
+    /// Changes tenants or keys; when it returns, the change is in effect at this manager.
     pub(crate) async fn change_people<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -131,12 +133,12 @@ impl State {
         .await
     }
 
-    /// To look at, or for moments to change.
+    /// Locks the state machine, to read it or for a short change.
     pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An agent that is registered.
+    /// Record of a registered agent.
     pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentRecord, Refusal> {
         let machine = self.machine();
         let known = machine.cluster.registry().agent(agent);
@@ -147,7 +149,7 @@ impl State {
             })
     }
 
-    /// Agents as they are now, with how long each has been silent.
+    /// Agents with their present state, and the time for which each has been silent.
     pub(crate) fn agents(self: &Arc<Self>) -> Vec<(AgentRecord, AgentState, Duration)> {
         self.step(Event::Tick);
         let now = self.now();
@@ -158,7 +160,7 @@ impl State {
             .collect()
     }
 
-    /// Agents that are worth a question: who is silent already would only be waited for.
+    /// Agents that are worth asking: one that is silent already would only cost waiting time.
     pub(crate) fn serving_agents(self: &Arc<Self>) -> Vec<AgentRecord> {
         let agents = self.agents().into_iter();
         agents
@@ -167,13 +169,13 @@ impl State {
             .collect()
     }
 
-    /// How many agents are not gone.
+    /// Number of agents that are not gone.
     pub(crate) fn reachable_agents(self: &Arc<Self>) -> usize {
         let agents = self.agents().into_iter();
         agents.filter(|(_, state, _)| *state != AgentState::Gone).count()
     }
 
-    /// Works with the durable state on a thread that may block.
+    /// Works with the store on a thread that may block.
     pub(crate) async fn store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
@@ -188,7 +190,7 @@ impl State {
     }
 }
 
-/// What who asked is told.
+/// Translates an error of the store into a refusal for the caller.
 pub(crate) fn refused(error: StoreError) -> Refusal {
     match error {
         StoreError::Full { what, limit } => Refusal::TooMany {

@@ -1,4 +1,4 @@
-//! Prices out of a TOML file.
+//! Prices from a TOML file.
 //!
 //! ```toml
 //! currency = "EUR"
@@ -23,11 +23,11 @@ use std::path::Path;
 
 /// Longest file, bytes.
 const FILE_BYTES_MAX: u64 = 16 << 20;
-/// Billionths of the currency in one.
+/// Billionths of a unit of the currency.
 const BILLIONTHS: f64 = 1e9;
-/// Highest price of anything: with it the longest usage of all stays far below what a bill can hold.
+/// Highest price: even with it, the longest possible usage stays far below what a bill can hold.
 const PRICE_MAX: f64 = 1e9;
-/// Bytes of a currency's name.
+/// Longest name of a currency, bytes.
 const CURRENCY_BYTES_MAX: usize = 16;
 
 #[derive(Deserialize)]
@@ -50,7 +50,7 @@ struct Table {
 }
 
 impl Table {
-    /// With the general price where this has none.
+    /// Prices of this table; the general price where the table has none.
     fn prices(&self, general: Prices) -> Result<Prices, String> {
         let price = |name: &str, own: Option<f64>, general: u64| match own {
             None => Ok(general),
@@ -94,7 +94,7 @@ fn parse(text: &str) -> Result<Tariff, String> {
     })
 }
 
-/// Reads the prices that a file states.
+/// Reads the prices in a file.
 pub fn load_tariff(path: &Path) -> Result<Tariff, ManagerError> {
     let failed = |source| ManagerError::Runtime {
         what: "read the prices in",

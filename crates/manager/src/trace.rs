@@ -1,28 +1,29 @@
-//! What follows a request from whoever made it to the agent: an id in every line of the logs, as W3C Trace
-//! Context has it (`traceparent: 00-TRACE-SPAN-FLAGS`).
+//! Trace of a request, from its client to the agent: an id in every line of the logs, in the format of W3C Trace
+//! Context
+//! (`traceparent: 00-TRACE-SPAN-FLAGS`).
 
 use http::HeaderMap;
 use std::fmt;
 use std::future::Future;
 use tracing::{Instrument, Span};
 
-/// Name of the header, and of the metadata of gRPC.
+/// Name of the HTTP header, and of the gRPC metadata.
 pub(crate) const TRACEPARENT: &str = "traceparent";
 
 tokio::task_local! {
     static CURRENT: Trace;
 }
 
-/// Names a request: given by whoever asks, or made here.
+/// Identifier of a request, from its client or made here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trace {
     id: u128,
-    /// Whether somebody collects it: passed on as it is.
+    /// Flags of the client, among them whether traces are collected; passed on unchanged.
     flags: u8,
 }
 
 impl Trace {
-    /// The one that the headers name, or a new one: what is malformed is overlooked, as the standard wants.
+    /// Trace in the headers, or a new one. A malformed header is ignored, as the standard requires.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let given = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
         given.and_then(Self::parse).unwrap_or_else(|| Self {
@@ -41,7 +42,7 @@ impl Trace {
         let (version, id, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
         let id = u128::from_str_radix(id, 16).ok().filter(|id| *id != 0)?;
         let is_known = version == "00" && parts.next().is_none();
-        // Later versions may add to it, and begin as this one.
+        // Later versions may add fields, but begin like this version.
         let is_later = version != "00" && version != "ff";
         if !(is_known || is_later) || span.bytes().all(|byte| byte == b'0') {
             return None;
@@ -50,18 +51,18 @@ impl Trace {
         Some(Self { id, flags })
     }
 
-    /// That of the request which this task carries out.
+    /// Trace of the request that the current task carries out.
     pub(crate) fn current() -> Option<Self> {
         CURRENT.try_with(|trace| *trace).ok()
     }
 
-    /// Carries out a request: whatever it logs, and whatever it asks agents, bears the trace.
+    /// Runs a request: its log lines and its requests to agents carry the trace.
     pub(crate) async fn scope<F: Future>(self, route: &str, work: F) -> F::Output {
         let span = tracing::info_span!("request", trace = %self, route);
         CURRENT.scope(self, work.instrument(span)).await
     }
 
-    /// A message for an agent, marked with the trace if there is one.
+    /// Makes a request for an agent, marked with the trace if there is one.
     pub(crate) fn mark<T>(trace: Option<Self>, message: T) -> tonic::Request<T> {
         let mut request = tonic::Request::new(message);
         if let Some(trace) = trace {
@@ -74,7 +75,7 @@ impl Trace {
         request
     }
 
-    /// The span of what an earlier request began.
+    /// Span for work that an earlier request started.
     pub(crate) fn span(trace: Option<Self>) -> Span {
         match trace {
             Some(trace) => tracing::info_span!("request", %trace),

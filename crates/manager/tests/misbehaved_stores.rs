@@ -1,4 +1,4 @@
-//! A manager whose durable state takes its time, as a database does, or cannot be read.
+//! Tests of a manager with a store that is slow, as a database can be, or that cannot be read.
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
@@ -19,7 +19,7 @@ use tonic::transport::Endpoint;
 /// Longer than two ticks of the manager.
 const SLOW: Duration = Duration::from_millis(600);
 
-/// Slow to confirm agents; counts those that it is told to remove; panics when read, if so told.
+/// Store that is slow to confirm agents, counts agents that it is told to remove, and panics when read if asked to.
 #[derive(Default)]
 struct SlowStore {
     inner: MemoryStore,
@@ -123,8 +123,9 @@ impl People for SlowStore {
     }
 }
 
-/// While it registers, an agent stands in the store and not yet in the registry: just what one looks like
-/// that fell silent for long, and whose leases are ended.
+/// While it registers, an agent is in the store and not yet in the registry. So is an agent that has been silent
+/// for long,
+/// and the leases of such an agent are ended.
 #[tokio::test]
 async fn an_agent_is_not_forgotten_while_it_registers() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +155,7 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
     assert_eq!(store.agents().unwrap().len(), 1);
 }
 
-/// Starting without what it could not read would forget leases, usage and orders.
+/// A start without the unreadable state would forget leases, usage and orders.
 #[tokio::test]
 async fn a_manager_that_cannot_read_its_ledger_does_not_start() {
     let dir = tempfile::tempdir().unwrap();

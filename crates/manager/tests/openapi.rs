@@ -1,4 +1,4 @@
-//! The document of the REST interface in the tree is the one that the code makes.
+//! Checks that `docs/openapi.json` is the document that the code generates.
 
 use std::path::Path;
 

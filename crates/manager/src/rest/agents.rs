@@ -12,35 +12,35 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A node's daemon.
+/// Daemon of a node.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Agent {
-    /// Its id.
+    /// Identifier of the agent.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     id: String,
-    /// Its machine's name.
+    /// Name of its host.
     host: String,
-    /// Which run of it.
+    /// Identifier of the agent's run.
     boot: String,
-    /// Where it answers managers: a socket of this machine, or `https://HOST:PORT`.
+    /// Address on which it serves managers: a socket of the manager's node, or `https://HOST:PORT`.
     address: String,
-    /// Where it takes sessions from other hosts; empty: nowhere.
+    /// Address on which it accepts sessions from other hosts; empty: none.
     endpoint: String,
-    /// What it does, or how long it has been silent: `serving`, `draining`, `suspected`, `gone` and the like.
+    /// State: `serving`, `draining` and the like, or `suspected` or `gone` if it has been silent.
     state: String,
     /// Cores that it offers.
     cores: Vec<u32>,
-    /// How many of them no lease holds.
+    /// Number of offered cores that no lease holds.
     free_cores: u32,
     /// Memory that it offers, bytes.
     memory_bytes: u64,
-    /// GPUs that it offers: counted devices.
+    /// Number of GPUs that it offers.
     gpus: u32,
-    /// How many of them no lease holds.
+    /// Number of offered GPUs that no lease holds.
     free_gpus: u32,
-    /// Workers waiting in its warm pool.
+    /// Number of workers in its warm pool.
     pool: u32,
-    /// Since it was heard, milliseconds.
+    /// Time since its last message, milliseconds.
     silent_ms: u64,
 }
 
@@ -49,7 +49,7 @@ impl Agent {
         &self.id
     }
 
-    /// Whether it has this id, or is on this host.
+    /// Whether this is the agent's id or the name of its host.
     pub(super) fn is_called(&self, name: &str) -> bool {
         self.id == name || (self.host == name && !name.is_empty())
     }
@@ -75,15 +75,15 @@ impl From<AgentInfo> for Agent {
     }
 }
 
-/// Agents, by id.
+/// List of agents, ordered by id.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Agents {
     agents: Vec<Agent>,
-    /// Ask again with `after` set to it; null: that was all.
+    /// Value of `after` for the next page; null: there are no more.
     next: Option<String>,
 }
 
-/// Agents, as they are now: one that does not answer is shown as it last reported.
+/// Lists agents as they are now; one that does not answer is shown as it last reported.
 #[utoipa::path(get, path = "/v1/agents", operation_id = "list_agents", tag = "nodes", params(Which),
     responses((status = 200, description = "Agents", body = Agents)))]
 pub(super) async fn list(
@@ -97,7 +97,7 @@ pub(super) async fn list(
     Ok(Json(Agents { agents, next }))
 }
 
-/// One agent.
+/// Describes one agent.
 #[utoipa::path(get, path = "/v1/agents/{agent}", operation_id = "get_agent", tag = "nodes",
     params(("agent" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "The agent", body = Agent)))]

@@ -1,4 +1,4 @@
-//! For whoever comes with a credential that is good once: a nonce for it, and a session for what follows.
+//! Challenges for credentials that are good once, and sessions.
 
 use super::problem::Problem;
 use crate::identity::{Caller, ConnectionIdentity, connection_of};
@@ -11,34 +11,34 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa::ToSchema;
 
-/// What a MUNGE credential has to answer, on this connection.
+/// Challenge that a MUNGE credential must answer on this connection.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Challenge {
-    /// For one credential; hexadecimal.
+    /// Nonce for one credential; hexadecimal.
     nonce: String,
-    /// BLAKE3 of the certificate that the manager showed; hexadecimal.
+    /// BLAKE3 hash of the certificate that the manager showed; hexadecimal.
     server: String,
-    /// What the credential must carry.
+    /// Payload that the credential must carry.
     payload: String,
-    /// The manager's user, for whom alone the credential must be (`munge --restrict-uid`).
+    /// Uid of the manager; the credential must be restricted to it (`munge --restrict-uid`).
     uid: u32,
-    /// When the nonce ends, milliseconds since 1970.
+    /// End of the nonce's validity, milliseconds since 1970.
     ends_ms: u64,
 }
 
-/// A token for what follows on this connection.
+/// Session token for further requests on this connection.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Session {
-    /// `Authorization: Bearer TOKEN`, on this connection only.
+    /// Token for the header `Authorization: Bearer TOKEN`; valid on this connection only.
     token: String,
     tenant: String,
-    /// `user`, `operator` or `hook`.
+    /// Role of the caller: `user`, `operator` or `hook`.
     role: String,
-    /// Milliseconds since 1970.
+    /// End of the session, milliseconds since 1970.
     ends_ms: u64,
 }
 
-/// A nonce for a MUNGE credential, which is to be shown on the same connection.
+/// Makes a nonce for a MUNGE credential, which must be shown on the same connection.
 #[utoipa::path(get, path = "/v1/challenge", operation_id = "get_challenge", tag = "manager", security(()),
     responses((status = 200, description = "What to answer", body = Challenge)))]
 pub(super) async fn challenge(
@@ -62,7 +62,7 @@ pub(super) async fn challenge(
     }))
 }
 
-/// A session for the credential of this request, so that it need not be shown again on this connection.
+/// Opens a session for this request's credential, which then need not be shown again on this connection.
 #[utoipa::path(post, path = "/v1/session", operation_id = "open_session", tag = "manager",
     responses((status = 200, description = "A token for five minutes", body = Session)))]
 pub(super) async fn open(

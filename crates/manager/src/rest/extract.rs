@@ -1,4 +1,4 @@
-//! What requests carry, checked: whatever is wrong with it is said as a [`Problem`].
+//! Extractors of checked parameters and bodies; each error is a [`Problem`].
 
 use super::problem::Problem;
 use crate::identity::Caller;
@@ -14,10 +14,10 @@ use std::time::Duration;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-/// How long a body may take.
+/// Time limit for the body of a request.
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
-/// What stands in the path.
+/// Parameter in the path.
 pub(super) struct Named<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
@@ -30,7 +30,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
     }
 }
 
-/// What stands behind the question mark.
+/// Parameters of the query string.
 pub(super) struct Asked<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
@@ -43,7 +43,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// Who asks, as the gate found.
+/// Caller, as the gate identified it.
 pub(super) struct By(pub Caller);
 
 impl<S: Send + Sync> FromRequestParts<S> for By {
@@ -60,14 +60,14 @@ impl<S: Send + Sync> FromRequestParts<S> for By {
     }
 }
 
-/// What a request carries, as JSON, if it comes in time.
+/// Body of a request, parsed as JSON, if it arrives in time.
 pub(super) struct Sent<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        // As in `object`, and with axum's own words for what is wrong.
+        // Requires an object like [`object`], but with axum's own error messages.
         let sent = Json::<serde_json::Map<_, _>>::from_request(request, state);
         let sent = timeout(BODY_WITHIN, sent).await.map_err(|_| {
             let why = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
@@ -79,13 +79,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
     }
 }
 
-/// An object: serde would take a list of its values for a struct, too.
+/// Deserializes an object. Serde alone would also accept a list of values for a struct.
 pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
     let object = serde_json::Map::deserialize(from)?;
     serde_json::from_value(serde_json::Value::Object(object)).map_err(D::Error::custom)
 }
 
-/// A number, if there is one. More than OpenAPI's int64 is no number that the durable state could hold.
+/// Deserializes an optional number. A number beyond OpenAPI's int64 is refused: the store could not hold it.
 pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let number = Option::<u64>::deserialize(from)?;
     match number {
@@ -96,34 +96,34 @@ pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D
     }
 }
 
-/// How much of a list, and from where on.
+/// Selects a page of a list.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
-    /// Rows at most (default: 1000).
+    /// Limit of rows (default: 1000).
     #[param(minimum = 1, maximum = 10_000)]
     pub limit: Option<u32>,
-    /// Only those behind this id.
+    /// Show only rows whose id is greater than this.
     #[param(max_length = 64)]
     pub after: Option<String>,
 }
 
-/// A part of a list.
+/// Page of a list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Page {
     limit: usize,
 }
 
-/// Rows of a page unless asked otherwise.
+/// Rows of a page if the request does not say.
 pub(super) const PAGE_DEFAULT: u32 = 1_000;
-/// Letters of an id.
+/// Longest id, characters.
 const AFTER_MAX: usize = 64;
-/// Most rows of a page.
+/// Limit of rows of a page.
 pub(super) const PAGE_MAX: u32 = 10_000;
 
 impl Page {
-    /// Of so many rows, behind an id.
+    /// Checks the limit and the id after which a page begins.
     pub(super) fn of(limit: Option<u32>, after: Option<&str>) -> Result<Self, Problem> {
         if after.is_some_and(|after| after.chars().count() > AFTER_MAX) {
             return Err(Problem::bad(format!("after has more than {AFTER_MAX} letters")));
@@ -139,7 +139,8 @@ impl Page {
         })
     }
 
-    /// The rows of the page out of all, which are sorted by their ids, and the id after which the next one begins.
+    /// Cuts the page out of all rows, which are sorted by id; returns it with the id after which the next page
+    /// begins.
     pub(super) fn cut<T>(
         self,
         rows: Vec<T>,

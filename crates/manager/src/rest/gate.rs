@@ -1,4 +1,4 @@
-//! Stands before every route: nobody unknown and nothing unnamed gets through.
+//! Gate of the REST interface: refuses unknown callers, and routes without an operation.
 
 use super::problem::Problem;
 use super::routes;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
 
-/// Any request's time.
+/// Time limit for any request.
 const REQUEST_WITHIN: Duration = Duration::from_secs(30);
-/// The answer's trace, for whoever asks where it went.
+/// Header of a response with its trace id, which finds the request in the logs.
 const TRACE_HEADER: HeaderName = HeaderName::from_static("x-trace-id");
 
 /// Names, times and counts every request.
@@ -42,7 +42,7 @@ pub(super) async fn observe(State(state): State<Arc<Shared>>, request: Request, 
     response
 }
 
-/// As bounded as the labels of a metric have to be.
+/// Status as a label; their number is limited, as labels of a metric must be.
 fn status(status: StatusCode) -> &'static str {
     match status.as_u16() {
         200 => "200",
@@ -74,7 +74,8 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
     }
 }
 
-/// Who asks, if that matters; an error: it ends here.
+/// Identifies the caller and checks its operation; none if the operation is open to anybody. Errors end the
+/// request.
 async fn asked(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     let operation = path.and_then(|path| routes::operation(&request.method, path));
@@ -82,14 +83,14 @@ async fn asked(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, P
         return Ok(None);
     }
     let caller = authenticate(state, request).await.map_err(|refusal| {
-        // What was sent is not shown: it may be a secret.
+        // The request's headers are not logged: they may contain a secret.
         tracing::debug!(%refusal, "refused a request");
         match refusal {
             Refusal::Timeout { .. } | Refusal::Unavailable { .. } => Problem::from(refusal),
             refusal => Problem::unauthenticated(&refusal),
         }
     })?;
-    // Only now: strangers learn nothing of what there is.
+    // Checked only after authentication: strangers learn nothing about the routes.
     well_formed(request)?;
     let Some(path) = path else {
         return Err(Problem::not_found("there is no such path; see /v1/openapi.json"));
@@ -120,8 +121,9 @@ async fn authenticate(state: &Arc<Shared>, request: &Parts) -> Result<Caller, Re
     Ok(caller)
 }
 
-/// What HTTP wants of a request, and hyper leaves to us; and no page of another site asks in the name of
-/// somebody whose browser has a certificate of ours.
+/// Checks what HTTP requires of a request and hyper does not check. Also refuses changes by a page of another site,
+/// which
+/// could use the certificate in a user's browser.
 fn well_formed(request: &Parts) -> Result<(), Problem> {
     let host = host(&request.headers);
     if request.version == Version::HTTP_11 && host.is_none() {

@@ -1,8 +1,10 @@
-//! Whether the manager lives, whether it serves, and what it counts.
+//! Health, readiness and metrics of the manager.
 //!
-//! It answers at all only once its durable state is read and its agents and leases are restored from it. What can
-//! fail later is writing, so readiness is a write: durable, and with PostgreSQL refused by a database that another
-//! manager leads.
+//! The manager answers only once it has read its durable state, and restored agents and leases from it. Only
+//! writing can
+//! fail later, so readiness is checked by a write: it must become durable, and PostgreSQL refuses it if another
+//! manager
+//! leads the database.
 
 use super::problem::Problem;
 use crate::state::State as Shared;
@@ -17,35 +19,36 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use utoipa::ToSchema;
 
-/// How long a write may take in a manager that is ready.
+/// Time limit for a write of a manager that is ready.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
-/// An outcome is good for so long: whoever asks all the time makes no writes.
+/// Lifetime of a result: frequent requests cause no further writes.
 const FRESH: Duration = Duration::from_secs(1);
-/// OpenMetrics, which Prometheus reads.
+/// Content type of OpenMetrics, which Prometheus reads.
 const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// It lives.
+/// Answer of a manager that is alive.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Alive {
-    /// `alive`.
+    /// Always `alive`.
     status: &'static str,
 }
 
-/// Whether it serves, and if not, why.
+/// Readiness of the manager, with the reasons if it is not ready.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Ready {
     ready: bool,
     checks: Vec<Check>,
 }
 
-/// Something that a manager needs to serve.
+/// Condition that a manager needs to serve.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Check {
-    /// `store`: it can write down what it does, in time. `leader`: no other manager leads the database. `running`:
-    /// nobody told it to stop.
+    /// `store`: the manager can write its state in time. `leader`: no other manager leads the database. `running`:
+    /// the
+    /// manager was not told to stop.
     name: &'static str,
     passed: bool,
-    /// Why it did not; empty: it did.
+    /// Reason for the failure; empty: the check passed.
     why: String,
 }
 
@@ -59,7 +62,7 @@ impl Check {
     }
 }
 
-/// What became of the last write that was made to see whether it succeeds.
+/// Result of the last probe write.
 #[derive(Debug, Clone)]
 enum Written {
     Yes,
@@ -68,12 +71,12 @@ enum Written {
 
 #[derive(Default)]
 struct Probe {
-    /// Since when one is under way.
+    /// Start of the probe that is under way, if one is.
     since: Option<Instant>,
     last: Option<(Instant, Written)>,
 }
 
-/// The manager's word on whether its state can be written; one write at a time, however many ask.
+/// Whether the store can be written. One probe write runs at a time, however many callers ask.
 #[derive(Default)]
 pub(crate) struct Readiness(Mutex<Probe>);
 
@@ -99,7 +102,8 @@ impl Readiness {
         };
         if begins {
             let state = Arc::clone(state);
-            // Goes on when nobody waits any more: a thread that hangs in a disk is not asked for twice.
+            // The write continues when no caller waits any more: while a thread hangs on a disk, no second one is
+            // started.
             tokio::task::spawn_blocking(move || {
                 let written = match state.config.store.probe() {
                     Ok(()) => Written::Yes,
@@ -132,14 +136,14 @@ impl Readiness {
     }
 }
 
-/// Whether it lives. Everybody may ask, and learns nothing else.
+/// Tells that the manager is alive. Open to everybody; the answer says nothing else.
 #[utoipa::path(get, path = "/healthz", operation_id = "is_alive", tag = "manager", security(()),
     responses((status = 200, description = "It lives", body = Alive)))]
 pub(super) async fn alive() -> Json<Alive> {
     Json(Alive { status: "alive" })
 }
 
-/// Whether it serves.
+/// Tells whether the manager is ready to serve.
 #[utoipa::path(get, path = "/readyz", operation_id = "is_ready", tag = "manager",
     responses(
         (status = 200, description = "It serves", body = Ready),
@@ -169,7 +173,7 @@ pub(super) async fn ready(State(state): State<Arc<Shared>>) -> (StatusCode, Json
     (status, Json(Ready { ready, checks }))
 }
 
-/// What the manager counts, for Prometheus: requests, grants, refusals, latencies, agents, cores, leases.
+/// Metrics for Prometheus: requests, grants, refusals, latencies, agents, cores, leases.
 #[utoipa::path(get, path = "/metrics", operation_id = "get_metrics", tag = "manager",
     responses((status = 200, description = "Metrics, as OpenMetrics text",
         body = String, content_type = "application/openmetrics-text")))]

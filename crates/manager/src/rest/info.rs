@@ -1,4 +1,4 @@
-//! How the manager is.
+//! State of the manager.
 
 use super::problem::Problem;
 use crate::listing;
@@ -9,22 +9,22 @@ use serde::Serialize;
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A manager.
+/// State of the manager.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Info {
-    /// Of hotlease.
+    /// Version of hotlease.
     version: String,
-    /// Its process.
+    /// Process id of the manager.
     pid: u32,
-    /// Since it started, milliseconds.
+    /// Time since the manager started, milliseconds.
     uptime_ms: u64,
-    /// Agents that are heard.
+    /// Number of agents that are not gone.
     agents: u32,
-    /// Leases that go on.
+    /// Number of running leases.
     leases: u32,
 }
 
-/// How the manager is.
+/// Describes the manager.
 #[utoipa::path(get, path = "/v1/info", operation_id = "get_info", tag = "manager",
     responses((status = 200, description = "How it is", body = Info)))]
 pub(super) async fn info(State(state): State<Arc<Shared>>) -> Result<Json<Info>, Problem> {

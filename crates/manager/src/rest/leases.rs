@@ -1,4 +1,4 @@
-//! Leases: what there is, and ending one.
+//! Leases: listing them, and ending one.
 
 use super::extract::{Asked, By, Named, Page};
 use super::problem::Problem;
@@ -16,19 +16,19 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::{IntoParams, ToSchema};
 
-/// The state of a lease that goes on.
+/// State of a running lease.
 const ACTIVE: &str = "active";
 
-/// What was used, in total.
+/// Cumulative usage.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Usage {
-    /// Slots times the time that they were held, nanoseconds.
+    /// Allocated time: slots times the time that they were held, nanoseconds.
     allocated_ns: u64,
-    /// Polling for invocations, nanoseconds.
+    /// Time of polling for invocations, nanoseconds.
     hot_ns: u64,
-    /// Running functions, nanoseconds.
+    /// Time of running functions, nanoseconds.
     compute_ns: u64,
-    /// Invocations.
+    /// Number of invocations.
     invocations: u64,
 }
 
@@ -46,29 +46,29 @@ impl From<Used> for Usage {
 /// Resources granted to a tenant for a time.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Lease {
-    /// Its id.
+    /// Identifier of the lease.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     id: String,
-    /// The agent that granted it.
+    /// Agent that granted the lease.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     agent: String,
-    /// Who pays.
+    /// Tenant that pays.
     tenant: String,
-    /// Its holder's word for it.
+    /// Label that the holder gave it.
     label: String,
     /// `active` or `ended`.
     state: String,
-    /// Why it ended; empty: it did not.
+    /// Reason for its end; empty: it has not ended.
     end_reason: String,
-    /// Its epoch.
+    /// Epoch of the lease.
     epoch: u32,
-    /// How long it lasts unless it is renewed, milliseconds; null: only its agent knows.
+    /// Time until its expiry if it is not renewed, milliseconds; null: only its agent knows.
     expires_in_ms: Option<u64>,
-    /// Its cores.
+    /// Cores of the lease.
     cores: Vec<u32>,
-    /// Numbers of its GPUs on its agent; empty also where only its agent knows them.
+    /// Numbers of its GPUs on its agent; also empty if only the agent knows them.
     gpus: Vec<u32>,
-    /// What was used so far; null: nothing was reported yet.
+    /// Usage so far; null: nothing was reported yet.
     usage: Option<Usage>,
 }
 
@@ -90,15 +90,15 @@ impl From<LeaseInfo> for Lease {
     }
 }
 
-/// Leases, by id.
+/// List of leases, ordered by id.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Leases {
     leases: Vec<Lease>,
-    /// Ask again with `after` set to it; null: that was all.
+    /// Value of `after` for the next page; null: there are no more.
     next: Option<String>,
 }
 
-/// How leases are.
+/// State of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum LeaseState {
@@ -106,26 +106,26 @@ pub(super) enum LeaseState {
     Ended,
 }
 
-/// Which leases.
+/// Selects leases.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
-    /// Only this tenant's. Who is no operator sees its own whatever stands here.
+    /// Show only this tenant's leases. A caller that is no operator always sees its own tenant's.
     #[param(max_length = 64)]
     tenant: Option<String>,
-    /// Only these.
+    /// Show only leases in this state.
     #[param(inline)]
     state: Option<LeaseState>,
-    /// Rows at most (default: 1000).
+    /// Limit of rows (default: 1000).
     #[param(minimum = 1, maximum = 10_000)]
     limit: Option<u32>,
-    /// Only those behind this id.
+    /// Show only leases whose id is greater than this.
     #[param(max_length = 64)]
     after: Option<String>,
 }
 
-/// Leases: those that go on, and ended ones as long as they are kept.
+/// Lists leases: running ones, and ended ones as long as they are kept.
 #[utoipa::path(get, path = "/v1/leases", operation_id = "list_leases", tag = "leases", params(Which),
     responses((status = 200, description = "Leases", body = Leases)))]
 pub(super) async fn list(
@@ -149,7 +149,7 @@ pub(super) async fn list(
     Ok(Json(Leases { leases, next }))
 }
 
-/// One lease, as it was last reported.
+/// Describes one lease, as it was last reported.
 #[utoipa::path(get, path = "/v1/leases/{lease}", operation_id = "get_lease", tag = "leases",
     params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "The lease", body = Lease)))]
@@ -171,17 +171,16 @@ pub(super) async fn get(
     Ok(Json(lease_info(lease, usage).into()))
 }
 
-/// A lease that was ended, with all that it used.
+/// Lease that was ended, with its whole usage.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Ended {
-    /// Its id.
+    /// Identifier of the lease.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     lease: String,
     usage: Usage,
 }
 
-/// Ends a lease: one's own, or as an operator any. Its workers are gone and its usage is durable when the answer
-/// comes.
+/// Ends a lease of the caller, or as an operator any lease. Then its workers are gone, and its usage is durable.
 #[utoipa::path(delete, path = "/v1/leases/{lease}", operation_id = "end_lease", tag = "leases",
     params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "It is over", body = Ended)))]
@@ -197,7 +196,7 @@ pub(super) async fn end(
     }
     let request = ReleaseRequest {
         lease: id.to_string(),
-        // An operator may be no tenant.
+        // An operator may have no tenant.
         tenant: match caller.is_operator() {
             true => caller.tenant.clone().unwrap_or_default(),
             false => caller.tenant()?.to_owned(),
@@ -216,7 +215,7 @@ fn parsed(id: &str) -> Result<LeaseId, Problem> {
     id.parse().map_err(|_| Refusal::UnknownLease.into())
 }
 
-/// Whoever may not see a lease does not learn that it is there.
+/// Fails if the caller may not see the lease; the error does not reveal that the lease exists.
 fn visible(caller: &Caller, tenant: &str) -> Result<(), Problem> {
     let seen = caller.sees(tenant.to_owned())?;
     match seen == tenant {

@@ -1,4 +1,4 @@
-//! Connections of the REST interface: how many, how long, how much.
+//! Connections of the REST interface, and their limits of number, time and size.
 
 use super::problem::Problem;
 use super::{gate, routes};
@@ -25,24 +25,24 @@ use tokio::time::{sleep, timeout};
 use tonic::transport::server::Connected;
 use tower::Service;
 
-/// Bytes of a request's line and headers.
+/// Longest line and headers of a request, bytes.
 const HEADERS_BYTES_MAX: usize = 16 << 10;
-/// Headers of a request.
+/// Limit of headers of a request.
 const HEADERS_MAX: usize = 64;
-/// Bytes of a body: the longest request of ours is a tenant with its members.
+/// Longest body, bytes: our longest request is a tenant with its members.
 const BODY_BYTES_MAX: usize = 64 << 10;
-/// How long a request's line and headers may take, and how long a connection may be idle between two.
+/// Time limit for a request's line and headers, and for the pause between two requests of a connection.
 const HEADERS_WITHIN: Duration = Duration::from_secs(10);
-/// How long a connection may last: whoever reads an answer a byte at a time does not keep its place.
+/// Longest life of a connection: a client that reads an answer byte by byte must not keep its place.
 const LIFE: Duration = Duration::from_secs(300);
-/// How long a connection may take to finish what is under way when its time is up or the manager stops.
+/// Time limit for a connection to finish its request when its life ends or the manager stops.
 const FINISH_WITHIN: Duration = Duration::from_secs(2);
-/// Requests at work at a time, over all connections; more are refused.
+/// Limit of requests that are processed at a time, over all connections; further ones are refused.
 const REQUESTS_MAX: usize = 64;
-/// Accepted connections that wait for the server.
+/// Limit of accepted connections that wait for the server.
 const ACCEPTED_MAX: usize = 16;
 
-/// The routes, behind their gate.
+/// Router with all routes, behind the gate.
 fn service(state: &Arc<State>) -> Router {
     let (router, _) = routes::router().split_for_parts();
     let turns = Arc::new(Semaphore::new(REQUESTS_MAX));
@@ -57,7 +57,8 @@ fn service(state: &Arc<State>) -> Router {
         .with_state(Arc::clone(state))
 }
 
-/// Lets a request in only while not too many are at work. Behind the gate: strangers take nobody's turn.
+/// Refuses a request if too many are being processed. Placed behind the gate, so that strangers use none of the
+/// places.
 async fn in_turn(turns: &Semaphore, request: Request, next: Next) -> Response {
     match turns.try_acquire() {
         Ok(_turn) => next.run(request).await,
@@ -65,7 +66,7 @@ async fn in_turn(turns: &Semaphore, request: Request, next: Next) -> Response {
     }
 }
 
-/// Serves the socket, and the port if there is one, until told to stop, and a moment longer.
+/// Serves the socket, and the TLS port if there is one, until told to stop; then lets requests finish.
 pub(crate) async fn serve(
     state: Arc<State>,
     local: Listener,
@@ -113,7 +114,7 @@ pub(crate) async fn serve(
     }
 }
 
-/// A connection, from its first request to its end.
+/// Serves a connection from its first request to its end.
 async fn carry(
     stream: impl AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Unpin + Send + 'static,
     router: Router,
@@ -122,7 +123,7 @@ async fn carry(
     let info = stream.connect_info();
     let answer = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(info.clone());
-        // Never busy: its turns are taken within.
+        // The router itself is always ready: the limit of requests applies inside.
         router.clone().call(request.map(Body::new))
     });
     let connection = http1::Builder::new()
@@ -191,7 +192,7 @@ mod tests {
         }
     }
 
-    /// Every route of the document, with an id where it wants one, and what it asks for.
+    /// Routes of the document with their operations; an id is filled in where a path needs one.
     fn routes_of_the_document() -> Vec<(Method, String, Operation)> {
         let document: serde_json::Value = serde_json::from_str(&super::super::openapi()).expect("JSON");
         let paths = document["paths"].as_object().expect("paths").iter();
@@ -220,7 +221,7 @@ mod tests {
         }
         for (method, path, operation) in routes {
             let (status, headers) = scene.ask(&method, &path, None).await;
-            // A nonce is of a connection, and here is none.
+            // A nonce belongs to a connection, and there is none here.
             if operation.who() == Who::Anybody && path != "/v1/challenge" {
                 assert_eq!((status, path.as_str()), (StatusCode::OK, "/healthz"));
                 continue;

@@ -1,12 +1,12 @@
-//! Moments, as RFC 3339 has them.
+//! Times in the format of RFC 3339.
 
 use super::problem::Problem;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Milliseconds since 1970, at least 1: 0 stands for no moment at all.
+/// Parses a time to milliseconds since 1970, at least 1: 0 means that no time is given.
 pub(super) fn unix_ms(name: &str, text: &str) -> Result<u64, Problem> {
-    // The standard lets `t` and `z` be small.
+    // The standard allows `t` and `z` in lower case.
     let moment = OffsetDateTime::parse(&text.to_ascii_uppercase(), &Rfc3339);
     let moment = moment.map_err(|error| {
         Problem::bad(format!(

@@ -1,4 +1,4 @@
-//! Nodes: what operators and batch systems give, and take back.
+//! Nodes that operators and batch systems give to the site and take back.
 
 use super::agents::Agent;
 use super::extract::{Asked, By, Named, Page, Sent, Which, whole};
@@ -14,18 +14,18 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// A node, and what is wanted of it.
+/// A node, and the operator's wish for it.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Node {
-    /// Its agent. Of one that is away only the id is known, and its state is `away`.
+    /// Agent of the node. If the node is away, only the id is known, and the state is `away`.
     agent: Agent,
-    /// Leases that hold cores of it.
+    /// Number of leases that hold cores of the node.
     leases: u32,
     /// Whether an operator wants it drained.
     drained: bool,
-    /// Until the deadline of that, milliseconds; 0: it is over.
+    /// Time until the deadline of the drain, milliseconds; 0: it has passed.
     drain_left_ms: u64,
-    /// Whether an order was not carried out yet.
+    /// Whether the node has not carried out an order yet.
     pending: bool,
 }
 
@@ -41,23 +41,23 @@ impl From<NodeInfo> for Node {
     }
 }
 
-/// Nodes, by the ids of their agents.
+/// List of nodes, ordered by the ids of their agents.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Nodes {
     nodes: Vec<Node>,
-    /// Ask again with `after` set to it; null: that was all.
+    /// Value of `after` for the next page; null: there are no more.
     next: Option<String>,
 }
 
-/// What became of an order.
+/// Result of an order.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Ordered {
-    /// The node's agent.
+    /// Agent of the node.
     #[schema(pattern = "^[0-9a-f]{16}$")]
     agent: String,
-    /// The machine's name; empty: it is away.
+    /// Name of the host; empty: the node is away.
     host: String,
-    /// False: the node is away, and is told when it comes.
+    /// Whether the node has the order; false: the node is away, and gets the order when it comes.
     done: bool,
 }
 
@@ -70,7 +70,7 @@ pub(super) enum Cores {
     These(Vec<u32>),
 }
 
-/// Cores without a number.
+/// Choice of cores without a number.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum CoresWord {
@@ -78,33 +78,33 @@ pub(super) enum CoresWord {
     Unchanged,
 }
 
-/// What a node is to offer from now on.
+/// Resources that a node is to offer from now on.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Offer {
-    /// Default: unchanged.
+    /// Cores to offer (default: unchanged).
     cores: Option<Cores>,
-    /// Default: what its agent says itself.
+    /// Memory to offer, bytes (default: what its agent offers by itself).
     #[schema(minimum = 1)]
     #[serde(default, deserialize_with = "whole")]
     memory_bytes: Option<u64>,
-    /// The first so many GPUs of the node. Default: what its agent says itself.
+    /// Number of GPUs to offer, the first ones of the node (default: what its agent offers by itself).
     #[schema(maximum = 1024)]
     gpus: Option<u32>,
-    /// When leases end that hold what is no longer offered, milliseconds from now (default: at once).
+    /// Time after which leases end that hold resources no longer offered, milliseconds from now (default: at once).
     #[serde(default, deserialize_with = "whole")]
     within_ms: Option<u64>,
 }
 
-/// How a node is to be drained.
+/// Drain of a node.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Drain {
-    /// When the leases end that are there still, milliseconds from now; a week at most.
+    /// Time after which the remaining leases end, milliseconds from now; a week at most.
     within_ms: u64,
 }
 
-/// Nodes that are registered, and those that are away and of which something is wanted.
+/// Lists registered nodes, and nodes that are away and for which there is a wish.
 #[utoipa::path(get, path = "/v1/nodes", operation_id = "list_nodes", tag = "nodes", params(Which),
     responses((status = 200, description = "Nodes", body = Nodes)))]
 pub(super) async fn list(
@@ -118,7 +118,7 @@ pub(super) async fn list(
     Ok(Json(Nodes { nodes, next }))
 }
 
-/// One node.
+/// Describes one node.
 #[utoipa::path(get, path = "/v1/nodes/{node}", operation_id = "get_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     responses((status = 200, description = "The node", body = Node)))]
@@ -137,7 +137,7 @@ pub(super) async fn get(
     }
 }
 
-/// Offers a node's resources, and takes leases there. A node that is away is told when it comes.
+/// Sets what a node offers, and lets it grant leases. A node that is away gets the order when it comes.
 #[utoipa::path(put, path = "/v1/nodes/{node}/offer", operation_id = "offer_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     request_body = Offer,
@@ -176,7 +176,7 @@ pub(super) async fn offer(
     order(&state, request, &caller.name).await
 }
 
-/// Takes a node back by a deadline: no new leases, and those that are there end by then.
+/// Takes a node back by a deadline: it grants no new leases, and running leases end by then.
 #[utoipa::path(post, path = "/v1/nodes/{node}/drain", operation_id = "drain_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     request_body = Drain,
@@ -202,7 +202,7 @@ pub(super) async fn drain(
     order(&state, request, &caller.name).await
 }
 
-/// Lets a drained or removed node take leases again.
+/// Lets a drained or removed node grant leases again.
 #[utoipa::path(post, path = "/v1/nodes/{node}/resume", operation_id = "resume_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     responses(
@@ -222,7 +222,7 @@ pub(super) async fn resume(
     order(&state, request, &caller.name).await
 }
 
-/// Takes a node back at once: invocations are aborted, its leases end.
+/// Takes a node back at once: invocations are aborted, and its leases end.
 #[utoipa::path(delete, path = "/v1/nodes/{node}", operation_id = "remove_node", tag = "nodes",
     params(("node" = String, Path, description = "Its agent's id, or its host's name")),
     responses(

@@ -1,4 +1,4 @@
-//! The document of the interface, made from the code: OpenAPI 3.1.
+//! OpenAPI 3.1 document of the interface, generated from the code.
 
 use super::problem::{self, Problem};
 use super::routes;
@@ -32,7 +32,7 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, Response,
 )]
 struct Head;
 
-/// All but the routes.
+/// The document without the routes.
 pub(super) fn head() -> Document {
     let mut head = Head::openapi();
     let bearer = Http::builder()
@@ -56,7 +56,7 @@ fn problem(description: &str) -> Response {
         .build()
 }
 
-/// With what every route may answer beside its own.
+/// Adds the errors that every route may return to its own responses.
 pub(super) fn complete(mut document: Document) -> Document {
     for item in document.paths.paths.values_mut() {
         let operations = [
@@ -82,7 +82,7 @@ pub(super) fn complete(mut document: Document) -> Document {
     document
 }
 
-/// The document, as it is served and kept in `docs/openapi.json`.
+/// Text of the document, as it is served and kept in `docs/openapi.json`.
 pub fn openapi() -> String {
     let (_, document) = routes::router().split_for_parts();
     let mut text = complete(document).to_pretty_json().unwrap_or_default();
@@ -90,7 +90,7 @@ pub fn openapi() -> String {
     text
 }
 
-/// This document.
+/// Returns this document.
 #[utoipa::path(get, path = "/v1/openapi.json", operation_id = "get_openapi", tag = "manager",
     responses((status = 200, description = "The document", body = Object)))]
 pub(super) async fn document() -> impl IntoResponse {

@@ -1,4 +1,4 @@
-//! Errors as RFC 9457 has them: `application/problem+json`.
+//! Errors in the format of RFC 9457: `application/problem+json`.
 
 use crate::trace::Trace;
 use axum::body::Body;
@@ -9,50 +9,51 @@ use hotlease_wire::{Ran, Refusal};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Its content type.
+/// Content type of a problem.
 pub(super) const CONTENT: &str = "application/problem+json";
-/// Where kinds of problems are explained.
+/// Page that explains the kinds of problems.
 const EXPLAINED: &str = "https://github.com/hotlease/hotlease/blob/main/docs/rest.md#";
-/// How whoever was not known may say who it is.
+/// Ways of authentication, for a caller that is not known.
 const SCHEMES: &str = "Bearer realm=\"hotlease\"";
 
-/// Why a request was not carried out.
+/// Error of a request that was not carried out.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Problem {
-    /// Names the kind of problem, and explains it.
+    /// URL that names the kind of problem and explains it.
     #[serde(rename = "type")]
     #[schema(rename = "type")]
     kind: String,
-    /// The kind in words.
+    /// Kind of problem in words.
     title: &'static str,
-    /// The HTTP status.
+    /// HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What happened, and what to do next.
+    /// Description of what happened, and what to do next.
     #[schema(value_type = String)]
     detail: Box<str>,
-    /// Whether what was asked was carried out: `no`, or `unknown` where nobody can say. Absent where nothing was
-    /// asked to be done.
+    /// Whether the request was carried out: `no`, or `unknown` if that cannot be told. Absent if the request would
+    /// not have
+    /// changed anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     ran: Option<&'static str>,
-    /// Finds the request in the logs of manager and agents: the trace id of W3C Trace Context.
+    /// Trace id of W3C Trace Context; finds the request in the logs of manager and agents.
     #[schema(pattern = "^[0-9a-f]{32}$")]
     trace: String,
     #[serde(skip)]
     allow: Option<Box<str>>,
 }
 
-/// A kind of refusal: its name in URLs and metrics, its title, its status.
+/// Kind of problem: its name in URLs and metrics, its title, its status.
 type Kind = (&'static str, &'static str, StatusCode);
 
-/// Who asks is nobody that we know.
+/// The caller is not known.
 const UNKNOWN: Kind = (
     "not-authenticated",
     "Who asks is not known",
     StatusCode::UNAUTHORIZED,
 );
 
-/// No wildcard: who adds a refusal says here what it is over HTTP.
+/// Kind of problem of a refusal. No wildcard: each new refusal must be added here.
 fn kind(refusal: &Refusal) -> Kind {
     match refusal {
         Refusal::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
@@ -140,14 +141,14 @@ fn kind(refusal: &Refusal) -> Kind {
     }
 }
 
-/// Its name, for metrics.
+/// Name of a refusal's kind, for metrics.
 pub(crate) fn kind_of(refusal: &Refusal) -> &'static str {
     kind(refusal).0
 }
 
 fn ran(refusal: &Refusal) -> Ran {
     match refusal {
-        // Asked, and no answer: it may have been carried out.
+        // There was no answer: the request may have been carried out.
         Refusal::Timeout { .. } | Refusal::Unavailable { .. } | Refusal::WorkerDied { .. } => Ran::Unknown,
         // A refused request changed nothing.
         _ => Ran::No,
@@ -169,17 +170,17 @@ impl Problem {
         }
     }
 
-    /// Whoever asks is not known.
+    /// The caller is not known.
     pub(super) fn unauthenticated(refusal: &Refusal) -> Self {
         Self::new(UNKNOWN, refusal.to_string())
     }
 
-    /// There is nothing of this name.
+    /// There is nothing with this name.
     pub(super) fn not_found(what: impl Into<String>) -> Self {
         Self::new(("not-found", "No such thing", StatusCode::NOT_FOUND), what.into())
     }
 
-    /// The path is ours, and knows these methods only.
+    /// The path exists, but only with these methods.
     pub(super) fn method(allow: String) -> Self {
         let kind = ("method", "Not with this method", StatusCode::METHOD_NOT_ALLOWED);
         Self {
@@ -188,18 +189,18 @@ impl Problem {
         }
     }
 
-    /// The request makes no sense.
+    /// The request is malformed.
     pub(super) fn bad(why: impl Into<String>) -> Self {
         Self::from(Refusal::BadRequest { what: why.into() })
     }
 
-    /// None of the media types that are accepted can be had.
+    /// The response is not available in any media type that the client accepts.
     pub(super) fn not_acceptable(offered: &str) -> Self {
         let kind = ("not-acceptable", "Not in this form", StatusCode::NOT_ACCEPTABLE);
         Self::new(kind, format!("this is to be had as {offered}"))
     }
 
-    /// What axum says of a body or parameters that it could not read.
+    /// Error of axum for a body or parameters that it could not read.
     pub(super) fn of_status(status: StatusCode, why: String) -> Self {
         let kind = match status {
             StatusCode::PAYLOAD_TOO_LARGE => ("too-large", "The body is too long", status),
@@ -214,7 +215,7 @@ impl Problem {
         Self::new(kind, why)
     }
 
-    /// So many requests are at work already.
+    /// The limit of requests that are processed at a time is reached.
     pub(super) fn busy(limit: usize) -> Self {
         let kind = (
             "busy",
@@ -231,7 +232,7 @@ impl Problem {
         }
     }
 
-    /// It took longer than any request may.
+    /// The request took longer than the time limit.
     pub(super) fn timeout() -> Self {
         let kind = ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT);
         Self {
@@ -257,7 +258,7 @@ impl From<Refusal> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        // A struct of texts and numbers: writing it does not fail.
+        // The struct contains only texts and numbers, so serialising it does not fail.
         let body = serde_json::to_vec(&self).unwrap_or_default();
         let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
@@ -269,7 +270,7 @@ impl IntoResponse for Problem {
         match status {
             StatusCode::UNAUTHORIZED => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(SCHEMES));
-                // Somebody unknown keeps no place.
+                // An unknown caller must not keep its place.
                 headers.insert(CONNECTION, HeaderValue::from_static("close"));
             }
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {

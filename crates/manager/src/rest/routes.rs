@@ -1,4 +1,4 @@
-//! The routes: what each asks for, and who answers.
+//! Table of routes with their operations, and the router.
 
 use super::{agents, door, health, info, leases, nodes, openapi, tenants, usage};
 use crate::identity::Operation;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The table: a route that is not here is refused to everybody.
+/// Routes with their operations. A route that is not listed is refused to every caller.
 pub(super) const ROUTES: &[(Method, &str, Operation)] = &[
     (Method::GET, "/healthz", Operation::ReadHealth),
     (Method::GET, "/readyz", Operation::GetInfo),
@@ -35,7 +35,7 @@ pub(super) const ROUTES: &[(Method, &str, Operation)] = &[
     (Method::GET, "/v1/usage", Operation::Bill),
 ];
 
-/// What a request for one of our paths asks for. HEAD is GET without the answer's body.
+/// Operation of a request for one of our paths. HEAD counts as GET; its response has no body.
 pub(super) fn operation(method: &Method, path: &str) -> Option<Operation> {
     let method = match *method {
         Method::HEAD => &Method::GET,
@@ -47,7 +47,7 @@ pub(super) fn operation(method: &Method, path: &str) -> Option<Operation> {
     row.map(|(_, _, operation)| *operation)
 }
 
-/// Methods of one of our paths, as the `Allow` header has them.
+/// Methods of one of our paths, in the format of the `Allow` header.
 pub(super) fn allowed(path: &str) -> String {
     let methods = ROUTES.iter().filter(|(_, route, _)| *route == path);
     let mut names: Vec<&str> = methods.map(|(method, ..)| method.as_str()).collect();
@@ -57,7 +57,7 @@ pub(super) fn allowed(path: &str) -> String {
     names.join(", ")
 }
 
-/// All of them, before the gate is put in front.
+/// Router with all routes, without the gate.
 pub(super) fn router() -> OpenApiRouter<Arc<State>> {
     OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(health::alive))

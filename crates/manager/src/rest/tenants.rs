@@ -1,4 +1,4 @@
-//! Tenants: who pays, what they may hold, and what they hold.
+//! Tenants: their members, quotas, and what they hold.
 
 use super::extract::{Asked, By, Named, Page, Sent, Which, object, whole};
 use super::problem::Problem;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use utoipa::ToSchema;
 
-/// What the members of a tenant are.
+/// Role of a tenant's members.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Role {
@@ -31,7 +31,7 @@ impl Role {
     }
 }
 
-/// What a tenant may hold and use; null: no bound.
+/// Limits on what a tenant may hold and use; null: no limit.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Quota {
@@ -43,35 +43,35 @@ pub(super) struct Quota {
     memory_bytes: Option<u64>,
     #[serde(deserialize_with = "whole")]
     gpus: Option<u64>,
-    /// Slots times the time that they are held.
+    /// Slots times the seconds that they are held.
     #[serde(deserialize_with = "whole")]
     core_seconds: Option<u64>,
-    /// In which core-seconds count, until now; null: since ever.
+    /// Window in which core-seconds count, hours up to now; null: all time.
     #[schema(minimum = 1, maximum = 8784)]
     window_hours: Option<u32>,
 }
 
-/// What a tenant holds now, and has used.
+/// Resources that a tenant holds now, and has used.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Held {
     leases: u64,
     cores: u64,
     memory_bytes: u64,
     gpus: u64,
-    /// In the window, where there is a quota of them; measured every few seconds.
+    /// Core-seconds used in the window, if there is a quota of them; measured every few seconds.
     core_seconds: u64,
 }
 
-/// Who pays.
+/// Tenant with its settings, and the resources that it holds.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Tenant {
     name: String,
-    /// Whether its members are let in.
+    /// Whether its members are admitted.
     enabled: bool,
-    /// What its members are: `user`, `operator` or `hook`.
+    /// Role of its members: `user`, `operator` or `hook`.
     role: String,
     quota: Quota,
-    /// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+    /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
     members: Vec<String>,
     held: Held,
 }
@@ -102,31 +102,31 @@ impl From<Message> for Tenant {
     }
 }
 
-/// Tenants that operators named, by name.
+/// List of tenants that operators named, ordered by name.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Tenants {
     tenants: Vec<Tenant>,
-    /// Ask again with `after` set to it; null: that was all.
+    /// Value of `after` for the next page; null: there are no more.
     next: Option<String>,
 }
 
-/// A tenant as it is to be.
+/// Settings of a tenant.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Wanted {
-    /// Whether its members are let in (default: true).
+    /// Whether its members are admitted (default: true).
     enabled: Option<bool>,
-    /// What its members are (default: user).
+    /// Role of its members (default: user).
     role: Option<Role>,
-    /// Default: no bounds.
+    /// Quota (default: no limits).
     #[serde(default, deserialize_with = "object")]
     quota: Quota,
-    /// `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
+    /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
     #[serde(default)]
     members: Vec<String>,
 }
 
-/// Tenants that operators named, with what they hold.
+/// Lists tenants that operators named, with the resources that they hold.
 #[utoipa::path(get, path = "/v1/tenants", operation_id = "list_tenants", tag = "tenants", params(Which),
     responses((status = 200, description = "Tenants", body = Tenants)))]
 pub(super) async fn list(
@@ -140,9 +140,9 @@ pub(super) async fn list(
     Ok(Json(Tenants { tenants, next }))
 }
 
-/// The tenant, if operators named it.
+/// Finds a tenant that operators named.
 fn find(state: &Shared, name: &str) -> Option<Message> {
-    // An empty name would stand for all.
+    // An empty name would stand for all tenants.
     let found = (!name.is_empty()).then(|| people::tenants(state, name).ok());
     found.flatten()?.tenants.into_iter().next()
 }
@@ -151,7 +151,7 @@ fn none() -> Problem {
     Problem::not_found("no operator has named such a tenant; see /v1/tenants")
 }
 
-/// One tenant, with what it holds.
+/// Describes one tenant, with the resources that it holds.
 #[utoipa::path(get, path = "/v1/tenants/{tenant}", operation_id = "get_tenant", tag = "tenants",
     params(("tenant" = String, Path, description = "Its name")),
     responses((status = 200, description = "The tenant", body = Tenant)))]
@@ -163,7 +163,7 @@ pub(super) async fn get(
     Ok(Json(tenant.into()))
 }
 
-/// Adds a tenant, or changes all that is said of it.
+/// Adds a tenant, or replaces all its settings.
 #[utoipa::path(put, path = "/v1/tenants/{tenant}", operation_id = "put_tenant", tag = "tenants",
     params(("tenant" = String, Path, description = "Its name")),
     request_body = Wanted,
@@ -194,13 +194,13 @@ pub(super) async fn put(
     Ok(Json(people::put_tenant(&state, request, &caller).await?.into()))
 }
 
-/// A tenant that was forgotten.
+/// Tenant that was removed.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Removed {
     tenant: String,
 }
 
-/// Forgets a tenant and its keys. Its leases go on, and its bills stay.
+/// Removes a tenant and its keys. Its leases continue, and its bills stay.
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", operation_id = "remove_tenant", tag = "tenants",
     params(("tenant" = String, Path, description = "Its name")),
     responses((status = 200, description = "It is forgotten", body = Removed)))]

@@ -1,4 +1,4 @@
-//! What was used, and what it costs: for programs as JSON, for spreadsheets as CSV.
+//! Usage and its cost: as JSON for programs, as CSV for spreadsheets.
 
 use super::extract::{Asked, By};
 use super::leases::Usage;
@@ -24,31 +24,32 @@ const CSV: &str = "text/csv";
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Row {
     tenant: String,
-    /// The batch job, where rows are by job or lease.
+    /// Batch job, if rows are by job or lease.
     job: String,
-    /// Where rows are by lease, as are agent and boot.
+    /// Lease, if rows are by lease; so are agent and boot.
     lease: String,
     agent: String,
     boot: String,
     label: String,
-    /// 0: long settled ones, of which only the tenant's total is kept.
+    /// Number of leases; 0: leases settled long ago, of which only the tenant's total is kept.
     leases: u64,
     usage: Usage,
     /// Memory held, MiB times milliseconds.
     memory_mib_ms: u64,
-    /// Ca*ta.
+    /// Cost of allocated time, Ca*ta.
     allocated_cost: String,
-    /// Cc*tc.
+    /// Cost of computing time, Cc*tc.
     computing_cost: String,
-    /// Ch*th.
+    /// Cost of polling time, Ch*th.
     hot_cost: String,
     memory_cost: String,
-    /// All of it.
+    /// Sum of all costs.
     cost: String,
-    /// Where rows are by function; empty: what no function used (allocated and polling time, memory, computing of
+    /// Function, if rows are by function; empty: usage by no function (allocated and polling time, memory,
+    /// computing time of
     /// calls that were refused or cut off).
     function: String,
-    /// BLAKE3 of the function's library; zeros: all functions that are not counted one by one.
+    /// BLAKE3 hash of the function's library; zeros: all functions that are not counted one by one.
     library: String,
 }
 
@@ -75,20 +76,20 @@ impl From<BillRow> for Row {
     }
 }
 
-/// What was used and what it costs, at the present prices.
+/// Usage and its cost at the current prices.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Bill {
     rows: Vec<Row>,
     currency: String,
-    /// A decimal amount with nine places.
+    /// Total cost, a decimal amount with nine places.
     total: String,
-    /// Rows of the ledger without a grant, which are not billed.
+    /// Number of ledger rows without a grant, which are not billed.
     disputed: u64,
-    /// When it was made, milliseconds since 1970.
+    /// Time of the bill, milliseconds since 1970.
     as_of_ms: u64,
 }
 
-/// A row for what.
+/// Grouping of rows.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grouping {
@@ -99,29 +100,29 @@ pub(super) enum Grouping {
     Function,
 }
 
-/// Whose usage, and when.
+/// Selects usage by tenant, job and time.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Which {
-    /// Only this tenant's. Who is no operator sees its own whatever stands here.
+    /// Show only this tenant's usage. A caller that is no operator always sees its own tenant's.
     #[param(max_length = 64)]
     tenant: Option<String>,
-    /// Only this job's.
+    /// Show only this job's usage.
     #[param(max_length = 64)]
     job: Option<String>,
-    /// Used from then on, RFC 3339; cut to a whole hour (default: from the beginning).
+    /// Start of the range, RFC 3339; rounded down to a whole hour (default: from the beginning).
     #[param(format = DateTime)]
     since: Option<String>,
-    /// Used until then (default: now).
+    /// End of the range (default: now).
     #[param(format = DateTime)]
     until: Option<String>,
-    /// A row for each of these (default: tenant).
+    /// Grouping of the rows (default: tenant).
     #[param(inline)]
     by: Option<Grouping>,
 }
 
-/// What was used and what it costs: `C = Ca*ta + Cc*tc + Ch*th`, and the memory that was held.
+/// Reports usage and its cost: `C = Ca*ta + Cc*tc + Ch*th`, and the cost of memory that was held.
 #[utoipa::path(get, path = "/v1/usage", operation_id = "get_usage", tag = "usage", params(Which),
     responses((status = 200, description = "The bill, as the Accept header wants it", content(
         (Bill = "application/json"),
@@ -170,7 +171,7 @@ pub(super) async fn usage(
     Ok(response)
 }
 
-/// For spreadsheets, which take what begins so for a formula: a label is its holder's own word.
+/// Escapes text that a spreadsheet would take for a formula: a label is chosen by its holder.
 fn harmless(mut text: String) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');
@@ -237,7 +238,7 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
     out.into_inner().map_err(|error| failed(&error))
 }
 
-/// Which of these media types is accepted most; the first of them where all are alike.
+/// Media type that the client prefers; among equals the first one offered.
 fn wanted(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
     let accepts: Vec<&str> = headers
         .get_all(ACCEPT)
@@ -252,7 +253,7 @@ fn wanted(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str>
     }
     let weight = |media: &str| {
         let (group, _) = media.split_once('/').unwrap_or((media, ""));
-        // The most specific range says how much it is wanted.
+        // The most specific range of the header decides the weight.
         let ranges = accepts.iter().filter_map(|accept| {
             let mut parts = accept.split(';').map(str::trim);
             let range = parts.next()?.to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Who gets in with what, and how far.
+//! Tests of credentials, and of what each of them permits.
 
 use crate::scene::{Scene, connect, wish};
 use hotlease_manager::identity::{MungeConfig, TenantPolicy};
@@ -55,7 +55,7 @@ async fn key(client: &mut ManagerClient<Channel>, role: &str, lasts_ms: u64) -> 
         .into_inner()
 }
 
-/// A request with this header.
+/// Makes a request with this authorization header.
 pub fn with<T>(authorization: &str, message: T) -> Request<T> {
     let mut request = Request::new(message);
     request
@@ -120,7 +120,7 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
         [Code::PermissionDenied; 10],
         "a user's key opened an operator's or agent's door"
     );
-    // It sees its own only, whatever it asks for.
+    // The caller sees only its own leases, whatever it asks for.
     let others = ListRequest {
         tenant: "uid:0".into(),
     };
@@ -158,7 +158,7 @@ async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sa
         .unwrap();
     let mixed = format!("hlk_{id}_{}", other.rsplit('_').next().expect("a secret"));
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    // This connection by itself is an operator's.
+    // Without a key, this connection is an operator's.
     for wrong in [
         made.secret.as_str(),
         mixed.as_str(),
@@ -318,7 +318,7 @@ impl Site {
         Self { dir, manager, local }
     }
 
-    /// A connection of somebody without a certificate.
+    /// A connection without a certificate.
     pub fn stranger(&self) -> Channel {
         let port = self.manager.address().expect("it listens").port();
         let trust = Trust::load(&self.dir.path().join("authority/ca.pem")).unwrap();
@@ -410,7 +410,7 @@ async fn a_key_opens_a_session_that_is_good_on_its_connection_only() {
     );
 }
 
-/// Keeps what is logged.
+/// Buffer of logged text.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -488,7 +488,7 @@ async fn ten_thousand_hostile_requests_are_refused_and_no_secret_is_logged() {
     );
     let log = String::from_utf8_lossy(&log.0.lock().unwrap()).into_owned();
     assert!(log.contains("a key was made"), "the log was not caught");
-    // Prefix, id and secret; the secret's own alphabet has a `_`, too.
+    // A key is prefix, id and secret; the secret's alphabet contains `_` too.
     let part = |key: &str| key.splitn(3, '_').last().expect("a secret").to_owned();
     for secret in [part(&good), part(&expired), part(&revoked.secret), elsewhere] {
         assert!(!log.contains(&secret), "a secret is in the log");

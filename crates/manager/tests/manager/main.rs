@@ -1,4 +1,4 @@
-//! A running manager, asked over its socket.
+//! Tests of a running manager, through its socket.
 
 mod credentials;
 mod munge;
@@ -68,7 +68,8 @@ async fn refusals_carry_the_agents_own_figures() {
             offered: 4
         }
     );
-    // Nobody offers so many: nobody is asked, and the figures are the registry's, which heard the refusal.
+    // No agent offers so many cores: none is asked, and the figures are the registry's, which was updated by the
+    // refusal.
     assert_eq!(
         scene.refusal(wish(9)).await,
         Refusal::NoCapacity {
@@ -282,7 +283,7 @@ async fn garbage_on_the_socket_and_closed_connections_disturb_nobody() {
         })
         .take(length)
         .collect();
-        // The manager may close before everything is written: that is its right.
+        // The manager may close before everything is written.
         let _ = stream.write_all(&garbage);
         let mut preface = UnixStream::connect(scene.dir.path().join(MANAGER_SOCKET)).unwrap();
         let _ = preface.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
@@ -303,7 +304,7 @@ async fn a_second_manager_is_refused_and_shutdown_is_told_to_the_owner() {
     assert!(matches!(second, Err(ManagerError::AlreadyRunning { .. })));
     scene.client.shutdown(ShutdownRequest {}).await.unwrap();
     scene.manager.shutdown_requested().await;
-    // It is the owner who stops it: until then it serves.
+    // The owner stops the manager; until then the manager serves.
     scene.client.get_info(InfoRequest {}).await.unwrap();
     scene.manager.shutdown().await;
     assert!(scene.client.get_info(InfoRequest {}).await.is_err());
@@ -361,7 +362,8 @@ async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
         (agent.free_cores, agent.state)
     };
     assert_eq!(listed(&mut scene).await, (4, "serving".into()));
-    // An agent that a busy machine keeps from answering in time is listed as last heard: each answer has three chances.
+    // On a busy node an agent may answer late, and is then listed as last heard: so each answer gets three
+    // attempts.
     for (free, expected) in [(1, 1), (99, 4)] {
         agent.lock().unwrap().free_cores = Some(free);
         let mut found = Vec::new();

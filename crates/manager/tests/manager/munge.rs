@@ -1,4 +1,4 @@
-//! MUNGE, with a real `munged` of the test's own.
+//! Tests of MUNGE, with a real `munged` for each test.
 
 use crate::credentials::{Site, alice, bearer, code, put, with};
 use crate::munged::Munged;
@@ -61,7 +61,7 @@ async fn a_credential_opens_one_session_of_its_users_tenant() {
         Code::PermissionDenied,
         "root of the cluster is an operator of the site"
     );
-    // Again: on this connection with its next challenge, and on another.
+    // Replays: on this connection with its next challenge, and on another connection.
     assert_eq!(
         answered(&mut door, &credential).await,
         Err(Code::Unauthenticated),
@@ -82,7 +82,7 @@ async fn a_credential_opens_one_session_of_its_users_tenant() {
     );
 }
 
-/// Credentials that `munged` itself accepts, because it has not seen them before.
+/// Credentials that `munged` itself accepts, because they are not replays.
 #[tokio::test]
 async fn a_fresh_credential_for_something_else_is_refused() {
     let Some(munged) = Munged::start() else { return };
@@ -151,7 +151,7 @@ async fn a_fresh_credential_for_something_else_is_refused() {
         "its nonce was used by the wrong one"
     );
 
-    // And the way is open all the same.
+    // A good credential is still accepted afterwards.
     let good = munged.credential(&challenged(&mut door).await);
     assert!(answered(&mut door, &good).await.is_ok());
 }

@@ -1,4 +1,4 @@
-//! A real `munged` of a test's own.
+//! A real `munged` for a test.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A daemon with a key and a socket of its own; it ends with this.
+/// Daemon with its own key and socket; it ends when this is dropped.
 pub struct Munged {
     dir: TempDir,
     daemon: Child,
@@ -36,7 +36,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Munged {
-    /// None, and a word about it, where MUNGE is not installed.
+    /// Starts the daemon. None, with a message, if MUNGE is not installed.
     pub fn start() -> Option<Self> {
         let (Some(munged), Some(_)) = (program("munged"), program("munge")) else {
             eprintln!("skipped: munge is not installed (scripts/setup installs it)");
@@ -77,12 +77,12 @@ impl Munged {
         Some(munged)
     }
 
-    /// Where it listens.
+    /// Socket of the daemon.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("munge.sock")
     }
 
-    /// What `munge` makes of a payload with these options.
+    /// Makes a credential with these options of `munge`; none if that fails.
     pub fn try_credential(&self, payload: &str, options: &[&str]) -> Option<String> {
         let mut munge = Command::new(program("munge")?)
             .arg("--socket")
@@ -101,7 +101,7 @@ impl Munged {
             .then(|| String::from_utf8(output.stdout).expect("ASCII").trim().to_owned())
     }
 
-    /// As a client makes it, for this payload and the manager's user.
+    /// Makes a credential for this payload, restricted to the manager's user, as a client does.
     pub fn credential(&self, payload: &str) -> String {
         let uid = format!("--restrict-uid={}", nix::unistd::geteuid());
         self.try_credential(payload, &[&uid, "--ttl=60"])

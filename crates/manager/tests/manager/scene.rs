@@ -1,4 +1,4 @@
-//! A manager in a directory of its own, a client of it, and agents that answer as told.
+//! A manager in its own directory, a client of it, and agents with scripted answers.
 
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig};
 use hotlease_store::{BillQuery, MemoryStore, Store};
@@ -19,7 +19,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status};
 
-/// An agent that answers as told and writes down what it was asked.
+/// Script of an agent's answers, and a record of the requests it got.
 #[derive(Default)]
 pub struct Told {
     pub refusal: Option<Refusal>,
@@ -142,7 +142,7 @@ impl Scene {
         }
     }
 
-    /// Starts an agent on its own socket and registers it.
+    /// Starts an agent on its own socket, and registers it.
     pub async fn agent(&mut self, number: u8, cores: u32) -> Arc<Mutex<Told>> {
         let told = Arc::new(Mutex::new(Told::default()));
         let listener = UnixListener::bind(self.agent_socket(number)).unwrap();
@@ -176,7 +176,7 @@ impl Scene {
         }
     }
 
-    /// As if it were written after all grants of the test.
+    /// Sends a heartbeat as if it was written after all grants of the test.
     pub async fn heartbeat(&mut self, agent: AgentInfo, leases: Vec<LeaseInfo>) -> bool {
         self.heartbeat_of(agent, leases, u32::MAX).await
     }
