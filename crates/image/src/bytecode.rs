@@ -1,8 +1,11 @@
-//! Compiled Python modules, which are good for one time of change of their source.
+//! Compiled Python modules, each of which is valid for one modification time of its source.
 //!
-//! All files in an image have the same time, so that equal trees make equal images. What Python has compiled (`__pycache__/*.pyc`) holds
-//! the time of its source, and would be thrown away: a cold import of pandas then takes three times as long, because everything
-//! is compiled again, each time, in an image that cannot be written. So a time that was right in the tree becomes right in the image.
+//! All files in an image have the same time, so that equal trees make equal images. Python's compiled modules
+//! (`__pycache__/*.pyc`) contain the time of their source, and would be ignored in the image. A cold import of
+//! pandas
+//! then takes three times as long, because an image is read-only and everything is compiled anew each time. So
+//! bytecode
+//! that was valid in the tree gets the image's time and stays valid.
 
 use crate::survey::{Entry, What};
 use std::collections::HashSet;
@@ -11,11 +14,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Magic number, flags, time of the source, its length: four bytes each (PEP 552).
+/// Header of bytecode: magic number, flags, time of the source, its length; four bytes each (PEP 552).
 pub(crate) const HEADER_BYTES: usize = 16;
 const TIME: std::ops::Range<usize> = 8..12;
 
-/// The source of what is compiled at this path, and None if nothing is: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`.
+/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`. None for other files.
 pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     let name = path.file_name()?.as_bytes();
@@ -27,18 +30,19 @@ pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     Some(folder.parent()?.join(std::ffi::OsStr::from_bytes(&source)))
 }
 
-/// Puts the image's time in the place of the source's, if the header is right for that source.
-/// Whether it is good in the image, then.
+/// Replaces the source's time by the image's, if the header is valid for that source. Returns whether the bytecode
+/// is
+/// valid in the image.
 pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -> bool {
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
-    // Not by time, but by a hash of the source, or never compared.
+    // Such bytecode is checked by a hash of the source, or never.
     if word(4) != 0 {
         return true;
     }
     let Ok(found) = fs::metadata(source) else {
         return false;
     };
-    // As Python compares: of both the lowest 32 bits.
+    // Compare like Python: the lowest 32 bits of time and length.
     let is_right = word(8) == found.mtime() as u32 && word(12) == found.len() as u32;
     if is_right {
         header[TIME].copy_from_slice(&time.to_le_bytes());
@@ -46,7 +50,7 @@ pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -
     is_right
 }
 
-/// How many Python sources there are that nothing in `good` was compiled from.
+/// Number of Python sources without valid bytecode. `good`: the sources that have it.
 pub(crate) fn uncompiled(entries: &[Entry], good: &HashSet<PathBuf>) -> u64 {
     let is_source = |entry: &&Entry| {
         let is_file = matches!(entry.what, What::File { bytes: 1.., .. });

@@ -1,19 +1,21 @@
-//! The images of a node.
+//! Cache of a node's images.
 //!
 //! ```text
-//! images/HASH.squashfs   whole and right when it appeared there (rename)
-//! incoming/HASH          being fetched, by whoever has work/HASH
-//! stamps/HASH            which file was found right, since which boot
-//! traces/HASH            what a first run has opened, in order
-//! mounts/HASH            where it is mounted
+//! images/HASH.squashfs   complete and correct when it appeared there (rename)
+//! incoming/HASH          being fetched, by the holder of work/HASH
+//! stamps/HASH            which file was found correct, and in which boot
+//! traces/HASH            files that a first run has opened, in order
+//! mounts/HASH            mount point
 //! work/HASH              lock: fetching, mounting, unmounting, removing; held for one of these
-//! use/HASH               lock: shared by all who use the mount; its time is that of the last use
+//! use/HASH               lock: shared by all users of the mount; its time is that of the last use
 //! lock                   lock: making room
 //! ```
 //!
-//! Several processes use a cache at once, and each may die at any step. Locks are the kernel's and go with their holder;
-//! whoever takes `work` next finds what was left and makes it good. They are taken in the order work, lock, use; of a second image only
-//! by trying. A mount without a holder of `use` is left over: [`Cache::open`] removes such.
+//! Several processes use a cache at once, and each may die at any step. Locks are the kernel's and end with their
+//! holder;
+//! the next holder of `work` finds what was left and repairs it. Locks are taken in the order work, lock, use;
+//! those of a
+//! second image are only tried. A mount without a holder of `use` is left over: [`Cache::open`] removes it.
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
@@ -34,18 +36,18 @@ use std::time::SystemTime;
 
 const FOLDERS: [&str; 7] = ["images", "incoming", "stamps", "traces", "mounts", "work", "use"];
 
-/// What a node's cache may hold, and where its images come from.
+/// Limits of a node's cache, and the sources of its images.
 #[derive(Debug, Clone)]
 pub struct CacheOptions {
-    /// Bytes of all images in it. Default: 32 GiB.
+    /// Limit of bytes of all images in the cache. Default: 32 GiB.
     pub bytes: u64,
-    /// Of each image.
+    /// Limits of each image.
     pub limits: Limits,
-    /// Stores, asked in this order. Default: none.
+    /// Stores, which are asked in this order. Default: none.
     pub stores: Vec<PathBuf>,
     /// How images are mounted.
     pub way: Way,
-    /// Other nodes, asked before the stores. Default: none.
+    /// Other nodes, which are asked before the stores. Default: none.
     pub neighbours: Option<Arc<dyn Neighbours>>,
 }
 
@@ -64,17 +66,17 @@ impl Default for CacheOptions {
 /// An image in a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Its name.
+    /// Name of the image.
     pub id: ImageId,
-    /// Its size.
+    /// Size of its file, bytes.
     pub bytes: u64,
-    /// When somebody used it last.
+    /// Time of its last use.
     pub used: SystemTime,
     /// Whether it is mounted.
     pub mounted: bool,
 }
 
-/// The images of a node, on a disk of it. Cheap to clone; any number of threads and processes may use one.
+/// Cache of a node's images on a local disk. Cheap to clone; many threads and processes may use one cache at once.
 #[derive(Debug, Clone)]
 pub struct Cache {
     root: PathBuf,
@@ -83,11 +85,12 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// In this folder, which is made if it is missing and refused if others could write to it. Removes what processes have
-    /// left that died.
+    /// Opens the cache in this folder. Makes the folder if it is missing; refuses it if others could write to it.
+    /// Removes what
+    /// processes that died have left.
     ///
     /// # Errors
-    /// If it cannot be made, is not ours, or is not safe.
+    /// Fails if the folder cannot be made, belongs to another user, or is not safe.
     pub fn open(root: &Path, options: CacheOptions) -> Result<Self, ImageError> {
         let make = |path: &Path| {
             let made = DirBuilder::new().recursive(true).mode(0o700).create(path);
@@ -105,7 +108,7 @@ impl Cache {
             let path = root.to_owned();
             return Err(ImageError::Unsafe { path, why });
         }
-        // Mounts are looked for by this path.
+        // The table of mounts is searched for this path.
         let root = fs::canonicalize(root).map_err(io("find", root))?;
         for folder in FOLDERS {
             make(&root.join(folder))?;
@@ -119,7 +122,7 @@ impl Cache {
         Ok(cache)
     }
 
-    /// The same images, those that are not mounted yet to be mounted in this way.
+    /// Same cache, in which images that are not mounted yet are mounted in this way.
     pub fn with_way(&self, way: Way) -> Self {
         let options = CacheOptions {
             way,
@@ -132,7 +135,7 @@ impl Cache {
         }
     }
 
-    /// Its folder.
+    /// Folder of the cache.
     pub fn path(&self) -> &Path {
         &self.root
     }
@@ -145,14 +148,14 @@ impl Cache {
         image_file(&self.root.join("images"), id)
     }
 
-    /// Its images, those used last first.
+    /// Images in the cache, the one used last first.
     pub fn list(&self) -> Result<Vec<Listed>, ImageError> {
         let mounted = mount::mount_points().map_err(io("read the mounts of", &self.root))?;
         let folder = self.root.join("images");
         let mut images = Vec::new();
         for entry in fs::read_dir(&folder).map_err(io("list", &folder))? {
             let entry = entry.map_err(io("list", &folder))?;
-            // It may be removed just now.
+            // The file may have been removed meanwhile.
             let (Some(id), Ok(found)) = (id_of(&entry.path()), entry.metadata()) else {
                 continue;
             };
@@ -170,22 +173,28 @@ impl Cache {
         Ok(images)
     }
 
-    /// Sees that this image is here and right: fetched from the first store that has it, unless that was done before.
+    /// Ensures that this image is in the cache and correct; fetches it if necessary, from neighbours or the first
+    /// store that
+    /// has it.
     ///
     /// # Errors
-    /// If no store has it, or there is no room; [`ImageError::Damaged`] if what the store has is not what the name stands for.
+    /// Fails if no source has the image, or there is no room; with [`ImageError::Damaged`] if the store's bytes do
+    /// not match
+    /// the name.
     pub fn fetch(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
         self.provide(id)?;
         self.note_use(id)
     }
 
-    /// Mounts this image, fetched first if it has to be; whoever mounts it next shares that. It is unmounted when the last of them
+    /// Mounts this image, and fetches it first if necessary. Further calls share the mount. It is unmounted when
+    /// its last user
     /// drops it, or is found dead.
     ///
     /// # Errors
-    /// As of [`Cache::fetch`]; if the image holds what none may, no way of mounting works here, or the interpreter
-    /// outside that it needs is not there.
+    /// Fails as [`Cache::fetch`] does; also if the image contains what no image may contain, no way of mounting
+    /// works here, or
+    /// the interpreter that it needs is not on this node.
     pub fn mount(&self, id: &ImageId) -> Result<Mounted, ImageError> {
         let _work = self.work(id)?;
         let at = self.of("mounts", id);
@@ -221,7 +230,7 @@ impl Cache {
                 state != State::Mounted,
             )),
             Err(error) => {
-                // Unless others use it.
+                // The image stays mounted if others use it.
                 if state != State::Mounted {
                     let _ = mount::unmount(&at, State::Mounted);
                 }
@@ -230,7 +239,7 @@ impl Cache {
         }
     }
 
-    /// What a mounted image says of itself, when it may be used here.
+    /// Reads the manifest of a mounted image, and checks that the image may be used here.
     fn look_at(&self, id: &ImageId, at: &Path) -> Result<Manifest, ImageError> {
         let manifest = Manifest::read(at)?;
         if !self.is_checked(id) {
@@ -254,7 +263,7 @@ impl Cache {
         Ok(self.at_work(id, lock))
     }
 
-    /// None if somebody else works on it.
+    /// Tries the lock `work` of an image; none if another process or thread holds it.
     pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<Work>, ImageError> {
         let path = self.of("work", id);
         let lock = Lock::try_exclusive(&path).map_err(io("lock", &path))?;
@@ -275,7 +284,7 @@ impl Cache {
         noted.map_err(io("note the use of", &path))
     }
 
-    /// Unmounts an image unless somebody uses it. To be called with `work` held.
+    /// Unmounts an image unless it is in use. The caller must hold `work`.
     pub(crate) fn unmount_unused(&self, id: &ImageId) -> io::Result<()> {
         let at = self.of("mounts", id);
         let state = mount::state(&at)?;
@@ -288,7 +297,8 @@ impl Cache {
         }
     }
 
-    /// Removes what is left of processes that died: mounts that nobody uses, files that nobody fetches.
+    /// Removes what processes that died have left: mounts without users, and incomplete files that are not being
+    /// fetched.
     fn sweep(&self) -> Result<(), ImageError> {
         for (folder, is_mount) in [("mounts", true), ("incoming", false)] {
             let folder = self.root.join(folder);
@@ -300,7 +310,7 @@ impl Cache {
                 let Some(_work) = self.try_work(&id)? else {
                     continue;
                 };
-                // What cannot be removed now is tried again by the next.
+                // A failed removal is tried again when the cache is opened next.
                 let _ = match is_mount {
                     true => self.unmount_unused(&id),
                     false => fs::remove_file(folder.join(&name)),
@@ -311,8 +321,9 @@ impl Cache {
     }
 }
 
-/// The right to fetch, mount, unmount and remove an image. Of an image that is not here nothing is left afterwards: whoever asks for
-/// names that nobody has fills no folder.
+/// Right to fetch, mount, unmount and remove an image. If the image is not in the cache when this is dropped, the
+/// lock's file
+/// is removed: requests for names that no source has leave no files.
 pub(crate) struct Work {
     file: PathBuf,
     image: PathBuf,
@@ -322,13 +333,13 @@ pub(crate) struct Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if self.image.symlink_metadata().is_err() {
-            // While it is held: who waits for it sees that it is gone, and makes another.
+            // Removed while the lock is held: the next waiter sees that the file is gone, and makes another.
             let _ = fs::remove_file(&self.file);
         }
     }
 }
 
-/// What somebody else's tool has made may hold more than ours puts in.
+/// Checks the contents of a mounted image: another tool than `pack` may have put more into it.
 fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(), ImageError> {
     let limits = Limits {
         entries: limits.entries.saturating_add(1),

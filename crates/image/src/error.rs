@@ -1,121 +1,121 @@
-//! What can go wrong with an image.
+//! Errors of images.
 
 use crate::ImageId;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no image, or no mount of one.
+/// Error of packing, fetching or mounting an image.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// A program that this needs is not installed.
+    /// A program that is needed is not installed.
     #[error("`{program}` is needed and not found here; install the package {package} ({source})")]
     Tool {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// What it comes with, as Debian calls it.
+        /// Debian package that contains it.
         package: &'static str,
-        /// Why it could not be started.
+        /// Error of starting it.
         source: io::Error,
     },
-    /// Such a program failed.
+    /// A program failed.
     #[error("`{program}` failed: {said}")]
     ToolFailed {
-        /// Which.
+        /// Name of the program.
         program: &'static str,
-        /// The last that it said, or how it ended.
+        /// Last output of the program, or its exit status.
         said: String,
     },
-    /// Something that no image may hold.
+    /// The tree or image contains something that no image may contain.
     #[error("{} cannot be in an environment: {why}", path.display())]
     Contents {
-        /// What, below the root of the tree.
+        /// Path below the root of the tree.
         path: PathBuf,
-        /// Why not.
+        /// Reason for the refusal.
         why: String,
     },
-    /// More than an image may have.
+    /// A limit of images is exceeded.
     #[error("{what}: {found}; at most {most} are allowed here")]
     Limit {
-        /// Of what.
+        /// Quantity that is limited.
         what: &'static str,
-        /// How much there is, at least.
+        /// Amount found; there may be more.
         found: u64,
-        /// How much there may be.
+        /// The limit.
         most: u64,
     },
-    /// The bytes are not those that the name stands for.
+    /// The bytes do not match the image's name.
     #[error("{} is damaged: {why}", path.display())]
     Damaged {
-        /// Which file.
+        /// Path of the file, or description of the sender.
         path: PathBuf,
-        /// How that shows.
+        /// How the damage was noticed.
         why: String,
     },
-    /// Nobody here has it.
+    /// No source has the image.
     #[error(
         "environment {id} is neither in the cache of this node nor in {}; `hotlease env pack DIR --to STORE` puts it there, --store or HOTLEASE_ENV_STORE says where to look",
         places(looked)
     )]
     Unknown {
-        /// Which.
+        /// Name of the image.
         id: ImageId,
-        /// The stores that were asked.
+        /// Stores that were asked.
         looked: Vec<PathBuf>,
     },
-    /// The cache is full of what is in use.
+    /// The cache is full of images that cannot be removed now.
     #[error("environment {id} of {needed} bytes has no room in the cache {}, which may hold {most} bytes, of which {used} are in use", path.display())]
     NoRoom {
-        /// Which.
+        /// Name of the image.
         id: ImageId,
-        /// Its size.
+        /// Size of the image, bytes.
         needed: u64,
-        /// What cannot be removed now.
+        /// Bytes that cannot be removed now.
         used: u64,
-        /// The cache's bound.
+        /// Limit of the cache, bytes.
         most: u64,
-        /// The cache.
+        /// Folder of the cache.
         path: PathBuf,
     },
-    /// No way of mounting works here.
+    /// No way of mounting works on this node.
     #[error("environment {id} cannot be mounted here: {why}")]
     CannotMount {
-        /// Which.
+        /// Name of the image.
         id: ImageId,
-        /// What was tried, and why it failed.
+        /// Ways that were tried, with their errors.
         why: String,
     },
-    /// The Python that the environment was made with is not on this node.
+    /// The Python interpreter that the environment needs is not on this node.
     #[error("environment {id} needs the Python interpreter {}, which this node does not have ({source}); install it there, or pack an environment that brings its own (conda)", path.display())]
     Interpreter {
-        /// Which environment.
+        /// Name of the image.
         id: ImageId,
-        /// Where the interpreter would be.
+        /// Path of the interpreter.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Error of accessing it.
         source: io::Error,
     },
-    /// A folder that others could change.
+    /// Other users could change the folder.
     #[error("the folder {} is not safe: {why}", path.display())]
     Unsafe {
-        /// Which.
+        /// Path of the folder.
         path: PathBuf,
-        /// Why.
+        /// Reason for the refusal.
         why: &'static str,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {what} {}: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// On what.
+        /// Path that it failed on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
 impl ImageError {
-    /// Whether it is the fault of where the image comes from, so that another place may help.
+    /// Whether the source of the image is at fault, so that another source may help.
     pub(crate) fn is_of(&self, from: &Path) -> bool {
         match self {
             Self::Damaged { path, .. } | Self::Io { path, .. } => path == from,
@@ -135,7 +135,7 @@ fn places(looked: &[PathBuf]) -> String {
     }
 }
 
-/// For `map_err`.
+/// Wraps a system error; for `map_err`.
 pub(crate) fn io<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> ImageError + 'a {
     move |source| ImageError::Io {
         what,

@@ -1,4 +1,4 @@
-//! How an image gets into the cache, and how it is known to be right.
+//! Fetching of images into the cache, and checking that they are correct.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -12,8 +12,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Which file it was that was read and found right: nobody has written to it since, or its times were others; what was not yet on the disk
-/// when the machine went down is read again, because the boot is another. Written without fsync for the same reason.
+/// Identifies the file that was read and found correct. A later write changes its times. Bytes that were not on the
+/// disk when
+/// the node went down are read again, because the boot differs. Stamps are written without fsync for the same
+/// reason.
 fn stamp(image: &Path) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let found = fs::symlink_metadata(image).ok().filter(fs::Metadata::is_file)?;
@@ -26,11 +28,12 @@ fn stamp(image: &Path) -> Option<String> {
     ))
 }
 
-/// Behind a stamp: what is in the image was looked at, too.
+/// Suffix of a stamp: the contents of the image were checked, too.
 const CHECKED: &str = " checked";
 
 impl Cache {
-    /// Sees that an image is here and right. To be called with `work` held, and not while it is mounted.
+    /// Ensures that an image is in the cache and correct. The caller must hold `work`, and the image must not be
+    /// mounted.
     pub(crate) fn provide(&self, id: &ImageId) -> Result<(), ImageError> {
         let image = self.image(id);
         let mut damage = None;
@@ -71,7 +74,7 @@ impl Cache {
         for store in &self.options.stores {
             if let Some((path, file, bytes)) = Store::at(store).open(id)? {
                 in_sequence(&file);
-                // All of it: what others have sent may be what is wrong.
+                // Start anew: the bytes of the neighbours may be the wrong ones.
                 incoming.forget();
                 incoming.add(&path, file, bytes)?;
                 incoming.publish()?;
@@ -83,7 +86,7 @@ impl Cache {
         Err(damage.unwrap_or(ImageError::Unknown { id: *id, looked }))
     }
 
-    /// Reads the image, and notes that it is right.
+    /// Reads the whole image, and notes that it is correct.
     fn read_again(&self, id: &ImageId) -> Result<(), ImageError> {
         let image = self.image(id);
         let before = stamp(&image);
@@ -96,10 +99,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Reads an image of the cache again, all of it, whatever was found before. A damaged one is removed, unless it is in use.
+    /// Reads the whole image again, even if it has a valid stamp. Removes a damaged image, unless it is in use.
     ///
     /// # Errors
-    /// [`ImageError::Damaged`] if its bytes are not those that the name stands for; [`ImageError::Unknown`] if it is not here.
+    /// [`ImageError::Damaged`] if the bytes do not match the name; [`ImageError::Unknown`] if the image is not in
+    /// the cache.
     pub fn verify(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
         if self.image(id).symlink_metadata().is_err() {
@@ -110,21 +114,21 @@ impl Cache {
         }
         let outcome = self.read_again(id);
         if let Err(ImageError::Damaged { .. }) = &outcome {
-            // Whoever has it mounted keeps what it has; the next fetches it again.
+            // Users of the mount keep it; the next fetch fetches the image again.
             let _ = fs::remove_file(self.of("stamps", id));
             let _ = self.remove_held(id);
         }
         outcome
     }
 
-    /// The rest of a stamp that is of the file that is there now.
+    /// Rest of the stamp, if the stamp belongs to the present file.
     fn stamped(&self, id: &ImageId) -> Option<String> {
         let noted = fs::read_to_string(self.of("stamps", id)).ok()?;
         Some(noted.strip_prefix(&stamp(&self.image(id))?)?.to_owned())
     }
 
     fn note(&self, id: &ImageId, more: &str) {
-        // Without it the image is read again the next time, and that is all.
+        // A failure is harmless: without a stamp the image is read again the next time.
         if let Some(stamp) = stamp(&self.image(id)) {
             let _ = fs::write(self.of("stamps", id), stamp + more);
         }

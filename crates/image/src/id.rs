@@ -1,19 +1,19 @@
-//! The name of an image.
+//! Names of images.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The BLAKE3 hash of an image's bytes: its name everywhere. In text 64 hexadecimal digits, as `b3sum` prints them.
+/// Name of an image: the BLAKE3 hash of its bytes. As text 64 hexadecimal digits, as `b3sum` prints them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ImageId([u8; 32]);
 
 impl ImageId {
-    /// Of bytes that were hashed.
+    /// Name of the bytes that were hashed.
     pub(crate) fn of(hasher: &blake3::Hasher) -> Self {
         Self(*hasher.finalize().as_bytes())
     }
 
-    /// Some bits of it.
+    /// The first 32 bits of the hash.
     pub(crate) fn number(&self) -> u32 {
         u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
@@ -31,7 +31,7 @@ impl fmt::Debug for ImageId {
     }
 }
 
-/// A text that names no image.
+/// Error: the text is not the name of an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no environment: 64 hexadecimal digits do, as `hotlease env pack` prints them")]
 pub struct NotAnId(String);
@@ -39,7 +39,7 @@ pub struct NotAnId(String);
 impl FromStr for ImageId {
     type Err = NotAnId;
 
-    /// Lower case only, so that an image has one name.
+    /// Parses a name. Lower case only, so that an image has only one name.
     fn from_str(text: &str) -> Result<Self, NotAnId> {
         let wrong = || NotAnId(text.chars().take(80).flat_map(char::escape_default).collect());
         let digit = |byte: u8| match byte {

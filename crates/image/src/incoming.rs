@@ -1,9 +1,12 @@
-//! An image on its way into the cache: from one source or, where that breaks off, from several, each of which goes on where the one
-//! before has ended. Whoever reads it here meanwhile does not notice. What a store has is read from its beginning, though: what others
-//! have sent may be what is wrong.
+//! An image on its way into the cache. It comes from one source, or from several, each of which continues where the
+//! previous
+//! one broke off; readers on this node do not notice the change. From a store it is read from its beginning,
+//! though, as
+//! the bytes of earlier sources may be wrong.
 //!
-//! Nothing of it is believed before all of it has come and has the hash that it is named by. Where it has not, nobody can say which
-//! source was wrong, and it begins anew.
+//! No bytes are trusted before all of them have arrived and match the hash. If they do not match, it is unknown
+//! which
+//! source was wrong, and the image is fetched anew.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -18,7 +21,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// See the module. What is not published is removed.
+/// Image that is being fetched. Dropped before it is published, it is removed.
 pub(crate) struct Incoming<'a> {
     cache: &'a Cache,
     id: &'a ImageId,
@@ -29,14 +32,14 @@ pub(crate) struct Incoming<'a> {
 
 struct Begun {
     to: Arc<File>,
-    /// How long it is to be.
+    /// Length of the whole image.
     bytes: u64,
     written: u64,
     hasher: Box<blake3::Hasher>,
 }
 
 impl<'a> Incoming<'a> {
-    /// Nothing yet; others may ask for it from now on.
+    /// Announces the image, so that other nodes may read it while it arrives; nothing of it has arrived yet.
     pub fn announced(cache: &'a Cache, id: &'a ImageId) -> Self {
         Self {
             cache,
@@ -47,21 +50,22 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// How much of it has come, for the next source to go on behind.
+    /// Number of bytes that have arrived; the next source continues after them.
     pub fn written(&self) -> u64 {
         self.begun.as_ref().map_or(0, |begun| begun.written)
     }
 
-    /// It begins anew, with what comes next.
+    /// Discards what has arrived; the next source starts anew.
     pub fn forget(&mut self) {
         if self.begun.take().is_some() {
-            // Whoever reads it has the file.
+            // Readers keep the open file.
             let _ = fs::remove_file(&self.path);
         }
     }
 
-    /// Takes what a source sends of the rest, to the end; it says that the whole is so long. An error of the source's leaves what came
-    /// before it for the next one, unless that is known to be wrong.
+    /// Writes what a source sends of the rest. `bytes` is the length of the whole image as the source states it.
+    /// After an error
+    /// of the source, what arrived before stays for the next source, unless it is known to be wrong.
     pub fn add(&mut self, from: &Path, content: impl Read, bytes: u64) -> Result<(), ImageError> {
         within("bytes of the image", bytes, self.cache.options.limits.image_bytes)?;
         let mut begun = match self.begun.take() {
@@ -73,7 +77,7 @@ impl<'a> Incoming<'a> {
             false => Err(damaged(from, "it is not as long as another source says")),
         };
         let is_right = outcome.is_ok();
-        // What broke off may go on.
+        // After a broken transfer the next source may continue.
         let goes_on = begun.bytes == bytes && begun.written < bytes;
         self.begun = Some(begun);
         if !is_right && !goes_on {
@@ -92,7 +96,8 @@ impl<'a> Incoming<'a> {
                 .truncate(true)
                 .open(path)
                 .map_err(io("make", path))?;
-            // All of it is counted, and known to have its place on the disk, before it is there.
+            // Allocate all bytes now: their place on the disk is certain, and the cache's limit counts them before
+            // they arrive.
             let size = i64::try_from(bytes).unwrap_or(i64::MAX);
             posix_fallocate(&to, 0, size.max(1))
                 .map_err(|errno| io("find room on the disk for", path)(errno.into()))?;
@@ -101,7 +106,7 @@ impl<'a> Incoming<'a> {
         let to = match made {
             Ok(to) => Arc::new(to),
             Err(error) => {
-                // It may never have been made.
+                // The file may not exist.
                 let _ = fs::remove_file(path);
                 return Err(error);
             }
@@ -126,7 +131,7 @@ impl<'a> Incoming<'a> {
                 Err(error) => return Err(io("read", from)(error)),
             };
             if read as u64 > begun.bytes - begun.written {
-                // Not to be gone on with.
+                // Mark it as complete, so that no source continues it.
                 begun.written = begun.bytes;
                 return Err(damaged(from, "it grows while it is read"));
             }
@@ -139,12 +144,13 @@ impl<'a> Incoming<'a> {
         }
     }
 
-    /// It is whole and right: it is where others find it.
+    /// Publishes the image, which is complete and correct, under its name in the cache.
     pub fn publish(mut self) -> Result<(), ImageError> {
         let Some(Begun { to, .. }) = &self.begun else {
             return Ok(());
         };
-        // Whatever the umask: root has it read by users that own nothing. Nobody else comes into the folder.
+        // Set regardless of the umask: for root, users without rights read the image. No other user can enter the
+        // folder.
         let readable = fs::Permissions::from_mode(0o644);
         to.set_permissions(readable)
             .map_err(io("set the mode of", &self.path))?;

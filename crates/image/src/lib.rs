@@ -1,23 +1,26 @@
 //! Level 1 of hotlease: environments as single files.
 //!
-//! A Python environment is thousands of small files, and importing from it on a parallel file system is thousands of requests to its
-//! metadata servers, times the number of workers. Packed into an image (squashfs) it is one file, which is read in large pieces,
-//! kept by each node, and mounted read-only for all who use it there.
+//! A Python environment is thousands of small files, and importing from it on a parallel file system causes
+//! thousands of
+//! requests to its metadata servers, times the number of workers. Packed into an image (squashfs) it is one file,
+//! which is
+//! read in large pieces, kept by each node, and mounted read-only for all its users there.
 //!
 //! ```text
 //! tree ──pack──▶ store (shared) ──fetch, hash──▶ cache (node) ──mount──▶ folder
-//!                                                  └──read──▶ caches of other nodes, while it still comes
+//!                                                  └──read──▶ caches of other nodes, while it still arrives
 //! ```
 //!
-//! * [`pack`] — makes an image of a virtual environment, a conda prefix or any other tree. Equal trees make equal images.
-//! * [`ImageId`] — its name: the hash of its bytes.
-//! * [`Manifest`] — what it says of itself: where it stood, which interpreter outside it needs.
-//! * [`Store`] — a folder of images that nodes share.
-//! * [`Cache`] — the images of a node: bounded, shared by its processes, right again after a crash at any step.
-//! * [`Neighbours`] — other nodes that hand on what they have of an image, so that the store is read once.
-//! * [`Mounted`] — one that is mounted, until it is dropped.
+//! * [`pack`] — makes an image of a virtual environment, a conda prefix or any other tree. Equal trees make equal
+//!   images.
+//! * [`ImageId`] — name of an image: the hash of its bytes.
+//! * [`Manifest`] — metadata in an image: where the tree was, and which interpreter outside of it the tree needs.
+//! * [`Store`] — folder of images that nodes share.
+//! * [`Cache`] — images of a node: limited, shared by its processes, and repaired after a crash at any step.
+//! * [`Neighbours`] — other nodes that pass on what they have of an image, so that the store is read once.
+//! * [`Mounted`] — an image that is mounted, until this is dropped.
 //!
-//! All calls block; fetching takes as long as the file system.
+//! All calls block; fetching takes as long as the file system needs.
 //!
 //! ```no_run
 //! # fn example() -> Result<(), Box<dyn std::error::Error>> {

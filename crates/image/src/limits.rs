@@ -1,18 +1,18 @@
-//! What an image may have at most.
+//! Limits of images.
 
-/// Of an image that is packed, fetched or mounted.
+/// Limits of an image that is packed, fetched or mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the image's file.
+    /// Size of the image's file, bytes.
     pub image_bytes: u64,
-    /// Bytes of all files in it, unpacked: a small image can hold much.
+    /// Size of all files in it, unpacked, bytes: a small image can contain much.
     pub contents_bytes: u64,
-    /// Files, folders and links in it.
+    /// Number of files, folders and links in it.
     pub entries: u64,
 }
 
 impl Default for Limits {
-    /// 16 GiB, 64 GiB and a million: several times what the largest Python environments have.
+    /// 16 GiB, 64 GiB and a million: several times the size of the largest Python environments.
     fn default() -> Self {
         Self {
             image_bytes: 16 << 30,

@@ -12,17 +12,17 @@ use std::time::SystemTime;
 pub(crate) struct Lock(Flock<File>);
 
 impl Lock {
-    /// Waits until nobody else has it.
+    /// Takes the lock alone; waits until no other holder is left.
     pub(crate) fn exclusive(path: &Path) -> io::Result<Self> {
         Self::take(path, FlockArg::LockExclusive).map(|lock| lock.expect("it was waited for"))
     }
 
-    /// None if somebody else has it.
+    /// Takes the lock alone; none if it is held.
     pub(crate) fn try_exclusive(path: &Path) -> io::Result<Option<Self>> {
         Self::take(path, FlockArg::LockExclusiveNonblock)
     }
 
-    /// With others who share it.
+    /// Takes the lock together with other holders who share it.
     pub(crate) fn shared(path: &Path) -> io::Result<Self> {
         Self::take(path, FlockArg::LockShared).map(|lock| lock.expect("it was waited for"))
     }
@@ -42,7 +42,8 @@ impl Lock {
                 Err((_, Errno::EINTR)) => continue,
                 Err((_, errno)) => return Err(errno.into()),
             };
-            // Who had it may have removed the file: then this is a lock of nothing, and others make a new one.
+            // The previous holder may have removed the file. Then this lock is of a removed file, and others would
+            // make a new one.
             match fs::metadata(path) {
                 Ok(now) if now.ino() == lock.metadata()?.ino() => return Ok(Some(Self(lock))),
                 Ok(_) => {}
@@ -52,13 +53,13 @@ impl Lock {
         }
     }
 
-    /// From now on processes that this one starts have it, too, and keep it when this one is killed.
+    /// Lets processes that are started from now on hold the lock too, even after this process is killed.
     pub(crate) fn inherit(&self) -> io::Result<()> {
         fcntl(&*self.0, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(())
     }
 
-    /// Notes on its file that it was taken now.
+    /// Sets the time of the lock's file to now, the time of its last use.
     pub(crate) fn note(&self) -> io::Result<()> {
         self.0.set_modified(SystemTime::now())
     }

@@ -1,4 +1,4 @@
-//! What an image says of itself.
+//! Metadata in an image.
 
 use crate::error::{ImageError, io};
 use serde::{Deserialize, Serialize};
@@ -8,27 +8,27 @@ use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Its file, at the root of the image.
+/// Name of the manifest's file, at the root of the image.
 pub const MANIFEST_FILE: &str = ".hotlease-environment.json";
-/// A longer one is not read.
+/// Longest manifest that is read, bytes.
 const BYTES_MAX: u64 = 64 * 1024;
-/// Of what is written now.
+/// Format of manifests that are written now.
 const FORMAT: u32 = 1;
 
-/// What a tree is.
+/// Kind of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TreeKind {
-    /// A virtual environment: its interpreter is outside.
+    /// A virtual environment: its interpreter is outside of the tree.
     Venv,
-    /// A conda prefix: its interpreter is inside.
+    /// A conda prefix: its interpreter is in the tree.
     Conda,
     /// Anything else.
     Directory,
 }
 
 impl TreeKind {
-    /// By the files that mark them.
+    /// Finds the kind by the files that mark it.
     pub(crate) fn of(root: &Path) -> Self {
         if root.join("pyvenv.cfg").is_file() {
             Self::Venv
@@ -40,7 +40,7 @@ impl TreeKind {
     }
 }
 
-/// A path as JSON: text, or its bytes where it is none.
+/// A path as JSON: text, or bytes if it is not valid text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Written {
@@ -66,7 +66,7 @@ impl Written {
     }
 }
 
-/// What an image says of itself: a file at its root, which its name covers as all others.
+/// Metadata of an image: a file at its root, covered by the image's hash like all others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: u32,
@@ -86,29 +86,29 @@ impl Manifest {
         }
     }
 
-    /// What the tree was.
+    /// Kind of the packed tree.
     pub fn kind(&self) -> TreeKind {
         self.kind
     }
 
-    /// Where the tree stood when it was packed, and where its scripts expect it.
+    /// Path of the tree when it was packed; its scripts expect it there.
     pub fn prefix(&self) -> PathBuf {
         self.prefix.path()
     }
 
-    /// The Python interpreter outside that a virtual environment runs on. It has to be on the node.
+    /// Path of the Python interpreter that a virtual environment needs. It must be on the node.
     pub fn interpreter(&self) -> Option<PathBuf> {
         self.interpreter.as_ref().map(Written::path)
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        // Cannot fail: no map, no float.
+        // Serialising cannot fail: there are no maps and no floats.
         let mut bytes = serde_json::to_vec_pretty(self).unwrap_or_default();
         bytes.push(b'\n');
         bytes
     }
 
-    /// Of a mounted image.
+    /// Reads the manifest of a mounted image.
     pub(crate) fn read(root: &Path) -> Result<Self, ImageError> {
         let path = root.join(MANIFEST_FILE);
         let wrong = |why: String| ImageError::Contents {

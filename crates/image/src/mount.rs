@@ -1,4 +1,4 @@
-//! Mounting an image's file, and what is mounted.
+//! Mounting and unmounting of images, and the table of mounts.
 
 use crate::{ImageId, server, tool};
 use nix::errno::Errno;
@@ -12,22 +12,24 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// How an image can be mounted.
+/// Way in which images are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Way {
-    /// By the kernel where that is allowed, else through FUSE.
+    /// By the kernel if that is possible, else through FUSE.
     #[default]
     Any,
-    /// By the kernel, from a loop device: root only. The kernel reads what somebody has packed: see SECURITY.md.
+    /// By the kernel, from a loop device: root only. The kernel then parses bytes that any user may have packed:
+    /// see
+    /// SECURITY.md.
     Kernel,
-    /// By squashfuse, a process of whoever mounts; of a user that owns nothing where that is root.
+    /// By squashfuse, a process of the user that mounts; for root, a process of a user without rights.
     Fuse,
 }
 
-/// Nothing in an image is a device or lends rights, whatever it says.
+/// Mount options: no file of an image acts as a device or lends rights, whatever the image says.
 const OPTIONS: &str = "ro,nosuid,nodev";
 
-/// Mounts it read-only at a folder, or says what was tried.
+/// Mounts the image read-only at a folder; the error lists the ways that were tried.
 pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path, way: Way) -> Result<(), String> {
     let mut tried = Vec::new();
     if way != Way::Fuse {
@@ -49,7 +51,7 @@ fn by_kernel(image: &Path, at: &Path) -> Result<(), String> {
     if !geteuid().is_root() {
         return Err("only root may".into());
     }
-    // The loop device goes with the mount, also if this process dies between: `mount` sets that.
+    // `mount` ties the loop device to the mount, so it is freed even if this process dies in between.
     let mut command = Command::new("mount");
     command
         .args(["-n", "-t", "squashfs", "-o"])
@@ -73,7 +75,7 @@ fn by_fuse(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
         command.arg("-o").arg(OPTIONS).arg(image).arg(at);
         tool::run(&mut command, program, "squashfuse, and fuse3 for its fusermount")
     };
-    // The first is faster, and not everywhere.
+    // The first program is faster, but not installed everywhere.
     let started = match start("squashfuse_ll") {
         Err(crate::ImageError::Tool { .. }) => start("squashfuse"),
         other => other,
@@ -81,11 +83,11 @@ fn by_fuse(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
     started.map_err(|error| error.to_string())
 }
 
-/// Whether something is mounted at this folder, and answers.
+/// State of a mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Mounted,
-    /// The process that served it is gone.
+    /// The process that served the mount is gone.
     Dead,
     Not,
 }
@@ -94,28 +96,28 @@ pub(crate) fn state(at: &Path) -> io::Result<State> {
     if !mount_points()?.iter().any(|point| point == at) {
         return Ok(State::Not);
     }
-    // What the kernel has to ask the server for: it remembers all else, and would answer for a dead one.
+    // Ask for what only the server can answer: the kernel has all else cached, and would answer for a dead server.
     match statvfs(at) {
         Ok(_) => Ok(State::Mounted),
         Err(_) => Ok(State::Dead),
     }
 }
 
-/// All that this process sees.
+/// Mount points that this process sees.
 pub(crate) fn mount_points() -> io::Result<Vec<PathBuf>> {
     let table = fs::read("/proc/self/mountinfo")?;
     let point = |line: &[u8]| Some(unescaped(line.split(|byte| *byte == b' ').nth(4)?));
     Ok(table.split(|byte| *byte == b'\n').filter_map(point).collect())
 }
 
-/// Whether what is mounted at this folder is mounted in namespaces that follow this one, too.
+/// Whether the mount at this folder also appears in namespaces that receive mounts from this one.
 pub(crate) fn is_shared(at: &Path) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut lines = table.split(|byte| *byte == b'\n');
     Ok(lines.any(|line| is_shared_line(line, at)))
 }
 
-/// In a line of the table, some words that begin with a tag stand between the sixth word and a dash.
+/// Parses a line of the table. Its optional tagged fields are between the sixth word and a dash.
 fn is_shared_line(line: &[u8], at: &Path) -> bool {
     let mut words = line.split(|byte| *byte == b' ');
     words.nth(4).is_some_and(|point| unescaped(point) == at)
@@ -125,7 +127,7 @@ fn is_shared_line(line: &[u8], at: &Path) -> bool {
             .any(|word| word.starts_with(b"shared:"))
 }
 
-/// The kernel writes blanks, line ends and backslashes as `\040`.
+/// Decodes octal escapes: the kernel writes blanks, line ends and backslashes like `\040`.
 fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -146,14 +148,17 @@ fn unescaped(text: &[u8]) -> PathBuf {
     std::ffi::OsString::from_vec(bytes).into()
 }
 
-/// How often unmounting is tried, and how long it waits between.
+/// Attempts of unmounting, and the pause between two of them.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Unmounts it. Fails while something in it is open or somebody's working directory, unless the process that serves it is gone.
+/// Unmounts the folder. Fails while a file in it is open or it is a working directory, unless the process that
+/// serves it is
+/// gone.
 ///
-/// Not at the first try: a process that another thread starts has all files of this one until it runs its program, those of
-/// the image, too, that this one has closed since. That takes no longer than starting a program.
+/// Tries repeatedly: a process that another thread starts holds all open files of this one until it runs its
+/// program, also
+/// files of the image that this process has closed since. That takes no longer than starting a program.
 pub(crate) fn unmount(at: &Path, state: State) -> io::Result<()> {
     for _ in 1..TRIES {
         match unmount_now(at, state) {
@@ -173,7 +178,7 @@ fn unmount_now(at: &Path, state: State) -> io::Result<()> {
             MntFlags::empty()
         };
         return match umount2(at, MntFlags::UMOUNT_NOFOLLOW | detach) {
-            // Somebody else was faster.
+            // Another process has unmounted it already.
             Err(Errno::EINVAL) => Ok(()),
             other => other.map_err(io::Error::from),
         };

@@ -1,4 +1,4 @@
-//! An image that is mounted, for as long as somebody needs it.
+//! Image that stays mounted as long as it is needed.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -11,15 +11,15 @@ use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A mounted image. Dropped, it is unmounted, unless others use it too.
+/// A mounted image. When dropped, it is unmounted, unless others use it too.
 pub struct Mounted {
     cache: Cache,
     id: ImageId,
     at: PathBuf,
     manifest: Manifest,
-    /// None only while it is dropped.
+    /// None only while this is being dropped.
     shared: Option<Lock>,
-    /// What has files of the image open; ended before it is unmounted.
+    /// Reader of files of the image; stopped before the image is unmounted.
     prefetch: Option<Prefetch>,
 }
 
@@ -49,22 +49,22 @@ impl Mounted {
         }
     }
 
-    /// Which image.
+    /// Name of the image.
     pub fn id(&self) -> ImageId {
         self.id
     }
 
-    /// Where it is.
+    /// Mount point.
     pub fn path(&self) -> &Path {
         &self.at
     }
 
-    /// What it says of itself.
+    /// Metadata of the image.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Processes that this one starts from now on keep the image mounted, also when this one is killed.
+    /// Lets processes that are started from now on keep the image mounted, even after this process is killed.
     pub fn let_children_keep_it(&self) -> Result<(), ImageError> {
         match &self.shared {
             Some(lock) => lock.inherit().map_err(io("share the use of", &self.at)),
@@ -72,8 +72,11 @@ impl Mounted {
         }
     }
 
-    /// Writes down which files are opened from now on and in which order, here and in sandboxes that see the image where it was made, for
-    /// whoever mounts it next: until the result is dropped, for a minute at most. None where that is known already, or where only root could.
+    /// Records which files are opened from now on, and in which order, for the next process that mounts the image.
+    /// Covers this
+    /// namespace, and sandboxes that see the image at its original path. Ends when the result is dropped, after a
+    /// minute at
+    /// most. None if a trace exists already, or the process lacks the rights (only root has them).
     pub fn record(&self) -> Option<Recorder> {
         let trace = self.cache.of("traces", &self.id);
         if trace.exists() {
@@ -82,18 +85,20 @@ impl Mounted {
         Recorder::start([self.at.clone(), self.manifest.prefix()], trace)
     }
 
-    /// Whether other namespaces of mounts, which were made before it was mounted, see it: those that were made as a slave of
-    /// this process's, where the machine shares mounts. Containers mostly do not.
+    /// Whether mount namespaces that were made before the image was mounted see it: those that were made as a slave
+    /// of this
+    /// process's namespace, on nodes that share mounts. Containers mostly do not.
     pub fn is_seen_elsewhere(&self) -> Result<bool, ImageError> {
         mount::is_shared(&self.at).map_err(io("look for the mount", &self.at))
     }
 
-    /// What a process needs in its environment to run programs of the image from here: `path` is its PATH so far.
+    /// Environment variables with which processes run programs of the image from its mount point. `path`: their
+    /// PATH so far.
     pub fn environment(&self, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
         self.environment_at(&self.at, path)
     }
 
-    /// The same, where processes see the image at another place.
+    /// Environment variables as of [`Mounted::environment`], for processes that see the image at another path.
     pub fn environment_at(&self, at: &Path, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
         let mut search = OsString::from(at.join("bin"));
         if let Some(path) = path.filter(|path| !path.is_empty()) {
@@ -115,7 +120,7 @@ impl Drop for Mounted {
         drop(self.prefetch.take());
         let work = self.cache.work(&self.id);
         drop(self.shared.take());
-        // What cannot be unmounted now is by whoever opens the cache next.
+        // A mount that cannot be unmounted now is removed when the cache is opened next.
         if work.is_ok() {
             let _ = self.cache.unmount_unused(&self.id);
         }

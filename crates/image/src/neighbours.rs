@@ -1,7 +1,10 @@
-//! Images that come from other nodes, and go on to others while they come.
+//! Images that come from other nodes, and are passed on to further nodes while they arrive.
 //!
-//! When hundreds of nodes need the same image at once, its file in the store would be read hundreds of times. Instead whoever has it, or
-//! a part of it, hands that on. What a neighbour says is worth no more than what anybody says: it is hashed like the rest.
+//! When hundreds of nodes need the same image at once, its file in the store would be read hundreds of times.
+//! Instead each
+//! node that has the image, or a part of it, passes it on. Bytes of a neighbour are not trusted: they are hashed
+//! like those
+//! of any source.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -16,45 +19,48 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a reader waits for more of an image that is being fetched.
+/// Time limit for a reader's wait for more of an image that is being fetched.
 const STALL_LIMIT: Duration = Duration::from_secs(10);
 
 /// Other nodes that may have an image, or will have it soon.
 pub trait Neighbours: Debug + Send + Sync {
-    /// Those to be asked for it, one after the other: the next one only when not all has come of those before, for what is behind the
-    /// first `at` bytes. Called, and stepped, on a thread that may block.
+    /// Nodes to ask for the image, one after the other. The iterator is advanced only when the previous nodes have
+    /// not sent all
+    /// of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a thread that
+    /// may block.
     fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a>;
 
-    /// An image has come, all of it and right, from one of those or a store. For whoever wants to know how images spread.
+    /// Called when an image has arrived, complete and correct, from a neighbour or a store; for statistics of how
+    /// images spread.
     fn arrived(&self, _: &ImageId, _: &Arrived<'_>) {}
 }
 
-/// How an image has come.
+/// Facts about the arrival of an image.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrived<'a> {
-    /// From whom, or from which file.
+    /// Description of the neighbour, or path of the store's file.
     pub from: &'a Path,
-    /// How long it is.
+    /// Length of the image, bytes.
     pub bytes: u64,
-    /// Since it was asked for, what was tried before included.
+    /// Time since the request, including failed attempts.
     pub took: Duration,
 }
 
-/// An image that a neighbour sends.
+/// Image that a neighbour sends.
 pub struct Offer {
-    /// Who, in words.
+    /// Description of the neighbour.
     pub from: String,
-    /// How long it says that the whole image is.
+    /// Length of the whole image as the neighbour states it, bytes.
     pub bytes: u64,
-    /// What it sends of the rest.
+    /// Stream of the rest of the image.
     pub content: Box<dyn Read + Send>,
 }
 
-/// The images that this process is fetching now.
+/// Images that this process is fetching now.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals(Mutex<HashMap<ImageId, Arc<Arrival>>>);
 
-/// How much of an image is here.
+/// Progress of an image that is being fetched.
 #[derive(Debug, Default)]
 struct Arrival {
     extent: Mutex<Extent>,
@@ -63,7 +69,7 @@ struct Arrival {
 
 #[derive(Debug, Default)]
 struct Extent {
-    /// Where it is written to, and how long it is to be; none: nothing of it has come.
+    /// File that is being written, and the length of the image; none: nothing has arrived.
     file: Option<(Arc<File>, u64)>,
     written: u64,
     has_failed: bool,
@@ -79,7 +85,7 @@ impl Arrival {
         self.news.notify_all();
     }
 
-    /// Waits until it is so, or has failed, or nothing has come for too long.
+    /// Waits until `is_so` holds. Fails if fetching failed, or nothing has arrived for too long.
     fn wait(&self, is_so: impl Fn(&Extent) -> bool) -> io::Result<MutexGuard<'_, Extent>> {
         let mut extent = self.extent();
         let (mut written, mut since) = (extent.written, Instant::now());
@@ -108,7 +114,7 @@ impl Arrivals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on, until this is dropped, others may read what has come of it.
+    /// Lets others read what has arrived of an image, until the result is dropped.
     pub(crate) fn announce(&self, id: &ImageId) -> Announced<'_> {
         let arrival = Arc::<Arrival>::default();
         self.table().insert(*id, Arc::clone(&arrival));
@@ -121,7 +127,7 @@ impl Arrivals {
     }
 }
 
-/// Tells readers how far an image is.
+/// Writer's side of an announced image: tells readers how much has arrived.
 pub(crate) struct Announced<'a> {
     arrivals: &'a Arrivals,
     id: ImageId,
@@ -130,7 +136,8 @@ pub(crate) struct Announced<'a> {
 }
 
 impl Announced<'_> {
-    /// It begins to come, into this file. What an attempt before has brought is void, also for who has read of it.
+    /// Starts the transfer into this file. If an earlier attempt wrote something, that is void, and its readers
+    /// fail.
     pub(crate) fn begin(&mut self, file: Arc<File>, bytes: u64) {
         if self.arrival.extent().file.is_some() {
             self.arrival.change(|extent| extent.has_failed = true);
@@ -145,7 +152,7 @@ impl Announced<'_> {
         self.arrival.change(|extent| extent.written += bytes);
     }
 
-    /// It is whole, and where others find it.
+    /// Marks the image as complete and published.
     pub(crate) fn whole(&mut self) {
         self.is_whole = true;
     }
@@ -154,30 +161,30 @@ impl Announced<'_> {
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
         self.arrivals.table().remove(&self.id);
-        // Of one that is whole readers have all that they wait for.
+        // If the image is complete, its readers have everything they wait for.
         if !self.is_whole {
             self.arrival.change(|extent| extent.has_failed = true);
         }
     }
 }
 
-/// Reads an image of a cache, from its beginning; waits where it has not come yet.
+/// Reads an image of a cache from its beginning; waits for bytes that have not arrived yet.
 #[derive(Debug)]
 pub struct Reader {
     file: Arc<File>,
     bytes: u64,
     at: u64,
-    /// None: it is whole.
+    /// None: the image is complete.
     arrival: Option<Arc<Arrival>>,
 }
 
 impl Reader {
-    /// How long the image is.
+    /// Length of the image, bytes.
     pub fn length(&self) -> u64 {
         self.bytes
     }
 
-    /// Reads on from here; none: it is not so long.
+    /// Continues reading at this offset; none if the image is shorter.
     pub fn behind(self, at: u64) -> Option<Self> {
         (at <= self.bytes).then_some(Self { at, ..self })
     }
@@ -204,11 +211,12 @@ impl Read for Reader {
 }
 
 impl Cache {
-    /// Reads an image that is here, or that this process is fetching; none: it is neither. Blocks until its length is known. Nothing is
-    /// checked: who reads it hashes it.
+    /// Reads an image that is in the cache, or that this process is fetching; none if it is neither. Blocks until
+    /// the image's
+    /// length is known. Nothing is checked: the reader must hash it.
     ///
     /// # Errors
-    /// If it cannot be read, or fetching it fails before its length is known.
+    /// Fails if the image cannot be read, or fetching it fails before its length is known.
     pub fn read(&self, id: &ImageId) -> Result<Option<Reader>, ImageError> {
         let arrival = self.arrivals.table().get(id).cloned();
         if let Some(arrival) = arrival {
@@ -222,7 +230,7 @@ impl Cache {
                 arrival: Some(Arc::clone(&arrival)),
             }));
         }
-        // One that arrived between the two looks is here.
+        // An image that arrived between the two look-ups is in the cache.
         let image = self.image(id);
         let file = match File::open(&image) {
             Ok(file) => file,

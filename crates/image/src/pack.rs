@@ -1,8 +1,10 @@
-//! From a tree to an image.
+//! Packing of a tree into an image.
 //!
-//! mksquashfs never sees the tree. It reads a stream (tar) that is made here: each entry in one order, owned by root, of one time, with
-//! rights that say no more than "may be run". So the image depends on nothing but what is in the tree, and what was looked at
-//! is what is packed.
+//! mksquashfs never sees the tree. It reads a stream (tar) that is made here: all entries in one order, owned by
+//! root, with
+//! one time, and with modes that only say whether a file may be run. So the image depends on nothing but the
+//! contents of
+//! the tree, and what was checked is what is packed.
 
 use crate::bytecode::{self, HEADER_BYTES};
 use crate::error::{ImageError, io};
@@ -19,43 +21,43 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The time of everything in an image: 2 January 1980. What writes zip files knows none before 1980.
+/// Time of all entries in an image: 2 January 1980. Programs that write zip files know no time before 1980.
 const TIME: u32 = 315_619_200;
-/// Small enough that few bytes are unpacked for a page of a large library, large enough to pack well.
+/// Block size: small enough that few bytes are unpacked for a page of a large library, large enough to pack well.
 const BLOCK_BYTES: &str = "65536";
-/// Set-user-id and set-group-id.
+/// Mode bits set-user-id and set-group-id.
 const SETID: u32 = 0o6000;
 
-/// An image that was packed, and what became of the tree in it.
+/// A packed image, and the changes that packing made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packed {
-    /// Its name.
+    /// Name of the image.
     pub id: ImageId,
-    /// Where it is now.
+    /// Path of its file.
     pub path: PathBuf,
-    /// Its size.
+    /// Size of the image, bytes.
     pub image_bytes: u64,
-    /// The size of all files in it.
+    /// Size of all files in it, bytes.
     pub contents_bytes: u64,
-    /// How many files, folders and links there are.
+    /// Number of files, folders and links in it.
     pub entries: u64,
-    /// What it says of itself.
+    /// Metadata of the image.
     pub manifest: Manifest,
-    /// Files that lost set-user-id or set-group-id.
+    /// Number of files that lost set-user-id or set-group-id.
     pub setid_stripped: u64,
-    /// Absolute links into the tree, which are relative in the image.
+    /// Number of absolute links into the tree, which are relative in the image.
     pub links_changed: u64,
-    /// Files that only their owner could read, and that whoever has the image can.
+    /// Number of files that only their owner could read; in the image every user can.
     pub opened: u64,
-    /// Python modules without valid bytecode: each process that imports them compiles them.
+    /// Number of Python modules without valid bytecode: each process that imports one compiles it.
     pub uncompiled: u64,
 }
 
-/// Packs the tree at `tree` into an image in `store`. Needs mksquashfs. Nothing is left in the store if it fails.
+/// Packs the tree at `tree` into an image in `store`. Needs mksquashfs. If it fails, nothing is left in the store.
 ///
 /// # Errors
-/// If something in the tree cannot be in an image, changes meanwhile, or is more than `limits` allow; [`ImageError::Tool`] if
-/// mksquashfs is not installed.
+/// Fails if something in the tree cannot be in an image, changes meanwhile, or exceeds `limits`; with
+/// [`ImageError::Tool`] if mksquashfs is not installed.
 pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, ImageError> {
     let root = fs::canonicalize(tree).map_err(io("find", tree))?;
     if !root.is_dir() {
@@ -72,7 +74,7 @@ pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, Image
         .entries
         .retain(|entry| entry.path != Path::new(MANIFEST_FILE));
     let kind = TreeKind::of(&root);
-    // As its scripts know it, where that can be said.
+    // The path by which the tree's scripts know it, if it can be determined.
     let prefix = match std::path::absolute(tree) {
         Ok(path) if path.components().all(|part| part != Component::ParentDir) => path,
         _ => root.clone(),
@@ -105,7 +107,8 @@ pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, Image
     })
 }
 
-/// Makes absolute links into the tree relative, so that they hold wherever it is mounted. How many.
+/// Makes absolute links into the tree relative, so that they work wherever the image is mounted; returns their
+/// number.
 fn inward(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64 {
     let mut changed = 0;
     for entry in entries {
@@ -127,7 +130,7 @@ fn inward(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64 {
     changed
 }
 
-/// Refuses links that leave the tree, but for those to the interpreter of a virtual environment, which is the result.
+/// Refuses links that leave the tree, except those to the interpreter of a virtual environment; returns its path.
 fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Option<PathBuf>, ImageError> {
     let mut interpreter: Option<PathBuf> = None;
     for entry in entries.iter_mut() {
@@ -159,7 +162,7 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
                 format!("its Python {outside} is gone; make the environment again"),
             ));
         }
-        // Absolute, since it is found from another place.
+        // Absolute, because the link is followed from another place.
         target.clone_from(&outside);
         interpreter = Some(outside);
     }
@@ -186,7 +189,7 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
     Ok(interpreter)
 }
 
-/// Runs mksquashfs on the stream. How many modules have no valid bytecode.
+/// Runs mksquashfs on the stream; returns the number of modules without valid bytecode.
 fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> Result<u64, ImageError> {
     let time = TIME.to_string();
     let mut command = Command::new("mksquashfs");
@@ -211,7 +214,7 @@ fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> 
             "-mkfs-time",
             &time,
         ])
-        // It would set these times by it, and refuse to be told twice.
+        // mksquashfs would set these times by the variable too, and refuses to be told twice.
         .env_remove("SOURCE_DATE_EPOCH")
         .stdin(Stdio::piped());
     let mut running = tool::start(&mut command, "mksquashfs", "squashfs-tools")?;
@@ -220,7 +223,7 @@ fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> 
     };
     let streamed = stream(root, entries, manifest, stdin);
     match streamed {
-        // It has ended before its input: it says why.
+        // mksquashfs ended before its input did: its own message tells why.
         Err(ImageError::Io { what: STREAM, .. }) => running.finish().and(streamed),
         Err(other) => {
             running.kill();
@@ -230,7 +233,7 @@ fn squash(root: &Path, entries: &[Entry], manifest: &Manifest, image: &Path) -> 
     }
 }
 
-/// What is said where the stream itself cannot be written.
+/// Operation in the error if the stream itself cannot be written.
 const STREAM: &str = "write to mksquashfs";
 
 fn stream(root: &Path, entries: &[Entry], manifest: &Manifest, to: impl Write) -> Result<u64, ImageError> {
@@ -279,7 +282,7 @@ fn append<W: Write>(
         }
         What::File { mode, bytes } => {
             let at = root.join(&entry.path);
-            // Whatever is there now: a file, and no other's by a link.
+            // Open the file itself; never another file through a link.
             let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
             let opened = OpenOptions::new().read(true).custom_flags(flags).open(&at);
             let mut file = opened.map_err(io("open", &at))?;
@@ -296,7 +299,7 @@ fn append<W: Write>(
     }
 }
 
-/// The first bytes of a file as they are in the image: of compiled Python with another time.
+/// First bytes of a file as they are in the image: the header of bytecode gets another time.
 fn beginning(
     file: &mut File,
     at: &Path,
@@ -316,7 +319,7 @@ fn beginning(
     Ok(header.into())
 }
 
-/// As many bytes as were announced, and an error of its own if the file has others.
+/// Reader of exactly the announced number of bytes; fails with an error of its own if the file has changed.
 struct Exactly<R> {
     left: u64,
     from: R,

@@ -1,4 +1,4 @@
-//! The cache's bound, and what has to go for it.
+//! Limit of the cache, and removal of images to stay within it.
 
 use crate::ImageId;
 use crate::cache::{Cache, Listed};
@@ -10,23 +10,25 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long who makes room waits for others to be done with images that could go: they fetch, mount or remove them.
+/// Time limit for waiting until others have finished with images that could be removed: they fetch, mount or remove
+/// them.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// What came of removing an image.
+/// Result of an attempt to remove an image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removal {
     Done,
-    /// Somebody works on it, and is soon done.
+    /// Another process or thread works on the image, and will finish soon.
     Busy,
-    /// Somebody uses it.
+    /// The image is in use.
     Used,
 }
 
 impl Cache {
-    /// Removes images, those not used for longest first, until all together have at most `keep` bytes. What is mounted stays.
-    /// Those that were removed.
+    /// Removes images, the longest unused first, until all together have at most `keep` bytes. Mounted images stay.
+    /// Returns
+    /// the removed images.
     pub fn gc(&self, keep: u64) -> Result<Vec<Listed>, ImageError> {
         let _one = self.one_at_a_time()?;
         let mut removed = Vec::new();
@@ -49,7 +51,7 @@ impl Cache {
         Lock::exclusive(&path).map_err(io("lock", &path))
     }
 
-    /// Makes room for an image of so many bytes, and takes it by `reserve` before anybody else makes room.
+    /// Makes room for an image of `needed` bytes, and reserves it by `reserve` before another process can take it.
     pub(crate) fn make_room<R>(
         &self,
         id: &ImageId,
@@ -64,23 +66,25 @@ impl Cache {
                 Err((_, Removal::Busy)) if began.elapsed() < PATIENCE => {}
                 Err((error, _)) => return Err(error),
             }
-            // Others go on only without it. Their locks are not waited for: they may wait for room themselves.
+            // Others continue only without this lock. Their locks are not waited for: they may be waiting for room
+            // themselves.
             drop(one);
             thread::sleep(PAUSE);
         }
     }
 
-    /// Removes what was used longest ago until so many bytes more have room; if they cannot have it, also whether waiting may help.
+    /// Removes the longest unused images until `needed` more bytes fit. The error says also whether waiting may
+    /// help.
     fn shrink(&self, id: &ImageId, needed: u64) -> Result<(), (ImageError, Removal)> {
         let most = self.options.bytes;
         let mut worst = Removal::Used;
         let failed = |error| (error, Removal::Used);
         let mut sizes = self.incoming(id).map_err(failed)?;
         let images = self.list().map_err(failed)?;
-        // What arrives between the two listings is in both, and counts once.
+        // An image that arrives between the two listings is in both, and counts once.
         sizes.extend(images.iter().map(|image| (image.id, image.bytes)));
         let mut used = sizes.values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
-        // Nothing goes for what could not come in the end.
+        // Nothing is removed for an image that could never fit.
         let mut oldest = images.iter().rev().filter(|_| needed <= most);
         while used.saturating_add(needed) > most {
             let Some(image) = oldest.next() else {
@@ -102,7 +106,7 @@ impl Cache {
         Ok(())
     }
 
-    /// What others are fetching, and how large it is.
+    /// Images that others are fetching, with their sizes.
     fn incoming(&self, but: &ImageId) -> Result<HashMap<ImageId, u64>, ImageError> {
         let folder = self.path().join("incoming");
         let mut sizes = HashMap::new();
@@ -110,14 +114,14 @@ impl Cache {
             let entry = entry.map_err(io("list", &folder))?;
             let id = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some(id) = id.filter(|id| id != but) {
-                // It may have arrived just now.
+                // It may have arrived meanwhile.
                 sizes.insert(id, entry.metadata().map_or(0, |found| found.len()));
             }
         }
         Ok(sizes)
     }
 
-    /// Removes an image that nobody works on or uses.
+    /// Removes an image that is neither in use nor being worked on.
     fn remove(&self, id: &ImageId) -> Result<Removal, ImageError> {
         let Some(_work) = self.try_work(id)? else {
             return Ok(Removal::Busy);
@@ -126,7 +130,7 @@ impl Cache {
         Ok(if removed { Removal::Done } else { Removal::Used })
     }
 
-    /// The same with `work` held; whether it did.
+    /// Removes an image that is not in use; the caller holds `work`. Returns whether it was removed.
     pub(crate) fn remove_held(&self, id: &ImageId) -> io::Result<bool> {
         let used = self.of("use", id);
         let Some(_nobody) = Lock::try_exclusive(&used)? else {
@@ -134,7 +138,7 @@ impl Cache {
         };
         let at = self.of("mounts", id);
         let state = crate::mount::state(&at)?;
-        // Without a holder, and yet somebody may work in it: then it is used.
+        // Without a holder of `use` a process may still work in the mount: then it is in use.
         if state != crate::mount::State::Not && crate::mount::unmount(&at, state).is_err() {
             return Ok(false);
         }

@@ -1,7 +1,10 @@
-//! FUSE for root, without root reading what somebody has packed.
+//! FUSE mounts for root, without root parsing images that any user may have packed.
 //!
-//! Root opens the connection and mounts it; squashfuse gets that, and the image's file, opened, and is nobody: a user that owns nothing
-//! and is another one for each image. What takes over a server can lie about its own image, and do what any stranger on the machine can.
+//! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a
+//! user that
+//! owns nothing, a different one for each image. An attacker that takes over a server can lie about its image, and
+//! do what
+//! any stranger on the node can do.
 
 use crate::ImageId;
 use crate::error::ImageError;
@@ -17,15 +20,15 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-/// Users of servers: behind those of sandboxes, where neither distributions nor systemd give out any.
+/// Range of users of servers: above those of sandboxes, where neither distributions nor systemd assign users.
 const USER_FIRST: u32 = 2_000_065_536;
 const USERS: u32 = 65_536;
-/// How long a server may take until it answers: it reads the image's first and last blocks.
+/// Time limit for a server's first answer: it reads the image's first and last blocks.
 const UP_WITHIN: Duration = Duration::from_secs(20);
-/// Kept of what it says.
+/// Limit of output that is kept, bytes.
 const SAID_BYTES_MAX: u64 = 4096;
 
-/// Mounts an image at a folder, read by a server of its own. To be called as root.
+/// Mounts an image at a folder, served by a process of its own. The caller must be root.
 pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
     let text = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let file = File::open(image).map_err(text("opening the image"))?;
@@ -45,7 +48,7 @@ pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String>
     )
     .map_err(|errno| format!("mounting: {errno}"))?;
     serve(id, file, connection, at).inspect_err(|_| {
-        // Nobody has it yet.
+        // No other process uses the mount yet.
         let _ = umount2(at, MntFlags::MNT_DETACH);
     })
 }
@@ -55,7 +58,7 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
         let user = USER_FIRST + id.number() % USERS;
         let (connection, file) = (connection.try_clone()?, file.try_clone()?);
         Command::new(program)
-            // The name is for whoever lists processes.
+            // The name is shown in lists of processes.
             .args(["-f", "-o", &format!("ro,fsname={id}"), "/dev/fd/1", "/dev/fd/0"])
             .stdin(connection)
             .stdout(file)
@@ -63,13 +66,13 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
             .env_clear()
             .envs(std::env::var_os("PATH").map(|path| ("PATH", path)))
             .current_dir("/")
-            // Not ended by a Ctrl-C for us.
+            // A Ctrl-C for this process must not end the server.
             .process_group(0)
             .uid(user)
             .gid(user)
             .spawn()
     };
-    // The first is faster, and not everywhere.
+    // The first program is faster, but not installed everywhere.
     let started = match start("squashfuse_ll") {
         Err(error) if error.kind() == io::ErrorKind::NotFound => start("squashfuse"),
         other => other,
@@ -83,7 +86,7 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
         }
         .to_string()
     })?;
-    // Its own alone: when it ends, the connection does.
+    // Only the server keeps the connection: when it ends, the connection ends.
     drop((connection, file));
     let (answers, is_up) = mpsc::channel();
     let asked = at.to_owned();
@@ -92,13 +95,13 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
         thread::spawn(move || said(&mut child));
         return Ok(());
     }
-    // It may be gone already.
+    // The server may have ended already.
     let _ = child.kill();
     let said = said(&mut child);
     Err(format!("squashfuse does not serve it ({said})"))
 }
 
-/// Waits for its end; the last that it said.
+/// Waits for the end of the server; returns its last output, or its exit status.
 fn said(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(mut from) = child.stderr.take() {

@@ -1,4 +1,4 @@
-//! A folder of images that a site or a user keeps, on a file system that all nodes see.
+//! Folder of images that a site or a user keeps on a file system that all nodes see.
 
 use crate::ImageId;
 use crate::error::{ImageError, io};
@@ -12,41 +12,41 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Behind the name of an image.
+/// Suffix of an image's file name.
 const SUFFIX: &str = ".squashfs";
-/// Before the name of what is not an image yet.
+/// Prefix of the file name of an incomplete image.
 const INCOMING: &str = ".incoming-";
-/// What nobody has written to for so long was left by somebody who died.
+/// An incomplete image that was not written to for this long was left by a process that died.
 const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// Read at once: parallel file systems are fast with large reads and nothing else.
+/// Bytes that are read at once: parallel file systems are fast with large reads only.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 
-/// A store. Images appear in it whole or not at all, and never change.
+/// Store of images. Images appear in it whole or not at all, and never change.
 #[derive(Debug, Clone)]
 pub struct Store(PathBuf);
 
-/// The file of an image in a folder.
+/// Path of an image's file in a folder.
 pub(crate) fn image_file(folder: &Path, id: &ImageId) -> PathBuf {
     folder.join(format!("{id}{SUFFIX}"))
 }
 
-/// Which image a file is by its name.
+/// Name of the image in a file name.
 pub(crate) fn id_of(file: &Path) -> Option<ImageId> {
     file.file_name()?.to_str()?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
 impl Store {
-    /// In this folder, which need not be there yet.
+    /// Store in this folder, which need not exist yet.
     pub fn at(path: &Path) -> Self {
         Self(path.to_owned())
     }
 
-    /// Its folder.
+    /// Folder of the store.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Names and sizes of the images in it. A store that is not there has none.
+    /// Names and sizes of the images in the store. A store that does not exist has none.
     pub fn list(&self) -> Result<Vec<(ImageId, u64)>, ImageError> {
         let entries = match fs::read_dir(&self.0) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -63,7 +63,7 @@ impl Store {
         Ok(images)
     }
 
-    /// An image's file, opened, and its size; None if it is not there.
+    /// Opens an image's file; returns its path, the file and its size. None if it is not there.
     pub(crate) fn open(&self, id: &ImageId) -> Result<Option<(PathBuf, File, u64)>, ImageError> {
         let path = image_file(&self.0, id);
         let file = match File::open(&path) {
@@ -80,7 +80,7 @@ impl Store {
         }
     }
 
-    /// Reads an image again, all of it, and compares it with its name.
+    /// Reads the whole image again, and compares its hash with its name.
     pub fn verify(&self, id: &ImageId) -> Result<(), ImageError> {
         let Some((path, file, _)) = self.open(id)? else {
             let looked = vec![self.0.clone()];
@@ -90,7 +90,7 @@ impl Store {
         expect(id, hash(file, &path, |_| Ok(()))?.0, &path)
     }
 
-    /// A place for an image whose name is not known yet.
+    /// Makes a place for an image whose name is not known yet.
     pub(crate) fn incoming(&self) -> Result<Incoming, ImageError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.0);
@@ -105,7 +105,7 @@ impl Store {
         })
     }
 
-    /// Removes what packers have left that died. What cannot be removed is somebody else's.
+    /// Removes what packers that died have left. Files that cannot be removed belong to other users.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.0) else {
             return;
@@ -124,7 +124,7 @@ impl Store {
     }
 }
 
-/// An image in the making. Dropped before it is published, it is removed.
+/// Image that is being packed. Dropped before it is published, it is removed.
 pub(crate) struct Incoming {
     folder: PathBuf,
     path: PathBuf,
@@ -135,7 +135,7 @@ impl Incoming {
         &self.path
     }
 
-    /// Name and size of what is there now.
+    /// Hashes the file; returns name and size.
     pub(crate) fn hash(&self, limits: &Limits) -> Result<(ImageId, u64), ImageError> {
         let file = File::open(&self.path).map_err(io("open", &self.path))?;
         let bytes = file.metadata().map_err(io("look at", &self.path))?.len();
@@ -144,7 +144,7 @@ impl Incoming {
         hash(file, &self.path, |_| Ok(()))
     }
 
-    /// Makes it an image of the store: whole, durable, and not to be written again.
+    /// Publishes the image in the store: whole, durable, and read-only.
     pub(crate) fn publish(self, id: ImageId) -> Result<PathBuf, ImageError> {
         let path = image_file(&self.folder, &id);
         let made_safe = || {
@@ -162,17 +162,17 @@ impl Incoming {
 
 impl Drop for Incoming {
     fn drop(&mut self) {
-        // Without effect once it is published.
+        // Has no effect once the image is published.
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// It is going to be read to its end. A hint.
+/// Hints to the kernel that the file will be read to its end.
 pub(crate) fn in_sequence(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
 }
 
-/// Reads an image to its end in large pieces, each of which `each` gets. Name and length.
+/// Reads an image to its end in large pieces, and passes each to `each`. Returns name and length.
 pub(crate) fn hash(
     mut content: impl Read,
     path: &Path,

@@ -1,4 +1,4 @@
-//! The first bytes of an image, looked at before anybody mounts it.
+//! Check of an image's first bytes before it is mounted.
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 const BYTES: usize = 96;
 
-/// Refuses what is no squashfs of the version that kernels know, is shorter than it says, or has too many entries.
+/// Refuses a file that is no squashfs of version 4, is shorter than it says, or has too many entries.
 pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     let mut file = File::open(path).map_err(io("open", path))?;
     let length = file.metadata().map_err(io("look at", path))?.len();
@@ -30,7 +30,7 @@ pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
     if used > length {
         return Err(damaged("it is shorter than it says"));
     }
-    // Two more: the root and the manifest.
+    // Two more than the limit: the root and the manifest.
     within(
         "files, folders and links",
         u64::from(word(4)),

@@ -1,4 +1,4 @@
-//! What is in a tree: walked in one order, within limits, with what no image may hold refused.
+//! Survey of a tree: lists its entries in one order, within limits, and refuses what no image may contain.
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Links that are followed one after the other before the kernel gives up.
+/// Links in a row after which the kernel gives up.
 const LINKS_MAX: usize = 40;
 
-/// One thing in a tree.
+/// Entry of a tree: a folder, a file or a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Below the root.
+    /// Path below the root.
     pub(crate) path: PathBuf,
     pub(crate) what: What,
 }
@@ -27,12 +27,12 @@ pub(crate) enum What {
     Link { target: PathBuf },
 }
 
-/// All of it.
+/// Entries of a whole tree.
 #[derive(Debug)]
 pub(crate) struct Survey {
-    /// Without the root: a folder before what is in it, names in the order of their bytes.
+    /// Entries without the root: a folder before its contents, names in the order of their bytes.
     pub(crate) entries: Vec<Entry>,
-    /// Of all files together.
+    /// Size of all files together, bytes.
     pub(crate) contents_bytes: u64,
 }
 
@@ -43,13 +43,13 @@ pub(crate) fn contents(path: &Path, why: impl Into<String>) -> ImageError {
     }
 }
 
-/// Walks the tree at `root`, following no link.
+/// Walks the tree at `root` without following links.
 pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError> {
     let mut survey = Survey {
         entries: Vec::new(),
         contents_bytes: 0,
     };
-    // What is still to be looked at: the next on top.
+    // Paths that are still to be visited; the next one is the last.
     let mut pending = names(root, Path::new(""), limits)?;
     while let Some(path) = pending.pop() {
         let at = root.join(&path);
@@ -87,7 +87,7 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
     Ok(survey)
 }
 
-/// What is in a folder, last name first.
+/// Entries of a folder, last name first.
 fn names(root: &Path, folder: &Path, limits: &Limits) -> Result<Vec<PathBuf>, ImageError> {
     let at = root.join(folder);
     let mut names = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) fn within(what: &'static str, found: u64, most: u64) -> Result<(), Im
     }
 }
 
-/// Links of a tree, and where each of them leads.
+/// Links of a tree with their targets.
 pub(crate) struct Links<'a>(HashMap<&'a Path, &'a Path>);
 
 impl<'a> Links<'a> {
@@ -118,8 +118,9 @@ impl<'a> Links<'a> {
         Self(entries.iter().filter_map(link).collect())
     }
 
-    /// The link by which whoever follows the one at `path` leaves the tree: itself, or another on the way; None if it stays, or
-    /// leads nowhere. Not by its text alone: `a/../..` is elsewhere if `a` is a link.
+    /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on
+    /// the way. None if it
+    /// stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is a link.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;
         let mut place = path.parent().unwrap_or(Path::new("")).to_owned();
@@ -149,7 +150,7 @@ impl<'a> Links<'a> {
     }
 }
 
-/// Whether this is where a virtual environment has its interpreter: `bin/python`, `bin/python3`, `bin/python3.11`.
+/// Whether a virtual environment has its interpreter at this path: `bin/python`, `bin/python3`, `bin/python3.11`.
 pub(crate) fn is_interpreter(path: &Path) -> bool {
     let name = path.file_name().unwrap_or(OsStr::new("")).as_bytes();
     let version = name.strip_prefix(b"python");
@@ -192,7 +193,7 @@ mod tests {
         ] {
             assert_eq!(by(stays), None, "{stays}");
         }
-        // Taken as text it would be p/etc.
+        // Taken as text only, the target would be p/etc.
         assert!(by("p/q/sly").is_some());
         assert_eq!(by("up"), Some(Path::new("up")));
         assert_eq!(by("over"), Some(Path::new("root")));

@@ -1,21 +1,22 @@
-//! Programs of others that are run here: started, listened to, and told apart when missing.
+//! Programs that are run here: starting them, reading their output, and errors if they are missing.
 
 use crate::error::ImageError;
 use std::io::{self, Read};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::JoinHandle;
 
-/// Kept of what a program says.
+/// Limit of output that is kept, bytes.
 const SAID_BYTES_MAX: u64 = 4096;
 
-/// A program that runs. Dropped, it is killed.
+/// A running program. Dropped, it is killed.
 pub(crate) struct Running {
     child: Child,
     program: &'static str,
     said: Option<JoinHandle<String>>,
 }
 
-/// Starts it; `package` is what the program comes with. Its standard input is what the command says, or nothing.
+/// Starts a program; `package` is the package that contains it. Its standard input is what the command sets, or
+/// empty.
 pub(crate) fn start(
     command: &mut Command,
     program: &'static str,
@@ -31,7 +32,7 @@ pub(crate) fn start(
         package,
         source,
     })?;
-    // To its end, or it would wait for us when the pipe is full.
+    // Read to the end: the program would block when the pipe is full.
     let listen = |mut from: std::process::ChildStderr| {
         std::thread::spawn(move || {
             let mut said = Vec::new();
@@ -45,12 +46,12 @@ pub(crate) fn start(
 }
 
 impl Running {
-    /// Once; then the program gets its end.
+    /// Standard input of the program, once. Dropping it gives the program end of file.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
     }
 
-    /// Waits until it has ended; an error unless it was content.
+    /// Waits for the end of the program; fails unless its exit status is success.
     pub(crate) fn finish(mut self) -> Result<(), ImageError> {
         drop(self.child.stdin.take());
         let program = self.program;
@@ -68,19 +69,19 @@ impl Running {
         }
     }
 
-    /// It is not needed any more.
+    /// Kills the program.
     pub(crate) fn kill(self) {}
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Without effect where it has ended and was waited for.
+        // Has no effect if the program has ended and was waited for.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Starts it and waits for its end.
+/// Runs a program to its end.
 pub(crate) fn run(
     command: &mut Command,
     program: &'static str,

@@ -1,8 +1,12 @@
-//! What a run opens: written down once, read ahead by whoever mounts the image next.
+//! Traces of the files that a run opens: recorded once, and read ahead at the next mount.
 //!
-//! fanotify says of each file of the image that it is opened, with a descriptor and without slowing who opens it; neither ptrace nor
-//! changes to the program. Only root may ask. It is asked of the file system and not of one mount of it, because sandboxes have mounts
-//! of their own, where it is mostly seen at the place where it was made. Without a trace the beginning of the image is read ahead.
+//! fanotify reports each file of the image that is opened, with a descriptor. It does not slow the program down,
+//! and needs
+//! neither ptrace nor changes to it. Only root may use it. It watches the file system and not one mount of it,
+//! because
+//! sandboxes have their own mounts, where the image mostly has its original path. Without a trace the beginning of
+//! the
+//! image is read ahead.
 
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -23,23 +27,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Files in a trace, at most.
+/// Limit of files in a trace.
 const FILES_MAX: usize = 50_000;
-/// A longer one is not read.
+/// Longest trace that is read, bytes.
 const TRACE_BYTES_MAX: u64 = 16 << 20;
-/// Read ahead of an image's file, at most, in all.
+/// Limit of bytes of an image's file that are read ahead.
 const AHEAD_BYTES_MAX: i64 = 256 << 20;
-/// Longer than this nobody starts.
+/// Longest time of a recording: no program takes longer to start.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Writes down what is opened. Dropped, or once the time is over that a start may take, it leaves the trace for the next mount.
+/// Recorder of opened files. When it is dropped, or [`START_LIMIT`] has passed, it leaves the trace for the next
+/// mount.
 pub struct Recorder {
     stop: Arc<EventFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Recorder {
-    /// Of the image that is mounted at the first of these places, and seen at all of them.
+    /// Starts recording for the image that is mounted at the first of these paths, and visible at all of them.
     pub(crate) fn start(places: [PathBuf; 2], trace: PathBuf) -> Option<Self> {
         let flags = InitFlags::FAN_CLASS_NOTIF | InitFlags::FAN_CLOEXEC | InitFlags::FAN_NONBLOCK;
         let events = EventFFlags::O_RDONLY | EventFFlags::O_CLOEXEC | EventFFlags::O_LARGEFILE;
@@ -62,7 +67,7 @@ impl Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
-        // Cannot fail: it counts to 2^64.
+        // Cannot fail: the counter holds up to 2^64.
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -85,7 +90,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
             Err(Errno::EINTR) => continue,
             Err(_) => return,
         };
-        // What came before the end is still there.
+        // Events from before the end are still queued.
         is_last = events == 0 || waiting[0].any().unwrap_or(true) || begin.elapsed() >= START_LIMIT;
         while begin.elapsed() < START_LIMIT
             && let Ok(events) = watch.read_events()
@@ -97,7 +102,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
                     continue;
                 };
                 let in_place = places.iter().find_map(|at| path.strip_prefix(at).ok());
-                // A sandbox that is gone has left its mount's own root.
+                // In a mount of a sandbox that is gone, paths begin at the mount's own root.
                 let left = || {
                     path.strip_prefix("/")
                         .ok()
@@ -112,14 +117,14 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
             }
         }
     }
-    // Nobody is watched for longer.
+    // End the watch before the trace is written.
     drop(watch);
     if !order.is_empty() {
         write(&order, trace);
     }
 }
 
-/// Whether this is the name of that file.
+/// Whether this path names that open file.
 fn is(path: &Path, file: BorrowedFd<'_>) -> bool {
     let (Ok(named), Ok(opened)) = (fs::symlink_metadata(path), fstat(file)) else {
         return false;
@@ -127,7 +132,7 @@ fn is(path: &Path, file: BorrowedFd<'_>) -> bool {
     (named.dev(), named.ino()) == (opened.st_dev, opened.st_ino)
 }
 
-/// Whole or not at all. Names end with a zero byte, which is in none.
+/// Writes a trace, whole or not at all. Each name ends with a zero byte, which no name contains.
 fn write(order: &[PathBuf], trace: &Path) {
     let mut bytes = Vec::new();
     for path in order {
@@ -135,7 +140,7 @@ fn write(order: &[PathBuf], trace: &Path) {
         bytes.push(0);
     }
     let new = trace.with_extension(format!("new-{}", std::process::id()));
-    // Without it the next mount is slower, and that is all.
+    // A failure is harmless: without a trace the next mount is slower.
     let written = File::create(&new).and_then(|mut file| file.write_all(&bytes));
     if written.and_then(|()| fs::rename(&new, trace)).is_err() {
         let _ = fs::remove_file(&new);
@@ -153,12 +158,12 @@ fn read(trace: &Path) -> Vec<PathBuf> {
         .filter(|name| !name.is_empty())
         .take(FILES_MAX);
     let paths = names.map(|name| PathBuf::from(OsStr::from_bytes(name)));
-    // It leads nowhere but into the image.
+    // Only paths that stay inside the image.
     let is_inside = |path: &PathBuf| path.components().all(|part| matches!(part, Component::Normal(_)));
     paths.filter(is_inside).collect()
 }
 
-/// Reading ahead, beside what has mounted the image. Dropped, it stops and has nothing open.
+/// Reading ahead, while the image is used. When dropped, it stops and keeps no file open.
 pub(crate) struct Prefetch {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -192,7 +197,7 @@ impl Drop for Prefetch {
     }
 }
 
-/// Hints all of it: what fails is read when it is needed.
+/// Gives hints only: what is not read ahead is read when it is needed.
 fn ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     let will_need = |path: &Path, bytes: i64| {
         if let Ok(file) = File::open(path) {
@@ -201,7 +206,7 @@ fn ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     };
     let traced = read(trace);
     let is_small = fs::metadata(image).is_ok_and(|found| found.len() <= AHEAD_BYTES_MAX as u64);
-    // In one piece, which is what a disk is fast at.
+    // Read in one piece, at which disks are fast.
     if is_small || traced.is_empty() {
         will_need(image, AHEAD_BYTES_MAX);
     }
@@ -210,7 +215,7 @@ fn ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
             return;
         }
         let path = at.join(path);
-        // Followed by nobody who is not in the image: a link's own target was opened, too, by its name.
+        // Links are not followed: the target of a link was opened too, and is in the trace under its own name.
         if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
             will_need(&path, 0);
         }

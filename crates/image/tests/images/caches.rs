@@ -1,4 +1,4 @@
-//! What a cache keeps, and for how long.
+//! Tests of a cache's limits, and of what it removes first.
 
 use crate::scene::{Scene, can_pack, mounted, names, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Way};
@@ -7,14 +7,14 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime};
 
-/// A cache fetches whatever has the right hash: these are no images, and need no mksquashfs.
+/// Publishes bytes that are no images: a cache fetches anything with the right hash, and no mksquashfs is needed.
 fn blobs(scene: &Scene, count: u32, bytes: usize) -> Vec<ImageId> {
     (0..count)
         .map(|seed| scene.publish(&noise(seed, bytes)))
         .collect()
 }
 
-/// So that the order of uses is known whatever the clock's ticks are.
+/// Sets the time of an image's last use, so that the order does not depend on the clock's resolution.
 fn used(scene: &Scene, id: &ImageId, seconds: u64) {
     let file = fs::File::options()
         .write(true)
@@ -32,7 +32,7 @@ fn what_was_not_used_for_longest_goes_first() {
         cache.fetch(id).unwrap();
         used(&scene, id, age);
     }
-    // The oldest is used again.
+    // The oldest one is used again.
     cache.fetch(&ids[0]).unwrap();
     cache.fetch(&ids[3]).unwrap();
     let kept: Vec<ImageId> = cache.list().unwrap().into_iter().map(|image| image.id).collect();
@@ -107,7 +107,7 @@ fn many_at_once_fetch_an_image_once() {
         }
     });
     assert_eq!(fs::read(scene.cached(&id)).unwrap(), bytes);
-    // It has never been made again: the file is the one that the first has noted.
+    // The file was not made again: it is the one that the first thread noted.
     let before = fs::metadata(scene.cached(&id)).unwrap();
     fs::remove_file(scene.path("store").join(format!("{id}.squashfs"))).unwrap();
     caches[0].fetch(&id).expect("it is here without the store");
@@ -145,7 +145,7 @@ fn many_at_once_stay_within_the_bound() {
                     .map(|found| found.len())
                     .sum()
             };
-            // What is renamed between the two listings is in neither.
+            // A file that is renamed between the two listings is in neither.
             let incoming = sizes("incoming");
             assert!(sizes("images") <= bound && incoming <= bound);
         }
@@ -185,7 +185,7 @@ fn what_is_mounted_is_never_removed() {
     cache.fetch(&other).expect("now there is room");
 }
 
-/// Long ago, so that it is the first to go.
+/// Sets the last use long ago, so that the image would be removed first.
 fn used_by_others(scene: &Scene, id: &ImageId) {
     used(scene, id, 3600);
 }

@@ -1,4 +1,4 @@
-//! Processes that are killed while they fetch or use an image.
+//! Tests of processes that are killed while they fetch or use an image.
 
 use crate::scene::{Scene, can_pack, is_root, noise};
 use hotlease_image::{Cache, CacheOptions, ImageId};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const ROLE: &str = "HOTLEASE_TEST_IMAGE_ROLE";
 
-/// This test in another process: it does what [`ROLE`] says, and is killed.
+/// This test run in another process: it does what [`ROLE`] says, and is killed.
 #[test]
 fn another_process() {
     let Ok(role) = std::env::var(ROLE) else {
@@ -47,7 +47,7 @@ fn another_process() {
     }
 }
 
-/// Starts it, and returns when it is ready, with what it said.
+/// Starts the process; returns when it is ready, with its output.
 fn start(what: &str, scene: &Scene, id: &ImageId) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     start_by(&mut Command::new(program), what, scene, id)
@@ -89,7 +89,7 @@ fn a_fetch_that_is_killed_leaves_no_half_image() {
     let mut cut = 0;
     for round in 0..8_u64 {
         let (child, _) = start("fetch", &scene, &id);
-        // Somewhere in it, another place each time: how far it came does not matter to what has to hold.
+        // Killed at another point each time: the checks must hold however far the fetch came.
         std::thread::sleep(Duration::from_millis(round * 6));
         kill(child);
         let file = scene.cached(&id);
@@ -110,7 +110,7 @@ fn a_fetch_that_is_killed_leaves_no_half_image() {
     eprintln!("{cut} of 8 were cut before the end");
 }
 
-/// What a crash may leave at each step, made by hand.
+/// States that a crash may leave at each step, made by hand.
 #[test]
 fn the_next_one_makes_good_what_each_step_has_left() {
     let scene = Scene::new();
@@ -139,7 +139,7 @@ fn the_next_one_makes_good_what_each_step_has_left() {
     drop(scene.cache());
     for (what, make) in left {
         make();
-        // Both with and without the sweep of who opens it.
+        // The cache's opening may or may not have removed the state before.
         scene.cache().fetch(&id).expect(what);
         assert!(fs::read(scene.cached(&id)).unwrap() == bytes, "{what}");
         assert_eq!(
@@ -177,7 +177,7 @@ fn a_user_that_is_killed_leaves_no_mount() {
     assert_eq!(next.gc(0).unwrap().len(), 1);
 }
 
-/// FUSE needs no root: the same as another user.
+/// FUSE needs no root: mounts as another user.
 #[test]
 fn anybody_can_mount_through_fuse() {
     if !can_pack() || !is_root() {
@@ -217,7 +217,7 @@ fn anybody_can_mount_through_fuse() {
         eprintln!("skipped: {said}");
     }
     kill(child);
-    // Root may sweep what is another's; the owner of the folder is not root, so it is done by hand.
+    // Another process of root could sweep it, but the folder belongs to another user, so it is unmounted by hand.
     let at = scene.path("cache/mounts").join(packed.id.to_string());
     let _ = nix::mount::umount2(&at, nix::mount::MntFlags::MNT_DETACH);
 }

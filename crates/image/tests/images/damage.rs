@@ -1,4 +1,4 @@
-//! Bytes that are not those of the name.
+//! Tests of bytes that do not match the image's name.
 
 use crate::scene::{Scene, can_pack, mounted, names};
 use hotlease_image::ImageError;
@@ -17,7 +17,7 @@ fn damage_at_any_byte_is_noticed_and_repaired() {
     let file = scene.cached(&packed.id);
     let whole = fs::read(&file).unwrap();
     let length = whole.len() as u64;
-    // The superblock, each page of the rest, the end.
+    // All bytes of the superblock, one in each page of the rest, and the last byte.
     let places = (0..96).chain((96..length).step_by(4096 - 1)).chain([length - 1]);
     for place in places {
         let writer = fs::File::options().write(true).open(&file).unwrap();
@@ -72,7 +72,7 @@ fn a_damaged_store_is_named_and_nothing_of_it_is_kept() {
     fs::write(&packed.path, &whole).unwrap();
     scene.store().verify(&packed.id).expect("it is right again");
     cache.fetch(&packed.id).expect("it is fetched");
-    // Without a store the damage itself is the error.
+    // Without a store the error is the damage itself.
     fs::remove_file(&packed.path).unwrap();
     fs::write(scene.cached(&packed.id), &wrong).unwrap();
     assert!(matches!(cache.fetch(&packed.id), Err(ImageError::Damaged { .. })));

@@ -1,4 +1,4 @@
-//! Images that somebody made without `pack`.
+//! Tests of images that were made without `pack`.
 
 use crate::scene::{Scene, can_pack, is_root, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, MANIFEST_FILE};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const MANIFEST: &str = r#"{"format":1,"kind":"directory","prefix":"/opt/x"}"#;
 
-/// The refusal of this image, which nothing is mounted of afterwards. None where nothing can be mounted here.
+/// Error of mounting this image; checks that nothing stays mounted. None if nothing can be mounted here.
 fn refusal(scene: &Scene, limits: Limits, id: &ImageId) -> Option<ImageError> {
     let options = CacheOptions {
         limits,
@@ -59,7 +59,7 @@ fn links_devices_and_borrowed_rights_are_refused() {
         foreign(|tree| symlink("../../etc", tree.join("x")).unwrap(), &[]),
         "leaves it",
     );
-    // Only the interpreter that the manifest names, and only where interpreters are.
+    // Only the interpreter that the manifest names is allowed, and only at an interpreter's path.
     let python = |tree: &Path| {
         fs::create_dir(tree.join("bin")).unwrap();
         symlink("/bin/sh", tree.join("bin/python3")).unwrap();
@@ -87,7 +87,7 @@ fn a_small_image_of_much_is_refused() {
     let tree = scene.path("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join(MANIFEST_FILE), MANIFEST).unwrap();
-    // A gigabyte of nothing packs to some kilobytes.
+    // A gigabyte of zeros packs to some kilobytes.
     let file = fs::File::create(tree.join("bomb")).unwrap();
     file.set_len(1 << 30).unwrap();
     for count in 0..50 {
@@ -161,12 +161,12 @@ fn an_image_with_garbage_inside_harms_nobody() {
     for seed in 0..12_u32 {
         let mut bytes = whole.clone();
         let from = 96 + (seed as usize * 7919) % (bytes.len() - 4096);
-        // The tables at the end, half of the time.
+        // Half of the seeds damage the tables at the end.
         let from = if seed % 2 == 0 { from } else { bytes.len() - 4096 };
         bytes[from..from + 64].copy_from_slice(&noise(seed, 64));
         let id = scene.publish(&bytes);
         let cache = scene.cache();
-        // Whatever it is, it ends: refused, or mounted and unmounted.
+        // The image is refused, or mounted and unmounted.
         if let Ok(mounted) = cache.mount(&id) {
             let _ = fs::read(mounted.path().join("lib/site/data"));
         }

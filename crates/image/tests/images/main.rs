@@ -1,5 +1,6 @@
-//! Images from packing to mounting, with real trees, damage, crashes and hostile images. What needs mksquashfs or a way of mounting
-//! says so and is skipped where there is none.
+//! Tests of images from packing to mounting, with real trees, damage, crashes and hostile images. Tests that need
+//! mksquashfs
+//! or a way of mounting are skipped with a message where there is none.
 
 mod caches;
 mod crashes;

@@ -1,4 +1,4 @@
-//! Mounts, those who share them, and what is left when they die.
+//! Tests of mounts, their sharing, and their removal after crashes.
 
 use crate::scene::{Scene, can_pack, is_root, mounted};
 use hotlease_image::{ImageError, Way};
@@ -53,7 +53,7 @@ fn many_at_once_share_one_mount() {
     assert!(cache.list().unwrap().iter().all(|image| !image.mounted));
 }
 
-/// Each way where it works: the kernel's as root, FUSE's as anybody.
+/// Tries each way: the kernel's works as root, FUSE's as any user.
 #[test]
 fn each_way_works_or_says_why_not() {
     if !can_pack() {
@@ -93,7 +93,7 @@ fn each_way_works_or_says_why_not() {
     }
 }
 
-/// The server of a FUSE mount may be killed: the next who mounts gets a new one.
+/// The server of a FUSE mount may be killed: the next mount starts a new one.
 #[test]
 fn a_dead_server_is_replaced() {
     if !can_pack() {
@@ -112,7 +112,7 @@ fn a_dead_server_is_replaced() {
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
         .filter(|pid: &i32| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            // Of root's the name is there, and the file opened.
+            // A server of root has the image's name in its arguments, and the file open.
             let has = fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|file| file == image);
             let line = String::from_utf8_lossy(&line);
             line.starts_with("squashfuse")
@@ -127,7 +127,7 @@ fn a_dead_server_is_replaced() {
             let line = status.lines().find(|line| line.starts_with(what));
             line.unwrap().split_whitespace().skip(1).collect::<Vec<_>>()
         };
-        // It reads what anybody may have packed.
+        // The server reads bytes that any user may have packed.
         assert!(
             ids("Uid:").iter().chain(&ids("Gid:")).all(|id| id.len() == 10),
             "{status}"
@@ -142,7 +142,7 @@ fn a_dead_server_is_replaced() {
         nix::sys::signal::Signal::SIGKILL,
     )
     .unwrap();
-    // It is gone when its mount says so.
+    // Wait until the mount notices that its server is gone.
     while nix::sys::statvfs::statvfs(first.path()).is_ok() {
         std::thread::yield_now();
     }
@@ -171,7 +171,7 @@ fn what_a_run_opens_is_written_down_for_the_next() {
         .current_dir(mounted.path())
         .output();
     assert!(read.unwrap().status.success());
-    // As a sandbox does: a mount of its own, where the tree stood.
+    // Like a sandbox: another mount of the image, at the tree's original path.
     let read = Command::new("unshare")
         .args([
             "--mount",
@@ -196,7 +196,7 @@ fn what_a_run_opens_is_written_down_for_the_next() {
     );
     assert!(mounted.record().is_none(), "it is recorded once");
     drop(mounted);
-    // The next reads ahead by it, and is right however the trace is damaged.
+    // The next mount reads ahead by the trace, and works however damaged the trace is.
     fs::write(
         scene.path("cache/traces").join(packed.id.to_string()),
         b"../../etc\0\xff\0/dev/zero\0no",

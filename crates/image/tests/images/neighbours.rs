@@ -1,4 +1,4 @@
-//! Images that come from other nodes, and go on to them.
+//! Tests of images that come from other nodes, and are passed on to them.
 
 use crate::scene::{Scene, names, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Neighbours, Offer};
@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-/// Longer than a cache reads at once.
+/// More bytes than a cache reads at once.
 const BYTES: usize = 9 << 20;
 
-/// Who sends what was put here, first come first served.
+/// Neighbours that send the given contents, one after the other.
 #[derive(Debug, Default)]
 struct Given(Mutex<Vec<Content>>);
 
-/// How long the whole is said to be, and all of it, or from some byte on.
+/// Stated length of the whole image, and the bytes that are sent from its beginning.
 type Content = (u64, Box<dyn Read2>);
 
 trait Read2: Read + Send + std::fmt::Debug {}
@@ -37,7 +37,7 @@ impl Neighbours for Given {
     }
 }
 
-/// A cache of that folder whose neighbours send this.
+/// Opens a cache in that folder, with neighbours that send these contents.
 fn cache(scene: &Scene, folder: &str, given: Vec<Content>) -> Cache {
     let options = CacheOptions {
         stores: vec![scene.path("store")],
@@ -84,7 +84,7 @@ fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() 
     let bytes = noise(2, BYTES);
     let mut wrong = bytes.clone();
     wrong[BYTES / 2] ^= 1;
-    // Wrong, cut short, longer than announced, larger than any may be.
+    // Wrong, cut short, longer than announced, larger than the limit.
     let bad = || {
         vec![
             content(&wrong),
@@ -110,7 +110,7 @@ fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() 
     assert_eq!(all(&stored, &named(&bytes)).unwrap(), bytes);
 }
 
-/// Sends what it is told to, when it is told to; ends, or fails, with that.
+/// Source that sends pieces when the test provides them, and fails when the test drops its end.
 #[derive(Debug)]
 struct Slow(Receiver<Vec<u8>>);
 
@@ -139,7 +139,7 @@ fn what_has_come_goes_on_before_the_rest_has_come() {
     thread::scope(|scope| {
         let fetching = scope.spawn(|| first.fetch(&id));
         send.send(bytes[..4000].to_vec()).unwrap();
-        // The next piece is taken when this one was written.
+        // The next piece is read only after this one was written.
         let mut reader = first.read(&id).expect("it is coming").expect("it is coming");
         assert_eq!(reader.length(), bytes.len() as u64);
         let mut begun = vec![0; 4000];
@@ -172,7 +172,7 @@ fn whoever_reads_on_is_told_when_it_breaks_off() {
         let mut begun = vec![0; 4000];
         reader.read_exact(&mut begun).expect("they have come");
         drop(send);
-        // From the store it comes again from the beginning, which is none of this reader's.
+        // The store sends it again from the beginning, into another file than this reader's.
         reader.read_to_end(&mut begun).expect_err("it broke off");
         fetching.join().unwrap().expect("the store has it");
     });
@@ -195,7 +195,7 @@ fn where_one_breaks_off_the_next_goes_on_and_who_reads_it_here_does_not_notice()
             { reader }.read_to_end(&mut read).map(|_| read)
         });
         drop(send);
-        // What the first has sent is passed over.
+        // Bytes that the first neighbour has sent are skipped.
         go_on.send(bytes[..4000].to_vec()).unwrap();
         go_on.send(bytes[4000..].to_vec()).unwrap();
         go_on.send(Vec::new()).unwrap();
@@ -212,7 +212,7 @@ fn two_that_send_parts_which_do_not_make_the_image_are_not_believed_and_it_begin
     let mut wrong = bytes.clone();
     wrong[100] ^= 1;
     let length = bytes.len() as u64;
-    // The first breaks off with a wrong byte; what the second adds is right.
+    // The first neighbour breaks off after a wrong byte; what the second adds is right.
     let given = vec![
         (length, content(&wrong[..5000]).1),
         content(&bytes),

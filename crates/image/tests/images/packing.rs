@@ -1,4 +1,4 @@
-//! What packing keeps, changes and refuses.
+//! Tests of what packing keeps, changes and refuses.
 
 use crate::scene::{Scene, can_pack, mounted};
 use hotlease_image::{ImageError, Limits, Store, TreeKind, pack};
@@ -19,7 +19,7 @@ fn equal_trees_make_equal_images_whenever_and_by_whomever() {
     let scene = Scene::new();
     let tree = scene.tree("tree", 1);
     let first = scene.pack(&tree).expect("it is packed");
-    // Another day, other times, another order of entries, other rights of the group, another umask's folders.
+    // Other times, another order of entries, another mode of a file, another mode of a folder.
     let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);
     let file = fs::File::options()
         .write(true)
@@ -217,7 +217,7 @@ fn what_no_image_may_hold_is_refused_by_name() {
         };
         refused("device", &device, "a device");
     }
-    // Before there is a store at all.
+    // All were refused before a store was made.
     assert!(!scene.path("store").exists());
 }
 

@@ -1,4 +1,4 @@
-//! Trees, stores and caches to test with.
+//! Trees, stores and caches for tests.
 
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, Packed, Store, Way, pack};
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A folder of its own with a tree, a store, and a cache.
+/// Temporary folder with a tree, a store and a cache.
 pub struct Scene {
     pub dir: TempDir,
 }
 
-/// Whether images can be packed here; else it says what is skipped.
+/// Whether images can be packed here; otherwise prints that the test is skipped.
 pub fn can_pack() -> bool {
     let found = Command::new("mksquashfs").arg("-version").output().is_ok();
     if !found {
@@ -36,13 +36,13 @@ impl Scene {
         self.dir.path().join(name)
     }
 
-    /// A small tree by this name, whose contents depend on `seed`.
+    /// Makes a small tree with this name; its contents depend on `seed`.
     pub fn tree(&self, name: &str, seed: u32) -> PathBuf {
         let tree = self.path(name);
         fs::create_dir_all(tree.join("lib/site")).expect("a folder");
         fs::create_dir_all(tree.join("bin")).expect("a folder");
         fs::write(tree.join("lib/site/a.py"), format!("seed = {seed}\n")).expect("a file");
-        // What does not pack: images get the size that is wished.
+        // Incompressible data, so that images have a known size.
         fs::write(tree.join("lib/site/data"), noise(seed, 300_000)).expect("a file");
         fs::write(tree.join("bin/hello"), "#!/bin/sh\necho hello\n").expect("a file");
         fs::set_permissions(tree.join("bin/hello"), fs::Permissions::from_mode(0o755)).expect("its mode");
@@ -58,7 +58,7 @@ impl Scene {
         pack(tree, &self.store(), &Limits::default())
     }
 
-    /// An image of a small tree.
+    /// Packs an image of a small tree.
     pub fn image(&self, seed: u32) -> Packed {
         let tree = self.tree(&format!("tree-{seed}"), seed);
         self.pack(&tree).expect("it is packed")
@@ -78,12 +78,12 @@ impl Scene {
         Cache::open(&self.path("cache"), options).expect("a cache")
     }
 
-    /// Where the cache has this image.
+    /// Path of the image in the cache.
     pub fn cached(&self, id: &ImageId) -> PathBuf {
         self.path("cache").join(format!("images/{id}.squashfs"))
     }
 
-    /// Makes an image with mksquashfs alone, as somebody else would, and puts it into the store under its name.
+    /// Makes an image with mksquashfs alone, as another user could, and puts it into the store under its name.
     pub fn foreign(&self, tree: &Path, more: &[&str]) -> ImageId {
         let file = self.path("foreign");
         let made = Command::new("mksquashfs")
@@ -96,7 +96,7 @@ impl Scene {
         self.publish(&fs::read(&file).expect("the image"))
     }
 
-    /// These bytes, in the store.
+    /// Puts these bytes into the store.
     pub fn publish(&self, bytes: &[u8]) -> ImageId {
         let id: ImageId = blake3::hash(bytes).to_hex().parse().expect("a name");
         fs::create_dir_all(self.path("store")).expect("a store");
@@ -105,7 +105,7 @@ impl Scene {
     }
 }
 
-/// Bytes that are the same for the same seed.
+/// Pseudo-random bytes that depend on `seed` only.
 pub fn noise(seed: u32, bytes: usize) -> Vec<u8> {
     let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof();
     let mut noise = vec![0; bytes];
@@ -113,7 +113,7 @@ pub fn noise(seed: u32, bytes: usize) -> Vec<u8> {
     noise
 }
 
-/// What is at these places of a cache, by name.
+/// Sorted names of the entries of a folder.
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");
     let mut names: Vec<_> = entries
@@ -129,7 +129,7 @@ pub fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Mounts it, or says why that is skipped. Only what cannot be here is skipped: no other error.
+/// Mounts an image; none, with a message, if mounting is impossible here. All other errors fail the test.
 pub fn mounted(cache: &Cache, id: &ImageId) -> Option<hotlease_image::Mounted> {
     match cache.mount(id) {
         Ok(mounted) => Some(mounted),
