@@ -1,11 +1,9 @@
 //! Compiled Python modules, each of which is valid for one modification time of its source.
 //!
 //! All files in an image have the same time, so that equal trees make equal images. Python's compiled modules
-//! (`__pycache__/*.pyc`) contain the time of their source, and would be ignored in the image. A cold import of
-//! pandas
+//! (`__pycache__/*.pyc`) contain the time of their source, and would be ignored in the image. A cold import of pandas
 //! then takes three times as long, because an image is read-only and everything is compiled anew each time. So
-//! bytecode
-//! that was valid in the tree gets the image's time and stays valid.
+//! bytecode that was valid in the tree gets the image's time and stays valid.
 
 use crate::survey::{Entry, What};
 use std::collections::HashSet;
@@ -30,8 +28,7 @@ pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     Some(folder.parent()?.join(std::ffi::OsStr::from_bytes(&source)))
 }
 
-/// Replaces the source's time by the image's, if the header is valid for that source. Returns whether the bytecode
-/// is
+/// Replaces the source's time by the image's, if the header is valid for that source. Returns whether the bytecode is
 /// valid in the image.
 pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -> bool {
     let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);

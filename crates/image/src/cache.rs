@@ -12,10 +12,9 @@
 //! ```
 //!
 //! Several processes use a cache at once, and each may die at any step. Locks are the kernel's and end with their
-//! holder;
-//! the next holder of `work` finds what was left and repairs it. Locks are taken in the order work, lock, use;
-//! those of a
-//! second image are only tried. A mount without a holder of `use` is left over: [`Cache::open`] removes it.
+//! holder; the next holder of `work` finds what was left and repairs it. Locks are taken in the order work, lock,
+//! use; those of a second image are only tried. A mount without a holder of `use` is left over: [`Cache::open`]
+//! removes it.
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
@@ -86,8 +85,7 @@ pub struct Cache {
 
 impl Cache {
     /// Opens the cache in this folder. Makes the folder if it is missing; refuses it if others could write to it.
-    /// Removes what
-    /// processes that died have left.
+    /// Removes what processes that died have left.
     ///
     /// # Errors
     /// Fails if the folder cannot be made, belongs to another user, or is not safe.
@@ -174,27 +172,23 @@ impl Cache {
     }
 
     /// Ensures that this image is in the cache and correct; fetches it if necessary, from neighbours or the first
-    /// store that
-    /// has it.
+    /// store that has it.
     ///
     /// # Errors
     /// Fails if no source has the image, or there is no room; with [`ImageError::Damaged`] if the store's bytes do
-    /// not match
-    /// the name.
+    /// not match the name.
     pub fn fetch(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
         self.provide(id)?;
         self.note_use(id)
     }
 
-    /// Mounts this image, and fetches it first if necessary. Further calls share the mount. It is unmounted when
-    /// its last user
-    /// drops it, or is found dead.
+    /// Mounts this image, and fetches it first if necessary. Further calls share the mount. It is unmounted when its
+    /// last user drops it, or is found dead.
     ///
     /// # Errors
-    /// Fails as [`Cache::fetch`] does; also if the image contains what no image may contain, no way of mounting
-    /// works here, or
-    /// the interpreter that it needs is not on this node.
+    /// Fails as [`Cache::fetch`] does; also if the image contains what no image may contain, no way of mounting works
+    /// here, or the interpreter that it needs is not on this node.
     pub fn mount(&self, id: &ImageId) -> Result<Mounted, ImageError> {
         let _work = self.work(id)?;
         let at = self.of("mounts", id);
@@ -322,8 +316,7 @@ impl Cache {
 }
 
 /// Right to fetch, mount, unmount and remove an image. If the image is not in the cache when this is dropped, the
-/// lock's file
-/// is removed: requests for names that no source has leave no files.
+/// lock's file is removed: requests for names that no source has leave no files.
 pub(crate) struct Work {
     file: PathBuf,
     image: PathBuf,

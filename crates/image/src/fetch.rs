@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// Identifies the file that was read and found correct. A later write changes its times. Bytes that were not on the
-/// disk when
-/// the node went down are read again, because the boot differs. Stamps are written without fsync for the same
-/// reason.
+/// disk when the node went down are read again, because the boot differs. Stamps are written without fsync for the
+/// same reason.
 fn stamp(image: &Path) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let found = fs::symlink_metadata(image).ok().filter(fs::Metadata::is_file)?;
@@ -102,8 +101,8 @@ impl Cache {
     /// Reads the whole image again, even if it has a valid stamp. Removes a damaged image, unless it is in use.
     ///
     /// # Errors
-    /// [`ImageError::Damaged`] if the bytes do not match the name; [`ImageError::Unknown`] if the image is not in
-    /// the cache.
+    /// [`ImageError::Damaged`] if the bytes do not match the name; [`ImageError::Unknown`] if the image is not in the
+    /// cache.
     pub fn verify(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
         if self.image(id).symlink_metadata().is_err() {

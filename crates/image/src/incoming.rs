@@ -1,11 +1,8 @@
 //! An image on its way into the cache. It comes from one source, or from several, each of which continues where the
-//! previous
-//! one broke off; readers on this node do not notice the change. From a store it is read from its beginning,
-//! though, as
-//! the bytes of earlier sources may be wrong.
+//! previous one broke off; readers on this node do not notice the change. From a store it is read from its beginning,
+//! though, as the bytes of earlier sources may be wrong.
 //!
-//! No bytes are trusted before all of them have arrived and match the hash. If they do not match, it is unknown
-//! which
+//! No bytes are trusted before all of them have arrived and match the hash. If they do not match, it is unknown which
 //! source was wrong, and the image is fetched anew.
 
 use crate::ImageId;
@@ -64,8 +61,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// Writes what a source sends of the rest. `bytes` is the length of the whole image as the source states it.
-    /// After an error
-    /// of the source, what arrived before stays for the next source, unless it is known to be wrong.
+    /// After an error of the source, what arrived before stays for the next source, unless it is known to be wrong.
     pub fn add(&mut self, from: &Path, content: impl Read, bytes: u64) -> Result<(), ImageError> {
         within("bytes of the image", bytes, self.cache.options.limits.image_bytes)?;
         let mut begun = match self.begun.take() {

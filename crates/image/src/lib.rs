@@ -1,10 +1,8 @@
 //! Level 1 of hotlease: environments as single files.
 //!
-//! A Python environment is thousands of small files, and importing from it on a parallel file system causes
-//! thousands of
-//! requests to its metadata servers, times the number of workers. Packed into an image (squashfs) it is one file,
-//! which is
-//! read in large pieces, kept by each node, and mounted read-only for all its users there.
+//! A Python environment is thousands of small files, and importing from it on a parallel file system causes thousands
+//! of requests to its metadata servers, times the number of workers. Packed into an image (squashfs) it is one file,
+//! which is read in large pieces, kept by each node, and mounted read-only for all its users there.
 //!
 //! ```text
 //! tree ──pack──▶ store (shared) ──fetch, hash──▶ cache (node) ──mount──▶ folder

@@ -18,8 +18,7 @@ pub enum Way {
     /// By the kernel if that is possible, else through FUSE.
     #[default]
     Any,
-    /// By the kernel, from a loop device: root only. The kernel then parses bytes that any user may have packed:
-    /// see
+    /// By the kernel, from a loop device: root only. The kernel then parses bytes that any user may have packed: see
     /// SECURITY.md.
     Kernel,
     /// By squashfuse, a process of the user that mounts; for root, a process of a user without rights.
@@ -152,13 +151,11 @@ fn unescaped(text: &[u8]) -> PathBuf {
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Unmounts the folder. Fails while a file in it is open or it is a working directory, unless the process that
-/// serves it is
-/// gone.
+/// Unmounts the folder. Fails while a file in it is open or it is a working directory, unless the process that serves
+/// it is gone.
 ///
-/// Tries repeatedly: a process that another thread starts holds all open files of this one until it runs its
-/// program, also
-/// files of the image that this process has closed since. That takes no longer than starting a program.
+/// Tries repeatedly: a process that another thread starts holds all open files of this one until it runs its program,
+/// also files of the image that this process has closed since. That takes no longer than starting a program.
 pub(crate) fn unmount(at: &Path, state: State) -> io::Result<()> {
     for _ in 1..TRIES {
         match unmount_now(at, state) {

@@ -73,10 +73,8 @@ impl Mounted {
     }
 
     /// Records which files are opened from now on, and in which order, for the next process that mounts the image.
-    /// Covers this
-    /// namespace, and sandboxes that see the image at its original path. Ends when the result is dropped, after a
-    /// minute at
-    /// most. None if a trace exists already, or the process lacks the rights (only root has them).
+    /// Covers this namespace, and sandboxes that see the image at its original path. Ends when the result is dropped,
+    /// after a minute at most. None if a trace exists already, or the process lacks the rights (only root has them).
     pub fn record(&self) -> Option<Recorder> {
         let trace = self.cache.of("traces", &self.id);
         if trace.exists() {
@@ -86,14 +84,13 @@ impl Mounted {
     }
 
     /// Whether mount namespaces that were made before the image was mounted see it: those that were made as a slave
-    /// of this
-    /// process's namespace, on nodes that share mounts. Containers mostly do not.
+    /// of this process's namespace, on nodes that share mounts. Containers mostly do not.
     pub fn is_seen_elsewhere(&self) -> Result<bool, ImageError> {
         mount::is_shared(&self.at).map_err(io("look for the mount", &self.at))
     }
 
-    /// Environment variables with which processes run programs of the image from its mount point. `path`: their
-    /// PATH so far.
+    /// Environment variables with which processes run programs of the image from its mount point. `path`: their PATH
+    /// so far.
     pub fn environment(&self, path: Option<OsString>) -> Vec<(&'static str, OsString)> {
         self.environment_at(&self.at, path)
     }

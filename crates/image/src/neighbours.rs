@@ -1,10 +1,8 @@
 //! Images that come from other nodes, and are passed on to further nodes while they arrive.
 //!
-//! When hundreds of nodes need the same image at once, its file in the store would be read hundreds of times.
-//! Instead each
-//! node that has the image, or a part of it, passes it on. Bytes of a neighbour are not trusted: they are hashed
-//! like those
-//! of any source.
+//! When hundreds of nodes need the same image at once, its file in the store would be read hundreds of times. Instead
+//! each node that has the image, or a part of it, passes it on. Bytes of a neighbour are not trusted: they are hashed
+//! like those of any source.
 
 use crate::ImageId;
 use crate::cache::Cache;
@@ -25,9 +23,8 @@ const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// Other nodes that may have an image, or will have it soon.
 pub trait Neighbours: Debug + Send + Sync {
     /// Nodes to ask for the image, one after the other. The iterator is advanced only when the previous nodes have
-    /// not sent all
-    /// of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a thread that
-    /// may block.
+    /// not sent all of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a
+    /// thread that may block.
     fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a>;
 
     /// Called when an image has arrived, complete and correct, from a neighbour or a store; for statistics of how
@@ -136,8 +133,7 @@ pub(crate) struct Announced<'a> {
 }
 
 impl Announced<'_> {
-    /// Starts the transfer into this file. If an earlier attempt wrote something, that is void, and its readers
-    /// fail.
+    /// Starts the transfer into this file. If an earlier attempt wrote something, that is void, and its readers fail.
     pub(crate) fn begin(&mut self, file: Arc<File>, bytes: u64) {
         if self.arrival.extent().file.is_some() {
             self.arrival.change(|extent| extent.has_failed = true);
@@ -211,9 +207,8 @@ impl Read for Reader {
 }
 
 impl Cache {
-    /// Reads an image that is in the cache, or that this process is fetching; none if it is neither. Blocks until
-    /// the image's
-    /// length is known. Nothing is checked: the reader must hash it.
+    /// Reads an image that is in the cache, or that this process is fetching; none if it is neither. Blocks until the
+    /// image's length is known. Nothing is checked: the reader must hash it.
     ///
     /// # Errors
     /// Fails if the image cannot be read, or fetching it fails before its length is known.

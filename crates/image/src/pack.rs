@@ -1,10 +1,8 @@
 //! Packing of a tree into an image.
 //!
 //! mksquashfs never sees the tree. It reads a stream (tar) that is made here: all entries in one order, owned by
-//! root, with
-//! one time, and with modes that only say whether a file may be run. So the image depends on nothing but the
-//! contents of
-//! the tree, and what was checked is what is packed.
+//! root, with one time, and with modes that only say whether a file may be run. So the image depends on nothing but
+//! the contents of the tree, and what was checked is what is packed.
 
 use crate::bytecode::{self, HEADER_BYTES};
 use crate::error::{ImageError, io};

@@ -27,8 +27,7 @@ enum Removal {
 
 impl Cache {
     /// Removes images, the longest unused first, until all together have at most `keep` bytes. Mounted images stay.
-    /// Returns
-    /// the removed images.
+    /// Returns the removed images.
     pub fn gc(&self, keep: u64) -> Result<Vec<Listed>, ImageError> {
         let _one = self.one_at_a_time()?;
         let mut removed = Vec::new();
@@ -73,8 +72,7 @@ impl Cache {
         }
     }
 
-    /// Removes the longest unused images until `needed` more bytes fit. The error says also whether waiting may
-    /// help.
+    /// Removes the longest unused images until `needed` more bytes fit. The error says also whether waiting may help.
     fn shrink(&self, id: &ImageId, needed: u64) -> Result<(), (ImageError, Removal)> {
         let most = self.options.bytes;
         let mut worst = Removal::Used;

@@ -1,10 +1,8 @@
 //! FUSE mounts for root, without root parsing images that any user may have packed.
 //!
-//! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a
-//! user that
-//! owns nothing, a different one for each image. An attacker that takes over a server can lie about its image, and
-//! do what
-//! any stranger on the node can do.
+//! Root opens the connection and mounts it. squashfuse gets the open connection and the open image. It runs as a user
+//! that owns nothing, a different one for each image. An attacker that takes over a server can lie about its image,
+//! and do what any stranger on the node can do.
 
 use crate::ImageId;
 use crate::error::ImageError;

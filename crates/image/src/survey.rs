@@ -118,9 +118,9 @@ impl<'a> Links<'a> {
         Self(entries.iter().filter_map(link).collect())
     }
 
-    /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on
-    /// the way. None if it
-    /// stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is a link.
+    /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on the
+    /// way. None if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is
+    /// a link.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;
         let mut place = path.parent().unwrap_or(Path::new("")).to_owned();

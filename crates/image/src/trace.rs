@@ -1,12 +1,9 @@
 //! Traces of the files that a run opens: recorded once, and read ahead at the next mount.
 //!
-//! fanotify reports each file of the image that is opened, with a descriptor. It does not slow the program down,
-//! and needs
-//! neither ptrace nor changes to it. Only root may use it. It watches the file system and not one mount of it,
-//! because
-//! sandboxes have their own mounts, where the image mostly has its original path. Without a trace the beginning of
-//! the
-//! image is read ahead.
+//! fanotify reports each file of the image that is opened, with a descriptor. It does not slow the program down, and
+//! needs neither ptrace nor changes to it. Only root may use it. It watches the file system and not one mount of it,
+//! because sandboxes have their own mounts, where the image mostly has its original path. Without a trace the
+//! beginning of the image is read ahead.
 
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -36,7 +33,7 @@ const AHEAD_BYTES_MAX: i64 = 256 << 20;
 /// Longest time of a recording: no program takes longer to start.
 pub(crate) const START_LIMIT: Duration = Duration::from_secs(60);
 
-/// Recorder of opened files. When it is dropped, or [`START_LIMIT`] has passed, it leaves the trace for the next
+/// Recorder of opened files. When it is dropped, or a minute has passed, it leaves the trace for the next
 /// mount.
 pub struct Recorder {
     stop: Arc<EventFd>,

@@ -150,8 +150,7 @@ pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> 
 /// Longest time before its message for which a client may say that it held a lease; it pays for that time.
 const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its
-/// tenant
+/// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its tenant
 /// pays: no agent can bill a tenant that has not announced the lease.
 pub(crate) async fn vouch(
     state: &Arc<State>,
@@ -205,8 +204,7 @@ pub(crate) async fn vouch(
     }
 }
 
-/// Ends a lease, at the agent that granted it if that is known, else wherever it is found (the manager may have
-/// just
+/// Ends a lease, at the agent that granted it if that is known, else wherever it is found (the manager may have just
 /// started). `any`: the lease may belong to another tenant.
 pub(crate) async fn release(
     state: &Arc<State>,

@@ -1,8 +1,7 @@
 //! Writes of the machine on their way to the store.
 //!
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
-//! which
-//! run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
+//! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
 use crate::machine::{Commit, Wanted};
 use crate::membership::warn_of;
@@ -33,8 +32,7 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
         let alone = commit.writes.iter().any(Write::changes_agent);
         // In the order of the commits. A lock that is not free holds up all commits that follow; that is short, and
-        // happens
-        // only when an agent comes or goes.
+        // happens only when an agent comes or goes.
         if alone {
             let turn = turn.write_owned().await;
             tokio::spawn(make(Arc::clone(&state), commit, turn));

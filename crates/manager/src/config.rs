@@ -43,8 +43,8 @@ pub struct ManagerConfig {
     pub grant_timeout: Duration,
     /// Time limit for an agent to end a lease, including the reaping of its workers (default: 5 s).
     pub end_timeout: Duration,
-    /// Time limit for an agent to accept an order; after it the operator is told that the order comes later
-    /// (default: 3 s).
+    /// Time limit for an agent to accept an order; after it the operator is told that the order comes later (default:
+    /// 3 s).
     pub order_timeout: Duration,
     /// Admission of callers that no operator has named (default: open).
     pub tenants: TenantPolicy,

@@ -5,13 +5,10 @@
 //!              └────► 3rd ──► 6th, 7th
 //! ```
 //!
-//! The first agent reads the file in the store. Every other agent reads from the agent above it, also while that
-//! one is
-//! still reading. An agent that is gone, or is reported not to have delivered the file, is removed, and the agents
-//! behind
-//! it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are kept in
-//! memory: after
-//! a start the first agent that asks is the first again.
+//! The first agent reads the file in the store. Every other agent reads from the agent above it, also while that one
+//! is still reading. An agent that is gone, or is reported not to have delivered the file, is removed, and the agents
+//! behind it move up. So the agent above has always asked earlier, and no agent waits for itself. Trees are kept in
+//! memory: after a start the first agent that asks is the first again.
 
 use crate::membership::check_owner;
 use crate::records::bad;
@@ -26,8 +23,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Number of agents that read from one agent. With two, the last of 1,000 is nine steps behind the first, and no
-/// network
-/// card sends more than twice what it receives.
+/// network card sends more than twice what it receives.
 const FAN_OUT: usize = 2;
 /// Limit of trees, one for each environment; beyond it, the tree that was asked for longest ago is removed.
 const TREES_MAX: usize = 1024;

@@ -1,10 +1,8 @@
 //! L3: the cluster daemon. It knows the agents, decides which of them to ask for cores, and keeps the ledger.
 //!
 //! The manager takes no part in invocations, and grants nothing itself: each agent alone writes its slots. So no
-//! lease is
-//! lost when a manager dies, and a restarted manager knows everything half a second later, when the agents have
-//! registered
-//! again.
+//! lease is lost when a manager dies, and a restarted manager knows everything half a second later, when the agents
+//! have registered again.
 //!
 //! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
 //! * `listener` — the Unix sockets: one manager for each runtime directory, peers checked on accept.

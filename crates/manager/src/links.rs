@@ -1,6 +1,5 @@
 //! Connections to the agents: one channel for each, made when first needed, and kept while it is among those used
-//! last.
-//! Agents of this node are reached over their sockets, others over TLS.
+//! last. Agents of this node are reached over their sockets, others over TLS.
 
 use hotlease_lease::manager::AgentRecord;
 use hotlease_net::{Address, Identity, Role, grpc};
@@ -18,8 +17,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Longest response of an agent, bytes: its listing of all leases, workers and libraries.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// Limit of kept connections. 10,000 agents have connections to the manager already. As many back would exceed what
-/// a
+/// Limit of kept connections. 10,000 agents have connections to the manager already. As many back would exceed what a
 /// process may often open (20,000), and most agents are asked nothing for long times.
 const LINKS_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("not 0");
 

@@ -1,10 +1,8 @@
 //! The manager's Unix sockets: one manager for each runtime directory; only its own user and root are admitted.
 //!
 //! The lock file decides which process may bind: only the holder of the lock removes a socket that a killed manager
-//! left
-//! behind, and the kernel released the lock when that manager died. The lock file itself stays: after its removal
-//! two
-//! managers could hold locks on two files of the same name.
+//! left behind, and the kernel released the lock when that manager died. The lock file itself stays: after its
+//! removal two managers could hold locks on two files of the same name.
 
 use crate::{MANAGER_LOCK, MANAGER_SOCKET, ManagerError};
 use hotlease_net::grpc::Served;
@@ -78,8 +76,7 @@ impl Listener {
     }
 
     /// Accepts connections until the receiver is closed, then returns the listener, so that its owner decides when
-    /// the socket's
-    /// file is removed.
+    /// the socket's file is removed.
     pub(crate) async fn accept_into(self, accepted: mpsc::Sender<io::Result<Peer>>) -> Self {
         let own_uid = nix::unistd::geteuid().as_raw();
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));

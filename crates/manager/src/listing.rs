@@ -1,8 +1,7 @@
 //! Listings: collected from the agents at the time of the request, and merged.
 //!
 //! An agent that does not answer in time, or is silent already, is left out. Itself and its leases are still listed
-//! as it
-//! last reported them.
+//! as it last reported them.
 
 use crate::links::answer;
 use crate::records::{CORES_MAX, agent_info, lease_info};
@@ -26,9 +25,8 @@ const ASKED_AT_ONCE_MAX: usize = 64;
 /// Time limit for an agent's status: its last report is less than a second old, so a fresher one is not worth more.
 const STATE_WITHIN: Duration = Duration::from_millis(250);
 
-/// Lists agents. A small site's agents are asked, so that a lease granted just now counts; a large site's are
-/// listed as
-/// they last reported.
+/// Lists agents. A small site's agents are asked, so that a lease granted just now counts; a large site's are listed
+/// as they last reported.
 pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
     let answers = ask_each(state, of_small_site(state), limit, "").await;
@@ -61,8 +59,8 @@ pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> 
     ))
 }
 
-/// Merges an agent's answer, which is fresher than its last heartbeat; its id and address come from the
-/// registration alone.
+/// Merges an agent's answer, which is fresher than its last heartbeat; its id and address come from the registration
+/// alone.
 fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     if let Some(now) = answer.and_then(|status| status.agent) {
         if now.cores.len() <= CORES_MAX {
@@ -78,8 +76,8 @@ fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     info
 }
 
-/// Lists leases: on a large site as the ledger has them, at most about a second old; on a small one as agents
-/// answer now.
+/// Lists leases: on a large site as the ledger has them, at most about a second old; on a small one as agents answer
+/// now.
 pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {
     let tenant = checked(request)?;
     let answers = ask_each(state, of_small_site(state), state.config.listing_timeout, &tenant).await;

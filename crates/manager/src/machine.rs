@@ -41,8 +41,7 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// Most cores that the agent may bill, if it granted `granted` distinct ones: one for each slot, or for shared
-    /// cores at
-    /// most one for each worker.
+    /// cores at most one for each worker.
     pub(crate) fn billable_cores(&self, granted: u32) -> u32 {
         let workers = self.request.workers;
         match Sharing::try_from(self.request.sharing) {

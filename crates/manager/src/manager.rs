@@ -61,15 +61,13 @@ pub struct Manager {
 
 impl Manager {
     /// Binds the socket and serves in background tasks of the current tokio runtime. When this returns, clients and
-    /// agents
-    /// can connect.
+    /// agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
         Self::started(config).await
     }
 
     /// Returns a boxed future. Code of an async function is generated in each crate that awaits it, and this one
-    /// contains the
-    /// whole server: it was most of the compile time of each test program that starts a manager.
+    /// contains the whole server: it was most of the compile time of each test program that starts a manager.
     #[inline(never)]
     fn started(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
         Box::pin(Self::bind_and_serve(config))
@@ -131,8 +129,7 @@ impl Manager {
     }
 
     /// Returns once a client has sent `Shutdown`. The manager keeps serving until [`Self::shutdown`]: its owner may
-    /// have
-    /// other things to stop first.
+    /// have other things to stop first.
     pub async fn shutdown_requested(&self) {
         wait_for(self.state.asked_to_stop.subscribe()).await;
     }
@@ -148,8 +145,7 @@ impl Manager {
         }
     }
 
-    /// Stops the manager: requests under way get a moment to finish, then the socket is removed. Returns after
-    /// that.
+    /// Stops the manager: requests under way get a moment to finish, then the socket is removed. Returns after that.
     pub async fn shutdown(&self) {
         self.stop.send_replace(true);
         self.stopped().await;
@@ -263,9 +259,8 @@ async fn serve_on<C>(
         .add_service(service)
         .add_service(door)
         .serve_with_incoming_shutdown(connections, wait_for(stopping.clone()));
-    // When it is told to stop, tonic drops the receiver of connections, which ends the accepting task. Then it
-    // waits for
-    // connections to close; one that does not close in time is cut.
+    // When it is told to stop, tonic drops the receiver of connections, which ends the accepting task. Then it waits
+    // for connections to close; one that does not close in time is cut.
     tokio::pin!(server);
     let stopped_in_time = tokio::select! {
         result = &mut server => Ok(result),

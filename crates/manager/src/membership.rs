@@ -1,8 +1,7 @@
 //! Registration, reports and departure of agents: messages are checked here, and decided by the machine.
 //!
-//! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the
-//! ledger, so an
-//! agent that got no answer sends the same totals again.
+//! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the ledger,
+//! so an agent that got no answer sends the same totals again.
 
 use crate::acquire::unexpected;
 use crate::records::{agent_ids, agent_record, bad, lease_record, offering, parse_ids, past_row};
@@ -50,10 +49,8 @@ pub(crate) async fn register(
 }
 
 /// Checks that an agent's message comes from the holder of the certificate that the agent registered with (or from
-/// this
-/// node, if it registered from here). This protects the agent until it is gone: a peer that learns its id cannot
-/// end its
-/// leases or bill for it.
+/// this node, if it registered from here). This protects the agent until it is gone: a peer that learns its id cannot
+/// end its leases or bill for it.
 pub(crate) fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
     let machine = state.machine();
     let Some((known, heard, _)) = machine.cluster.registry().agent(agent) else {

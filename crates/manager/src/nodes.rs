@@ -79,9 +79,8 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
     })
 }
 
-/// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by
-/// its own
-/// host name.
+/// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by its
+/// own host name.
 fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
     let agents = state.agents();
     if let Ok(id) = name.parse() {

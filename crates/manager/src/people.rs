@@ -267,9 +267,8 @@ pub(crate) async fn rotate(state: &std::sync::Arc<State>, by: &Caller) -> Rotate
 /// Limit of agents that are asked to rotate at a time.
 const TOLD_AT_ONCE_MAX: usize = 64;
 
-/// Pause between two measurements of tenants' usage, as a multiple of the time that a measurement takes: a ledger
-/// of any
-/// size costs at most a tenth of a core.
+/// Pause between two measurements of tenants' usage, as a multiple of the time that a measurement takes: a ledger of
+/// any size costs at most a tenth of a core.
 const MEASURE_PAUSE: u32 = 10;
 /// Shortest interval between two measurements.
 const MEASURE_EVERY: Duration = Duration::from_secs(5);

@@ -61,8 +61,7 @@ fn socket_path(what: &str, path: &str) -> Result<String, Refusal> {
 }
 
 /// Checks the address on which an agent serves other hosts. It must be one of the hosts in the agent's certificate,
-/// so that
-/// an agent cannot send requests to another agent's address.
+/// so that an agent cannot send requests to another agent's address.
 fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
     let address: Address = text
         .parse()

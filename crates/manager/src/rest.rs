@@ -12,9 +12,8 @@
 //! * `problem` — errors in the format of RFC 9457.
 //! * `extract` — checked parameters and bodies of requests.
 //!
-//! HTTP/2 is not spoken here: operators and batch systems send a few requests a minute, and each kind of HTTP/2
-//! frame would
-//! be one more thing that strangers can send.
+//! HTTP/2 is not spoken here: operators and batch systems send a few requests a minute, and each kind of HTTP/2 frame
+//! would be one more thing that strangers can send.
 
 mod agents;
 mod door;

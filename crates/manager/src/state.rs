@@ -50,8 +50,7 @@ fn wall_ms() -> u64 {
 }
 
 /// Reads both clocks at nearly the same moment, even on a busy node. Time between the two readings would be missing
-/// from
-/// the account of each lease that was granted before this start.
+/// from the account of each lease that was granted before this start.
 fn clocks() -> (Instant, u64) {
     let look = || {
         let monotonic = Instant::now();
@@ -105,10 +104,8 @@ impl State {
     }
 
     /// Time for accounts and bills, milliseconds since 1970. The node's clock is read when the manager starts, and
-    /// not again.
-    /// If that clock is set back or forward meanwhile, or while the manager is down, no lease is billed for time
-    /// that did not
-    /// pass, and time continues from the latest that was stored.
+    /// not again. If that clock is set back or forward meanwhile, or while the manager is down, no lease is billed
+    /// for time that did not pass, and time continues from the latest that was stored.
     pub(crate) fn unix_ms(&self) -> u64 {
         self.started_ms
             .saturating_add(self.started.elapsed().as_millis() as u64)

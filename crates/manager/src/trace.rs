@@ -1,6 +1,5 @@
 //! Trace of a request, from its client to the agent: an id in every line of the logs, in the format of W3C Trace
-//! Context
-//! (`traceparent: 00-TRACE-SPAN-FLAGS`).
+//! Context (`traceparent: 00-TRACE-SPAN-FLAGS`).
 
 use http::HeaderMap;
 use std::fmt;

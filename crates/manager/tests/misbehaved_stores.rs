@@ -123,9 +123,8 @@ impl People for SlowStore {
     }
 }
 
-/// While it registers, an agent is in the store and not yet in the registry. So is an agent that has been silent
-/// for long,
-/// and the leases of such an agent are ended.
+/// While it registers, an agent is in the store and not yet in the registry. So is an agent that has been silent for
+/// long, and the leases of such an agent are ended.
 #[tokio::test]
 async fn an_agent_is_not_forgotten_while_it_registers() {
     let dir = tempfile::tempdir().unwrap();

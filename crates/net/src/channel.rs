@@ -139,8 +139,8 @@ impl Session {
         Ok(again.call(with(header)).await?)
     }
 
-    /// Returns the session's header. Signs in first if there is no session, it is due for renewal, or `spent` is
-    /// its header.
+    /// Returns the session's header. Signs in first if there is no session, it is due for renewal, or `spent` is its
+    /// header.
     async fn header(&self, channel: &Channel, spent: Option<&HeaderValue>) -> Result<HeaderValue, Failed> {
         let mut held = self.held.lock().await;
         if let Some(held) = held.as_ref()

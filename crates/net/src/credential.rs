@@ -1,6 +1,5 @@
 //! Credentials of a client without a certificate. Each is named by a file or made by a program: no secret stands in
-//! an
-//! argument, in the environment, or in a log.
+//! an argument, in the environment, or in a log.
 
 use crate::NetError;
 use crate::error::IdentityError;
@@ -29,9 +28,8 @@ const MUNGE_TTL_S: u32 = 60;
 pub enum Credential {
     /// A key of `hotlease admin key add`, in a file that only its owner can read.
     KeyFile(PathBuf),
-    /// A token (JWT) of an issuer that the manager knows, in a file. The file is read again for each session, so
-    /// its writer
-    /// may replace it at any time.
+    /// A token (JWT) of an issuer that the manager knows, in a file. The file is read again for each session, so its
+    /// writer may replace it at any time.
     TokenFile(PathBuf),
     /// The user of this process, proved by the cluster's MUNGE.
     Munge {

@@ -2,8 +2,7 @@
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Raises this process's limit of open descriptors to the hard limit: daemons hold some for each worker, session
-/// and
+/// Raises this process's limit of open descriptors to the hard limit: daemons hold some for each worker, session and
 /// agent. A failure is only logged; the daemon then runs with the old limit.
 pub fn raise_descriptor_limit() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)

@@ -20,8 +20,7 @@ use tokio_rustls::client::TlsStream;
 /// Limit for one of a host's addresses to answer.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// Pause before unreachable hosts are tried again. A network that has just come back still reports hosts as
-/// unreachable
-/// for a moment: those answers belong to questions that were asked while it was down.
+/// unreachable for a moment: those answers belong to questions that were asked while it was down.
 const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Limit for one step of connecting: for TCP and TLS together, and then for the first bytes.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
@@ -32,8 +31,7 @@ pub(crate) struct Dialled {
     pub(crate) peer: Peer,
 }
 
-/// Connects, and waits for the first bytes from the peer: a peer that refuses our certificate says so only after
-/// its
+/// Connects, and waits for the first bytes from the peer: a peer that refuses our certificate says so only after its
 /// handshake, and a peer that accepts it speaks first.
 pub(crate) async fn dial(
     address: &Address,
@@ -66,8 +64,7 @@ pub(crate) async fn dial_as(
     }
 }
 
-/// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client speaks
-/// first.
+/// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client speaks first.
 pub(crate) async fn dial_silent(
     address: &Address,
     client: Arc<ClientConfig>,

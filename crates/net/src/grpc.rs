@@ -29,15 +29,13 @@ const PING: Duration = Duration::from_secs(2);
 const OTHERS_AFTER: Duration = Duration::from_secs(1);
 
 /// Makes a channel to a daemon. It connects when first used, and again when the connection breaks. Fails with a
-/// status
-/// that [`refusal`] understands.
+/// status that [`refusal`] understands.
 pub fn channel(address: Address, identity: Arc<Identity>, needed: Role) -> Channel {
     channel_to_first(vec![address], identity, needed)
 }
 
 /// Makes a channel to the daemon that serves, where all others of the list stand by. Each time that the channel
-/// connects,
-/// it tries the addresses in this order.
+/// connects, it tries the addresses in this order.
 pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed: Role) -> Channel {
     // Name of the peer for HTTP/2 only: the connector connects to the address, and TLS checks the peer itself.
     let endpoint = Endpoint::from_static("http://hotlease")

@@ -81,8 +81,8 @@ struct Held {
     credentials: Arc<Credentials>,
 }
 
-/// Identity folder in use. A certificate that is replaced in the folder counts from the next connection on.
-/// `Send + Sync`.
+/// Identity folder in use. A certificate that is replaced in the folder counts from the next connection on. `Send +
+/// Sync`.
 pub struct Identity {
     dir: PathBuf,
     held: Mutex<Held>,
@@ -240,8 +240,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
             .with_client_cert_verifier(verifier)
             .with_single_cert(vec![certificate.clone()], key.clone_key())
             .map_err(unusable)?;
-        // No resumption: a resumed connection could outlive the certificate that its first connection was made
-        // with.
+        // No resumption: a resumed connection could outlive the certificate that its first connection was made with.
         server.send_tls13_tickets = 0;
         server.alpn_protocols = protocols.iter().map(|protocol| protocol.alpn()).collect();
         Ok::<_, IdentityError>(Arc::new(server))

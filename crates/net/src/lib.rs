@@ -2,8 +2,7 @@
 //! communicate.
 //!
 //! * [`Identity`] — who this process is: a folder with a certificate of the site's authority. [`Peer`] is the other
-//!   end
-//! of a connection: its certificate holds role and tenant, and nothing else is consulted.
+//!   end of a connection: its certificate holds role and tenant, and nothing else is consulted.
 //! * `authority` — makes such folders (feature `authority`).
 //! * [`Listener`] — TLS port of a daemon. Its connections are limited before and after the peer is known.
 //! * [`Site`] — the manager that a client talks to, and what it shows there: a certificate, or a [`Credential`].
@@ -11,10 +10,8 @@
 //! * [`tunnel`] — sessions and worker connections, carried to another host.
 //!
 //! Only TLS 1.3 is spoken. Both sides show a certificate, unless the daemon was told to accept connections without
-//! one.
-//! Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this
-//! crate
-//! they need [`grpc::Served`] alone.
+//! one. Neither side resumes an earlier connection. Processes of one node and user should use Unix sockets; of this
+//! crate they need [`grpc::Served`] alone.
 
 #![forbid(unsafe_code)]
 

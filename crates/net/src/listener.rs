@@ -1,9 +1,8 @@
 //! TLS port of a daemon: limits on peers, connections and handshake times.
 //!
 //! A peer is unknown until its certificate is verified. Until then a connection costs a bounded number of places,
-//! bytes
-//! and seconds: connections in their handshake are counted, in total and for each address, and are closed when they
-//! take too long. Afterwards they are counted for each peer.
+//! bytes and seconds: connections in their handshake are counted, in total and for each address, and are closed when
+//! they take too long. Afterwards they are counted for each peer.
 
 use crate::NetError;
 use crate::identity::{Identity, Protocol};
@@ -125,8 +124,7 @@ impl Listener {
     }
 
     /// Accepts connections as [`accept_into`](Self::accept_into) does, and connections without a certificate too.
-    /// Those
-    /// are closed unless they sign in in time.
+    /// Those are closed unless they sign in in time.
     pub async fn accept_all_into(self, admitted: mpsc::Sender<Admitted>, strangers: mpsc::Sender<Stranger>) {
         self.accept_with(admitted, Some(strangers)).await;
     }

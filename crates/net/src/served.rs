@@ -11,9 +11,8 @@ use tonic::transport::server::Connected;
 /// Limit for the first byte of a peer: a connection that stays silent would occupy a place for nothing.
 const FIRST_BYTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// Admitted connection over `S`. `I`, the identity of the peer, is put into the extensions of its requests. `P`,
-/// its place
-/// among the connections, is dropped with it. A read fails if nothing has arrived within 5 s after it was made.
+/// Admitted connection over `S`. `I`, the identity of the peer, is put into the extensions of its requests. `P`, its
+/// place among the connections, is dropped with it. A read fails if nothing has arrived within 5 s after it was made.
 pub struct Served<S, I, P> {
     stream: S,
     info: I,

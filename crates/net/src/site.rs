@@ -14,8 +14,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Environment variable that names the manager. Several addresses are separated by commas: one manager serves and
-/// the
+/// Environment variable that names the manager. Several addresses are separated by commas: one manager serves and the
 /// others stand by.
 pub const MANAGER_VARIABLE: &str = "HOTLEASE_MANAGER";
 /// Environment variable that names the folder of an identity.
@@ -79,10 +78,8 @@ impl Site {
     }
 
     /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`; none means the manager of this
-    /// node.
-    /// Finds the proof: the one in `wanted`, else the one that the environment names, else the identity in the
-    /// default
-    /// folder.
+    /// node. Finds the proof: the one in `wanted`, else the one that the environment names, else the identity in the
+    /// default folder.
     pub fn find(wanted: Wanted<'_>) -> Result<Option<Self>, NetError> {
         let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
         let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {

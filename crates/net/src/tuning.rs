@@ -34,9 +34,8 @@ pub(crate) fn tune(stream: &TcpStream, purpose: Purpose) -> io::Result<()> {
             socket.set_tcp_keepalive(&keepalive)?;
             socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
         }
-        // Sessions send something four times in their silence limit, so each retry carries little: the pauses
-        // between retries
-        // need not double, and the session survives a longer gap in the network.
+        // Sessions send something four times in their silence limit, so each retry carries little: the pauses between
+        // retries need not double, and the session survives a longer gap in the network.
         Purpose::Session => {
             socket.set_tcp_user_timeout(None)?;
             socket.set_tcp_thin_linear_timeouts(true)

@@ -1,6 +1,5 @@
 //! Sessions and worker connections over TLS: give a client the same access to an agent on another host as to one on
-//! its
-//! own node.
+//! its own node.
 //!
 //! ```text
 //!   client's host                                             agent's host
@@ -10,17 +9,14 @@
 //!
 //! Client, agent and worker speak their usual protocols over local sockets. A relay at each end turns messages into
 //! frames ([`hotlease_wire::tunnel`]) and back. The bytes of a function library travel, and become sealed memory
-//! again
-//! at the other end. A worker's connection socket stays on the agent's host under a ticket. The client's relay
-//! comes for
-//! it with a second TLS connection, so that on both hosts the end of a worker is the end of a connection. Rings and
-//! buffers are shared memory and cannot travel: the relay answers in the worker's place that they are refused.
+//! again at the other end. A worker's connection socket stays on the agent's host under a ticket. The client's relay
+//! comes for it with a second TLS connection, so that on both hosts the end of a worker is the end of a connection.
+//! Rings and buffers are shared memory and cannot travel: the relay answers in the worker's place that they are
+//! refused.
 //!
 //! When one end closes, the relay passes on the data under way and closes the other end. Two hosts that lose each
-//! other
-//! notice it by silence: both sides send something four times within the silence limit, which the client derives
-//! from
-//! its lease's time to live.
+//! other notice it by silence: both sides send something four times within the silence limit, which the client
+//! derives from its lease's time to live.
 
 mod agent;
 mod client;

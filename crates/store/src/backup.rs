@@ -30,8 +30,7 @@ fn failed(what: &'static str) -> impl FnOnce(io::Error) -> StoreError {
     }
 }
 
-/// Copies the ledger of a state directory, as of one moment, into a new file. A manager may use the ledger
-/// meanwhile.
+/// Copies the ledger of a state directory, as of one moment, into a new file. A manager may use the ledger meanwhile.
 /// The copy is durable when this returns. Fails if the file exists.
 pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> {
     let from = directory.join(LEDGER_FILE);
@@ -80,8 +79,7 @@ fn parent(path: &Path) -> Option<&Path> {
 }
 
 /// Replaces a state directory's ledger by a copy, and keeps the old ledger in a directory beside it. Fails while a
-/// manager
-/// uses the directory, and for a copy that is damaged or was written by a newer version.
+/// manager uses the directory, and for a copy that is damaged or was written by a newer version.
 pub fn restore(directory: &Path, from: &Path) -> Result<BackupSummary, StoreError> {
     let mut summary = check(from)?;
     let dir = StateDir::take(directory)?;

@@ -67,9 +67,8 @@ impl<'a> Biller<'a> {
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 
-    /// Adds the usage of a function. All functions are added before any row, because a row may have grown by the
-    /// time it is
-    /// read.
+    /// Adds the usage of a function. All functions are added before any row, because a row may have grown by the time
+    /// it is read.
     pub(crate) fn function(&mut self, row: &FunctionRow<'_>) -> Result<(), StoreError> {
         if row.disputed || !self.is_wanted(row.tenant, row.job) {
             return Ok(());
@@ -182,11 +181,9 @@ impl<'a> Biller<'a> {
         }))
     }
 
-    /// Completes the bill. Usage of functions is subtracted from the line of the tenant's whole usage. Functions
-    /// are
-    /// reported some seconds after their lease, so at the start of a range usage of a function can be reported
-    /// whose lease
-    /// reported it before the range. Such excess is left off the bill, so that the lines add up to the tenant's
+    /// Completes the bill. Usage of functions is subtracted from the line of the tenant's whole usage. Functions are
+    /// reported some seconds after their lease, so at the start of a range usage of a function can be reported whose
+    /// lease reported it before the range. Such excess is left off the bill, so that the lines add up to the tenant's
     /// line.
     pub(crate) fn done(mut self) -> Bill {
         for (tenant, attributed) in &self.attributed {

@@ -26,8 +26,7 @@ pub(crate) struct Own {
     pub(crate) _dir: StateDir,
 }
 
-/// A [`Store`] in a database; made by [`open_sqlite`](crate::open_sqlite) or
-/// [`open_postgres`](crate::open_postgres).
+/// A [`Store`] in a database; made by [`open_sqlite`](crate::open_sqlite) or [`open_postgres`](crate::open_postgres).
 pub struct DatabaseStore {
     writer: Writer,
     /// Connection that sees committed data only; locked for one query at a time.
@@ -53,8 +52,7 @@ impl DatabaseStore {
         })
     }
 
-    /// Locks the reading connection. Reading changes nothing, so the connection is good even if the lock is
-    /// poisoned.
+    /// Locks the reading connection. Reading changes nothing, so the connection is good even if the lock is poisoned.
     fn reader(&self) -> MutexGuard<'_, Box<dyn Sql + Send>> {
         self.reader.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -54,8 +54,7 @@ pub enum StoreError {
         why: String,
     },
     /// Reading or writing failed. After a failed write it is unknown what the disk holds until the ledger is opened
-    /// again,
-    /// so every later write is refused.
+    /// again, so every later write is refused.
     #[error("the ledger cannot {what}: {why}")]
     Disk {
         /// Operation that failed.

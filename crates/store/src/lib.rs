@@ -1,26 +1,21 @@
 //! L1: durable state behind one trait.
 //!
 //! A manager keeps three things: the agents it knows, the leases that they granted, and the ledger of what those
-//! leases
-//! used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged by taking the larger value
-//! of each
-//! counter, so a report that arrives twice, late or out of order never bills twice and never un-bills. A row is
-//! opened
-//! when the manager notes a grant, and limits what the agent can bill (see [`hotlease_lease::ledger`]).
+//! leases used. The ledger's rows are cumulative totals keyed (agent, boot, lease) and merged by taking the larger
+//! value of each counter, so a report that arrives twice, late or out of order never bills twice and never un-bills.
+//! A row is opened when the manager notes a grant, and limits what the agent can bill (see
+//! [`hotlease_lease::ledger`]).
 //!
 //! * [`Store`] — durable state of a manager: agents, leases, ledger.
 //! * [`People`] — the part of it about tenants and keys.
 //! * [`open_sqlite`] — the default: a database in a directory of this node. Acknowledged writes survive any crash,
-//!   also
-//! of the node.
+//!   also of the node.
 //! * [`Candidate`] — a database of a site with several managers: one leads, the others wait. A manager that takes
-//!   over
-//! fences the one before it.
+//!   over fences the one before it.
 //! * [`MemoryStore`] — state that lives as long as its process.
 //! * [`backup`] and [`restore`] — copy a SQLite ledger, also while it is in use, and put a copy back.
 //!
-//! All stores are limited by [`Limits`]. The conformance suite (`tests/store_conformance`) compares their
-//! behaviour.
+//! All stores are limited by [`Limits`]. The conformance suite (`tests/store_conformance`) compares their behaviour.
 //!
 //! ```
 //! use hotlease_store::{BillQuery, LedgerRow, MemoryStore, Report, RowKey, Store};
@@ -73,8 +68,7 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_wire::ids::{AgentId, LeaseId};
 
-/// Callback with the result of a change. Called once, by the thread that knows the result; must not block. While
-/// more
+/// Callback with the result of a change. Called once, by the thread that knows the result; must not block. While more
 /// than [`LATER_MAX`] changes wait, the next call of a `_later` method blocks.
 pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
@@ -82,14 +76,12 @@ pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 ///
 /// Methods take effect whole or not at all. When one returns `Ok`, its effect is as durable as the implementation
 /// promises ([`MemoryStore`]: survives nothing but the call; [`DatabaseStore`]: survives everything but the loss of
-/// its
-/// disk). Methods may block on a disk or a network, so an asynchronous caller runs them on a thread made for that.
-/// Times
-/// are milliseconds since 1970 by the caller's clock, which must not run backwards: see [`Store::latest_ms`].
+/// its disk). Methods may block on a disk or a network, so an asynchronous caller runs them on a thread made for
+/// that. Times are milliseconds since 1970 by the caller's clock, which must not run backwards: see
+/// [`Store::latest_ms`].
 pub trait Store: People + Send + Sync + 'static {
     /// Notes an agent's registration; replaces an earlier one of the same agent. Rows of the agent's earlier boots
-    /// are
-    /// settled, and its earlier leases end: they died with that run.
+    /// are settled, and its earlier leases end: they died with that run.
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError>;
 
     /// Forgets an agent that is gone for good. Its leases end; its rows are settled and stay.
@@ -120,15 +112,14 @@ pub trait Store: People + Send + Sync + 'static {
     /// Processes an agent's report: merges usage into the ledger, and notes leases.
     fn report(&self, report: Report) -> Result<Reported, StoreError>;
 
-    /// Processes a report like [`Store::report`], without waiting for durability. A store that can be slow
-    /// overrides this.
+    /// Processes a report like [`Store::report`], without waiting for durability. A store that can be slow overrides
+    /// this.
     fn report_later(&self, report: Report, told: Told<Reported>) {
         told(self.report(report));
     }
 
-    /// Rows of the ledger, in the order of the keys. `None`: nothing was reported, or the row was settled and
-    /// folded into its
-    /// tenant's total.
+    /// Rows of the ledger, in the order of the keys. `None`: nothing was reported, or the row was settled and folded
+    /// into its tenant's total.
     fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError>;
 
     /// Usage of each lease's functions, in the order of the keys.

@@ -1,8 +1,7 @@
 //! Store in memory: tables behind one lock.
 //!
 //! The store knows nothing of leases that were granted before its process started, so it believes agents about
-//! unknown
-//! leases: running leases survive a restart of the manager.
+//! unknown leases: running leases survive a restart of the manager.
 
 mod people;
 mod row;
@@ -23,8 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A [`Store`] in memory. Nothing survives the process, nothing grows past its [`Limits`], and no call blocks for
-/// longer
-/// than a scan of the tables.
+/// longer than a scan of the tables.
 pub struct MemoryStore {
     limits: Limits,
     state: Mutex<State>,
@@ -61,9 +59,8 @@ impl MemoryStore {
         }
     }
 
-    /// Locks the state. Every method leaves the state consistent wherever it could panic, so the data is good even
-    /// if the
-    /// lock is poisoned.
+    /// Locks the state. Every method leaves the state consistent wherever it could panic, so the data is good even if
+    /// the lock is poisoned.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,8 +198,7 @@ impl State {
     }
 
     /// Checks whether the ledger can be brought back under its limits after these changes, made in this order, and
-    /// after the
-    /// rows of `ends` are settled.
+    /// after the rows of `ends` are settled.
     fn check_rows(&self, changes: &[Changed], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
         let latest: BTreeMap<RowKey, &Standing> = changes
             .iter()

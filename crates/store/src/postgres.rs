@@ -1,10 +1,8 @@
 //! Store of a site in PostgreSQL, with several managers of which one writes.
 //!
 //! One row of the database names the writer by its epoch. A manager that takes over raises the epoch. Each
-//! transaction
-//! first reads the epoch, and locks the row until its end. So a manager that was taken for dead and still runs
-//! changes
-//! nothing any more, whatever it believes: its transactions are refused, and its writer ends.
+//! transaction first reads the epoch, and locks the row until its end. So a manager that was taken for dead and still
+//! runs changes nothing any more, whatever it believes: its transactions are refused, and its writer ends.
 //!
 //! ```text
 //! old leader   begin │ epoch 1? yes, held │ ... │ commit
@@ -45,8 +43,7 @@ const PREPARED_MAX: usize = 128;
 pub struct PostgresOptions {
     /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are believed about leases that no manager of this database granted (default: no; such usage
-    /// is
+    /// Whether agents are believed about leases that no manager of this database granted (default: no; such usage is
     /// recorded and not billed).
     pub adopt_unknown: bool,
     /// Hook for tests, see [`SqliteOptions::hook`](crate::SqliteOptions::hook).
@@ -100,8 +97,7 @@ impl Candidate {
     /// Connects to the database, and migrates it to this version.
     ///
     /// `parameters`: for example `host=/run/postgresql dbname=hotlease`. Only a Unix socket is allowed: the server
-    /// then
-    /// learns the user from the kernel, and no password is stored anywhere.
+    /// then learns the user from the kernel, and no password is stored anywhere.
     pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
         config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
@@ -140,9 +136,8 @@ impl Candidate {
     }
 
     /// Waits until there is no leader or the leader is silent, and then leads. Returns `None` once `stop` returns
-    /// true; it
-    /// is called several times a second. Keeps trying while the database cannot be reached: no manager leads it
-    /// then.
+    /// true; it is called several times a second. Keeps trying while the database cannot be reached: no manager leads
+    /// it then.
     pub fn wait(mut self, stop: impl Fn() -> bool) -> Result<Option<DatabaseStore>, StoreError> {
         let mut unreachable = false;
         while !stop() {
@@ -249,8 +244,7 @@ impl PostgresSql {
     /// Makes the server acknowledge a commit only when it is on the disk; fails if `fsync` is off.
     fn demand_durability(&mut self) -> Result<(), StoreError> {
         self.run("SET synchronous_commit = on", &[])?;
-        // A manager that is stopped within a transaction holds the leader's row: the server ends such a
-        // transaction.
+        // A manager that is stopped within a transaction holds the leader's row: the server ends such a transaction.
         self.run("SET idle_in_transaction_session_timeout = 2000", &[])?;
         let mut fsync = String::new();
         self.query(

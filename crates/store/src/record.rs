@@ -122,8 +122,7 @@ pub struct Report {
     /// Usage of those leases, and of leases of earlier runs.
     pub usage: Vec<LedgerRow>,
     /// For a report that names every running lease: the leases that the previous report lacked. A lease that is
-    /// missing for
-    /// the second time has ended without a message. `None`: this report is about some leases only.
+    /// missing for the second time has ended without a message. `None`: this report is about some leases only.
     pub missing_before: Option<BTreeSet<LeaseId>>,
 }
 
@@ -170,8 +169,7 @@ pub enum By {
     /// One line for each lease.
     Lease,
     /// One line for each tenant and function, and one for usage of the tenant's leases by no function: together the
-    /// lines add
-    /// up to the tenant's line.
+    /// lines add up to the tenant's line.
     Function,
 }
 

@@ -45,9 +45,8 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
     }
 }
 
-/// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent
-/// about an
-/// unknown lease.
+/// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent about
+/// an unknown lease.
 pub(crate) fn reported(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
@@ -85,8 +84,7 @@ pub(crate) fn reported(
 }
 
 /// Makes a row for a lease that only an agent's report names. If the agent is believed, its word about the past
-/// counts
-/// too; from now on the manager's clock limits the usage.
+/// counts too; from now on the manager's clock limits the usage.
 fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> Standing {
     let slots = lease.map_or(1, |lease| lease.slots.max(1));
     let held_ms = told.usage.allocated_ns / 1_000_000 / u64::from(slots);
@@ -107,8 +105,7 @@ fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms:
     }
 }
 
-/// Settled row of an agent that is gone: no report follows unless the agent comes back. `ended`: it cannot come
-/// back.
+/// Settled row of an agent that is gone: no report follows unless the agent comes back. `ended`: it cannot come back.
 pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
     row.settled = true;
     if ended {
@@ -125,8 +122,7 @@ pub(crate) struct FunctionsSeen {
 
 impl FunctionsSeen {
     /// Checks the next function; returns what is wrong in words. `lease`: usage of the whole lease; `periods`: the
-    /// function's
-    /// totals by period, in order.
+    /// function's totals by period, in order.
     pub(crate) fn problem(
         &mut self,
         key: RowKey,

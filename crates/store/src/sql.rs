@@ -5,10 +5,8 @@
 //!                                  savepoints
 //! ```
 //!
-//! There is one writer, so no two transactions ever conflict. It puts all waiting jobs, up to [`BATCH_MAX`], into
-//! one
-//! transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a second cost
-//! far
+//! There is one writer, so no two transactions ever conflict. It puts all waiting jobs, up to [`BATCH_MAX`], into one
+//! transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a second cost far
 //! fewer waits. Each job has a savepoint of its own, and is answered only when the commit is durable.
 
 pub(crate) mod functions;
@@ -30,8 +28,7 @@ const BATCH_MAX: usize = 256;
 /// Limit of waiting jobs; further callers block until there is space.
 const WAITING_MAX: usize = 2 * LATER_MAX;
 /// Limit of changes under way that no thread waits for. Within the limit the next one does not block, as long as no
-/// more
-/// than this number of threads wait for changes of their own.
+/// more than this number of threads wait for changes of their own.
 pub const LATER_MAX: usize = 512;
 
 /// Value that a statement binds.
@@ -59,8 +56,7 @@ pub(crate) enum Cell {
 /// Cells of a row, in the order of the query's columns.
 pub(crate) type Cells = Vec<Cell>;
 
-/// A database connection. Statements have `$1`, `$2` ... for values, each mentioned for the first time in this
-/// order.
+/// A database connection. Statements have `$1`, `$2` ... for values, each mentioned for the first time in this order.
 pub(crate) trait Sql {
     /// Begins a transaction, if this connection may still write. If it may not, a transaction may be open after the
     /// error.
@@ -111,9 +107,8 @@ pub enum Moment {
 pub type Hook = Arc<dyn Fn(Moment) + Send + Sync>;
 
 type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-/// Job of the writer: does its work; returns whether the work failed, and how to answer once the result of the
-/// commit is
-/// known.
+/// Job of the writer: does its work; returns whether the work failed, and how to answer once the result of the commit
+/// is known.
 type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, Answer) + Send>;
 
 /// Thread that writes to the database, and the queue of its jobs.
@@ -158,8 +153,7 @@ impl Writer {
     }
 
     /// Has the writer do `work`, alone or with other jobs in one transaction. The writer's thread calls `told` when
-    /// that is
-    /// durable.
+    /// that is durable.
     pub(crate) fn submit<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
@@ -289,8 +283,7 @@ fn write(
 }
 
 /// Commits one transaction with all jobs that succeed. A failed job is rolled back alone, unless the database lost
-/// the
-/// whole transaction.
+/// the whole transaction.
 fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answer>, Result<(), StoreError>) {
     let mut answers = Vec::with_capacity(batch.len());
     let mut outcome = sql.begin();

@@ -1,11 +1,9 @@
 //! Default store: SQLite in a directory of this node.
 //!
-//! The database uses WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is
-//! on the
-//! disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is locked.
-//! A
-//! directory on a network file system is refused: there neither locks nor the shared memory of SQLite's log are
-//! reliable.
+//! The database uses WAL, so that readers never wait for the writer, and `synchronous = FULL`, so that a commit is on
+//! the disk before a caller gets its answer: acknowledged writes survive a crash of the node. The directory is
+//! locked. A directory on a network file system is refused: there neither locks nor the shared memory of SQLite's log
+//! are reliable.
 
 use crate::database::{DatabaseStore, Own};
 use crate::limits::Limits;
@@ -34,9 +32,8 @@ const LOG_BYTES: i64 = 16 << 20;
 pub struct SqliteOptions {
     /// Limits of the store (default: [`Limits::DATABASE`]).
     pub limits: Limits,
-    /// Whether agents are believed about leases that this manager did not grant (default: no; such usage is
-    /// recorded and not
-    /// billed).
+    /// Whether agents are believed about leases that this manager did not grant (default: no; such usage is recorded
+    /// and not billed).
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
@@ -56,8 +53,7 @@ impl Default for SqliteOptions {
 }
 
 /// Opens the ledger in a directory, and migrates it to this version; makes the directory if it is missing. The
-/// directory
-/// is locked until the store is dropped.
+/// directory is locked until the store is dropped.
 pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseStore, StoreError> {
     let dir = StateDir::take(directory)?;
     let path = dir.path().join(LEDGER_FILE);
@@ -305,8 +301,7 @@ mod tests {
     use super::*;
 
     /// A commit must reach the disk before it is answered. Below FULL SQLite answers earlier, and no crash of a
-    /// process alone
-    /// would show it.
+    /// process alone would show it.
     #[test]
     fn the_writer_waits_for_the_disk() {
         let dir = tempfile::tempdir().expect("a directory");

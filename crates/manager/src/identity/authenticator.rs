@@ -82,8 +82,7 @@ impl Authenticator {
     }
 
     /// Finds the caller. A credential in the header must be valid: a wrong one is never ignored because the
-    /// connection would
-    /// suffice. No error repeats what was sent.
+    /// connection would suffice. No error repeats what was sent.
     pub async fn authenticate(
         &self,
         connection: &ConnectionIdentity,
@@ -135,8 +134,7 @@ impl Authenticator {
     }
 
     /// Checks a MUNGE credential. It is good once, on the connection that its nonce was made for, and should be
-    /// exchanged for
-    /// a session at once. The nonce is checked first: without one no process is started.
+    /// exchanged for a session at once. The nonce is checked first: without one no process is started.
     async fn of_munge(
         &self,
         connection: &ConnectionIdentity,
@@ -176,8 +174,7 @@ impl Authenticator {
             how: How::PeerCredentials,
         };
         // A user that could stop the manager and read its files is an operator, whatever the directory says. A
-        // disabled tenant
-        // still leases nothing.
+        // disabled tenant still leases nothing.
         if uid == self.own_uid || uid == 0 {
             let tenant = match belongs {
                 Ok((tenant, _)) => Some(tenant),

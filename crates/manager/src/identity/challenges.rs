@@ -1,9 +1,7 @@
 //! Nonces, each of which makes a credential good for one connection, once.
 //!
-//! A MUNGE credential can be replayed on another host, as the cache of decoded credentials belongs to one host. So
-//! a
-//! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first
-//! use,
+//! A MUNGE credential can be replayed on another host, as the cache of decoded credentials belongs to one host. So a
+//! credential carries a nonce that this manager made for this connection. The nonce is forgotten with its first use,
 //! whether the credential was valid or not.
 
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
-//! Directory of tenants, members and keys: a copy of the durable state in memory. It is read again every two
-//! seconds (another
-//! manager may have changed the state) and after each change by this manager.
+//! Directory of tenants, members and keys: a copy of the durable state in memory. It is read again every two seconds
+//! (another manager may have changed the state) and after each change by this manager.
 
 use super::{Role, Subject};
 use hotlease_lease::manager::Allowance;
@@ -21,12 +20,10 @@ const HOUR_MS: u64 = 3_600_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TenantPolicy {
     /// Admits users of the manager's node and holders of certificates, as tenants of their own: an operator has
-    /// admitted
-    /// each of them already, by an account or a certificate. Default.
+    /// admitted each of them already, by an account or a certificate. Default.
     ///
     /// All others always have to be named: every user with an account in a cluster has MUNGE credentials, and every
-    /// member
-    /// of an organisation may have a token of its issuer.
+    /// member of an organisation may have a token of its issuer.
     #[default]
     Open,
     /// Admits only operators on the manager's node.
@@ -120,9 +117,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Reads from the ledger how many core-seconds were used by each tenant with such a quota. May block for as
-    /// long as a bill
-    /// takes. Returns false if no tenant has such a quota.
+    /// Reads from the ledger how many core-seconds were used by each tenant with such a quota. May block for as long
+    /// as a bill takes. Returns false if no tenant has such a quota.
     pub(crate) fn measure(&self, store: &dyn Store, now_ms: u64) -> Result<bool, StoreError> {
         let bounded: Vec<_> = {
             let known = self.known();

@@ -1,6 +1,5 @@
 //! Keys that this manager makes: `hlk_ID_SECRET`. The secret is 256 random bits, so its hash reveals nothing and
-//! needs
-//! neither salt nor a slow function.
+//! needs neither salt nor a slow function.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;

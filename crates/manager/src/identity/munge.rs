@@ -1,14 +1,10 @@
 //! MUNGE: proves a user's identity on any host of a cluster that shares its key.
 //!
-//! The cluster's daemon decodes a credential, through its program `unmunge`. This happens once for a session and
-//! not for
-//! each request, so the start of a process (about 2 ms) does not matter, and no foreign library runs in the
-//! manager. The
-//! payload must be `hotlease-1`, the nonce of this connection, and the manager's certificate as the credential's
-//! owner
-//! saw it, so that another party that was shown the credential cannot use it elsewhere. The credential must be
-//! restricted
-//! to the manager's user.
+//! The cluster's daemon decodes a credential, through its program `unmunge`. This happens once for a session and not
+//! for each request, so the start of a process (about 2 ms) does not matter, and no foreign library runs in the
+//! manager. The payload must be `hotlease-1`, the nonce of this connection, and the manager's certificate as the
+//! credential's owner saw it, so that another party that was shown the credential cannot use it elsewhere. The
+//! credential must be restricted to the manager's user.
 
 use super::authenticator::not_authenticated;
 use hotlease_wire::Refusal;

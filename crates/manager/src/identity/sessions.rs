@@ -1,10 +1,8 @@
 //! Session tokens: a caller gets one for a credential that is good for one use, and shows it with each request.
 //!
 //! A token is `hls_` and the base64 of claims and their MAC. It holds all that is needed to check it, so nothing is
-//! stored
-//! for it. It is valid only on the connection that it was made for, for five minutes, and until this process ends
-//! or the
-//! key was rotated twice. A client whose token is invalid gets a new one.
+//! stored for it. It is valid only on the connection that it was made for, for five minutes, and until this process
+//! ends or the key was rotated twice. A client whose token is invalid gets a new one.
 
 use super::{Caller, ConnectionIdentity, How, Role};
 use base64::Engine;
@@ -59,8 +57,7 @@ impl Sessions {
         keys.present = rand::random();
     }
 
-    /// Makes a token for a caller that was authenticated on this connection; returns it with the end of its
-    /// validity.
+    /// Makes a token for a caller that was authenticated on this connection; returns it with the end of its validity.
     pub fn open(
         &self,
         caller: &Caller,

@@ -74,8 +74,7 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
     }
 }
 
-/// Identifies the caller and checks its operation; none if the operation is open to anybody. Errors end the
-/// request.
+/// Identifies the caller and checks its operation; none if the operation is open to anybody. Errors end the request.
 async fn asked(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     let operation = path.and_then(|path| routes::operation(&request.method, path));
@@ -122,8 +121,7 @@ async fn authenticate(state: &Arc<Shared>, request: &Parts) -> Result<Caller, Re
 }
 
 /// Checks what HTTP requires of a request and hyper does not check. Also refuses changes by a page of another site,
-/// which
-/// could use the certificate in a user's browser.
+/// which could use the certificate in a user's browser.
 fn well_formed(request: &Parts) -> Result<(), Problem> {
     let host = host(&request.headers);
     if request.version == Version::HTTP_11 && host.is_none() {

@@ -1,10 +1,8 @@
 //! Health, readiness and metrics of the manager.
 //!
-//! The manager answers only once it has read its durable state, and restored agents and leases from it. Only
-//! writing can
-//! fail later, so readiness is checked by a write: it must become durable, and PostgreSQL refuses it if another
-//! manager
-//! leads the database.
+//! The manager answers only once it has read its durable state, and restored agents and leases from it. Only writing
+//! can fail later, so readiness is checked by a write: it must become durable, and PostgreSQL refuses it if another
+//! manager leads the database.
 
 use super::problem::Problem;
 use crate::state::State as Shared;
@@ -44,8 +42,7 @@ pub(super) struct Ready {
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct Check {
     /// `store`: the manager can write its state in time. `leader`: no other manager leads the database. `running`:
-    /// the
-    /// manager was not told to stop.
+    /// the manager was not told to stop.
     name: &'static str,
     passed: bool,
     /// Reason for the failure; empty: the check passed.

@@ -32,8 +32,7 @@ pub(super) struct Problem {
     #[schema(value_type = String)]
     detail: Box<str>,
     /// Whether the request was carried out: `no`, or `unknown` if that cannot be told. Absent if the request would
-    /// not have
-    /// changed anything.
+    /// not have changed anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     ran: Option<&'static str>,
     /// Trace id of W3C Trace Context; finds the request in the logs of manager and agents.

@@ -45,9 +45,8 @@ pub(super) struct Row {
     memory_cost: String,
     /// Sum of all costs.
     cost: String,
-    /// Function, if rows are by function; empty: usage by no function (allocated and polling time, memory,
-    /// computing time of
-    /// calls that were refused or cut off).
+    /// Function, if rows are by function; empty: usage by no function (allocated and polling time, memory, computing
+    /// time of calls that were refused or cut off).
     function: String,
     /// BLAKE3 hash of the function's library; zeros: all functions that are not counted one by one.
     library: String,

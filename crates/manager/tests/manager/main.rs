@@ -362,8 +362,7 @@ async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
         (agent.free_cores, agent.state)
     };
     assert_eq!(listed(&mut scene).await, (4, "serving".into()));
-    // On a busy node an agent may answer late, and is then listed as last heard: so each answer gets three
-    // attempts.
+    // On a busy node an agent may answer late, and is then listed as last heard: so each answer gets three attempts.
     for (free, expected) in [(1, 1), (99, 4)] {
         agent.lock().unwrap().free_cores = Some(free);
         let mut found = Vec::new();

@@ -77,10 +77,8 @@ impl Tunnels {
     }
 
     /// Serves a stream without a certificate to its end. The client speaks first: it sends a lease's token, whose
-    /// peer
-    /// `known` finds, or a ticket. Until then the stream costs one of the places for handshakes, a few hundred
-    /// bytes and
-    /// five seconds, and the client hears nothing but why it is refused.
+    /// peer `known` finds, or a ticket. Until then the stream costs one of the places for handshakes, a few hundred
+    /// bytes and five seconds, and the client hears nothing but why it is refused.
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,

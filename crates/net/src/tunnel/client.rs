@@ -35,9 +35,8 @@ pub struct Tunnelled {
     pub host: IpAddr,
 }
 
-/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Without a
-/// certificate the
-/// lease's `token` is shown instead. Relays in tasks of the current tokio runtime.
+/// Connects to the session endpoint of an agent. `silence` is [`super::silence_of`] the lease. Without a certificate
+/// the lease's `token` is shown instead. Relays in tasks of the current tokio runtime.
 pub async fn session(
     address: Address,
     proof: Proof,
@@ -140,8 +139,7 @@ impl Dialler {
     }
 
     /// Fetches the socket that waits under a ticket. If no connection to the worker can be made, the client gets a
-    /// socket
-    /// that is closed already, as if the worker had closed it: the session goes on.
+    /// socket that is closed already, as if the worker had closed it: the session goes on.
     pub async fn fetch(&self, ticket: Ticket) -> Result<OwnedFd, NetError> {
         let join = Frame::Join {
             ticket,

@@ -100,8 +100,7 @@ impl<S: AsyncRead> Incoming<S> {
             }
             error => error,
         };
-        // End of file without TLS's close message means that the process there was killed; that is no reason to
-        // show.
+        // End of file without TLS's close message means that the process there was killed; that is no reason to show.
         let error = error.filter(|error| error.kind() != io::ErrorKind::UnexpectedEof);
         NetError::Closed {
             whom: self.whom.to_string(),

@@ -12,8 +12,7 @@ impl Local {
     pub fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
-        // descriptor for
-        // its whole life, and this crate has no unsafe code.
+        // descriptor for its whole life, and this crate has no unsafe code.
         #[allow(deprecated)]
         AsyncFd::new(socket).map(Self)
     }

@@ -52,8 +52,7 @@ impl Sealed {
 }
 
 /// Receives `size_bytes` from the stream into memory, and seals it against changes. Memory is used as bytes arrive,
-/// not
-/// in advance for the announced size.
+/// not in advance for the announced size.
 pub(super) async fn receive<S: AsyncRead>(
     incoming: &mut Incoming<S>,
     size_bytes: u64,

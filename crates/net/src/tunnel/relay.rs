@@ -251,8 +251,7 @@ async fn descriptors<S: AsyncRead>(
                 let kib = size_bytes.div_ceil(KIB) as u32;
                 let limit = ARRIVAL + Duration::from_secs(size_bytes >> 20);
                 let arrived = timeout(limit, async {
-                    // The semaphore is never closed, so this waits until the budget suffices, or for the time
-                    // limit.
+                    // The semaphore is never closed, so this waits until the budget suffices, or for the time limit.
                     let _share = budget.acquire_many(kib).await;
                     memory::receive(incoming, size_bytes).await
                 });

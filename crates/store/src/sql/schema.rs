@@ -4,8 +4,7 @@ use super::{Cell, Sql, Value};
 use crate::StoreError;
 
 /// Each step takes a database to the next version, in one transaction. A released step is never changed: a new step
-/// is
-/// added.
+/// is added.
 pub(crate) const MIGRATIONS: [&[&str]; 6] = [
     &[
         "CREATE TABLE counters (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",

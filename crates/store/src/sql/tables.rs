@@ -52,8 +52,7 @@ fn full(what: &'static str, limit: usize) -> StoreError {
 }
 
 /// Raises the latest time, to the millisecond. A manager that starts with its clock set back continues from there;
-/// with a
-/// coarser time it could end a lease before what is billed of it.
+/// with a coarser time it could end a lease before what is billed of it.
 fn note_time(sql: &mut dyn Sql, at_ms: u64) -> Result<(), StoreError> {
     raise(sql, LATEST_MS, i64::try_from(at_ms).unwrap_or(i64::MAX))
 }
@@ -387,11 +386,9 @@ fn make_room(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Folds the row that was settled first into its tenant's total. A later report for that row would be taken for a
-/// new
+/// Folds the row that was settled first into its tenant's total. A later report for that row would be taken for a new
 /// row: for that, an agent would have to repeat a final report after as many other leases have ended as the ledger
-/// has
-/// rows.
+/// has rows.
 fn fold_oldest(sql: &mut dyn Sql, rules: &Rules) -> Result<(), StoreError> {
     let Some(row) = reads::oldest_settled(sql)? else {
         return Err(full("ledger rows of running leases", rules.limits.ledger_rows));

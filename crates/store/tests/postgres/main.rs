@@ -53,8 +53,7 @@ fn a_deposed_leader_changes_nothing_any_more() {
 }
 
 /// The epoch is checked inside the transaction: a leader that is deposed between its check and its commit has
-/// committed
-/// before the new one begins, and not after.
+/// committed before the new one begins, and not after.
 #[test]
 fn leaders_that_follow_each_other_never_write_at_the_same_time() {
     let Some(database) = server::new_database() else {

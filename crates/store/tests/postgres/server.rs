@@ -1,5 +1,4 @@
-//! PostgreSQL server of the tests: in a directory of its own, on a Unix socket, as a user without privileges; it
-//! ends
+//! PostgreSQL server of the tests: in a directory of its own, on a Unix socket, as a user without privileges; it ends
 //! with the tests.
 
 use std::fs::{self, Permissions};

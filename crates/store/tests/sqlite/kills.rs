@@ -1,8 +1,7 @@
 //! Tests of `kill -9` around every durable write: this program starts itself as a child, which writes and dies at a
 //! chosen moment.
 //!
-//! The child writes each answer that it got into a pipe before it goes on. The parent then opens the ledger and
-//! finds
+//! The child writes each answer that it got into a pipe before it goes on. The parent then opens the ledger and finds
 //! every acknowledged write in it, whole, and at most one write that was not acknowledged yet.
 
 use crate::place::{directory, open};
