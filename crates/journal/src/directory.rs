@@ -1,4 +1,4 @@
-//! A directory for durable state: ours alone, of this machine, and used by one process at a time.
+//! Directory for durable state: private to its user, on a local disk, and used by one process at a time.
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -12,51 +12,51 @@ use std::path::{Path, PathBuf};
 /// Name of the file that the holder keeps locked.
 const LOCK: &str = "lock";
 
-/// A state directory that this process holds. Dropping it lets others in.
+/// State directory that this process holds. When this is dropped, another process can take the directory.
 #[derive(Debug)]
 pub struct StateDir {
     path: PathBuf,
     _lock: Flock<File>,
 }
 
-/// Why a directory cannot hold state.
+/// Error of a directory that cannot hold state.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
-    /// Somebody holds it.
+    /// Another process holds the directory.
     #[error("{path} is in use{}; one process at a time keeps its state there", of_pid(.pid))]
     InUse {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// By whom, where that is written down.
+        /// Process that holds it, if it is known.
         pid: Option<u32>,
     },
-    /// It is on a file system that other machines mount too.
+    /// The directory is on a file system that other hosts mount too.
     #[error(
         "{path} is on {kind}, a network file system, whose locks and caches lose durable state; \
          name a directory on a disk of this machine with --state-dir or HOTLEASE_STATE_DIR"
     )]
     Network {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Which kind of file system.
+        /// Kind of file system.
         kind: &'static str,
     },
-    /// Others could change what is in it.
+    /// Other users could change the contents.
     #[error("the state directory {path} is not safe: {why}")]
     Unsafe {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Reason for the refusal.
         why: &'static str,
     },
-    /// The system refused something.
+    /// A system call failed.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// On what.
+        /// Path that it failed on.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -65,8 +65,8 @@ fn of_pid(pid: &Option<u32>) -> String {
     pid.map(|pid| format!(" by process {pid}")).unwrap_or_default()
 }
 
-/// Magic numbers of file systems that several machines share. What statfs names is the same on every
-/// architecture, and the numbers are the kernel's and the vendors' own.
+/// Magic numbers of file systems that several hosts share. Numbers that statfs reports are the same on every
+/// architecture; they come from the kernel and the vendors.
 const NETWORK: [(i64, &str); 14] = [
     (0x6969, "NFS"),
     (0x517b, "SMB"),
@@ -84,7 +84,7 @@ const NETWORK: [(i64, &str); 14] = [
     (0x0116_1970, "GFS2"),
 ];
 
-/// Kinds of FUSE file systems that are on other machines, as the mount table names them.
+/// Kinds of FUSE file systems on other hosts, as the mount table names them.
 const FUSE_NETWORK: [(&str, &str); 6] = [
     ("fuse.sshfs", "sshfs"),
     ("fuse.glusterfs", "GlusterFS"),
@@ -95,13 +95,13 @@ const FUSE_NETWORK: [(&str, &str); 6] = [
 ];
 
 fn by_number(number: i64) -> Option<&'static str> {
-    // Some of these do not fit a signed 32-bit word, and come back sign-extended where that is their type.
+    // Some numbers do not fit a signed 32-bit word, and come back sign-extended where that is their type.
     let number = number & 0xffff_ffff;
     let known = NETWORK.iter().find(|(magic, _)| *magic == number);
     known.map(|(_, name)| *name)
 }
 
-/// The network file system that `path` is on, in the words of the mount table.
+/// Network file system that `path` is on, according to the mount table.
 fn by_mount(table: &str, path: &Path) -> Option<&'static str> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -109,24 +109,24 @@ fn by_mount(table: &str, path: &Path) -> Option<&'static str> {
         let kind = after.split(' ').next()?;
         path.starts_with(&point).then_some((point.len(), kind.to_owned()))
     });
-    // The last of the longest is the one that is seen.
+    // Of the longest mount points the last one is visible.
     let (_, kind) = mounts.max_by_key(|(length, _)| *length)?;
     let known = FUSE_NETWORK.iter().find(|(name, _)| *name == kind);
     known.map(|(_, name)| *name)
 }
 
-/// The network file system that this existing path is on, if it is on one.
+/// Network file system that this existing path is on, if it is on one.
 pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
     let number = statfs(path)?.filesystem_type().0;
     if let Some(name) = by_number(number) {
         return Ok(Some(name));
     }
-    // Without /proc only the numbers count.
+    // Without /proc only the numbers are checked.
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     Ok(by_mount(&table, &fs::canonicalize(path)?))
 }
 
-/// Makes the directory where it is missing (mode 0700, parents too), and sees that it can hold state.
+/// Makes the directory if it is missing (mode 0700, parents too), and checks that it can hold state.
 fn prepare(path: &Path) -> Result<(), DirectoryError> {
     let failed = |what| {
         move |source| DirectoryError::Io {
@@ -166,8 +166,8 @@ fn prepare(path: &Path) -> Result<(), DirectoryError> {
 }
 
 impl StateDir {
-    /// Takes a directory: made if missing, refused if it is not ours alone, is on a network file system, or
-    /// is in use.
+    /// Takes a directory; makes it if it is missing. Fails if it is not private to this user, is on a network file
+    /// system, or is in use.
     pub fn take(path: &Path) -> Result<Self, DirectoryError> {
         prepare(path)?;
         let file = path.join(LOCK);
@@ -185,7 +185,7 @@ impl StateDir {
             .map_err(failed("open"))?;
         match Flock::lock(opened, FlockArg::LockExclusiveNonblock) {
             Ok(mut lock) => {
-                // For people only: what counts is the lock.
+                // For people only: the lock alone decides.
                 let noted = lock.set_len(0).and_then(|()| lock.rewind());
                 noted
                     .and_then(|()| writeln!(lock, "{}", std::process::id()))
@@ -207,13 +207,13 @@ impl StateDir {
         }
     }
 
-    /// The directory.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Makes what a directory's entries say durable: files made, renamed or removed in it.
+/// Makes a directory's entries durable: files that were made, renamed or removed in it.
 pub fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

@@ -1,8 +1,8 @@
-//! The journal's file: appended to, and now and then written anew.
+//! The journal's file: records are appended, and from time to time the file is written anew.
 //!
-//! After a failed write or sync nobody knows what the file holds: the system may have dropped pages that it
-//! could not write, and a second sync that succeeds would prove nothing. So the next try is a whole new file,
-//! made beside the old one and put in its place when it is durable.
+//! After a failed write or sync it is unknown what the file holds: the system may have dropped pages that it could
+//! not write, and a second sync that succeeds would prove nothing. So the next attempt writes a whole new file beside
+//! the old one, and renames it to the old name when it is durable.
 
 use crate::directory::sync_directory;
 use crate::table::Table;
@@ -13,28 +13,28 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file in the agent's state directory.
 pub const JOURNAL_FILE: &str = "usage.journal";
-/// What was found damaged is kept under this name, for people.
+/// Name under which a damaged journal is kept, for people.
 const DAMAGED_FILE: &str = "usage.journal.damaged";
 const NEW_FILE: &str = "usage.journal.new";
-/// A file below this size is not worth writing anew.
+/// A file below this size is not written anew.
 const COMPACT_BYTES: u64 = 1 << 20;
-/// A larger one is, when so many times as much as it has to say stands in it.
+/// A larger file is written anew when it is this many times as large as its contents need.
 const COMPACT_TIMES: u64 = 4;
-/// Largest file that is read: more than [`UNACKNOWLEDGED_MAX`](crate::UNACKNOWLEDGED_MAX) records ever need.
+/// Longest file that is read, bytes: more than [`UNACKNOWLEDGED_MAX`](crate::UNACKNOWLEDGED_MAX) records ever need.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The seam for faults: what a journal asks of a disk.
+/// Operations of a journal on its disk; tests inject faults here.
 pub trait Medium: Send {
-    /// Writes at the end. May have written a part of it when it fails.
+    /// Appends bytes. May have written a part of them when it fails.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Returns when all that was appended survives a loss of power.
+    /// Makes all appended bytes durable: they survive a loss of power when this returns.
     fn sync(&mut self) -> io::Result<()>;
-    /// Puts this in the place of everything; when it returns that survives a loss of power, and when it
-    /// fails, the old or the new is there, whole.
+    /// Replaces the whole contents. They survive a loss of power when this returns. If it fails, either the old or
+    /// the new contents are there, whole.
     fn replace(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
-/// A file in a state directory.
+/// Journal file in a state directory.
 pub struct FileMedium {
     directory: PathBuf,
     file: File,
@@ -47,7 +47,7 @@ fn private(path: &Path) -> io::Result<File> {
 }
 
 impl FileMedium {
-    /// Opens the journal of a directory, made where missing. With the bytes in it.
+    /// Opens the journal of a directory, and makes it if it is missing; returns it with its bytes.
     pub fn open(directory: &Path) -> io::Result<(Self, Vec<u8>)> {
         let bytes = read(&directory.join(JOURNAL_FILE))?;
         let file = private(&directory.join(JOURNAL_FILE))?;
@@ -59,7 +59,7 @@ impl FileMedium {
         Ok((medium, bytes))
     }
 
-    /// Keeps what is there under another name, before it is replaced.
+    /// Copies a damaged journal to another name before it is replaced.
     pub fn keep_damaged(&self) -> io::Result<PathBuf> {
         let kept = self.directory.join(DAMAGED_FILE);
         fs::copy(self.directory.join(JOURNAL_FILE), &kept)?;
@@ -67,7 +67,7 @@ impl FileMedium {
     }
 }
 
-/// The bytes of a journal; nothing where there is none.
+/// Bytes of a journal; empty if there is none.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match File::open(path) {
@@ -104,16 +104,16 @@ impl Medium for FileMedium {
     }
 }
 
-/// A medium, and how far the table is in it.
+/// Medium with its state: how much of the table has been written to it.
 pub struct Disk<M> {
     medium: M,
     length: u64,
     unsynced: bool,
-    /// What failed last: the next write makes a new file.
+    /// Whether the last operation failed: the next write makes a new file.
     failed: bool,
 }
 
-/// What is to be written: taken from the table under its lock, written without it.
+/// Bytes to write: taken from the table under its lock, and written without the lock.
 pub struct Work {
     bytes: Vec<u8>,
     anew: bool,
@@ -121,7 +121,7 @@ pub struct Work {
 }
 
 impl<M: Medium> Disk<M> {
-    /// Of a medium that holds this many bytes. `damaged`: not all of them are records.
+    /// Wraps a medium that holds `length` bytes. `damaged`: some of them are not records.
     pub fn new(medium: M, length: u64, damaged: bool) -> Self {
         Self {
             medium,
@@ -131,22 +131,22 @@ impl<M: Medium> Disk<M> {
         }
     }
 
-    /// The medium itself.
+    /// The wrapped medium.
     pub fn medium(&self) -> &M {
         &self.medium
     }
 
-    /// Whether something is written and not yet durable.
+    /// Whether bytes were written that are not durable yet.
     pub fn is_unsynced(&self) -> bool {
         self.unsynced
     }
 
-    /// Whether the last write failed, and the file is to be made anew.
+    /// Whether the last write failed, so that the file must be made anew.
     pub fn is_failed(&self) -> bool {
         self.failed
     }
 
-    /// What there is to write. `sync`: make all of it durable; the end of a lease always is.
+    /// Takes what has to be written from the table. `sync`: make all of it durable; the end of a lease always is.
     pub fn plan(&self, table: &mut Table, sync: bool) -> Work {
         let bloated = self.length > COMPACT_BYTES.max(COMPACT_TIMES * table.snapshot_bytes());
         if self.failed || bloated {
@@ -164,7 +164,8 @@ impl<M: Medium> Disk<M> {
         }
     }
 
-    /// Writes it. On an error nothing is lost from the table, and the next plan says everything again.
+    /// Writes planned bytes. After an error nothing is lost from the table, and the next plan contains everything
+    /// again.
     pub fn carry_out(&mut self, work: &Work) -> io::Result<()> {
         let done = self.write(work);
         self.failed = done.is_err();

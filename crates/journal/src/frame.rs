@@ -1,13 +1,13 @@
-//! A record of the journal as bytes.
+//! Encoding of the journal's records.
 //!
 //! ```text
 //! byte 0      4   6    8     16    24    32    40              72     80    84         86        150     248  256
 //!      | magic|ver|kind| seq  |agent|boot |lease| four totals   |memory|slots|tenant len|tenant   | zeros | sum |
 //! ```
 //!
-//! Every frame has the same length and says everything about itself, so that a damaged one costs nothing but
-//! itself: whoever reads goes on with the next place where a frame can be. The sum is BLAKE3 over the
-//! rest, cut to 64 bits; a frame with any other bytes is none.
+//! Every frame has the same length and contains everything about itself, so that a damaged frame costs no other: the
+//! reader continues at the next place where a frame can begin. The sum is BLAKE3 over the rest, cut to 64 bits; with
+//! any other sum the bytes are no frame.
 
 mod function;
 
@@ -24,43 +24,44 @@ const SUM_AT: usize = FRAME_BYTES - 8;
 const MAGIC: [u8; 4] = *b"HLuj";
 const VERSION: u16 = 1;
 
-/// What a record says.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The lease goes on, and has used this.
+    /// The lease is running; the total is its usage so far.
     Running,
-    /// The lease is over, and has used this.
+    /// The lease has ended; the total is its last.
     Ended,
-    /// The manager has this total of the ended lease, durably.
+    /// The manager has durably recorded this total of the ended lease.
     Acknowledged,
-    /// The same of a lease whose agent died with it: it may have used a little more.
+    /// The manager has durably recorded this total of a lease whose agent died: the lease may have used a little
+    /// more.
     CutAcknowledged,
 }
 
-/// One record: a cumulative total.
+/// Record of a lease's cumulative usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// What it says.
+    /// Kind of the record.
     pub kind: Kind,
-    /// Rises by one with every record of a journal.
+    /// Number that rises by one with every record of a journal.
     pub sequence: u64,
-    /// Whose journal this is.
+    /// Agent that owns the journal.
     pub agent: AgentId,
-    /// Which run of it measured.
+    /// Run of the agent that measured.
     pub boot: BootId,
-    /// Which lease.
+    /// Lease that was measured.
     pub lease: LeaseId,
-    /// Who pays; at most 64 bytes.
+    /// Tenant that pays; at most 64 bytes.
     pub tenant: String,
-    /// Used so far.
+    /// Usage so far.
     pub usage: UsageTotals,
-    /// Slots of the lease.
+    /// Number of slots of the lease.
     pub slots: u32,
-    /// Memory of all its workers, bytes.
+    /// Memory of all its workers together, bytes.
     pub memory_bytes: u64,
 }
 
-/// Writes one after the other into a frame.
+/// Writes fields one after the other into a frame.
 struct Pen<'a> {
     frame: &'a mut [u8; FRAME_BYTES],
     at: usize,
@@ -73,17 +74,17 @@ impl Pen<'_> {
     }
 }
 
-/// Reads one after the other out of a frame.
+/// Reads fields one after the other from a frame.
 struct Eye<'a> {
     frame: &'a [u8; FRAME_BYTES],
     at: usize,
 }
 
 impl<'a> Eye<'a> {
-    /// Behind the beginning of a whole frame, whose kind is the second; `None`: it is none.
+    /// Checks a frame; returns a reader after its header, and the kind of the record. `None`: this is no frame.
     fn opened(frame: &'a [u8; FRAME_BYTES]) -> Option<(Self, u16)> {
         let mut eye = Self { frame, at: 0 };
-        // First, because it is quick: in a damaged journal every byte may be the beginning of a frame.
+        // Checked first, because it is quick: in a damaged journal every byte may be the beginning of a frame.
         if eye.take() != MAGIC {
             return None;
         }
@@ -109,7 +110,8 @@ impl<'a> Eye<'a> {
     }
 }
 
-/// The sum by which damage of durable records is found: BLAKE3 over these parts, one after the other, cut to 64 bits.
+/// Checksum by which damage of durable records is found: BLAKE3 over these parts, one after the other, cut to 64
+/// bits.
 pub fn checksum(parts: &[&[u8]]) -> [u8; 8] {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -125,7 +127,7 @@ fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
 }
 
 impl Record {
-    /// As bytes. A tenant that is too long is cut, which no caller's is.
+    /// Encodes the record. A tenant that is too long is cut; no caller passes one.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let kind: u16 = match self.kind {
@@ -164,7 +166,7 @@ impl Record {
         frame
     }
 
-    /// From bytes; `None`: this is no frame, or no whole one.
+    /// Decodes a record; `None`: this is no frame, or it is damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
         let (mut eye, kind) = Eye::opened(frame)?;
         let kind = match kind {

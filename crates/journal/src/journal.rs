@@ -1,4 +1,4 @@
-//! The journal at work: callers note totals in memory, and a thread of its own writes them down.
+//! The running journal: callers note totals in memory, and a thread writes them to the disk.
 
 use crate::directory::{DirectoryError, StateDir};
 use crate::disk::{Disk, FileMedium, Medium};
@@ -10,50 +10,51 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Totals of running leases are durable after this long; ends of leases, and what is waited for, at once.
-/// What a process wrote survives its own `kill -9` anyway: this is about the loss of power.
+/// Totals of running leases are durable after this time; ends of leases, and notes that a caller waits for, at once.
+/// This is about the loss of power: what a process has written survives its own `kill -9` anyway.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a disk that failed is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 struct Shared {
     table: Table,
-    /// Rises with each note.
+    /// Number of notes so far.
     noted: u64,
-    /// Notes up to here are durable.
+    /// Number of the last note that is durable.
     durable: u64,
-    /// Somebody waits for the notes up to here.
+    /// Number of the last note that a caller waits for.
     wanted: u64,
-    /// Why the last write failed; `None`: it did not.
+    /// Error of the last write; `None`: it succeeded.
     failure: Option<String>,
     stop: bool,
 }
 
 struct Inner {
     shared: Mutex<Shared>,
-    /// There is work, or work was done.
+    /// Signals that there is work, or that work was done.
     changed: Condvar,
 }
 
 impl Inner {
-    /// The table is whole at each point where a holder could panic.
+    /// Locks the shared state. It is consistent wherever a holder could panic, so it is good even if the lock is
+    /// poisoned.
     fn shared(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A journal in use. Notes never wait for the disk. Dropping it writes down what is left.
+/// A journal in use. Notes never wait for the disk. When this is dropped, the rest is written.
 pub struct UsageJournal {
     inner: Arc<Inner>,
     thread: Option<JoinHandle<()>>,
     recovery: Recovery,
-    // After the thread, which is joined when this is dropped.
+    // Declared after the thread, which is joined when this is dropped.
     _dir: StateDir,
 }
 
 impl UsageJournal {
-    /// Opens the journal of a state directory. `agent`: whose it should be, `None` where that was lost; then
-    /// the journal says. What it held is there to be reported again.
+    /// Opens the journal of a state directory. `agent` gets the owner that the journal names, and decides the owner;
+    /// `None`: the journal names none. Totals in the journal will be reported again.
     pub fn open(
         dir: StateDir,
         agent: impl FnOnce(Option<AgentId>) -> AgentId,
@@ -98,7 +99,7 @@ impl UsageJournal {
         })
     }
 
-    /// What was found when it was opened.
+    /// Findings of opening the journal.
     pub fn recovery(&self) -> &Recovery {
         &self.recovery
     }
@@ -108,7 +109,8 @@ impl UsageJournal {
         self.change(|table| table.put(key, entry));
     }
 
-    /// The manager has this total, durably. `cut`: of an earlier run, which nobody can add to.
+    /// Notes that the manager has durably recorded this total. `cut`: the lease is of an earlier run, so its total
+    /// cannot grow.
     pub fn acknowledge(&self, key: Key, usage: UsageTotals, cut: bool) {
         self.change(|table| table.acknowledge(key, usage, cut));
     }
@@ -122,25 +124,25 @@ impl UsageJournal {
         }
     }
 
-    /// Totals of leases that are over and that no manager has acknowledged, at most `most`.
+    /// Totals without an acknowledgement of the manager, of leases that `wanted` selects; at most `most`.
     pub fn unacknowledged(&self, most: usize, wanted: impl Fn(&Key) -> bool) -> Vec<(Key, Entry)> {
         let shared = self.inner.shared();
         let waiting = shared.table.waiting().filter(|(key, _)| wanted(key)).take(most);
         waiting.map(|(key, entry)| (*key, entry.clone())).collect()
     }
 
-    /// Whether no more leases should be granted until a manager has taken some totals.
+    /// Whether no more leases should be granted until the manager has acknowledged some totals.
     pub fn is_full(&self) -> bool {
         self.inner.shared().table.is_full()
     }
 
-    /// Why the disk does not take what is noted; `None`: it does.
+    /// Error of the disk; `None`: writing works.
     pub fn failure(&self) -> Option<String> {
         self.inner.shared().failure.clone()
     }
 
-    /// Returns once all that was noted is durable, or the disk failed, or time is up. Blocks; false: it is
-    /// not durable.
+    /// Waits until all that was noted is durable, the disk has failed, or the time is up. Blocks. Returns whether it
+    /// is durable.
     pub fn make_durable(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         let mut shared = self.inner.shared();
@@ -170,7 +172,7 @@ impl Drop for UsageJournal {
     }
 }
 
-/// The writing thread.
+/// Body of the writing thread.
 fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
     let mut synced = Instant::now();
     loop {
@@ -213,7 +215,7 @@ fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
     }
 }
 
-/// Whoever waits learns what came of it; a failure is logged when it begins, and when it is over.
+/// Tells waiting callers the result of a write. Logs a failure when it begins, and when it is over.
 fn tell(inner: &Inner, done: &io::Result<()>, durable: Option<u64>) {
     let mut shared = inner.shared();
     match done {

@@ -1,7 +1,7 @@
-//! L1: what a node writes down of its usage, and the directories that hold durable state.
+//! L1: the node's usage journal, and directories for durable state.
 //!
-//! An agent notes cumulative totals of its leases, keyed (boot, lease), and sends them to the manager until
-//! that has acknowledged the last one of each. The journal keeps them over crashes:
+//! An agent notes cumulative totals of its leases, keyed (boot, lease), and sends them to the manager until the
+//! manager has acknowledged the last total of each lease. The journal keeps them across crashes:
 //!
 //! ```text
 //! note ──▶ table (memory) ──changes──▶ usage.journal ──after a crash──▶ table ──▶ reported again
@@ -9,11 +9,11 @@
 //!          acknowledge
 //! ```
 //!
-//! * [`UsageJournal`] — the journal at work.
-//! * [`Table`], [`Disk`] — its two halves: what it knows, pure; and how that gets onto a [`Medium`].
-//! * [`frame`] — a record as bytes. A damaged one is skipped, and costs nothing but itself: a later record
-//!   of the same lease says as much and more.
-//! * [`StateDir`] — a directory for durable state, also the manager's: locked, private, on a local disk.
+//! * [`UsageJournal`] — the running journal.
+//! * [`Table`], [`Disk`] — its two halves: the totals, as pure data; and their way onto a [`Medium`].
+//! * [`frame`] — encoding of records. A damaged record is skipped and costs no other: a later record of the same
+//!   lease contains as much and more.
+//! * [`StateDir`] — directory for durable state, also of the manager: locked, private, on a local disk.
 
 #![forbid(unsafe_code)]
 

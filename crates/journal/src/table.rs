@@ -1,4 +1,4 @@
-//! What the journal knows: totals that the manager may not have yet. Pure; the disk is elsewhere.
+//! Totals in the journal that the manager may not have yet. Pure data, without a disk.
 
 use crate::frame::{FRAME_BYTES, FunctionRecord, Kind, Record};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, covers, larger};
@@ -6,62 +6,62 @@ use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Leases whose totals wait for a manager. At this many the agent grants no more.
+/// Limit of leases whose totals wait for a manager; an agent that has reached it grants no more leases.
 pub const UNACKNOWLEDGED_MAX: usize = 65_536;
-/// Acknowledged totals that are kept, to be held against the ledger.
+/// Limit of acknowledged totals that are kept, for comparison with the ledger.
 pub const ACKNOWLEDGED_MAX: usize = 1024;
 
-/// Which lease of which run.
+/// Key of a lease: the agent's run, and the lease's id.
 pub type Key = (BootId, LeaseId);
 
-/// What a lease has used so far.
+/// Usage of a lease so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Who pays.
+    /// Tenant that pays.
     pub tenant: String,
-    /// Used so far: a cumulative total.
+    /// Cumulative usage.
     pub usage: UsageTotals,
-    /// What its functions used of that, as far as it was noted.
+    /// Usage of the lease's functions, as far as it was noted.
     pub functions: FunctionTotals,
-    /// Slots of the lease.
+    /// Number of slots of the lease.
     pub slots: u32,
-    /// Memory of all its workers, bytes.
+    /// Memory of all its workers together, bytes.
     pub memory_bytes: u64,
-    /// The lease is over: this total is its last.
+    /// Whether the lease has ended: this total is its last.
     pub ended: bool,
 }
 
-/// What was found when a journal was opened.
+/// Findings of opening a journal.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// Whole records.
+    /// Number of whole records.
     pub records: u64,
-    /// Bytes that belong to none: torn writes, flipped bits.
+    /// Bytes that belong to no record: torn writes, flipped bits.
     pub damaged_bytes: u64,
-    /// Whose journal it is; `None`: nothing whole was found.
+    /// Owner that the records name; `None`: no whole record was found.
     pub agent: Option<AgentId>,
 }
 
-/// See the module.
+/// Totals of leases: those that wait for a manager, and those that were acknowledged lately.
 #[derive(Debug, Default)]
 pub struct Table {
     agent: Option<AgentId>,
     sequence: u64,
-    /// Not acknowledged.
+    /// Totals that are not acknowledged.
     waiting: BTreeMap<Key, Entry>,
-    /// Acknowledged, the longest acknowledged first.
+    /// Acknowledged totals; the one that was acknowledged first is at the front.
     acknowledged: VecDeque<(Key, Entry)>,
-    /// Changed since the last [`Table::take_changes`].
+    /// Totals that changed since the last [`Table::take_changes`].
     changed: BTreeSet<Key>,
-    /// The same for functions of leases that wait.
+    /// Functions that changed since then, of leases that wait.
     changed_functions: BTreeSet<(Key, FunctionId)>,
-    /// The same for acknowledgements.
+    /// Totals that were acknowledged since then.
     newly_acknowledged: VecDeque<(Key, Entry)>,
 }
 
 impl Table {
-    /// Reads all that is whole in a journal's bytes, and takes each total for what it is: the largest that
-    /// was written counts. What is damaged is skipped; the next record is looked for after it.
+    /// Reads all whole records in a journal's bytes; of each counter the largest value counts. Damaged bytes are
+    /// skipped, and the next record is searched after them.
     pub fn recover(bytes: &[u8]) -> (Self, Recovery) {
         let mut table = Self::default();
         let mut recovery = Recovery::default();
@@ -79,7 +79,7 @@ impl Table {
                 let known = of_lease.entry(record.function).or_insert(record.used);
                 *known = known.plus(record.used.minus(*known));
             } else {
-                // Any place may be the beginning of the next one.
+                // The next record may begin at any byte.
                 recovery.damaged_bytes += 1;
                 at += 1;
                 continue;
@@ -88,7 +88,7 @@ impl Table {
             at += FRAME_BYTES;
         }
         recovery.agent = table.agent;
-        // Only now: the record of a function may come before what is left of its lease's.
+        // Merged last: a function's record may precede the remaining record of its lease.
         let acknowledged = table.acknowledged.iter_mut();
         let acknowledged = acknowledged.map(|(key, entry)| (&*key, entry));
         for (key, entry) in table.waiting.iter_mut().chain(acknowledged) {
@@ -115,7 +115,7 @@ impl Table {
         };
         match record.kind {
             Kind::Running | Kind::Ended => self.put(key, entry),
-            // It says all that its earlier records said, which may be lost.
+            // This record contains all that earlier records of the lease said, which may be lost.
             Kind::Acknowledged | Kind::CutAcknowledged => {
                 self.put(key, entry.clone());
                 self.acknowledge(key, entry.usage, true);
@@ -123,8 +123,8 @@ impl Table {
         }
     }
 
-    /// Whose totals these are. Set before anything is put in; what was recovered of another agent is
-    /// forgotten.
+    /// Sets the owner of the totals. Must be called before anything is put in; recovered totals of another agent are
+    /// discarded.
     pub fn belong_to(&mut self, agent: AgentId) {
         if self.agent.replace(agent).is_some_and(|known| known != agent) {
             self.waiting.clear();
@@ -165,8 +165,8 @@ impl Table {
         self.changed.insert(key);
     }
 
-    /// The manager has this total, durably. A lease whose last total it is waits no more: one that ended, or
-    /// (`cut`) one of an earlier run, which nobody can add to.
+    /// Notes that the manager has durably recorded this total. The lease does not wait any more if this was its last
+    /// total: it has ended, or (`cut`) it is of an earlier run, so its total cannot grow.
     pub fn acknowledge(&mut self, key: Key, usage: UsageTotals, cut: bool) {
         let done = |entry: &Entry| (entry.ended || cut) && covers(usage, entry.usage);
         if !self.waiting.get(&key).is_some_and(done) {
@@ -195,17 +195,17 @@ impl Table {
         self.acknowledged.iter()
     }
 
-    /// Whether the agent should grant nothing until a manager has taken some of it.
+    /// Whether the agent should grant no leases until the manager has acknowledged some totals.
     pub fn is_full(&self) -> bool {
         self.waiting.len() >= UNACKNOWLEDGED_MAX
     }
 
-    /// Whether something is to be written.
+    /// Whether there is something to write.
     pub fn is_changed(&self) -> bool {
         !self.changed.is_empty() || !self.changed_functions.is_empty() || !self.newly_acknowledged.is_empty()
     }
 
-    /// Bytes of [`Table::snapshot`].
+    /// Size of [`Table::snapshot`], bytes.
     pub fn snapshot_bytes(&self) -> u64 {
         let waiting = self.waiting.values();
         let entries = waiting.chain(self.acknowledged.iter().map(|(_, entry)| entry));
@@ -213,7 +213,8 @@ impl Table {
         (frames * FRAME_BYTES) as u64
     }
 
-    /// Records of what changed, to append; and whether some lease ended, which should not wait for a sync.
+    /// Takes the records of all changes, to append; returns also whether a lease has ended, which should be synced at
+    /// once.
     pub fn take_changes(&mut self) -> (Vec<u8>, bool) {
         let mut frames = Vec::new();
         let mut ended = false;
@@ -223,9 +224,9 @@ impl Table {
                 frames.extend(self.frame(key, entry, false));
             }
         }
-        // Before what says that they are acknowledged, and behind the record of their lease.
+        // Written after the record of their lease, and before the record that acknowledges it.
         for (key, function) in std::mem::take(&mut self.changed_functions) {
-            // Acknowledged already, or, if so long ago that it is forgotten, not needed.
+            // If the lease is not in either list, it was acknowledged so long ago that its functions are not needed.
             let acknowledged = || self.acknowledged.iter().rev().find(|(known, _)| *known == key);
             let entry = self
                 .waiting
@@ -241,7 +242,7 @@ impl Table {
         (frames, ended)
     }
 
-    /// Everything, for a new file.
+    /// Records of all totals, for a new file.
     pub fn snapshot(&mut self) -> Vec<u8> {
         self.changed.clear();
         self.changed_functions.clear();
@@ -267,7 +268,8 @@ impl Table {
         frames
     }
 
-    /// Of the next record. A file may claim the last number there is: it is for who reads the file, nothing depends on it.
+    /// Number of the next record. A file may contain the largest number; that is harmless, as numbers are only for
+    /// people who read the file.
     fn next_sequence(&mut self) -> u64 {
         self.sequence = self.sequence.saturating_add(1);
         self.sequence

@@ -1,8 +1,8 @@
-//! What happens to a journal when its disk does not keep what it was given.
+//! Tests of a journal whose disk does not keep what it was given.
 //!
-//! A simulated disk forgets what was not synced when the power goes, tears writes, fails and runs full; files
-//! are cut, flipped, shifted and overwritten. Whatever comes of it: no total is ever accepted that was not
-//! written, every whole record counts, and what was made durable is there.
+//! A simulated disk loses what was not synced when the power fails, tears writes, fails and runs full. Files are cut,
+//! flipped, shifted and overwritten. In every case no total is accepted that was not written, every whole record
+//! counts, and what was made durable is there.
 
 use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord};
 use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, Entry, Key, Medium, Table};
@@ -17,16 +17,16 @@ use std::sync::{Arc, Mutex};
 
 const AGENT: AgentId = AgentId([1; 8]);
 
-/// What the disk does to the next operations.
+/// State of the simulated disk, and the faults of its next operations.
 #[derive(Default)]
 struct Simulated {
-    /// What survives a loss of power.
+    /// Contents that survive a loss of power.
     durable: Vec<u8>,
-    /// What programs see.
+    /// Contents that programs see.
     seen: Vec<u8>,
     /// Bytes that still fit.
     room: Option<usize>,
-    /// The next sync fails, and drops what it could not write.
+    /// Whether the next sync fails, and drops what it could not write.
     sync_fails: bool,
 }
 
@@ -38,7 +38,8 @@ impl SimulatedDisk {
         look(&mut self.0.lock().expect("no test fails in there"))
     }
 
-    /// The power goes; of what was not synced, some pages may have been written, the last of them torn.
+    /// Contents after a loss of power: of what was not synced, some pages may have been written, the last of them
+    /// torn.
     fn lose_power(&self, random: &mut StdRng) -> Vec<u8> {
         self.with(|disk| {
             let kept = disk.durable.len().min(disk.seen.len());
@@ -68,7 +69,7 @@ impl Medium for SimulatedDisk {
     fn sync(&mut self) -> io::Result<()> {
         self.with(|disk| {
             if std::mem::take(&mut disk.sync_fails) {
-                // What a file system may do after a failed write-back: the pages are clean, and gone.
+                // File systems may do this after a failed write-back: the pages count as clean, and are lost.
                 disk.seen.clone_from(&disk.durable);
                 return Err(io::Error::other("simulated I/O error"));
             }
@@ -110,7 +111,7 @@ fn entry(total: u64, ended: bool) -> Entry {
     }
 }
 
-/// What two functions have used of a total; a part of it is nobody's.
+/// Usage of two functions; a part of the total belongs to neither.
 fn functions(total: u64) -> FunctionTotals {
     let used = |compute_ns, invocations| FunctionUse {
         compute_ns,
@@ -123,8 +124,8 @@ fn functions(total: u64) -> FunctionTotals {
     ])
 }
 
-/// Random work of an agent: totals grow, leases end, some ends are acknowledged. Returns each total that was
-/// ever noted, by lease.
+/// Does random work of an agent: totals grow, leases end, some ends are acknowledged. Returns all noted totals by
+/// lease.
 fn some_work(
     random: &mut StdRng,
     table: &mut Table,
@@ -152,7 +153,7 @@ fn fresh() -> Table {
     table
 }
 
-/// All that a table says, acknowledged or not.
+/// All totals of a table, acknowledged or not.
 fn known(table: &Table) -> BTreeMap<Key, UsageTotals> {
     let acknowledged = table.acknowledged().map(|(key, entry)| (*key, entry.usage));
     acknowledged
@@ -160,7 +161,7 @@ fn known(table: &Table) -> BTreeMap<Key, UsageTotals> {
         .collect()
 }
 
-/// Bytes of a journal, what was noted, and the total of each lease after each frame.
+/// Makes a journal by random work; returns its bytes, and all noted totals by lease.
 fn written(random: &mut StdRng) -> (Vec<u8>, BTreeMap<Key, Vec<UsageTotals>>) {
     let disk = SimulatedDisk::default();
     let mut file = Disk::new(disk.clone(), 0, false);
@@ -198,7 +199,7 @@ fn damage(random: &mut StdRng, bytes: &mut Vec<u8>) -> (&'static str, usize) {
             ("missing bytes", at)
         }
         _ => {
-            // A page of somewhere else: whole frames, in the wrong place.
+            // A page from elsewhere: whole frames in the wrong place.
             let from = random.random_range(0..bytes.len());
             let length = random.random_range(1..1024).min(bytes.len() - from.max(at));
             bytes.copy_within(from..from + length, at);
@@ -219,7 +220,7 @@ fn no_damage_makes_a_wrong_total_and_what_is_before_it_counts() {
         let (intact, _) = Table::recover(&whole[..at / FRAME_BYTES * FRAME_BYTES]);
         let found = known(&table);
         for (key, usage) in &found {
-            // Each counter is one that was written for this lease.
+            // Each counter was written for this lease.
             let totals = noted
                 .get(key)
                 .unwrap_or_else(|| panic!("seed {seed}: {what} at {at} made a lease"));
@@ -262,7 +263,7 @@ fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
                 .unwrap_or(0)
         };
         for (key, entry) in entries(&Table::recover(&whole).0) {
-            // Else it is an acknowledged total of a lease of which more was noted since.
+            // Otherwise this is an acknowledged total of a lease that was noted again later.
             if entry.usage.invocations < most(&key) {
                 continue;
             }
@@ -348,7 +349,7 @@ fn what_was_made_durable_survives_a_loss_of_power() {
     }
 }
 
-/// The end of a lease is the total that is billed: it must not wait in memory.
+/// The end of a lease is the total that is billed, so it must not wait in memory.
 #[test]
 fn the_end_of_a_lease_is_synced_at_once() {
     let disk = SimulatedDisk::default();
@@ -399,7 +400,7 @@ fn a_full_disk_loses_nothing_once_there_is_room() {
     }
 }
 
-/// After a failed sync the pages may be gone although the next one succeeds.
+/// After a failed sync the pages may be lost although the next sync succeeds.
 #[test]
 fn a_failed_sync_is_not_believed_the_second_time() {
     let disk = SimulatedDisk::default();
@@ -434,7 +435,7 @@ fn the_file_stays_small_however_much_is_noted() {
     );
     let (found, _) = Table::recover(&disk.with(|disk| disk.seen.clone()));
     assert_eq!(known(&found), known(&table));
-    // Acknowledged totals are kept for a while, and not for ever.
+    // Acknowledged totals are kept for a while, but not for ever.
     for lease in 0..2 * ACKNOWLEDGED_MAX {
         let key = (BootId([3; 8]), LeaseId((lease as u64).to_be_bytes()));
         table.put(key, entry(1, true));
@@ -443,7 +444,7 @@ fn the_file_stays_small_however_much_is_noted() {
     assert_eq!(table.acknowledged().count(), ACKNOWLEDGED_MAX);
 }
 
-/// Whoever reads an acknowledged total of a lease that its agent died with must not take it for the last one.
+/// An acknowledged total of a lease whose agent died must not be taken for the lease's last total.
 #[test]
 fn a_lease_that_was_cut_is_told_from_one_that_ended() {
     let disk = SimulatedDisk::default();

@@ -1,4 +1,4 @@
-//! A hundred thousand mutated frames, and journals of them: no decoder panics, none breaks a promise.
+//! Tests with a hundred thousand mutated frames, and journals of them: no decoder panics or breaks a promise.
 //!
 //! The seed is printed; `HOTLEASE_SEED=N` replays a run. `HOTLEASE_WRITE_CORPUS=1` writes the committed corpus anew.
 
@@ -20,7 +20,7 @@ fn mutated_frames_and_journals_break_no_decoder() {
     for decoder in DECODERS {
         let seeds = (decoder.seeds)();
         let mut mutator = Mutator::new(&seeds, StdRng::seed_from_u64(seed));
-        // A journal is as many frames.
+        // A journal consists of about this many frames.
         let count = FRAMES / if decoder.name == "journal" { 20 } else { 1 };
         let accepted = (0..count).filter(|_| (decoder.check)(&mutator.next())).count();
         assert!(accepted > 0, "{}: nothing was accepted", decoder.name);

@@ -1,12 +1,12 @@
-//! A record of what one function of a lease has used, as bytes.
+//! Encoding of records about the usage of one function of a lease.
 //!
 //! ```text
 //! byte 0      4   6    8     16    24    32    40       48           56      88         90      218  248  256
 //!      | magic|ver|  5 | seq  |agent|boot |lease|compute | invocations|library|name length|name   |zeros| sum |
 //! ```
 //!
-//! As long as every other frame, and of another kind: a program that does not know it takes it for damage, and loses
-//! nothing but what it says.
+//! The frame is as long as every other frame, and of another kind. A program that does not know the kind takes the
+//! frame for damage, and loses nothing but this record.
 
 use super::{Eye, FRAME_BYTES, MAGIC, Pen, SUM_AT, VERSION, sum};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX};
@@ -15,25 +15,25 @@ use hotlease_wire::limits::FUNCTION_LABEL_BYTES_MAX;
 
 const KIND: u16 = 5;
 
-/// One record: a cumulative total.
+/// Record of the cumulative usage of one function of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionRecord {
-    /// Rises by one with every record of a journal.
+    /// Number that rises by one with every record of a journal.
     pub sequence: u64,
-    /// Whose journal this is.
+    /// Agent that owns the journal.
     pub agent: AgentId,
-    /// Which run of it measured.
+    /// Run of the agent that measured.
     pub boot: BootId,
-    /// Which lease.
+    /// Lease of the function.
     pub lease: LeaseId,
-    /// Which function.
+    /// Function that was measured.
     pub function: FunctionId,
-    /// Used so far.
+    /// Usage so far.
     pub used: FunctionUse,
 }
 
 impl FunctionRecord {
-    /// As bytes.
+    /// Encodes the record.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let name = self.function.name.as_bytes();
@@ -59,7 +59,7 @@ impl FunctionRecord {
         frame
     }
 
-    /// From bytes; `None`: this is no such frame, or no whole one.
+    /// Decodes a record; `None`: this is no such frame, or it is damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
         let (mut eye, kind) = Eye::opened(frame)?;
         if kind != KIND {

@@ -1,7 +1,7 @@
-//! The decoders of the usage journal with what must hold for any bytes given to them.
+//! Decoders of the usage journal, with the properties that must hold for any bytes given to them.
 //!
-//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`). Nobody guesses a sum, so each check also
-//! looks at the same bytes with sums that fit.
+//! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`). Random bytes never have a valid sum, so
+//! each check also tries the same bytes with valid sums.
 
 use hotlease_journal::Table;
 use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord, Kind, Record};
@@ -10,17 +10,17 @@ use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{FUNCTION_LABEL_BYTES_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::UsageTotals;
 
-/// One decoder.
+/// Decoder with its checks.
 pub struct Decoder {
     /// Name of its fuzz target and of its corpus folder.
     pub name: &'static str,
-    /// Checks what must hold for these bytes; whether they were accepted.
+    /// Checks the properties for these bytes; returns whether the bytes were accepted.
     pub check: fn(&[u8]) -> bool,
     /// Valid encodings, each variant at least once.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders of the journal.
 pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "journal_frame",
@@ -45,7 +45,7 @@ fn with_sum(bytes: &[u8]) -> [u8; FRAME_BYTES] {
     frame
 }
 
-/// What is accepted is within every limit, and is the same when it is written and read again.
+/// Checks that an accepted record is within every limit, and is equal after it is written and read again.
 fn accepts(frame: &[u8; FRAME_BYTES]) -> bool {
     if let Some(record) = FunctionRecord::decode(frame) {
         let used = record.used;
@@ -83,7 +83,7 @@ fn frame(bytes: &[u8]) -> bool {
     accepts(&with_sum(bytes)) || exact
 }
 
-/// Reads a journal and holds it against itself; its whole records.
+/// Reads a journal and checks its consistency; returns the number of whole records.
 fn recover(bytes: &[u8]) -> u64 {
     let (mut table, recovery) = Table::recover(bytes);
     assert_eq!(
@@ -111,7 +111,7 @@ fn recover(bytes: &[u8]) -> u64 {
     recovery.records
 }
 
-/// Numbers of the whole records that stand where records should.
+/// Numbers of the whole records that are at multiples of a frame's length.
 fn sequences(journal: &[u8]) -> impl Iterator<Item = u64> {
     let (frames, _) = journal.as_chunks::<FRAME_BYTES>();
     frames.iter().filter_map(|frame| {
@@ -146,7 +146,7 @@ fn record(number: u8, kind: Kind, tenant: &str) -> Record {
     }
 }
 
-/// Of a function of a lease above.
+/// Record of a function, of a lease as in [`record`].
 fn function(number: u8, name: &str) -> Vec<u8> {
     let record = FunctionRecord {
         sequence: number.into(),
@@ -188,7 +188,7 @@ fn journals() -> Vec<Vec<u8>> {
     let whole = lease_frames().concat();
     let torn = whole[..FRAME_BYTES + 100].to_vec();
     let shifted = [&[0; 7], &whole[..]].concat();
-    // No agent lives to write so many.
+    // No agent lives long enough to write so many records.
     let last = Record {
         sequence: u64::MAX,
         ..record(1, Kind::Running, "uid:1000")
