@@ -1,4 +1,4 @@
-//! What a request asks for, and whether a lease may.
+//! Parsing of requests, and the check whether a lease may make them.
 
 use crate::encoding::{decoded, encoded};
 use crate::fault::Fault;
@@ -6,39 +6,40 @@ use crate::table::{self, Operation};
 use hotlease_wire::storage::{Place, is_bucket, is_key};
 use http::{HeaderMap, Method};
 
-/// The header that names the object to copy from.
+/// Header that names the object to copy from.
 pub(crate) const SOURCE: &str = "x-amz-copy-source";
-/// Bytes of a path and its query.
+/// Longest path and query, bytes.
 const TARGET_BYTES_MAX: usize = 8 << 10;
 
-/// A request that is understood.
+/// A parsed request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Asked {
-    /// Of which bucket.
+    /// Bucket of the request.
     pub bucket: String,
-    /// Of which object; empty: of the bucket.
+    /// Object of the request; empty: the request is about the bucket.
     pub key: String,
-    /// To do what.
+    /// Operation that is requested.
     pub operation: Operation,
-    /// Bucket and key that it is to be copied from.
+    /// Bucket and key of the object to copy from.
     pub source: Option<(String, String)>,
-    /// As it was sent, in the form that is signed.
+    /// Path as it was sent, in the canonical form that is signed.
     path: String,
-    /// Names and values, in the order of signatures, each name once.
+    /// Names and values of the query in the order of signatures; each name occurs once.
     query: Vec<(String, String)>,
 }
 
-/// A request that may be carried out.
+/// Places that permit a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judged {
-    /// Which of the places it is in.
+    /// Index of the place that contains the request's bucket or object.
     pub place: usize,
-    /// Which of them it copies from.
+    /// Index of the place that contains the object to copy from.
     pub source: Option<usize>,
 }
 
 impl Asked {
-    /// Reads a request's line, and where it copies from. The bucket is the first part of the path: names of hosts are not looked at.
+    /// Parses a request's line, and the header that names the object to copy from. The bucket is the first part of
+    /// the path: host names are ignored.
     pub fn read(method: &Method, target: &str, headers: &HeaderMap) -> Result<Self, Fault> {
         let invalid = |what: &str| Fault::new(400, "InvalidURI", what);
         if target.len() > TARGET_BYTES_MAX {
@@ -94,19 +95,19 @@ impl Asked {
         })
     }
 
-    /// Its path, in the one form that is signed and passed on.
+    /// Path in the canonical form, which is signed and passed on.
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Its query, in that form.
+    /// Query in the canonical form, which is signed and passed on.
     pub fn query(&self) -> String {
         let pair =
             |(name, value): &(String, String)| format!("{}={}", encoded(name, false), encoded(value, false));
         self.query.iter().map(pair).collect::<Vec<_>>().join("&")
     }
 
-    /// Whether it may be carried out with these places.
+    /// Checks whether the request may be carried out with these places.
     pub fn judged(&self, places: &[Place]) -> Result<Judged, Fault> {
         let place = places.iter().position(|place| self.is_in(place));
         let place = place.ok_or_else(|| beyond(&self.named(), places))?;
@@ -127,12 +128,12 @@ impl Asked {
             Operation::Write => place.writable && place.covers(&self.bucket, &self.key),
             Operation::List => place.covers_all(&self.bucket, self.prefix()),
             Operation::Look => place.bucket == self.bucket,
-            // Each one that the body names is looked at by itself.
+            // Each object that the body names is checked by itself.
             Operation::RemoveMany => place.writable && place.bucket == self.bucket,
         }
     }
 
-    /// What it is about, in words.
+    /// Description of what the request reaches, for messages.
     fn named(&self) -> String {
         let Self { bucket, key, .. } = self;
         match self.operation {
@@ -147,16 +148,16 @@ impl Asked {
         }
     }
 
-    /// What keys begin with that are to be listed.
+    /// Prefix of the keys to list.
     fn prefix(&self) -> &str {
         let prefix = self.query.iter().find(|(name, _)| name == "prefix");
         prefix.map_or("", |(_, value)| value)
     }
 
-    /// Whether an object that the body names may be removed from this place.
+    /// Checks whether an object that the body names may be removed. It must be in a writable place.
     pub fn judge_removal(&self, key: &str, places: &[Place], place: usize) -> Result<(), Fault> {
         check_key(key)?;
-        // Of the same place: the request goes to one store.
+        // The place of the request itself, because the request goes to one store.
         let covers = |place: &Place| place.writable && place.covers(&self.bucket, key);
         match places.get(place).is_some_and(covers) {
             true => Ok(()),
@@ -220,7 +221,7 @@ fn source(headers: &HeaderMap) -> Result<Option<(String, String)>, Fault> {
     Ok(Some((bucket.to_owned(), key.to_owned())))
 }
 
-/// As the header that is passed on.
+/// Value of the header that is passed on.
 pub(crate) fn written_source((bucket, key): &(String, String)) -> String {
     format!("{bucket}/{}", encoded(key, true))
 }
@@ -235,7 +236,7 @@ fn pairs(query: &str) -> Result<Vec<(String, String)>, Fault> {
         };
         pairs.push((name, value));
     }
-    // All names are of letters and `-`, whose order the encoding keeps.
+    // All names consist of letters and `-`, whose order the encoding keeps.
     pairs.sort();
     if pairs.windows(2).any(|two| two[0].0 == two[1].0) {
         return Err(invalid("the query has a name twice"));

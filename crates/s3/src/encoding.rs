@@ -1,6 +1,6 @@
-//! Percent-encoding, in the one form that signatures are made of.
+//! Percent-encoding in the canonical form that signatures use.
 
-/// What it says; none: it is not encoded rightly, or no UTF-8.
+/// Decodes a text; none if its encoding is invalid or the result is not UTF-8.
 pub(crate) fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -24,7 +24,7 @@ fn digit(byte: u8) -> Option<u8> {
     (byte as char).to_digit(16).map(|digit| digit as u8)
 }
 
-/// With everything encoded but letters, digits, `-._~` and, in paths, slashes.
+/// Encodes everything except letters, digits, `-._~` and, in paths, slashes.
 pub(crate) fn encoded(text: &str, is_path: bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -37,12 +37,12 @@ pub(crate) fn encoded(text: &str, is_path: bool) -> String {
     encoded
 }
 
-/// Lower-case, as signatures and digests are written.
+/// Hexadecimal digits in lower case, as in signatures and digests.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes of such a text.
+/// Bytes of a hexadecimal text.
 pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     let pairs = text.as_bytes().chunks_exact(2);
     if !pairs.remainder().is_empty() {

@@ -1,20 +1,20 @@
-//! Why a request is not carried out, as clients of S3 read it.
+//! Error responses in the format of S3.
 
 use std::fmt;
 
-/// An error answer. Nothing was done.
+/// Error response. Nothing was carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// HTTP's number.
+    /// HTTP status.
     pub status: u16,
-    /// S3's word, by which SDKs decide what to do.
+    /// Error code of S3, by which SDKs decide what to do.
     pub code: &'static str,
-    /// What was refused, why, and what to do about it.
+    /// Message: what was refused, why, and what to do about it.
     pub message: String,
 }
 
 impl Fault {
-    /// Of this kind.
+    /// Fault with this status, code and message.
     pub fn new(status: u16, code: &'static str, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -23,22 +23,22 @@ impl Fault {
         }
     }
 
-    /// What may not be done.
+    /// Fault of a request that is not permitted.
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(403, "AccessDenied", message)
     }
 
-    /// What does not go through here, whoever asks.
+    /// Fault of a request that is not supported for any caller.
     pub(crate) fn unknown(message: impl Into<String>) -> Self {
         Self::new(501, "NotImplemented", message)
     }
 
-    /// What cannot be understood.
+    /// Fault of a request that is malformed.
     pub(crate) fn bad(message: impl Into<String>) -> Self {
         Self::new(400, "InvalidRequest", message)
     }
 
-    /// As a body.
+    /// XML body of the response.
     pub fn to_xml(&self) -> String {
         let mut message = String::with_capacity(self.message.len());
         for letter in self.message.chars() {

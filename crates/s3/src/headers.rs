@@ -1,15 +1,15 @@
-//! Headers of requests: which go on to a store, and what they say of the body.
+//! Headers of requests: those that are passed on to a store, and the one that describes the body.
 
 use crate::asked::{Asked, SOURCE, written_source};
 use crate::fault::Fault;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// The header of a body's digest.
+/// Header with the digest of the body.
 pub(crate) const DIGEST: &str = "x-amz-content-sha256";
-/// That of the request's moment.
+/// Header with the time of the request.
 pub(crate) const DATE: &str = "x-amz-date";
 
-/// Those that go on as they are.
+/// Standard headers that are passed on unchanged.
 const PLAIN: &[&str] = &[
     "cache-control",
     "content-disposition",
@@ -26,7 +26,7 @@ const PLAIN: &[&str] = &[
     "range",
 ];
 
-/// Those of S3's own that do.
+/// Headers of S3 that are passed on unchanged.
 const OWN: &[&str] = &[
     "x-amz-checksum-algorithm",
     "x-amz-checksum-mode",
@@ -44,18 +44,18 @@ const OWN: &[&str] = &[
     "x-amz-trailer",
 ];
 
-/// And those that begin so.
+/// Prefixes of further headers of S3 that are passed on unchanged.
 const OWN_BEGIN: &[&str] = &["x-amz-checksum-", "x-amz-meta-"];
 
-/// Those of S3's own that say nothing to a store, or are written anew.
+/// Headers of S3 that are dropped, because they mean nothing to a store or are written anew.
 const LEFT: &[&str] = &[DIGEST, DATE, SOURCE, "x-amz-user-agent"];
 
-/// What a request says of its body.
+/// Digest of the body, or the word that stands for it, as the request states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Payload(String);
 
 impl Payload {
-    /// The header of it, which the store holds against the body.
+    /// Reads the header; the store compares it with the body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Fault> {
         let text = one(headers, DIGEST)?
             .ok_or_else(|| Fault::bad(format!("there is no {DIGEST}, which S3 asks for")))?;
@@ -75,13 +75,13 @@ impl Payload {
         Ok(Self(text.to_owned()))
     }
 
-    /// As the header has it.
+    /// Value of the header.
     pub fn text(&self) -> &str {
         &self.0
     }
 }
 
-/// The value of a header that is there once at most.
+/// Value of a header that may occur at most once.
 pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fault> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
@@ -94,7 +94,7 @@ pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a s
     }
 }
 
-/// What goes on of a request's headers.
+/// Headers of a request that are passed on.
 pub fn forwarded(headers: &HeaderMap, asked: &Asked) -> Result<HeaderMap, Fault> {
     let mut on = HeaderMap::new();
     for (name, value) in headers {

@@ -1,12 +1,13 @@
-//! Level 1 of hotlease: requests of S3's protocol, as whoever stands between a function and a store has to read them.
+//! Level 1 of hotlease: parsing and signing of S3 requests, for a proxy between a function and a store.
 //!
 //! ```text
-//! request ─► Authorization: whose keys, and are they? ─► Asked: which object, to do what ─► judged by the lease's places
-//!         ─► headers that go on ─► signed with the site's keys
+//! request ─► Authorization: which keys, valid? ─► Asked: object, operation ─► checked against the lease's places
+//!         ─► headers that are passed on ─► signed with the site's keys
 //! ```
 //!
-//! What goes on is written anew from what was understood: a store never sees a path, a query or a header that was not judged.
-//! What is not in the tables is refused. Nothing here reads or writes anything; the agent does (`crates/agent/src/storage`).
+//! What is passed on is written anew from what was parsed: a store never sees a path, a query or a header that was
+//! not checked. Requests that are not in the tables are refused. This crate does no I/O; the agent does
+//! (`crates/agent/src/storage`).
 //!
 //! ```
 //! use hotlease_s3::Asked;

@@ -1,17 +1,17 @@
-//! Moments, as signatures have them: `20260102T030405Z`.
+//! Times in the format of signatures: `20260102T030405Z`.
 
 use std::time::SystemTime;
 use time::{Date, Duration, Month, OffsetDateTime, PrimitiveDateTime, Time};
 
-/// How far the clock of whoever signs may be from ours.
+/// Largest difference between the signer's clock and ours.
 const SKEW: Duration = Duration::minutes(15);
 
-/// A second.
+/// Time of a signature, to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment(OffsetDateTime);
 
 impl Moment {
-    /// This one.
+    /// The current time.
     pub fn now() -> Self {
         Self(SystemTime::now().into())
     }
@@ -38,12 +38,12 @@ impl Moment {
         (self.0 - other.0).abs() <= SKEW
     }
 
-    /// Its day, as scopes have it.
+    /// Day, in the format of scopes.
     pub(crate) fn day(self) -> String {
         self.written()[..8].to_owned()
     }
 
-    /// Its text.
+    /// Time, in the format of signatures.
     pub(crate) fn written(self) -> String {
         let (date, time) = (self.0.date(), self.0.time());
         format!(

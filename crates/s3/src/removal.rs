@@ -1,6 +1,7 @@
-//! The body that names the objects to remove at once.
+//! Body of a request that removes several objects at once.
 //!
-//! Only the plainest form is taken, which no two readers of XML understand differently: it goes on to the store byte for byte.
+//! Only the plainest form is accepted, which all XML parsers understand alike: the body is passed on to the store
+//! byte for byte.
 //!
 //! ```text
 //! [<?xml ...?>] <Delete [xmlns="..."]> (<Object><Key>TEXT</Key></Object> | <Quiet>BOOL</Quiet>)* </Delete>
@@ -8,12 +9,12 @@
 
 use crate::fault::Fault;
 
-/// Bytes of it, at most.
+/// Longest body, bytes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Objects in it, as S3 has it.
+/// Limit of objects in a body; the same as that of S3.
 const OBJECTS_MAX: usize = 1000;
 
-/// The keys that it names.
+/// Keys that the body names.
 pub fn removed(body: &[u8]) -> Result<Vec<String>, Fault> {
     let text = std::str::from_utf8(body)
         .ok()
@@ -82,7 +83,7 @@ fn keys(text: &str) -> Option<Vec<String>> {
     }
 }
 
-/// Text without what stands for other letters.
+/// Text with its XML entities replaced by their characters.
 fn plain(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,4 +1,5 @@
-//! Signatures of version 4, as S3 has them: checked with a lease's keys, and made with the site's, by the same code.
+//! Signatures of version 4 in the form of S3. The same code checks them with a lease's keys and makes them with the
+//! site's.
 
 use crate::encoding::{from_hexadecimal, hexadecimal};
 use crate::fault::Fault;
@@ -13,19 +14,19 @@ use std::fmt;
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const SERVICE: &str = "s3";
 const END: &str = "aws4_request";
-/// The header of keys that are for a time.
+/// Header with the session token of temporary keys.
 const TOKEN: &str = "x-amz-security-token";
-/// Bytes of a request's header of its signature.
+/// Longest Authorization header, bytes.
 const AUTHORIZATION_BYTES_MAX: usize = 4096;
 
-/// Who signs, and with what. Never shown.
+/// Keys of a signer. The secret is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keys {
-    /// The access key's id.
+    /// Id of the access key.
     pub id: String,
-    /// The secret access key.
+    /// Secret of the access key.
     pub secret: String,
-    /// What comes with keys that are for a time.
+    /// Session token of temporary keys.
     pub token: Option<String>,
 }
 
@@ -35,32 +36,32 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// What is signed of a request beside its headers.
+/// Parts of a request that are signed besides its headers.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// As HTTP has it.
+    /// Method, as in HTTP.
     pub method: &'a str,
-    /// In the one form that is signed.
+    /// Path in the canonical form.
     pub path: &'a str,
-    /// The same.
+    /// Query in the canonical form.
     pub query: &'a str,
 }
 
-/// Where and when a signature is good.
+/// Time and region for which a signature is valid.
 struct Scope<'a> {
     moment: Moment,
     region: &'a str,
 }
 
-/// SHA-256, as digests of bodies are written.
+/// SHA-256 of bytes, in the format of body digests.
 pub fn digest(bytes: &[u8]) -> String {
     hexadecimal(&Sha256::digest(bytes))
 }
 
-/// What a request says of who signed it.
+/// Parsed Authorization header: the signer, and the signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authorization<'a> {
-    /// The id of the keys.
+    /// Id of the access key.
     pub id: &'a str,
     day: &'a str,
     region: &'a str,
@@ -69,7 +70,7 @@ pub struct Authorization<'a> {
 }
 
 impl<'a> Authorization<'a> {
-    /// As the header has it.
+    /// Parses the Authorization header.
     pub fn of(headers: &'a HeaderMap) -> Result<Self, Fault> {
         let text = one(headers, AUTHORIZATION.as_str())?.filter(|text| text.len() <= AUTHORIZATION_BYTES_MAX);
         let text = text.ok_or_else(|| {
@@ -120,7 +121,8 @@ impl<'a> Authorization<'a> {
         }
     }
 
-    /// Whether the request was signed with these keys, a moment ago, with all that S3 has to be signed.
+    /// Checks that the request was signed with these keys, not long ago, and that all headers are signed that S3
+    /// requires.
     pub fn check(&self, part: Part<'_>, headers: &HeaderMap, keys: &Keys, now: Moment) -> Result<(), Fault> {
         let text = one(headers, DATE)?.and_then(Moment::parse);
         let moment =
@@ -152,7 +154,7 @@ impl<'a> Authorization<'a> {
         let theirs = from_hexadecimal(self.signature).unwrap_or_default();
         let is_of_day = self.day == moment.day();
         let code = code(keys, &scope, &canonical(part, &signed, payload.text()));
-        // In a time that says nothing of how far they are the same.
+        // In constant time: the duration does not reveal how many bytes match.
         match code.verify_slice(&theirs) {
             Ok(()) if is_of_day && self.id == keys.id => Ok(()),
             _ => Err(Fault::new(
@@ -166,7 +168,7 @@ impl<'a> Authorization<'a> {
 }
 
 impl Keys {
-    /// Signs a request with these headers for a store, and puts in what belongs to that.
+    /// Signs a request with these headers for a store, and inserts the headers of the signature.
     pub fn sign(
         &self,
         part: Part<'_>,
@@ -191,7 +193,7 @@ impl Keys {
             headers.insert(HeaderName::from_static(TOKEN), text(token)?);
         }
         let mut names: Vec<String> = headers.keys().map(|name| name.as_str().to_owned()).collect();
-        // Which some proxies in between write anew.
+        // Some proxies rewrite this header, so it is not signed.
         names.retain(|name| name != "content-length");
         names.sort_unstable();
         let signed = names.iter().map(|name| Ok((&**name, value(headers, name)?)));
@@ -218,7 +220,7 @@ impl Scope<'_> {
     }
 }
 
-/// A header's value as it is signed: without spaces around, and several with commas.
+/// Value of a header in the form that is signed: without surrounding spaces, several values joined by commas.
 fn value(headers: &HeaderMap, name: &str) -> Result<String, Fault> {
     let mut values = Vec::new();
     for value in headers.get_all(name) {

@@ -1,32 +1,32 @@
-//! Which requests there are: everything that is not here does not go through.
+//! Table of supported requests; all others are refused.
 
-/// What somebody wants to do.
+/// Operation that a request asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// To read an object, or know of it.
+    /// Read an object or its metadata.
     Read,
-    /// To write or remove one, or a part of one.
+    /// Write or remove an object, or a part of one.
     Write,
-    /// To know which objects, or unfinished ones, there are.
+    /// List objects, or uploads that are not finished.
     List,
-    /// To know that a bucket is there.
+    /// Check that a bucket exists.
     Look,
-    /// To remove those that the body names.
+    /// Remove the objects that the body names.
     RemoveMany,
 }
 
 struct Row {
     method: &'static str,
-    /// Of a key, or of a bucket.
+    /// Whether the path names a key, and not only a bucket.
     of_key: bool,
-    /// What the query has to have.
+    /// Query parameters that are required.
     marks: &'static [&'static str],
-    /// What it may have besides.
+    /// Query parameters that are allowed besides.
     may: &'static [&'static str],
     operation: Operation,
 }
 
-/// What SDKs add to say which of their functions was called.
+/// Query parameter by which SDKs tell which of their functions was called.
 const ALWAYS: &str = "x-id";
 
 const READING: &[&str] = &[
@@ -45,7 +45,7 @@ const ROWS: &[Row] = &[
     row("HEAD", true, &[], READING, Operation::Read),
     row("PUT", true, &[], &[], Operation::Write),
     row("DELETE", true, &[], &[], Operation::Write),
-    // Objects in several parts: begun, a part, what parts there are, finished, given up.
+    // Multipart uploads: begin, upload a part, list parts, finish, abort.
     row("POST", true, &["uploads"], &[], Operation::Write),
     row("PUT", true, &["partNumber", "uploadId"], &[], Operation::Write),
     row(
@@ -113,7 +113,7 @@ const fn row(
     }
 }
 
-/// What a request of this method and these names in its query is.
+/// Operation of a request with this method and these names of query parameters.
 pub(crate) fn operation(method: &str, of_key: bool, names: &[&str]) -> Option<Operation> {
     let fits = |row: &&Row| {
         row.method == method

@@ -1,4 +1,4 @@
-//! A hundred thousand mutated requests and bodies: none is let through that should not be, and none panics.
+//! Tests with a hundred thousand mutated requests and bodies: none is passed on that should not be, and none panics.
 //!
 //! The seed is printed; `HOTLEASE_SEED=N` replays a run. `HOTLEASE_WRITE_CORPUS=1` writes the committed corpus anew.
 

@@ -7,7 +7,7 @@ fn places() -> Vec<Place> {
         .to_vec()
 }
 
-/// The code of the refusal of a request, or what it is.
+/// Parses and checks a request; returns its operation, or the code of the fault.
 fn judged(method: &str, target: &str, source: Option<&str>) -> Result<Operation, &'static str> {
     let mut headers = HeaderMap::new();
     if let Some(source) = source {
@@ -46,7 +46,7 @@ fn requests_are_let_through_by_table_and_place() {
         ("GET", "/all?list-type=2", Ok(List)),
         ("HEAD", "/data", Ok(Look)),
         ("POST", "/data?delete", Ok(RemoveMany)),
-        // Elsewhere.
+        // Outside of the lease's places.
         ("GET", "/data/bob/a", BEYOND),
         ("GET", "/data/annette", BEYOND),
         ("GET", "/other/ann/a", BEYOND),
@@ -60,7 +60,7 @@ fn requests_are_let_through_by_table_and_place() {
         ("GET", "/data?list-type=2&prefix=", BEYOND),
         ("GET", "/data?uploads", BEYOND),
         ("GET", "/", BEYOND),
-        // As paths would climb.
+        // Attempts to climb out of a path.
         ("GET", "/data/ann/../bob/a", INVALID),
         ("GET", "/data/ann/%2e%2e/bob/a", INVALID),
         ("GET", "/data/ann/..%2fbob/a", INVALID),
@@ -77,7 +77,7 @@ fn requests_are_let_through_by_table_and_place() {
         ("GET", "data/ann/a", INVALID),
         ("GET", "/data?prefix=ann/&prefix=bob/", INVALID),
         ("GET", "/data?prefix=%ff", INVALID),
-        // What does not go through.
+        // Requests that are not supported.
         ("GET", "/data/ann/a?acl", UNKNOWN),
         ("PUT", "/data/ann/a?acl", UNKNOWN),
         ("PUT", "/data/ann/a?tagging", UNKNOWN),

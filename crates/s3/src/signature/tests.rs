@@ -28,7 +28,7 @@ const GET: Part<'_> = Part {
     query: "",
 };
 
-/// The first of the examples of S3's manual ("Authenticating Requests: Using the Authorization Header").
+/// First example of S3's manual ("Authenticating Requests: Using the Authorization Header").
 fn example() -> HeaderMap {
     headers(&[
         ("host", "examplebucket.s3.amazonaws.com"),

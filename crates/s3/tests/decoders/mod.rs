@@ -1,4 +1,4 @@
-//! What reads requests and bodies of functions, with what must hold for any bytes given to it.
+//! Decoders of requests and bodies from functions, with the properties that must hold for any bytes given to them.
 //!
 //! Shared by the mutation test beside it and by the fuzz target (`fuzz/`).
 
@@ -7,17 +7,17 @@ use hotlease_wire::storage::Place;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// One decoder.
+/// Decoder with its checks.
 pub struct Decoder {
     /// Name of its fuzz target and of its corpus folder.
     pub name: &'static str,
-    /// Checks what must hold for these bytes; whether they were accepted.
+    /// Checks the properties for these bytes; returns whether the bytes were accepted.
     pub check: fn(&[u8]) -> bool,
     /// Valid encodings, each variant at least once.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders of requests.
 pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "s3_request",
@@ -31,7 +31,7 @@ pub const DECODERS: &[Decoder] = &[
     },
 ];
 
-/// A method, a target, and headers, each a line; as HTTP lets them through.
+/// Parses a method and target, and headers, each on a line, as an HTTP server accepts them.
 fn parsed(bytes: &[u8]) -> Option<(Method, String, HeaderMap)> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     let first = std::str::from_utf8(lines.next()?).ok()?;
@@ -54,7 +54,7 @@ fn request(bytes: &[u8]) -> bool {
     let Some((method, target, headers)) = parsed(bytes) else {
         return false;
     };
-    // Any answer will do, but there is one.
+    // Any result is right, as long as there is one.
     let _ = Authorization::of(&headers);
     let _ = Payload::of(&headers);
     let Ok(asked) = Asked::read(&method, &target, &headers) else {
@@ -70,7 +70,7 @@ fn request(bytes: &[u8]) -> bool {
             assert!(!on.contains_key(name), "{name} goes on");
         }
     }
-    // What goes on is understood as what came.
+    // What is passed on is parsed to the same request.
     let (path, query) = (asked.path(), asked.query());
     let again = Asked::read(&method, &format!("{path}?{query}"), &headers).expect("it was understood");
     assert_eq!(again, asked);
@@ -79,7 +79,7 @@ fn request(bytes: &[u8]) -> bool {
     let Ok(judged) = asked.judged(&places) else {
         return true;
     };
-    // By another way than it was judged.
+    // Checked in another way than by `judged`.
     let is_beneath = |bucket: &str, key: &str| {
         bucket == "shared" || (bucket == "data" && (key == "ann" || key.starts_with("ann/")))
     };
