@@ -25,7 +25,7 @@ pub enum Way {
     Fuse,
 }
 
-/// Mount options: no file of an image acts as a device or lends rights, whatever the image says.
+/// Mount options: device files and set-user-id bits in an image have no effect.
 const OPTIONS: &str = "ro,nosuid,nodev";
 
 /// Mounts the image read-only at a folder; the error lists the ways that were tried.

@@ -4,7 +4,7 @@
 //! lease is lost when a manager dies, and a restarted manager knows everything half a second later, when the agents
 //! have registered again.
 //!
-//! * [`Manager`] — the running daemon; [`ManagerConfig`] says where.
+//! * [`Manager`] — the running daemon; [`ManagerConfig`] is its configuration.
 //! * `listener` — the Unix sockets: one manager for each runtime directory, peers checked on accept.
 //! * [`identity`] — authentication and authorisation: every request passes its gate.
 //! * `service` — the gRPC service; `acquire`, `membership` and `listing` do its work.

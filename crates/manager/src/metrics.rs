@@ -1,7 +1,7 @@
 //! Metrics of the manager, for Prometheus.
 //!
 //! No label names a tenant, a lease or anything else that a client chooses. Routes, kinds of refusals and states are
-//! names of this program, so that the number of series is bounded whatever is requested.
+//! names of this program, so that the number of series is bounded for all requests.
 
 use crate::rest::kind_of;
 use crate::state::State;

@@ -3,7 +3,7 @@
 //! ```toml
 //! currency = "EUR"
 //!
-//! [prices]                    # for who has none of its own; what is left out costs nothing
+//! [prices]                    # general prices; a price that is left out is 0
 //! allocated_core_hour = 0.004
 //! computing_core_hour = 0.04
 //! hot_core_hour = 0.02

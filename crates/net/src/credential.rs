@@ -69,7 +69,7 @@ fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     };
     let file = File::open(path).map_err(unreadable)?;
     if ours_alone {
-        // Check the open file: nobody can exchange it for another one between check and read.
+        // Check the open file: another process could exchange the file of that name.
         private_metadata(path, &file.metadata().map_err(unreadable)?)?;
     }
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The limit of open files.
+//! Limit of open files of a process.
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 

@@ -14,11 +14,11 @@ pub(crate) const SCHEME: &str = "hotlease:";
 /// Role that a certificate gives its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Knows the agents; asks them for grants.
+    /// Daemon that knows the agents and asks them for grants.
     Manager,
-    /// Owns a node's cores.
+    /// Daemon that owns a node's cores.
     Agent,
-    /// Takes leases.
+    /// Program that leases cores.
     Client,
 }
 

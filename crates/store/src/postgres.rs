@@ -2,7 +2,7 @@
 //!
 //! One row of the database names the writer by its epoch. A manager that takes over raises the epoch. Each
 //! transaction first reads the epoch, and locks the row until its end. So a manager that was taken for dead and still
-//! runs changes nothing any more, whatever it believes: its transactions are refused, and its writer ends.
+//! runs changes nothing any more: its transactions are refused, and its writer ends.
 //!
 //! ```text
 //! old leader   begin │ epoch 1? yes, held │ ... │ commit

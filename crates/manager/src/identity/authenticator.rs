@@ -173,7 +173,7 @@ impl Authenticator {
             role,
             how: How::PeerCredentials,
         };
-        // A user that could stop the manager and read its files is an operator, whatever the directory says. A
+        // A user that could stop the manager and read its files is an operator, even if the directory says otherwise. A
         // disabled tenant still leases nothing.
         if uid == self.own_uid || uid == 0 {
             let tenant = match belongs {

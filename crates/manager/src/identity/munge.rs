@@ -45,7 +45,7 @@ impl Default for MungeConfig {
 pub(super) struct Munge {
     config: MungeConfig,
     places: Semaphore,
-    /// User of the manager, whom credentials must be restricted to.
+    /// User of the manager; credentials must be restricted to it.
     own_uid: u32,
 }
 

@@ -120,7 +120,7 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
         [Code::PermissionDenied; 10],
         "a user's key opened an operator's or agent's door"
     );
-    // The caller sees only its own leases, whatever it asks for.
+    // The caller sees only its own leases, even if it asks for others.
     let others = ListRequest {
         tenant: "uid:0".into(),
     };
