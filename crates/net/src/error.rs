@@ -102,7 +102,7 @@ pub enum NetError {
     /// Nothing listens at the address, or no answer comes back.
     #[error("cannot reach {whom}: {why}")]
     Unreachable {
-        /// Description of the peer, with its address.
+        /// Description of the peer.
         whom: String,
         /// Error message of the system.
         why: String,
@@ -110,7 +110,7 @@ pub enum NetError {
     /// The peer's certificate is not valid, or not of our site's authority.
     #[error("{whom} cannot prove who it is: {why}")]
     NotTrusted {
-        /// Description of the peer, with its address.
+        /// Description of the peer.
         whom: String,
         /// What is wrong with the certificate.
         why: String,
@@ -118,7 +118,7 @@ pub enum NetError {
     /// The peer does not accept our certificate.
     #[error("{whom} does not let us in: {why}")]
     NotLetIn {
-        /// Description of the peer, with its address.
+        /// Description of the peer.
         whom: String,
         /// Reason that the peer gave.
         why: String,
@@ -126,7 +126,7 @@ pub enum NetError {
     /// The peer belongs to the site, but has another role than needed.
     #[error("{whom} is of role {found}, not {needed}")]
     WrongRole {
-        /// Description of the peer, with its address.
+        /// Description of the peer.
         whom: String,
         /// Role in its certificate.
         found: Role,
@@ -136,7 +136,7 @@ pub enum NetError {
     /// The peer's certificate is of the site, but its contents are unusable.
     #[error("{whom}: {source}")]
     NotOurs {
-        /// Description of the peer, with its address.
+        /// Description of the peer.
         whom: String,
         /// What is wrong with the certificate.
         source: NotOurs,
