@@ -180,7 +180,7 @@ pub(super) struct Ended {
     usage: Usage,
 }
 
-/// Ends a lease of the caller, or as an operator any lease. Then its workers are gone, and its usage is durable.
+/// Ends a lease: one's own, or as an operator any. Returns when its workers are gone and its usage is durable.
 #[utoipa::path(delete, path = "/v1/leases/{lease}", operation_id = "end_lease", tag = "leases",
     params(("lease" = String, Path, description = "Its id", pattern = "^[0-9a-f]{16}$")),
     responses((status = 200, description = "It is over", body = Ended)))]
