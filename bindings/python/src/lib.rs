@@ -1,15 +1,15 @@
-//! The Python package's extension module, `hotlease._core`: a client's side and a worker's side.
+//! Extension module `hotlease._core` of the Python package: a client's side and a worker's side.
 //!
 //! | module | job |
 //! |---|---|
-//! | `client` | what programs use: leases, submitting tasks, futures |
+//! | `client` | API for programs: leases, submitting tasks, futures |
 //! | `mpi` | `hotlease.MPI`: message passing under mpi4py's names |
-//! | `slot` | what a worker process runs: the loop of `hotlease-worker`, and the calling of Python functions |
+//! | `slot` | code of a worker process: the loop of `hotlease-worker`, and the calling of Python functions |
 //! | `native` | native functions, for both sides |
 //! | `plain` | small plain values as objects, for both sides |
-//! | `printed` | what tasks print, in bounded memory and in bytes, for both sides |
+//! | `printed` | output of tasks, in bounded memory and in bytes, for both sides |
 //!
-//! The bytes of tasks and results, of both sides, are `hotlease_wire::task`; in words: `FORMAT.md`.
+//! The bytes of tasks and results, of both sides, are defined in `hotlease_wire::task`; in words: `FORMAT.md`.
 
 mod client;
 mod mpi;
@@ -20,7 +20,7 @@ mod slot;
 
 use pyo3::prelude::*;
 
-/// `import hotlease._core`.
+/// Module initialiser of `hotlease._core`.
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -1,16 +1,17 @@
-//! Results that stay with the workers that made them, on other hosts, where only other tasks need them: those get them from there,
-//! and no byte of them comes here.
+//! Remote results: results that stay with their workers on other hosts because only other tasks need them. Those tasks
+//! fetch them from worker to worker; no byte of them crosses the client.
 //!
 //! ```text
-//!   its worker says so          something needs it here          its worker has it        it runs again where it may
+//!   LEFT reply from worker       needed at the client           the worker has it        rerun, if allowed
 //!  ─────────────────► Away ────────────────────────────► asked ──────────────────► here ◄──────────────────┐
-//!                       │                                  └── its worker is gone, or has lost it ─────────┤
-//!                       └── nobody needs it any more: its worker is told                   lost ◄──────────┘ else
+//!                       │                                  └── worker is gone, or lost the result ─────────┤
+//!                       └── no user left: the worker is told to release it                 lost ◄──────────┘ else
 //! ```
 //!
-//! A task that needs such a result is sent what its maker said of it, and its worker gets it by that. Where it does not (no way leads
-//! from one host to the other, or the maker is gone), the task did not run: the result is brought here and sent along, as if it had
-//! never been away. All of it happens under the core's `state`.
+//! A task that needs such a result is sent the location reply of the worker that made it, and the task's worker fetches
+//! the result with it. If the fetch fails (no route from one host to the other, or the maker is gone), the task did not
+//! run: the result is brought to the client and sent with the task, as if it had never been remote. All of it happens
+//! under the core's `state` lock.
 
 use super::cell::{Cell, Chain, Outcome};
 use super::core::{Core, State};
@@ -23,52 +24,52 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::Thread;
 
-/// Bytes of arguments that are kept here to make a result once more; a result of more is brought here at once.
+/// Limit of the argument bytes that the client keeps to make a result again; over it, the result is fetched at once.
 const AGAIN_BYTES_MAX: usize = 1 << 20;
-/// Results in a row each of which could be made once more only of the one before, and so keeps it.
+/// Limit of a chain of results in which each can only be made again from the one before, and so keeps that one alive.
 const AGAIN_DEPTH_MAX: usize = 16;
-/// Results that a worker is told of at a time.
+/// Limit of results in one release request to a worker.
 const RELEASED_AT_ONCE: usize = 64;
 
-/// A run of a task of the graph's.
+/// A run of a task of the graph: the task and the attempt.
 pub type Run = (TaskId, u32);
 
-/// A result that is elsewhere.
+/// A result that stays with its worker.
 pub struct Away {
-    /// The reply that says where; what needs it is sent this instead of it.
+    /// Reply that says where the result is; dependent tasks are sent this in place of the result.
     told: [u8; LEFT_REPLY_BYTES],
     place: Place,
     bytes: usize,
     target: Arc<Target>,
-    /// How to make it once more, where that may be.
+    /// How to make the result again, if that is allowed.
     again: Option<Again>,
-    /// Once it was brought here: a result, or why there is none.
+    /// Set once the result was brought to the client: the result, or the reason why there is none.
     here: OnceLock<Arc<Outcome>>,
     wanted: Mutex<Wanted>,
     releases: Arc<Releases>,
 }
 
-/// Where it is.
+/// Location of a remote result.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Place {
-    /// Slot.
+    /// Index of the slot.
     lane: usize,
-    /// Which of the workers that the slot has had.
+    /// Number of the worker, counted over all workers that the slot has had.
     worker: u64,
     ticket: u64,
 }
 
 #[derive(Default)]
 struct Wanted {
-    /// Not there but here.
+    /// Dependent tasks cannot fetch the result from its worker: it must come to the client.
     is_wanted: bool,
-    /// It is on its way.
+    /// The request to the worker is under way.
     is_asked: bool,
-    /// What goes on once it is here.
+    /// Runs that continue once the result is at the client.
     runs: Vec<Run>,
 }
 
-/// What made a result, and may do so again.
+/// Call that made a result, kept to make the result again.
 pub struct Again {
     payload: Payload,
     inputs: Vec<Arc<Outcome>>,
@@ -76,22 +77,22 @@ pub struct Again {
 }
 
 impl Away {
-    /// What came of bringing it here; `None`: it is not here.
+    /// Outcome of bringing the result to the client; `None`: it was not brought.
     pub fn here(&self) -> Option<&Arc<Outcome>> {
         self.here.get()
     }
 
-    /// What tasks that need it are sent: it, or where it is.
+    /// Bytes that dependent tasks are sent: the result if it is at the client, else the location reply.
     pub fn sent(&self) -> Option<&[u8]> {
         self.here().map_or(Some(&self.told), |here| here.bytes())
     }
 
-    /// Bytes of it.
+    /// Size of the result in bytes.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// The slot that has it, if that still has the worker.
+    /// Slot that holds the result, if the same worker still serves it.
     pub fn lane(&self, state: &State) -> Option<usize> {
         let lane = state.lanes.get(self.place.lane)?;
         (self.here().is_none() && lane.worker == self.place.worker && lane.is_usable())
@@ -102,7 +103,7 @@ impl Away {
         self.again.as_ref().map_or(0, |again| again.depth)
     }
 
-    /// Nobody gets it from where it is.
+    /// Marks that dependent tasks could not fetch the result from its worker.
     fn want(&self) {
         self.wanted().is_wanted = true;
     }
@@ -123,7 +124,7 @@ impl Drop for Away {
     }
 }
 
-/// Results that nobody needs any more, until their workers are told.
+/// Remote results without a user, collected until their workers are told to release them.
 #[derive(Default)]
 pub struct Releases {
     any: AtomicBool,
@@ -137,9 +138,9 @@ struct Released {
 }
 
 impl Releases {
-    /// Who is woken when there are some.
+    /// Sets the keeper thread, which is woken when a result is to be released.
     pub fn wake(&self, keeper: Thread) {
-        // Said once.
+        // Set once; a second call changes nothing.
         let _ = self.keeper.set(keeper);
     }
 
@@ -157,7 +158,7 @@ impl Releases {
 }
 
 impl Outcome {
-    /// A result that is, or was, elsewhere.
+    /// The remote result behind this outcome, if it is, or was, one.
     pub fn away(&self) -> Option<&Arc<Away>> {
         match self {
             Self::Away(away) => Some(away),
@@ -166,7 +167,7 @@ impl Outcome {
         }
     }
 
-    /// The result as other tasks are sent it.
+    /// Bytes that dependent tasks are sent: the reply, or the location reply of a remote result.
     pub fn sent(&self) -> Option<&[u8]> {
         match self.away() {
             Some(away) => away.sent(),
@@ -176,10 +177,11 @@ impl Outcome {
 }
 
 impl Core {
-    /// The worker of a slot says that a task's result stays with it. It does, if nothing needs it but tasks; else it is fetched.
+    /// Handles a reply that says that the worker keeps the result. The result stays there if only tasks need it; else
+    /// it is fetched.
     pub fn left(&self, state: &mut State, at: usize, job: Job, told: &[u8]) {
         let left = match Left::decode(told) {
-            // Nobody asks for that where memory is shared.
+            // The client asks for that only where no memory is shared.
             Ok(left) if !state.lanes[at].shares_memory => left,
             _ => return self.lose(state, job, "its reply does not say where its result is"),
         };
@@ -212,7 +214,8 @@ impl Core {
         self.resolve(state, job, Outcome::Away(Arc::new(away)));
     }
 
-    /// A task did not run, because its worker did not get what it needs from where that is.
+    /// Restarts a task that did not run because its worker could not fetch a remote result: its results are brought to
+    /// the client.
     pub fn not_had(&self, state: &mut State, job: Job) {
         let (Some(run), true) = (job.node, job.has_left) else {
             return self.lose(state, job, "its worker misses a result that it was sent");
@@ -230,8 +233,8 @@ impl Core {
         self.act(state);
     }
 
-    /// Whether a run has to wait until results that it needs are here, or has ended because one of them is lost. `all`: it needs
-    /// their bytes.
+    /// Whether a run has to wait until remote results are at the client, or has ended because one of them is lost.
+    /// `all`: the run needs the bytes of all of them.
     pub fn awaits(&self, state: &mut State, run: Run, results: &[Arc<Outcome>], all: bool) -> bool {
         let missing = |away: &&Arc<Away>| {
             away.here().is_none() && (all || away.wanted().is_wanted || away.lane(state).is_none())
@@ -266,9 +269,9 @@ impl Core {
         true
     }
 
-    /// Brings a result here, for a run that goes on then.
+    /// Brings a result to the client; `run` continues when it is there.
     fn bring(&self, state: &mut State, away: &Arc<Away>, run: Run) {
-        // It may have come, or been lost, since somebody looked.
+        // The result may have arrived, or been lost, since the caller looked.
         let mut wanted = away.wanted();
         if away.here().is_some() || wanted.runs.contains(&run) {
             return;
@@ -291,7 +294,7 @@ impl Core {
         }
     }
 
-    /// What was asked of a worker is done, or not.
+    /// Completes an errand (a request to a worker that is no task), with its outcome or the reason of its failure.
     pub fn ran(&self, state: &mut State, errand: Errand, result: Result<Outcome, String>) {
         state.pending -= 1;
         let Errand::Fetch(away) = errand else { return };
@@ -303,7 +306,7 @@ impl Core {
         self.act(state);
     }
 
-    /// A result is lost: what made it runs again, if it may.
+    /// Handles the loss of a result: the task that made it runs again, if it may.
     fn make_again(&self, state: &mut State, away: &Arc<Away>, why: String) {
         let lost = |core: &Self, state: &mut State| {
             let text = format!("{why}, and only tasks needed it: it was not brought here before");
@@ -332,9 +335,9 @@ impl Core {
         }
     }
 
-    /// A result is here, or is lost for good.
+    /// Stores the outcome of a fetched or remade result and continues the runs that waited for it.
     pub fn has_come(&self, state: &mut State, away: &Away, outcome: Outcome) {
-        // It comes once.
+        // Set once; a second call changes nothing.
         let _ = away.here.set(outcome.share());
         let runs = std::mem::take(&mut away.wanted().runs);
         for run in runs {
@@ -343,7 +346,7 @@ impl Core {
                 continue;
             };
             match planned.key.get() {
-                // It has looked already whether its result is known.
+                // This run has already looked up its result in the memo table.
                 Some(_) => {
                     let (results, alone) = graph.results(run.0, planned);
                     self.start(state, run, &results, alone);
@@ -353,7 +356,7 @@ impl Core {
         }
     }
 
-    /// Tells workers what nobody needs any more.
+    /// Tells workers which results they may release.
     #[inline]
     pub fn release_left(&self, state: &mut State) {
         if self.releases.any.load(Ordering::Acquire) {
@@ -361,7 +364,7 @@ impl Core {
         }
     }
 
-    /// Whether there is something to tell.
+    /// Whether results wait to be released.
     pub fn has_released(&self) -> bool {
         self.releases.any.load(Ordering::Acquire)
     }
@@ -371,7 +374,7 @@ impl Core {
         self.releases.any.store(false, Ordering::Release);
         let mut list = std::mem::take(&mut *self.releases.list());
         for (at, lane) in state.lanes.iter_mut().enumerate() {
-            // What another worker had went with it.
+            // Results of an earlier worker of the slot went with that worker.
             list.retain(|released| {
                 released.place.lane != at || released.place.worker == lane.worker && !lane.is_dead
             });
@@ -404,7 +407,8 @@ impl Core {
         }
     }
 
-    /// Whether the bytes of results that a task needs are needed to know what it is, and are not here.
+    /// Whether the task's memo key cannot be computed yet, because it covers the bytes of results that are not at the
+    /// client.
     pub fn is_unknown_yet(planned: &Planned, results: &[Arc<Outcome>]) -> bool {
         planned.key.get().is_none()
             && planned.plan.memo == Some(Memo::Content)
@@ -414,17 +418,17 @@ impl Core {
     }
 }
 
-/// Whether nothing needs the result of a task but other tasks: nobody has its future, and it is not remembered.
+/// Whether only other tasks need the result of a task: its future is dropped, and the result is not memoised.
 fn is_for_tasks_only(state: &State, job: &Job) -> bool {
     let Some(node) = job.cell.node().filter(|_| job.stays) else {
         return false;
     };
-    // Of a task of the graph's that has one, too.
+    // A task of the graph holds one reference itself.
     let holders = if job.node.is_some() { 2 } else { 1 };
     Arc::strong_count(&job.cell) <= holders && state.graph.flow.is_needed(node)
 }
 
-/// How a result can be made once more; `None`: not by what may be kept for that.
+/// Returns how to make a result again; `None`: not within the limits on what is kept for that.
 fn again(state: &State, job: &Job) -> Option<Again> {
     let (payload, inputs) = match job.node {
         None => (&job.payload, Vec::new()),

@@ -1,19 +1,18 @@
-//! What a task and its future share: a state, and an outcome. No lock of Python's is needed to resolve one that nobody
-//! watches.
+//! State that a task and its future share: a stage, and an outcome. Resolving a task that is not watched needs no GIL.
 //!
 //! ```text
 //!            start               resolve, unwatched
 //!  Pending ─────────► Running ─────────────────────────► Finished
 //!     │ cancel            │ resolve, watched                ▲
-//!     ▼                   └─► outcome stored; whoever has ──┘
-//!  Cancelled                  Python's lock finishes it
-//!  (watched: first Cancelling, until that is told)
+//!     ▼                   └─► outcome stored; a holder ────┘
+//!  Cancelled                  of the GIL finishes it
+//!  (watched: first Cancelling, until the watchers are told)
 //! ```
 //!
-//! *Watched* is a bit of the same word: set, for good, when somebody asks for the future's condition or adds a callback.
-//! `concurrent.futures.wait` and `as_completed` hold the condition while they count what is done, so a watched future
-//! must not become `Finished` at that time: it is finished under its condition. An unwatched one has no condition yet,
-//! and one atomic exchange decides which of the two came first.
+//! *Watched* is a bit of the same word: set, for good, when a caller asks for the future's condition or adds a
+//! callback. `concurrent.futures.wait` and `as_completed` hold the condition while they count the finished futures, so
+//! a watched future must not become `Finished` at that time: it is finished under its condition. An unwatched future
+//! has no condition yet, and one atomic exchange decides whether resolving or watching came first.
 
 use super::away::Away;
 use super::job::Target;
@@ -27,12 +26,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const STATE: u8 = 0x0f;
 const WATCHED: u8 = 0x10;
-/// It has its outcome, and has to be finished. Only where it is watched.
+/// The outcome is stored, and the task has to be finished. Set only if the task is watched.
 const ENDED: u8 = 0x40;
-/// The graph knows it, and is told of its end.
+/// The graph knows the task and is told of its end.
 const LINKED: u8 = 0x20;
 
-/// Where a task stands.
+/// Stage of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -40,7 +39,7 @@ pub enum Stage {
     Pending = 0,
     /// Was sent to a slot.
     Running = 1,
-    /// Was cancelled before it was sent, and has to tell that to its watchers; they still see it pending.
+    /// Was cancelled before it was sent; its watchers are not told yet and still see it pending.
     Cancelling = 2,
     /// Has an outcome.
     Finished = 3,
@@ -50,28 +49,28 @@ pub enum Stage {
 
 /// How a task ended.
 pub enum Outcome {
-    /// With these bytes of a reply.
+    /// With the bytes of a reply.
     Reply(Box<[u8]>),
     /// With a reply in shared memory.
     Large(Box<Extent>),
-    /// With a reply that is with a worker.
+    /// With a reply that stays with a worker.
     Away(Arc<Away>),
     /// Without a reply.
     Failed(Box<Failed>),
-    /// It ran, but its result is lost, for this reason.
+    /// The function ran, but its result is lost for this reason.
     Lost(Box<str>),
     /// With this exception.
     Raised(Py<PyAny>),
-    /// It was not sent: no worker can be prepared, for this reason.
+    /// The task was not sent: no worker can be prepared, for this reason.
     Unprepared(Box<str>),
-    /// Something that it needs has no result.
+    /// A task that this one needs has no result.
     Dependency(Box<Chain>),
-    /// As this says, which others have, too.
+    /// With this outcome, which other tasks share.
     Shared(Arc<Outcome>),
 }
 
 impl Outcome {
-    /// What several may have.
+    /// Makes the outcome shareable among several tasks.
     pub fn share(self) -> Arc<Self> {
         match self {
             Self::Shared(shared) => shared,
@@ -99,23 +98,23 @@ impl Outcome {
     }
 }
 
-/// How a failure came to a task that was not run.
+/// Path of a failure to a task that was not run.
 pub struct Chain {
-    /// What failed first; `None`: somebody else's future did.
+    /// The task that failed first; `None`: a future that is not of this executor failed.
     pub root: Option<Arc<Target>>,
-    /// How; `None`: it was cancelled.
+    /// The failure; `None`: the first task was cancelled.
     pub cause: Option<Arc<Outcome>>,
-    /// The task itself, what it needs, what that needs; at most [`Chain::NAMED_MAX`].
+    /// The task itself, the task that it needs, the task that this one needs, and so on; at most [`Chain::NAMED_MAX`].
     pub nearest: Vec<Arc<Target>>,
-    /// Tasks between these and the first.
+    /// Number of tasks between these and the first.
     pub between: usize,
 }
 
 impl Chain {
-    /// Tasks that are named.
+    /// Limit of the tasks that are named.
     const NAMED_MAX: usize = 8;
 
-    /// Of a task that needs one that failed, or that was not run itself.
+    /// Chain of a task that needs a task that failed or that was itself not run.
     pub fn of(target: Arc<Target>, needed: Option<&Arc<Target>>, outcome: Option<&Arc<Outcome>>) -> Self {
         if let Some(Outcome::Dependency(chain)) = outcome.map(|outcome| &**outcome) {
             let mut nearest = vec![target];
@@ -136,47 +135,47 @@ impl Chain {
     }
 }
 
-/// Why there is no reply.
+/// Failure without a reply.
 pub struct Failed {
-    /// What the client library says.
+    /// Error of the client library.
     pub error: Error,
-    /// Workers that died of the task, this time included.
+    /// Number of workers that died of the task, this time included.
     pub deaths: u8,
 }
 
-/// The shared part.
+/// State that a task and its future share.
 pub struct Cell {
     word: AtomicU8,
     inside: Mutex<Inside>,
-    /// Where somebody wants to know.
+    /// Times of the task, if they are recorded.
     pub times: Option<Arc<Times>>,
 }
 
 #[derive(Default)]
 struct Inside {
     outcome: Option<Outcome>,
-    /// The future, once it is watched: it must live until it has told its watchers.
+    /// The future, once it is watched: it must live until its watchers are told.
     watcher: Option<Py<PyAny>>,
-    /// What the graph calls it.
+    /// The graph's name of the task.
     node: Option<TaskId>,
-    /// It is an argument of others: what it ended with stays.
+    /// The task is an argument of other tasks: its outcome is kept.
     is_input: bool,
 }
 
-/// What a task is as an argument of another one.
+/// State of a task as an argument of another one.
 pub enum Known {
     /// It has no outcome yet.
     Pending,
-    /// It has this one.
+    /// It has this outcome.
     Ended(Arc<Outcome>),
     /// It was cancelled.
     Cancelled,
-    /// It had one, which its future has made objects of, or is doing that.
+    /// It had an outcome, which its future has decoded or is decoding.
     Taken,
 }
 
 impl Cell {
-    /// Of a task that waits.
+    /// State of a task that waits.
     pub fn new(times: Option<Arc<Times>>) -> Self {
         Self {
             word: AtomicU8::new(Stage::Pending as u8),
@@ -185,9 +184,9 @@ impl Cell {
         }
     }
 
-    /// Where it stands.
+    /// Returns the stage.
     pub fn stage(&self) -> Stage {
-        // Acquire pairs with the release in `exchange`: who sees it finished sees the outcome.
+        // Acquire pairs with the release in `exchange`: a thread that sees the task finished sees the outcome.
         match self.word.load(Ordering::Acquire) & STATE {
             0 => Stage::Pending,
             1 => Stage::Running,
@@ -197,13 +196,13 @@ impl Cell {
         }
     }
 
-    /// Whether nothing will change any more.
+    /// Whether the stage is final.
     #[inline]
     pub fn is_done(&self) -> bool {
         self.word.load(Ordering::Acquire) & STATE >= Stage::Finished as u8
     }
 
-    /// Whether it is done, or will be as soon as somebody has finished it.
+    /// Whether the task is done, or will be as soon as a thread has finished it.
     #[inline]
     pub fn has_ended(&self) -> bool {
         let word = self.word.load(Ordering::Acquire);
@@ -215,13 +214,13 @@ impl Cell {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, change)
     }
 
-    /// It is about to be sent; false: it was cancelled.
+    /// Marks the task as about to be sent; false: it was cancelled.
     pub fn start(&self) -> bool {
         let start = |word| (word & STATE == Stage::Pending as u8).then_some(word | Stage::Running as u8);
         self.exchange(start).is_ok()
     }
 
-    /// Cancels what was not sent. `None`: it was sent; else who has to be told.
+    /// Cancels the task if it was not sent. `None`: it was sent; else says who has to be told.
     pub fn cancel(&self) -> Option<Told> {
         let cancel = |word| {
             let next = if word & WATCHED == 0 {
@@ -242,7 +241,7 @@ impl Cell {
         Some(told(before))
     }
 
-    /// Stores the outcome. True: it is watched, and somebody with Python's lock has to call `finish`.
+    /// Stores the outcome. True: the task is watched, and a thread that holds the GIL has to call `finish`.
     pub fn resolve(&self, outcome: Outcome) -> bool {
         if let Some(times) = &self.times {
             times.ended(&outcome);
@@ -259,7 +258,7 @@ impl Cell {
         before & WATCHED != 0
     }
 
-    /// From now on the graph is told of its end, by this name; false: it was cancelled.
+    /// Links the task to the graph's `node`, which is told of its end from now on; false: it was cancelled.
     pub fn link(&self, node: TaskId) -> bool {
         self.inside().node = Some(node);
         let link = |word: u8| {
@@ -269,18 +268,18 @@ impl Cell {
         self.exchange(link).is_ok()
     }
 
-    /// Whether the graph is told of its end.
+    /// Whether the graph is told of the task's end.
     #[inline]
     pub fn is_linked(&self) -> bool {
         self.word.load(Ordering::Acquire) & LINKED != 0
     }
 
-    /// What the graph calls it.
+    /// The graph's name of the task.
     pub fn node(&self) -> Option<TaskId> {
         self.inside().node
     }
 
-    /// What it is as an argument of others, for whom its outcome stays from now on.
+    /// State of the task as an argument of others; its outcome is kept from now on.
     pub fn as_input(&self) -> Known {
         let mut inside = self.inside();
         inside.is_input = true;
@@ -296,7 +295,7 @@ impl Cell {
         }
     }
 
-    /// A watched task that has its outcome, or was cancelled, is that now for everybody to see.
+    /// Makes a watched task that has its outcome, or was cancelled, visibly so.
     pub fn finish(&self) {
         let end = match self.stage() {
             Stage::Cancelling | Stage::Cancelled => Stage::Cancelled,
@@ -306,7 +305,7 @@ impl Cell {
         self.word.store(end as u8 | WATCHED | rest, Ordering::Release);
     }
 
-    /// From now on whoever resolves it tells this future. Whether it was done already.
+    /// Makes `future` the watcher, which is told of the end from now on. Returns whether the task was done already.
     pub fn watch(&self, future: impl FnOnce() -> Py<PyAny>) -> bool {
         if self.word.load(Ordering::Acquire) & WATCHED == 0 {
             let future = future();
@@ -315,28 +314,28 @@ impl Cell {
         let word = self.word.fetch_or(WATCHED, Ordering::AcqRel);
         let is_done = word & STATE >= Stage::Finished as u8;
         if is_done {
-            // Nobody will ask for it; kept, it would keep itself alive.
+            // No thread will ask for the watcher; a stored one would keep itself alive.
             drop(self.take_watcher());
         }
         is_done
     }
 
-    /// The future that watches it, which stays that.
+    /// The future that watches the task; it stays the watcher.
     pub fn watcher(&self, py: Python<'_>) -> Option<Py<PyAny>> {
         let inside = self.inside();
         inside.watcher.as_ref().map(|future| future.clone_ref(py))
     }
 
-    /// The future that watches it.
+    /// Takes the future that watches the task.
     pub fn take_watcher(&self) -> Option<Py<PyAny>> {
         self.inside().watcher.take()
     }
 
-    /// What it ended with; once, unless others need it.
+    /// Takes the outcome, which exists once, or a share of it if other tasks need it.
     pub fn take_outcome(&self) -> Option<Outcome> {
         let mut inside = self.inside();
         let outcome = inside.outcome.take()?;
-        // A dependent's says more than the exception that is made of it.
+        // A dependency error holds more than the exception that is made of it.
         if !inside.is_input && !outcome.is_dependency() {
             return Some(outcome);
         }
@@ -350,9 +349,9 @@ impl Cell {
     }
 }
 
-/// Who has to be told that a task was cancelled.
+/// Parties to tell that a task was cancelled.
 pub struct Told {
-    /// Those who watch its future.
+    /// The watchers of its future.
     pub watchers: bool,
     /// The graph.
     pub graph: bool,

@@ -1,4 +1,4 @@
-//! Taking in results: what each means, what is sent again, and who replaces a worker that is gone.
+//! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
 
 use super::cell::Outcome;
 use super::core::{Closed, Core, State};
@@ -11,22 +11,22 @@ use hotlease_wire::task::{Layout, Reply, reply};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Results taken from one slot before others get the lock.
+/// Results collected from one slot before other threads get the lock.
 const BATCH: usize = 64;
-/// Results of less than this are copied out of the memory that they were fetched into.
+/// Results below this size are copied out of the memory that they were fetched into.
 const COPIED_BELOW: usize = 128 << 10;
-/// Workers that may die of a task.
+/// Workers that may die of one task.
 const DEATHS_MAX: u8 = 2;
-/// Workers that may end before they begin with a task: a bound, as the client library has one for other invocations.
+/// Workers that may end before they start a task: a bound, as the client library has one for other invocations.
 const MOVES_MAX: u8 = 64;
-/// Workers in a row that may end before they begin with the initializer.
+/// Workers in a row that may end before they start the initializer.
 const UNPREPARED_MAX: u8 = 8;
-/// Bytes of an initializer's exception that are told.
+/// Bytes of an initializer's exception that are reported.
 const TOLD_BYTES: usize = 2000;
 
 impl Core {
-    /// Takes in what has come, up to a number, and sends what waits. Returns how many results there were. The caller has
-    /// `collecting`.
+    /// Collects the results that have arrived, up to a limit, and sends the tasks that wait. Returns the number of
+    /// results. The caller holds `collecting`.
     pub fn collect(self: &Arc<Self>, scratch: &mut [u8]) -> usize {
         let mut guard = self.state();
         let state = &mut *guard;
@@ -50,9 +50,9 @@ impl Core {
         results
     }
 
-    /// Wakes the threads that wait while another one takes in results.
+    /// Wakes the threads that wait while another thread collects results.
     pub fn tell_followers(&self) {
-        // Under the lock, so that nobody is between looking and sleeping.
+        // Takes the lock, so that no thread is between checking and sleeping.
         drop(self.progress.0.lock());
         self.progress.1.notify_all();
     }
@@ -102,7 +102,7 @@ impl Core {
         taken
     }
 
-    /// What a result means.
+    /// Acts on the result of one flight.
     fn land(
         &self,
         state: &mut State,
@@ -117,7 +117,8 @@ impl Core {
         }
         let did_not_run = matches!(&result, Err(error) if error.ran() == Ran::No);
         if job.prepares || did_not_run {
-            // However quick an initializer is, the first task may be a long one, behind which no other is to wait.
+            // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
+            // may wait behind it.
             state.lanes[at].beat.overlook();
         }
         let was_kept = matches!(sent, Sent::Taking(..));
@@ -128,7 +129,7 @@ impl Core {
         }
         let (extent, place) = sent.into_parts();
         let reply = match result {
-            // What did not run is only the asking for it.
+            // Only the request to fetch did not run; the function did.
             Err(error) if was_kept && !job.prepares && error.ran() == Ran::No => {
                 return self.lose(state, job, &format!("its result was not fetched: {error}"));
             }
@@ -143,7 +144,7 @@ impl Core {
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
         let in_request = match (kind, extent) {
-            // Who has only a copy of the request was not asked to leave anything there.
+            // A worker that has only a copy of the request was not asked to leave its result there.
             (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => {
                 in_request(&extent, bytes)
             }
@@ -190,7 +191,7 @@ impl Core {
         }
     }
 
-    /// A reply that was written to memory of its own.
+    /// Outcome of a reply that was written to its own memory.
     fn in_place(&self, job: &Job, at: usize, mut place: Memory, length: usize) -> Outcome {
         let room = place.room();
         let length = length.min(room.len());
@@ -198,7 +199,7 @@ impl Core {
         self.kept_in(place.holds(length))
     }
 
-    /// A reply that came as bytes.
+    /// Outcome of a reply that arrived as bytes.
     fn own(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> Outcome {
         let length = self.take_off(job, at, &mut bytes);
         Outcome::Reply(if length < bytes.len() {
@@ -208,7 +209,8 @@ impl Core {
         })
     }
 
-    /// A result stays in memory where it is large. Others need that too, of which there would be one for each unread result.
+    /// Keeps a large result in its memory and copies any other. Each result in memory holds a descriptor: copying
+    /// limits how many unread results hold one.
     fn kept_in(&self, extent: Extent) -> Outcome {
         let length = extent.bytes().len();
         let is_wasted = extent.memory().is_far_too_large_for(length);
@@ -224,7 +226,7 @@ impl Core {
             Some(u64::from_le_bytes(*word))
         };
         let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
-            // Whoever decodes it says what is wrong.
+            // The decoder of the reply reports the error.
             return self.resolve(state, job, Outcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
@@ -245,7 +247,7 @@ impl Core {
         }
     }
 
-    /// A task has ended with an error of the library's: it is sent again, or fails.
+    /// Handles a task that ended with an error of the client library: it is sent again, or fails.
     fn after(&self, state: &mut State, mut job: Job, error: Error) {
         if job.errand.is_some() {
             return self.fail(state, job, error);
@@ -292,7 +294,8 @@ impl Core {
         }
     }
 
-    /// A task ran, but its result cannot be had from the worker that kept it: it is sent again where it may run twice.
+    /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
+    /// twice.
     pub fn lose(&self, state: &mut State, mut job: Job, why: &str) {
         if let Some(errand) = job.errand.take() {
             return self.ran(state, *errand, Err(why.into()));
@@ -306,7 +309,7 @@ impl Core {
         }
     }
 
-    /// Another thread gets another worker for a slot, and then the slot back.
+    /// Starts a thread that gets another worker for a slot and then returns the slot.
     fn replace_worker(self: &Arc<Self>, state: &mut State, at: usize, scratch: &mut [u8]) {
         if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
             state.lanes[at].is_dead = true;
@@ -324,7 +327,7 @@ impl Core {
                 flights.push(flight);
                 continue;
             }
-            // The pipeline gets another worker only when all these are drawn.
+            // The pipeline accepts another worker only after all of these results are drawn.
             let result = match pipeline.try_pop(scratch) {
                 Ok(Some(length)) => Ok(Came::Bytes(length)),
                 Ok(None) => Err(unanswered()),
@@ -335,7 +338,7 @@ impl Core {
         for job in state.lanes[at].forget_kept() {
             self.lose(state, job, "its worker died before the result was fetched");
         }
-        // Not moved into the thread: if there is none, they are still here.
+        // Shared with the thread, not moved: if no thread starts, they are still here.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
         let (core, given) = (self.clone(), taken.clone());
         let replace = move || {
@@ -362,7 +365,8 @@ impl Core {
     }
 
     fn replaced(self: &Arc<Self>, at: usize, mut pipeline: Pipeline, flights: Vec<Flight>) {
-        // Before there is another worker: whoever waits for what ended is told, and the rest goes there behind its initializer.
+        // Before another worker is there: threads that wait for ended tasks are told; the other tasks go to the new
+        // worker after its initializer.
         let mut guard = self.state();
         for Flight { job, mut sent } in flights {
             let result = match &mut sent {
@@ -400,7 +404,7 @@ impl Core {
     }
 }
 
-/// Of a task on a slot that is closed, where nothing has come for it all the same.
+/// Error of a task on a closed slot for which no result has arrived.
 fn unanswered() -> Error {
     Error::OutcomeUnknown {
         why: "its worker is gone, and the slot does not know of it".into(),
@@ -412,8 +416,8 @@ pub fn goes_on(state: &State) -> bool {
     matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
 }
 
-/// A result that has stayed in its request's memory, as if it had been written there: its head and pickle go before it. `None`
-/// where that cannot be.
+/// A result that stayed in the memory of its request, laid out as a reply: its head and pickle are put before it.
+/// `None` if that is impossible.
 fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
     let word = |at: usize| {
         let word = bytes.get(reply::HEAD_BYTES + at..)?.first_chunk()?;
@@ -432,23 +436,23 @@ fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
     Some(extent.put_before(at, &front)?.truncated(layout.end))
 }
 
-/// Where a result is.
+/// Location of an arrived result.
 enum Came {
-    /// The first so many bytes of the scratch memory.
+    /// This many bytes at the start of the scratch memory.
     Bytes(usize),
     Owned(Vec<u8>),
-    /// So many bytes of what its flight has.
+    /// This many bytes of the memory that the flight owns.
     InPlace(usize),
 }
 
-/// Why a result was not given out.
+/// Reason why a worker refused to hand out a result.
 fn refusal(bytes: &[u8]) -> Option<String> {
     let reply = Reply::decode(bytes).ok()?;
     let text = || bytes.get(reply.body.pickle..)?.get(..reply.body.pickle_bytes);
     (reply.kind == reply::REFUSED).then(|| String::from_utf8_lossy(text().unwrap_or_default()).into_owned())
 }
 
-/// What an initializer's reply complains of.
+/// Error text in an initializer's reply.
 fn complaint(bytes: &[u8]) -> Option<String> {
     let text = |from: usize, length: usize| {
         let bytes = bytes.get(from..)?.get(..length)?;

@@ -1,10 +1,10 @@
-//! The executor's core: a queue, the slots, and what becomes of results. It knows Python's lock only where a future is watched.
+//! Core of the executor: a queue, the slots, and the results. It takes the GIL only where a future is watched.
 //!
-//! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but for as long as copying a large
-//! task into shared memory takes, or registering new memory with workers; so `submit` gives Python's lock up where it has to
-//! wait for it ([`Core::with_state`]). It is never held while Python's lock is waited for. `collecting` belongs to whoever
-//! takes in results: the thread that waits for one (so that no other thread stands between a result and its caller), else
-//! the core's own ([`super::keeper`]).
+//! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but also while a large task
+//! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
+//! wait for `state` ([`Core::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
+//! belongs to the thread that collects results: a thread that waits for a result (so that no other thread stands
+//! between a result and its caller), else the core's own thread ([`super::keeper`]).
 
 use super::away::Releases;
 use super::cell::{Cell, Outcome};
@@ -23,44 +23,44 @@ use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// Set in the child of a fork: what a core there shows is its parent's, and its threads do not exist.
+/// Changed in the child of a fork: a core there shows its parent's state, and its threads do not exist.
 pub static FORKED: AtomicU32 = AtomicU32::new(0);
 
-/// Tasks by which a slot may be ahead of another one, beyond twice as many: where short tasks are followed by long ones, a slot that
-/// has learned to take many ahead would keep them all, and others stand idle.
+/// Tasks by which a slot may be ahead of another one, beyond twice as many. Without this limit, where long tasks follow
+/// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
 const LEAD: usize = 64;
-/// Looks at a lock that is held, mostly for less than it takes to give up Python's.
+/// Tries on a held lock, which is mostly released sooner than the GIL could be.
 const TRIES: u32 = 64;
 
-/// Why nothing more is accepted.
+/// Reason why no task is accepted any more.
 #[derive(Clone)]
 pub enum Closed {
     /// `shutdown` was called.
     ShutDown,
-    /// No worker can be had.
+    /// No worker is available.
     Lost(Error),
     /// The initializer failed.
     Unprepared(String),
 }
 
-/// What `state` guards.
+/// State behind the lock `Core::state`.
 pub struct State {
     pub queue: Queue,
-    /// Of the tasks in the queue.
+    /// Bytes of the tasks in the queue.
     pub queued_bytes: usize,
     pub lanes: Vec<Lane>,
     pub pace: Pace,
     pub closed: Option<Closed>,
-    /// Tasks without an outcome.
+    /// Number of tasks without an outcome.
     pub pending: usize,
     /// Workers in a row that ended before they were prepared.
     pub unprepared: u8,
-    /// Tasks that need others, or more than to be run once.
+    /// Tasks that depend on others, or need more than one run (retries, memoisation).
     pub graph: Graph,
 }
 
 impl State {
-    /// The slot with the least to do, of those with room.
+    /// The slot with the fewest tasks, among those with room. `near`: preferred slot among equals.
     fn lane_with_room(&self, near: Option<usize>) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
         let least = usable().map(|(_, lane)| lane.flights.len()).min()?;
@@ -71,10 +71,10 @@ impl State {
             .map(|(at, _)| at)
     }
 
-    /// How a thread waits for a result of what is under way, on a machine with so many cores for this process.
+    /// How a thread waits for the next result, on a node with `cores` cores for this process.
     pub fn patience(&self, cores: usize) -> Patience {
         let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
-        // Workers elsewhere do not need this machine's cores.
+        // Workers on other hosts do not need the cores of this node.
         if busy().filter(|lane| lane.shares_memory).count() < cores {
             return Patience::Spin;
         }
@@ -83,50 +83,50 @@ impl State {
     }
 }
 
-/// See the module.
+/// Shared core of an executor; see the module.
 pub struct Core {
     pub invoker: Invoker,
     pub state: Mutex<State>,
     pub pool: Arc<Pool>,
-    /// Changes when a slot that was idle is sent something.
+    /// Changes when an idle slot is sent a task.
     pub version: AtomicU64,
-    /// What prepares a worker.
+    /// Task that prepares a worker.
     pub initializer: Option<(Arc<Target>, Box<[u8]>)>,
     /// Bytes of tasks that may wait in the queue.
     pub queue_bytes_max: usize,
-    /// Tasks that may be pending.
+    /// Number of tasks that may be pending.
     pub pending_max: usize,
     pub collecting: Mutex<Vec<u8>>,
-    /// That this process may use.
+    /// Cores that this process may use.
     pub cores: usize,
-    /// Threads that wait for a result.
+    /// Number of threads that wait for a result.
     pub waiters: AtomicUsize,
-    /// Of these, those that sleep until another thread has taken in something.
+    /// Of these, the threads that sleep until another thread has collected results.
     pub followers: AtomicUsize,
     pub progress: (Mutex<()>, Condvar),
-    /// Watched tasks that have an outcome.
+    /// Watched tasks that have an outcome and are not finished yet.
     pub to_finish: Mutex<Vec<Arc<Cell>>>,
     pub has_to_finish: AtomicBool,
-    /// Watched tasks without an outcome, or nearly so.
+    /// Number of watched tasks without an outcome (approximate).
     pub watched: AtomicUsize,
     pub keeper: Keeper,
-    /// What tasks print.
+    /// Output of tasks.
     pub showing: Arc<Showing>,
-    /// What outlives the program.
+    /// Results that outlive the program.
     pub memory: Memory,
-    /// Tasks that were submitted.
+    /// Number of tasks that were submitted.
     pub submitted: AtomicU64,
-    /// Results with workers that nobody needs any more.
+    /// Remote results that their workers may release.
     pub releases: Arc<Releases>,
-    /// Slots that tasks are sent to.
+    /// Number of slots that tasks are sent to.
     pub slots: AtomicUsize,
-    /// The value of [`FORKED`] where it was made.
+    /// The value of [`FORKED`] when this core was made.
     forks: u32,
-    /// The lease was given back.
+    /// The lease was released.
     pub ended: AtomicBool,
 }
 
-/// Of the slots from this one on.
+/// Makes the lanes of the slots from `first` on.
 fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
     let function = invoker.function(super::FUNCTION)?;
     let options = invoker.options();
@@ -135,7 +135,7 @@ fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
 }
 
 impl Core {
-    /// With all slots of an invoker idle.
+    /// Makes the core, with all slots of an invoker idle.
     pub fn new(
         invoker: Invoker,
         (queue_bytes_max, pending_max): (usize, u32),
@@ -185,7 +185,7 @@ impl Core {
         Ok(core)
     }
 
-    /// Gives slots that have come since what they are to do.
+    /// Adds the slots that have joined since, prepares them and sends them tasks.
     pub fn adopt(&self) -> Result<(), Error> {
         let first = self.state().lanes.len();
         // Not under the lock: a slot that was lost already is repaired first.
@@ -207,7 +207,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether this process is a fork of the one that made it.
+    /// Whether this process is a fork of the process that made the core.
     pub fn is_foreign(&self) -> bool {
         FORKED.load(Ordering::Relaxed) != self.forks
     }
@@ -216,7 +216,7 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, without Python's lock where it has to be waited for.
+    /// Runs `what` on the state; releases the GIL while it waits for the lock.
     pub fn with_state<R: Send>(
         &self,
         py: Python<'_>,
@@ -232,7 +232,7 @@ impl Core {
         py.detach(|| what(self.state()))
     }
 
-    /// The right to take in results, if nobody has it.
+    /// Takes the right to collect results, if it is free.
     pub fn try_collecting(&self) -> Option<MutexGuard<'_, Vec<u8>>> {
         match self.collecting.try_lock() {
             Ok(scratch) => Some(scratch),
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// Sends a worker what prepares it, ahead of all tasks.
+    /// Sends the initializer to a worker, ahead of all tasks.
     pub fn prepare(&self, state: &mut State, at: usize) {
         let Some((target, payload)) = &self.initializer else {
             return;
@@ -251,7 +251,7 @@ impl Core {
         job.prepares = true;
         job.cell.start();
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
-            // Looked after as a task is.
+            // Collected like a task.
             Ok(()) => state.pending += 1,
             Err((_, Some(error))) => self.close(state, Closed::Lost(*error)),
             // This worker is gone already; the next one is prepared.
@@ -259,7 +259,7 @@ impl Core {
         }
     }
 
-    /// Takes a task: sends it if a slot has room, else it waits. Not where nothing is accepted any more.
+    /// Accepts a task: sends it if a slot has room, else queues it. Fails if the core is closed.
     pub fn accept(&self, py: Python<'_>, job: Job) -> Result<(), Closed> {
         self.with_state(py, |state| self.accept_into(state, job))
     }
@@ -269,7 +269,7 @@ impl Core {
             return Err(closed.clone());
         }
         state.pending += 1;
-        // What has to be copied is, by whoever takes in results next, without Python's lock.
+        // Large arguments that need a copy are copied by the next thread that collects results, without the GIL.
         let is_large = job.size() > self.invoker.options().request_bytes as usize;
         let waits = !state.queue.is_empty() || is_large && job.is_copied();
         let left = if waits {
@@ -282,7 +282,7 @@ impl Core {
             state.queued_bytes += job.size();
             state.queue.push_back(job);
         }
-        // Nobody takes in a result because of which it would be sent.
+        // No result is pending that would cause the task to be sent.
         let could_go = queued && state.lane_with_room(None).is_some();
         drop(state);
         self.keeper.tell(queued);
@@ -293,7 +293,7 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a task of this size may be put into the queue now.
+    /// Whether another task may be put into the queue now.
     pub fn has_room(&self, py: Python<'_>) -> bool {
         self.with_state(py, |state| self.has_room_in(&state))
     }
@@ -304,13 +304,13 @@ impl Core {
         (bytes < self.queue_bytes_max || idle) && state.pending < self.pending_max || state.closed.is_some()
     }
 
-    /// Sends it to the slot with the least to do; gives it back if none has room.
+    /// Sends the task to the slot with the fewest tasks; returns it if no slot has room.
     fn send(&self, state: &mut State, mut job: Job) -> Option<Job> {
         let Some(at) = state.lane_with_room(job.near) else {
             return Some(job);
         };
         if !job.sent && (state.graph.is_overtaken(job.node) || !job.cell.start()) {
-            // Cancelled; whoever did that has told everybody. Or it waits for an equal one.
+            // Cancelled (the canceller has told everyone), or it waits for an equal task.
             if job.node.is_none() {
                 state.pending -= 1;
             }
@@ -335,7 +335,7 @@ impl Core {
         None
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends queued tasks while there is room.
     pub fn refill(&self, state: &mut State) {
         while let Some(job) = state.queue.pop_front() {
             let bytes = job.size();
@@ -374,13 +374,13 @@ impl Core {
             payload,
             ..
         } = job;
-        // First: who has the result may want to send the same memory again.
+        // First: the receiver of the result may want to send the same memory again.
         drop(payload);
         if let Some(errand) = errand {
             return self.ran(state, *errand, Ok(outcome));
         }
         if let Some(node) = node {
-            // It has a claim on the result, which may be given on where it lies.
+            // The cell holds a reference to the result, which may be passed on in place.
             drop(cell);
             return self.ended(state, node, outcome);
         }
@@ -399,7 +399,7 @@ impl Core {
         let node = cell.node();
         match cell.resolve(Outcome::Shared(outcome.clone())) {
             true => self.finish_later(cell),
-            // If nobody has the future any more, this lets go of the result.
+            // If the future is dropped, this releases the result.
             false => drop(cell),
         }
         if let Some(node) = node {
@@ -407,14 +407,14 @@ impl Core {
         }
     }
 
-    /// It is watched: the core's own thread finishes it.
+    /// Queues a watched task, which the core's own thread finishes.
     pub fn finish_later(&self, cell: Arc<Cell>) {
         let mut to_finish = self.to_finish.lock().unwrap_or_else(PoisonError::into_inner);
         to_finish.push(cell);
         self.has_to_finish.store(true, Ordering::Release);
     }
 
-    /// Accepts nothing more; unless that is only a shutdown, what waits fails.
+    /// Stops accepting tasks; unless the reason is a shutdown, queued tasks fail.
     pub fn close(&self, state: &mut State, why: Closed) {
         if state
             .closed
@@ -452,7 +452,7 @@ impl Core {
         }
     }
 
-    /// Cancels all that waits.
+    /// Cancels all queued tasks.
     pub fn cancel_queued(&self) {
         let mut guard = self.state();
         let state = &mut *guard;

@@ -1,4 +1,5 @@
-//! From outcomes to Python's objects. Nothing fails here: what cannot be decoded is the task's exception.
+//! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
+//! exception.
 
 use super::cell::{Chain, Failed, Outcome};
 use super::memory::{Extent, Piece};
@@ -12,27 +13,27 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use std::sync::Arc;
 
-/// How a task ended, in Python's terms.
+/// Result of a task as Python objects.
 pub enum Decoded {
-    /// It returned this.
+    /// It returned this value.
     Value(Py<PyAny>),
-    /// It raised this, or there is no result for this reason.
+    /// It raised this exception, or there is no result for this reason.
     Raised(Py<PyAny>),
 }
 
 static CALLED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// Something of `hotlease._called`.
+/// An attribute of `hotlease._called`.
 pub fn called<'py>(py: Python<'py>, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
     imported(py)?.bind(py).getattr(name)
 }
 
-/// Whether [`called`] need not import that any more, which takes milliseconds.
+/// Whether [`called`] needs no import, which takes milliseconds.
 pub fn is_imported(py: Python<'_>) -> bool {
     CALLED.get(py).is_some()
 }
 
-/// Imports it.
+/// Imports `hotlease._called` once and returns the module.
 pub fn imported(py: Python<'_>) -> PyResult<&Py<PyAny>> {
     CALLED.get_or_try_init(py, || {
         let module = py.import("hotlease._called")?;
@@ -40,7 +41,7 @@ pub fn imported(py: Python<'_>) -> PyResult<&Py<PyAny>> {
     })
 }
 
-/// An exception of that name.
+/// Makes an exception of the class `name`.
 pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl PyCallArgs<'py>) -> PyErr {
     match called(py, name).and_then(|class| class.call1(arguments)) {
         Ok(exception) => PyErr::from_value(exception),
@@ -48,7 +49,7 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
     }
 }
 
-/// Decodes.
+/// Decodes an outcome, without a copy where no other task needs it.
 pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
     let decoded = match outcome {
         Outcome::Large(extent) => of_memory(py, &extent),
@@ -63,7 +64,7 @@ pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
-/// Decodes what others may need, too: nothing of it is handed out but copies.
+/// Decodes an outcome that other tasks may need, too: the caller gets only copies.
 pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
     let decoded = match outcome {
         Outcome::Reply(bytes) => of_bytes(py, bytes),
@@ -82,7 +83,7 @@ pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
-/// The exception of a task that was not run because of another one.
+/// Makes the exception of a task that was not run because of another one.
 fn dependency(py: Python<'_>, chain: &Chain) -> PyResult<Py<PyAny>> {
     let cause = match &chain.cause {
         None => raise(py, intern!(py, "CancelledError"), ())
@@ -98,7 +99,7 @@ fn dependency(py: Python<'_>, chain: &Chain) -> PyResult<Py<PyAny>> {
     Ok(make.call1((names, chain.between, root, cause))?.unbind())
 }
 
-/// The exception where an initializer failed.
+/// Makes the exception for a failed initializer.
 pub fn unprepared(py: Python<'_>, why: &str) -> PyErr {
     let text = format!("the initializer failed in a worker, so that no task is run: {why}");
     raise(py, intern!(py, "ExecutorBroken"), (text, false))
@@ -120,7 +121,7 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
         reply::PICKLED => {
             let buffers = PyList::empty(py);
             for &(start, length) in &reply.body.buffers {
-                // Writable, as what is not pickled would be.
+                // Writable, as a result that is not pickled would be.
                 let buffer = pyo3::types::PyByteArray::new(py, &bytes[start..][..length]);
                 buffers.append(buffer)?;
             }
@@ -181,7 +182,7 @@ fn ran(ran: Ran) -> Option<bool> {
     }
 }
 
-/// The exception for an error of the library's.
+/// Makes the exception for an error of the client library.
 pub fn exception(py: Python<'_>, error: &Error) -> PyErr {
     failure(
         py,

@@ -1,5 +1,5 @@
-//! From calls to requests: the function by its content, small plain arguments without a pickle, large ones into shared
-//! memory.
+//! Encoding of calls to requests: the function by its content, small plain arguments without a pickle, large ones into
+//! shared memory.
 
 use super::core::Core;
 use super::decode::called;
@@ -21,20 +21,20 @@ use pyo3::{PyTraverseError, PyVisit};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Functions that are remembered by identity; beyond, all are looked at anew.
+/// Number of functions that are remembered by identity; when it is reached, the table is emptied.
 const FUNCTIONS_MAX: usize = 4096;
 
-/// What is known of the functions that were submitted.
+/// Table of the functions that were submitted.
 #[derive(Default)]
 pub struct Functions(Mutex<Known>);
 
-/// By address: what is there, which is kept alive, and how it is sent.
+/// By address: the object there, which is kept alive, and how it is sent.
 type Known = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 
-/// What a function says of its tasks: idempotent, retries, priority, memo.
+/// Declarations of a function for its tasks: idempotent, retries, priority, memo.
 type Declared<'py> = Option<(Option<bool>, Option<u16>, Option<i32>, Option<Bound<'py, PyAny>>)>;
 
-/// What is asked for with `memo=`.
+/// Reads the value of `memo=`.
 pub fn memo_of(asked: &Bound<'_, PyAny>) -> PyResult<Memo> {
     if let Ok(asked) = asked.cast::<PyBool>() {
         return Ok(if asked.is_true() { Memo::Content } else { Memo::Not });
@@ -59,17 +59,17 @@ fn plan_of(declared: Declared<'_>) -> PyResult<Plan> {
 
 /// How a callable is sent.
 pub enum Callable {
-    /// By itself.
+    /// As the function of the task.
     Target(Arc<Target>),
-    /// As the first argument of a function that calls it: it has a state of its own, which each task gets afresh.
+    /// As the first argument of a function that calls it: the callable has its own state, which each task gets afresh.
     Argument(Arc<Target>),
 }
 
 impl Functions {
-    /// How to send this one.
+    /// Returns how to send this function.
     pub fn find(&self, function: &Bound<'_, PyAny>, idempotent: bool) -> PyResult<Callable> {
         let address = function.as_ptr() as usize;
-        // The table keeps what it knows alive, so that an address means one object.
+        // The table keeps its objects alive, so that an address means one object.
         if let Some((_, target)) = self.known().get(&address) {
             return Ok(Callable::Target(target.clone()));
         }
@@ -79,7 +79,7 @@ impl Functions {
             let forgotten = (known.len() >= FUNCTIONS_MAX).then(|| std::mem::take(&mut *known));
             known.insert(address, (function.clone().unbind(), target));
             drop(known);
-            // Outside the lock: dropping objects runs code of Python's.
+            // Outside the lock: dropping objects runs Python code.
             drop(forgotten);
         };
         if let Ok(of_library) = function.cast::<Native>() {
@@ -114,16 +114,16 @@ impl Functions {
         Ok(Callable::Target(target))
     }
 
-    /// For the garbage collector.
+    /// Visits the functions, for the garbage collector.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self.0.try_lock() {
             Ok(known) => known.values().try_for_each(|(function, _)| visit.call(function)),
-            // Where somebody changes them just now, it is not garbage.
+            // A table that another thread is changing is not garbage.
             Err(_) => Ok(()),
         }
     }
 
-    /// For the garbage collector: they are looked at anew.
+    /// Forgets the functions, for the garbage collector: they are described anew.
     pub fn clear(&self) {
         let known = self.0.try_lock().map(|mut known| std::mem::take(&mut *known));
         drop(known);
@@ -134,7 +134,7 @@ impl Functions {
     }
 }
 
-/// The request for a call of an executor, without its function, and the futures among its arguments.
+/// Encodes the request for a call of an executor, without its function, and collects the futures among its arguments.
 pub fn call(
     (function, target): (&Bound<'_, PyAny>, &Target),
     args: &Bound<'_, PyTuple>,
@@ -149,7 +149,7 @@ pub fn call(
     Ok((payload, gather.inputs))
 }
 
-/// The request for a call, without its function.
+/// Encodes the request for a call, without its function.
 pub fn request<'py>(
     target: &Target,
     args: &Bound<'py, PyTuple>,
@@ -219,7 +219,7 @@ fn pickled(
         _ => None,
     };
     let whole = |kind| {
-        // What the program sees is not the task's to write to.
+        // A task may not write to memory that the program sees.
         let head = Request::head(kind, given.is_none(), &target.key, 0, pickle.len(), &lengths, &[])?;
         let layout = Layout::new(head.len(), pickle.len(), lengths.iter().copied())?;
         Some((head, layout))
@@ -248,7 +248,8 @@ fn pickled(
     Ok(Payload::Shared(memory.holds(layout.end).into()))
 }
 
-/// A request whose only buffer is in memory that was given to the program: the rest goes before it. `None` without room.
+/// Builds a request whose only buffer is in memory that was given to the program: the rest is put before it. `None`
+/// without room.
 pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option<Extent> {
     let &[(until, _)] = &layout.buffers[..] else {
         return None;
@@ -261,7 +262,7 @@ pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Op
     given.put_before(0, &front)
 }
 
-/// Shared memory of so many bytes.
+/// Takes shared memory of this size.
 pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<Memory> {
     let taken = py.detach(|| pool.take(invoker, bytes));
     taken.map_err(|error| super::decode::exception(py, &error))

@@ -1,4 +1,4 @@
-//! The base of `hotlease.Executor`: submitting, and giving everything back.
+//! Base of `hotlease.Executor`: submits tasks, and releases everything at the end.
 
 use super::cell::{Cell, Outcome};
 use super::core::{Closed, Core, FORKED};
@@ -29,10 +29,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-/// The name of a function, and when a task of it came how far.
+/// Name of a function, and the times of one of its tasks.
 type Record<'py> = (Bound<'py, PyString>, Row);
 
-/// How often a waiting thread looks whether Ctrl-C was pressed.
+/// Interval at which a waiting thread checks for Ctrl-C.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 /// The base of `hotlease.Executor`.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
@@ -45,10 +45,10 @@ pub(super) struct Opened {
     functions: Functions,
     future: Py<PyAny>,
     idempotent: bool,
-    /// How tasks are treated, where neither they nor their functions say so.
+    /// Defaults for tasks, if neither they nor their functions set them.
     plan: Plan,
     hint: Hint,
-    /// Where somebody wants to know when tasks come how far.
+    /// Records the times of tasks, if the options ask for that.
     recorder: Option<Recorder>,
 }
 
@@ -101,7 +101,7 @@ impl Opened {
         if let Some(times) = &times {
             payload.ask_time();
             times.accepted();
-            // Those of libraries are short, and their arguments long: more calls in one task would help nobody.
+            // Library functions are short, and their arguments long: packing more calls into one task would not help.
             if is_sample && matches!(target.blob, Blob::Pickle(_)) {
                 self.hint.measure(times);
             }
@@ -134,7 +134,8 @@ impl Opened {
         }
     }
 
-    /// A task that needs others, or is to be tried again or remembered; and how long it waited for room.
+    /// Submits a task that depends on others, or is to be retried or memoised. Also returns how long it waited for
+    /// room.
     fn plan<'py>(
         &self,
         asked: Option<&Plan>,
@@ -151,7 +152,7 @@ impl Opened {
         if plan.memo == Some(Memo::Content) && target.content.get().is_none() {
             let content = decode::called(py, intern!(py, "content"))?.call1((function, &*target.blob));
             match content.and_then(|content| content.extract::<[u8; 32]>()) {
-                // The same each time.
+                // Set by another thread at the same time: an equal value.
                 Ok(content) => drop(target.content.set(content)),
                 Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
             }
@@ -173,7 +174,7 @@ impl Opened {
                 }
                 Err(Refused::Again(again)) => {
                     planned = again;
-                    // Nobody waits for these any more.
+                    // The task that waited for these is encoded anew.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     let inputs;
                     (planned.payload, inputs) = encode::call((function, &target), args, kwargs, core)?;
@@ -276,7 +277,7 @@ impl Client {
         opened.submit(None, function, args, kwargs)
     }
 
-    /// The same for a task that is treated as this says.
+    /// Submits a task with the options `asking`.
     #[pyo3(signature = (asking, function, /, *args, **kwargs))]
     fn _submit_as<'py>(
         &self,
@@ -289,7 +290,7 @@ impl Client {
         opened.submit(Some(&asking.get().0), function, args, kwargs)
     }
 
-    /// Memory for an array of the program's own, that tasks get without a copy; see ``Executor.empty``.
+    /// Gives memory for an array of the program, which tasks get without a copy; see ``Executor.empty``.
     fn _memory(&self, py: Python<'_>, bytes: usize) -> PyResult<Piece> {
         let core = &self.opened()?.core;
         if core.is_foreign() {
@@ -299,18 +300,18 @@ impl Client {
         given.map_err(|error| decode::exception(py, &error))
     }
 
-    /// What went wrong with the checkpoint since this was called last.
+    /// Problems with the checkpoint since the last call.
     fn _warnings(&self) -> Vec<String> {
         let opened = self.opened.get();
         opened.map_or_else(Vec::new, |opened| opened.core.memory.warnings())
     }
 
-    /// Slots that tasks run on.
+    /// Number of slots that tasks run on.
     fn _slots(&self) -> PyResult<usize> {
         Ok(self.opened()?.core.slots.load(Ordering::Relaxed))
     }
 
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     fn _pending(&self) -> PyResult<usize> {
         let core = &self.opened()?.core;
         // A lock may have been held when the process was forked, and nothing is pending here.
@@ -321,19 +322,19 @@ impl Client {
         })
     }
 
-    /// Tasks that were submitted.
+    /// Number of tasks that were submitted.
     fn _submitted(&self) -> PyResult<u64> {
         Ok(self.opened()?.core.submitted.load(Ordering::Relaxed))
     }
 
-    /// The last tasks that were submitted: name of the function, and when they came how far; `None` where nobody has asked.
+    /// The last tasks that were submitted: name of the function, and times; `None` if times are not recorded.
     fn _records<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Record<'py>>>> {
         let named = |(target, row): (Arc<Target>, Row)| (PyString::intern(py, &target.name), row);
         let recorder = self.opened()?.recorder.as_ref();
         Ok(recorder.map(|recorder| recorder.rows().into_iter().map(named).collect()))
     }
 
-    /// Accepts nothing more; see ``Executor.shutdown``.
+    /// Stops accepting tasks; see ``Executor.shutdown``.
     fn _shutdown(&self, py: Python<'_>, wait: bool, cancel_futures: bool) -> PyResult<()> {
         let Some(Opened { core, .. }) = self.opened.get() else {
             return Ok(());
@@ -364,7 +365,7 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
     match (taken, imported) {
         (Ok(invoker), Ok(())) => Ok(invoker),
         (Ok(invoker), Err(error)) => {
-            // Ctrl-C, for instance. Giving the lease back waits for the agent.
+            // Ctrl-C, for instance. Releasing the lease waits for the agent.
             py.detach(|| drop(invoker));
             Err(error)
         }
@@ -381,7 +382,7 @@ fn await_room(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
     Ok(())
 }
 
-/// Executors that were dropped with tasks pending: the program does not end before these have.
+/// Executors that were dropped with tasks pending: the program does not end before these tasks have ended.
 static DROPPED: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
 
 fn await_end(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
@@ -401,7 +402,7 @@ fn await_end(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
     Ok(())
 }
 
-/// At the program's end: waits for the tasks of executors that nobody has any more.
+/// Waits, at the end of the program, for the tasks of dropped executors.
 #[pyfunction]
 pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
     let dropped = std::mem::take(&mut *DROPPED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -412,7 +413,7 @@ pub fn _await_dropped(py: Python<'_>) -> PyResult<()> {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // As in concurrent.futures: what was submitted is still run, and then everything is given back.
+        // As in concurrent.futures: submitted tasks still run, and then everything is released.
         if let Some(opened) = self.opened.get()
             && !opened.core.is_foreign()
         {
@@ -437,14 +438,14 @@ fn close(core: &Arc<Core>, cancel_futures: bool) {
     core.keeper.rouse(&core.invoker);
 }
 
-/// A task that cannot be sent has a future all the same, as in `ProcessPoolExecutor`.
+/// Makes a failed future for a task that cannot be sent, as `ProcessPoolExecutor` does.
 fn unsendable<'py>(
     py: Python<'py>,
     opened: &Opened,
     target: Option<Arc<Target>>,
     error: PyErr,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // Not under the lock: what follows runs code of Python's.
+    // Not under the lock: the code below runs Python code.
     let closed = opened.core.state().closed.clone();
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
@@ -489,7 +490,7 @@ fn prepare(
     }
 }
 
-/// In the child of a fork: executors of the parent are of no use there.
+/// Marks, in the child of a fork, that the parent's executors are of no use there.
 #[pyfunction]
 pub fn _forked() {
     FORKED.fetch_add(1, Ordering::Relaxed);

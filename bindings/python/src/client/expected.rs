@@ -1,17 +1,17 @@
-//! How large a function's next result is likely to be: a result is written once, into the client's memory, where the worker was
-//! given memory for it.
+//! Prediction of a function's next result size. A worker that was given enough memory of the client writes its result
+//! once, straight into it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Nothing has been seen yet.
+/// No result has been seen yet.
 const UNKNOWN: usize = usize::MAX;
-/// Smaller results in a row after which as much as before is expected no more.
+/// Number of smaller results in a row after which the prediction shrinks.
 const PATIENCE: usize = 8;
 
-/// What is known of a function's results. Changed under the core's `state` only.
+/// Sizes of a function's recent results. Changed under the core's `state` only.
 pub struct Expected {
     bytes: AtomicUsize,
-    /// Smaller results since the last that was not, and the largest of them.
+    /// Smaller results since the last one that was not smaller, and the size of the largest of them.
     smaller: AtomicUsize,
     largest: AtomicUsize,
 }
@@ -27,8 +27,9 @@ impl Default for Expected {
 }
 
 impl Expected {
-    /// Bytes of the next reply, to a request of so many. Of an unknown function as many as it is given: to expect too much costs
-    /// no more than memory that nobody touches, to expect too little a second copy of the result and a second round.
+    /// Predicted bytes of the next reply, to a request of `request_bytes`. An unknown function is predicted to return
+    /// as many bytes as it gets: a prediction that is too large costs only untouched memory, one that is too small a
+    /// second copy of the result and a second round trip.
     #[inline]
     pub fn of(&self, request_bytes: usize) -> usize {
         match self.bytes.load(Ordering::Relaxed) {
@@ -37,8 +38,8 @@ impl Expected {
         }
     }
 
-    /// A result had so many bytes. What is expected grows at once, and shrinks to the largest of the last ones after a few: results
-    /// of different sizes fit, and a single large one is forgotten.
+    /// Learns the size of a result. The prediction grows at once, and shrinks to the largest of the last results after
+    /// a few: results of different sizes fit, and a single large one is forgotten.
     pub fn learn(&self, bytes: usize) {
         let bytes = bytes.min(UNKNOWN - 1);
         let before = self.bytes.load(Ordering::Relaxed);

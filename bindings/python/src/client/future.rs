@@ -1,5 +1,5 @@
-//! Futures: what Python sees of a task. `hotlease.Future` adds `concurrent.futures.Future` as a second base, for what asks
-//! for one, and takes everything from here.
+//! Futures: Python's view of a task. `hotlease.Future` adds `concurrent.futures.Future` as a second base, for code that
+//! checks for that type, and inherits all behaviour from here.
 
 use super::cell::{Cell, Stage};
 use super::core::Core;
@@ -18,18 +18,19 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a waiting thread looks whether Ctrl-C was pressed.
+/// Interval at which a waiting thread checks for Ctrl-C.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 
-/// What a future is of.
+/// Parts of a future: shared state, core, and target.
 type Parts = (Arc<Cell>, Arc<Core>, Option<Arc<Target>>);
 
 thread_local! {
-    /// What the next future that this thread makes is of: objects of a class that Python defines are made by calling it.
+    /// Parts of the next future that this thread makes: objects of a class that Python defines are made by calling the
+    /// class.
     static NEXT: RefCell<Option<Parts>> = const { RefCell::new(None) };
 }
 
-/// What only watched futures have.
+/// Objects that only watched futures have.
 struct Watch {
     condition: Py<PyAny>,
     waiters: Py<PyList>,
@@ -41,7 +42,7 @@ struct Watch {
 pub struct Task {
     pub(super) cell: Arc<Cell>,
     pub(super) core: Arc<Core>,
-    /// What it calls, if that could be found out.
+    /// The function that the task calls, if it was found.
     pub(super) target: Option<Arc<Target>>,
     decoded: OnceLock<Decoded>,
     watch: OnceLock<Box<Watch>>,
@@ -84,7 +85,7 @@ impl Task {
             .ok_or_else(|| PyRuntimeError::new_err("a watch was lost"))
     }
 
-    /// Waits until it is done; false: it is not, and it is time.
+    /// Waits until the task is done; false: the timeout passed first.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         if self.cell.is_done() {
             self.core.show(py)?;
@@ -101,7 +102,8 @@ impl Task {
             let look = Instant::now() + SIGNAL_LOOK;
             let next = until.map_or(look, |until| until.min(look));
             py.detach(|| self.core.wait(&self.cell, next));
-            // What it has printed was there before, and is shown before anybody sees it done because of this thread.
+            // The task's output arrived before its end, and is shown before this thread lets anyone see the task as
+            // done.
             let has_ended = self.cell.has_ended();
             self.core.show(py)?;
             finish_others(py, &self.core);
@@ -124,7 +126,7 @@ impl Task {
                 return Ok(decoded);
             }
             match self.cell.take_outcome() {
-                // Decoding runs code of Python's, which may let other threads run, who find the outcome taken.
+                // Decoding runs Python code, which may let other threads run; those find the outcome taken.
                 Some(outcome) => {
                     let times = self.cell.times.as_ref().map(|times| (times, monotonic_ns()));
                     drop(self.decoded.set(decode::outcome(py, outcome)));
@@ -176,7 +178,7 @@ impl Task {
         })
     }
 
-    /// Not that of `concurrent.futures.Future`, which makes a condition for each.
+    /// Replaces the initializer of `concurrent.futures.Future`, which makes a condition for each future.
     #[pyo3(signature = (*_args, **_kwargs))]
     fn __init__(&self, _args: &Bound<'_, PyAny>, _kwargs: Option<&Bound<'_, PyAny>>) {}
 
@@ -193,7 +195,7 @@ impl Task {
             this.core.finish_later(this.cell.clone());
         }
         if told.graph {
-            // What needs it fails, and may be watched.
+            // Tasks that depend on it fail, and may be watched.
             let mut state = this.core.state();
             this.core.cancelled(&mut state, &this.cell, this.target.clone());
         }
@@ -205,17 +207,17 @@ impl Task {
         Ok(true)
     }
 
-    /// Whether it was cancelled.
+    /// Whether the task was cancelled.
     fn cancelled(&self) -> bool {
         self.cell.stage() == Stage::Cancelled
     }
 
-    /// Whether it was sent to a worker and has not ended.
+    /// Whether the task was sent to a worker and has not ended.
     fn running(&self) -> bool {
         self.cell.stage() == Stage::Running
     }
 
-    /// Whether it has ended or was cancelled.
+    /// Whether the task has ended or was cancelled.
     fn done(&self) -> bool {
         self.cell.is_done()
     }
@@ -238,7 +240,7 @@ impl Task {
         }
     }
 
-    /// Calls `function` with the future when it has ended or was cancelled; at once if that is so already.
+    /// Calls `function` with the future when the task has ended or was cancelled; at once if that is so already.
     fn add_done_callback(slf: &Bound<'_, Self>, function: Bound<'_, PyAny>) -> PyResult<()> {
         let this = slf.get();
         if this.is_lost() {
@@ -247,7 +249,7 @@ impl Task {
         if !this.cell.is_done() {
             let watch = Self::watch(slf)?;
             let mut callbacks = Self::callbacks(watch);
-            // Who finishes it takes the callbacks after it has become done.
+            // The thread that finishes the task takes the callbacks after the task has become done.
             if !this.cell.is_done() {
                 callbacks.push(function.unbind());
                 return Ok(());
@@ -259,7 +261,7 @@ impl Task {
         Ok(())
     }
 
-    /// As an argument of a task of its executor's: what stands for its result.
+    /// Pickles the future as an argument of a task of its executor: a placeholder for its result.
     fn __reduce_ex__<'py>(
         slf: &Bound<'py, Self>,
         _protocol: &Bound<'py, PyAny>,
@@ -267,22 +269,22 @@ impl Task {
         gather::reduce(slf.as_any())
     }
 
-    /// Of a future that nobody but its executor may resolve.
+    /// Fails: only the executor may resolve its futures.
     fn set_running_or_notify_cancel(&self) -> PyResult<bool> {
         Err(not_yours())
     }
 
-    /// Of a future that nobody but its executor may resolve.
+    /// Fails: only the executor may resolve its futures.
     fn set_result(&self, _result: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(not_yours())
     }
 
-    /// Of a future that nobody but its executor may resolve.
+    /// Fails: only the executor may resolve its futures.
     fn set_exception(&self, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
         Err(not_yours())
     }
 
-    /// When it came how far; `None` where nobody has asked for that.
+    /// Times of the task's stages; `None` if times are not recorded.
     fn _times(&self) -> Option<Row> {
         self.cell.times.as_ref().map(|times| times.row())
     }
@@ -296,7 +298,7 @@ impl Task {
         if let Some(watch) = self.watch.get() {
             visit.call(&watch.condition)?;
             visit.call(&watch.waiters)?;
-            // Where somebody changes them just now, it is not garbage.
+            // A list that another thread is changing is not garbage.
             if let Ok(callbacks) = watch.callbacks.try_lock() {
                 callbacks.iter().try_for_each(|callback| visit.call(callback))?;
             }
@@ -304,7 +306,8 @@ impl Task {
         Ok(())
     }
 
-    /// What it ended with stays: who still sees the future may ask for it. Exceptions and frames let go of theirs.
+    /// Drops the callbacks but keeps the outcome: a holder of the future may still ask for it. Exceptions and frames
+    /// drop theirs.
     fn __clear__(&self) {
         if let Some(watch) = self.watch.get() {
             let callbacks = watch
@@ -315,7 +318,7 @@ impl Task {
         }
     }
 
-    // What `concurrent.futures.wait` and `as_completed` use.
+    // For `concurrent.futures.wait` and `as_completed`.
 
     #[getter]
     fn _state<'py>(&self, py: Python<'py>) -> Bound<'py, pyo3::types::PyString> {
@@ -361,12 +364,12 @@ impl Task {
     }
 }
 
-/// Finishes the watched tasks that have an outcome, and tells their watchers. Only for the core's own thread: callbacks are
-/// called here, which may want a lock that any other thread has while it waits for its own task.
+/// Finishes the watched tasks that have an outcome, and tells their watchers. Only for the core's own thread: callbacks
+/// are called here, and may want a lock that any other thread holds while it waits for its own task.
 pub fn finish_all(py: Python<'_>, core: &Core) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
-        // What they have printed was there before they were here.
+        // The output of these tasks arrived before their outcomes.
         core.show_or_tell(py);
         for cell in cells {
             finish_watched(py, core, &cell);
@@ -374,7 +377,7 @@ pub fn finish_all(py: Python<'_>, core: &Core) {
     }
 }
 
-/// Sees to it that the watched tasks that have an outcome are finished.
+/// Makes the core's own thread finish the watched tasks that have an outcome.
 pub fn finish_others(py: Python<'_>, core: &Core) {
     if !core.has_to_finish.load(Ordering::Acquire) {
         return;
@@ -386,7 +389,7 @@ pub fn finish_others(py: Python<'_>, core: &Core) {
     }
 }
 
-/// Finishes a task and calls its callbacks; nothing where somebody else does that.
+/// Finishes a task and calls its callbacks, unless another thread does.
 fn finish_watched(py: Python<'_>, core: &Core, cell: &Cell) {
     let Some(future) = cell.take_watcher() else {
         return;
@@ -402,19 +405,19 @@ fn finish_watched(py: Python<'_>, core: &Core, cell: &Cell) {
     }
 }
 
-/// Finishes the task that this thread waits for; its callbacks are called by the core's own thread.
+/// Finishes the task that this thread waits for; the core's own thread calls its callbacks.
 fn finish(py: Python<'_>, cell: &Cell) -> PyResult<()> {
     match cell.watcher(py) {
         Some(future) => tell(py, cell, future.bind(py)),
         None => {
-            // Somebody else is at it.
+            // Another thread is finishing it.
             py.detach(std::thread::yield_now);
             Ok(())
         }
     }
 }
 
-/// Under the future's condition: see [`super::cell`].
+/// Tells waiters, under the future's condition: see [`super::cell`].
 fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {
@@ -451,7 +454,7 @@ fn tell_waiters(
         },
     };
     let mut told = Ok(());
-    // A copy: those told may go.
+    // A copy: waiters that are told may remove themselves.
     for waiter in waiters.get_slice(0, waiters.len()) {
         told = told.and(waiter.call_method1(name, (future,)).map(drop));
     }
@@ -471,7 +474,7 @@ fn call_back(py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
     told
 }
 
-/// The error of everything that a child process asks of its parent's executor.
+/// Error of every operation that a forked child tries on its parent's executor.
 pub fn forked() -> PyErr {
     PyRuntimeError::new_err(
         "this executor belongs to the process that was forked: its workers answer only there; make an Executor in this process",

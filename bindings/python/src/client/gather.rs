@@ -1,8 +1,9 @@
-//! Futures among the arguments of a call: found where arguments are encoded, so that looking for them costs nothing.
+//! Futures among the arguments of a call: found while arguments are encoded, so that the search costs nothing.
 //!
-//! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects it is met by the pickler,
-//! which asks it how it is pickled: as a call that gives the result of its task, by number, in the worker. A future of
-//! somebody else's (`concurrent.futures.Future`, or of another executor) does not pickle; `hotlease._pickles` says so here.
+//! Among plain arguments a future is one of the values that are not plain. In lists, dicts and objects the pickler
+//! meets it and asks how it is pickled: as a call that returns the result of its task, by number, in the worker. A
+//! foreign future (`concurrent.futures.Future`, or one of another executor) does not pickle; `hotlease._pickles`
+//! reports it here.
 
 use super::cell::{Cell, Known, Outcome};
 use super::core::Core;
@@ -21,11 +22,11 @@ use pyo3::types::{PyBytes, PyList, PyTuple};
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
-/// What a call needs.
+/// Future that a call needs.
 pub enum Input {
     /// A task of the same executor.
     Task(Arc<Cell>, Option<Arc<Target>>),
-    /// Somebody else's future.
+    /// A foreign future.
     Foreign(Py<PyAny>),
 }
 
@@ -35,7 +36,7 @@ pub struct Gather<'a> {
     pub inputs: Vec<Input>,
 }
 
-/// The same while arguments are pickled.
+/// The same state, while arguments are pickled.
 struct Gathering {
     core: Arc<Core>,
     inputs: Vec<Input>,
@@ -55,7 +56,7 @@ fn push(inputs: &mut Vec<Input>, input: Input) -> PyResult<usize> {
 }
 
 impl<'a> Gather<'a> {
-    /// Of a call to this executor.
+    /// For a call to this executor.
     #[inline]
     pub fn new(core: &'a Arc<Core>) -> Self {
         Self {
@@ -64,17 +65,17 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// What stands for a value that may be a future.
+    /// Returns the placeholder for a value that may be a future.
     pub fn look<'py>(&mut self, value: &Bound<'py, PyAny>) -> PyResult<Option<Instead<'py>>> {
         look(self.core, &mut self.inputs, value)
     }
 
-    /// What stands for a value that is somebody else's future.
+    /// Adds a foreign future; returns its number.
     pub fn wait_for(&mut self, future: &Bound<'_, PyAny>) -> PyResult<usize> {
         push(&mut self.inputs, Input::Foreign(future.clone().unbind()))
     }
 
-    /// Calls `pickle`, during which futures are met.
+    /// Calls `pickle`, during which futures are registered.
     pub fn during<T>(&mut self, pickle: impl FnOnce() -> T) -> T {
         let gathering = Gathering {
             core: self.core.clone(),
@@ -115,12 +116,12 @@ fn look<'py>(
         Input::Foreign(value.clone().unbind())
     };
     let number = push(inputs, input)?;
-    // Not beyond: see `RESULTS_MAX`.
+    // In range: see `RESULTS_MAX`.
     Ok(Some(Instead::Result(number as u16)))
 }
 
 fn gathering<T>(with: impl FnOnce(&mut Gathering) -> PyResult<T>) -> PyResult<T> {
-    // Not borrowed meanwhile: code of Python's may run.
+    // Not borrowed meanwhile: Python code may run.
     let Some(mut gather) = GATHERING.take() else {
         return Err(PyTypeError::new_err(
             "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result",
@@ -131,7 +132,7 @@ fn gathering<T>(with: impl FnOnce(&mut Gathering) -> PyResult<T>) -> PyResult<T>
     done
 }
 
-/// How a future is pickled: a function and its arguments, for the worker to call.
+/// Pickles a future: a function and its arguments, for the worker to call.
 pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
     let py = future.py();
     let instead = gathering(|gather| look(&gather.core, &mut gather.inputs, future))?;
@@ -148,7 +149,7 @@ pub fn reduce<'py>(future: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, B
     })
 }
 
-/// The arguments are pickled once more, from the beginning.
+/// Forgets the futures found so far: the arguments are pickled once more, from the beginning.
 #[pyfunction]
 fn _gather_anew() -> PyResult<()> {
     gathering(|gather| {
@@ -157,16 +158,16 @@ fn _gather_anew() -> PyResult<()> {
     })
 }
 
-/// Somebody else's future is among the arguments; its number.
+/// Adds a foreign future that is among the arguments; returns its number.
 #[pyfunction]
 fn _gather(future: Py<PyAny>) -> PyResult<usize> {
     gathering(|gather| push(&mut gather.inputs, Input::Foreign(future)))
 }
 
-/// Somebody else's futures, as the graph and as Python knows them.
+/// Foreign futures, by their names in the graph and as Python objects.
 pub type Awaited = Vec<(TaskId, Py<PyAny>)>;
 
-/// What the graph is told of, with the futures that have to be asked to tell it.
+/// Returns the sources for the graph, and the foreign futures that need a callback.
 pub fn sources(core: &Core, inputs: Vec<Input>) -> PyResult<(Vec<Source>, Awaited)> {
     let (mut sources, mut foreign) = (Vec::with_capacity(inputs.len()), Vec::new());
     for input in inputs {
@@ -184,14 +185,14 @@ pub fn sources(core: &Core, inputs: Vec<Input>) -> PyResult<(Vec<Source>, Awaite
     Ok((sources, foreign))
 }
 
-/// Told when somebody else's future is done.
+/// Callback of a foreign future: tells the graph when it is done.
 #[pyclass(frozen, module = "hotlease._core")]
 struct Arrival {
     core: Weak<Core>,
     node: TaskId,
 }
 
-/// Asks somebody else's future to tell.
+/// Adds the callback to a foreign future.
 pub fn await_foreign(py: Python<'_>, core: &Arc<Core>, node: TaskId, future: &Py<PyAny>) -> PyResult<()> {
     let core = Arc::downgrade(core);
     let arrival = Bound::new(py, Arrival { core, node })?;
@@ -254,7 +255,7 @@ fn arrived(future: &Bound<'_, PyAny>) -> PyResult<Outcome> {
     Ok(Outcome::Reply(bytes.into()))
 }
 
-/// Adds what `hotlease._pickles` calls.
+/// Adds the functions that `hotlease._pickles` calls.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(_gather, module)?)?;
     module.add_function(wrap_pyfunction!(_gather_anew, module)?)

@@ -1,10 +1,10 @@
-//! Tasks that need results of other tasks, are tried again, or remembered: the dataflow kernel (`hotlease-flow`) behind the
-//! executor. All of it happens under the core's `state`, without Python's lock.
+//! Tasks that depend on others, are retried, or are memoised: the dataflow kernel (`hotlease-flow`) behind the
+//! executor. All of it happens under the core's `state` lock, without the GIL.
 //!
-//! A task without any of that never comes here. One that another task needs is linked: the kernel has a promise for it, which
-//! its end ends. What the kernel says is to be run goes into the core's queue as any job does, with the bytes of the results
-//! that it needs; so the kernel has one worker, which is the core. Results are passed on as they came, and are let go as soon
-//! as neither a future nor a task needs them.
+//! Any other task never comes here. A task that another one needs is linked: the kernel has a promise for it, which the
+//! end of the task resolves. A task that the kernel wants to run goes into the core's queue like any job, with the
+//! bytes of the results that it needs; so the kernel has one worker, the core. Results are passed on as they arrived,
+//! and are released as soon as neither a future nor a task needs them.
 
 use super::cell::{Cell, Chain, Known, Outcome, Stage};
 use super::core::{Core, State};
@@ -18,33 +18,33 @@ use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard};
 
-/// Futures of somebody else's that may be waited for.
+/// Limit of the foreign futures that may be waited for.
 const FOREIGN_MAX: u32 = 1 << 20;
 
 type Wanted = Action<Box<Planned>, Arc<Outcome>, Arc<Outcome>>;
-/// Who failed, and how; `None`: a future of somebody else's; it was cancelled.
+/// Failed task (`None`: a foreign future) and its failure (`None`: it was cancelled).
 type Cause = (Option<Arc<Target>>, Option<Arc<Outcome>>);
 
-/// What is known of tasks that need others.
+/// State of tasks that depend on others.
 pub struct Graph {
     pub(super) flow: Flow<Box<Planned>, Arc<Outcome>, Arc<Outcome>>,
     pub(super) actions: Vec<Wanted>,
-    /// They are being carried out.
+    /// The actions are being carried out.
     is_acting: bool,
-    /// Of the tasks that ended without a result in the step that is being carried out.
+    /// Causes of the tasks that ended without a result in the step that is being carried out.
     causes: HashMap<TaskId, Cause>,
     /// Bytes of requests that wait.
     pub bytes: usize,
-    /// No worker is left, for this reason.
+    /// Outcome of all tasks once no worker is left.
     ended_by: Option<Arc<Outcome>>,
     /// Equal computations that are under way.
     pub(super) joined: Joined,
-    /// Results that are to be written to the checkpoint; `None`: there is no checkpoint.
+    /// Results to write to the checkpoint; `None`: there is no checkpoint.
     pub unwritten: Option<Vec<(Key, Arc<Outcome>)>>,
 }
 
 impl Graph {
-    /// With so many pending tasks at most: the core counts those, and the kernel also what they wait for.
+    /// For at most this many pending tasks: the core counts those, and the kernel also the promises that they wait for.
     pub fn new(pending_max: u32) -> Self {
         let limits = Limits {
             pending_max: pending_max.saturating_mul(2).saturating_add(FOREIGN_MAX),
@@ -68,7 +68,8 @@ impl Graph {
         graph
     }
 
-    /// A result of an earlier program, from its checkpoint; false: it is known already, or there is no room.
+    /// Restores a result of an earlier program from its checkpoint; false: its key is known already, or there is no
+    /// room.
     pub fn restore(&mut self, key: Key, reply: Vec<u8>) -> bool {
         if !is_result(reply.first().copied()) {
             return false;
@@ -91,7 +92,7 @@ impl Graph {
         self.flow.result(task).cloned()
     }
 
-    /// What the kernel calls a task that has not ended; `None`: it was cancelled.
+    /// Links a task that has not ended; returns the kernel's name of it. `None`: it was cancelled.
     fn link(&mut self, cell: &Cell) -> Result<Option<TaskId>, Refusal<()>> {
         if cell.is_linked()
             && let Some(node) = cell.node()
@@ -107,7 +108,7 @@ impl Graph {
         Ok(None)
     }
 
-    /// The results that a task needs, in the order of their numbers, and whether no other task needs any.
+    /// The results that a task needs, in the order of their numbers, and whether no other task needs any of them.
     pub(super) fn results(&self, task: TaskId, planned: &Planned) -> (Vec<Arc<Outcome>>, bool) {
         let mut done = planned.done.iter().peekable();
         let mut others = self.flow.inputs(task);
@@ -125,7 +126,7 @@ impl Graph {
 }
 
 impl Core {
-    /// Takes a task that needs others, or more than to be run. It has a cell that nobody knows yet.
+    /// Accepts a task that depends on others, or needs more than one run. No other thread knows its cell yet.
     pub fn plan(&self, py: Python<'_>, planned: Box<Planned>, sources: &[Source]) -> Result<(), Refused> {
         self.with_state(py, |state| self.plan_into(state, planned, sources))
     }
@@ -173,7 +174,7 @@ impl Core {
             self.act(state);
             return Ok(());
         }
-        // Not more than `RESULTS_MAX`.
+        // At most `RESULTS_MAX`.
         (planned.inputs, planned.done) = (sources.len() as u32, done.into());
         if nodes.is_empty() && self.at_once(state, &mut planned) {
             return Ok(());
@@ -202,7 +203,7 @@ impl Core {
         Ok(())
     }
 
-    /// A task whose result is remembered has it; one that needs nothing else than to be run is. False: neither.
+    /// Finishes a task at once if its result is memoised. False: it is not.
     fn at_once(&self, state: &mut State, planned: &mut Box<Planned>) -> bool {
         let results: Vec<_> = planned.done.iter().map(|(_, outcome)| outcome.clone()).collect();
         if Self::is_unknown_yet(planned, &results) {
@@ -214,18 +215,18 @@ impl Core {
                 planned.cell.resolve(Outcome::Shared(outcome));
                 return true;
             }
-            // The same each time.
+            // Set by another thread at the same time: an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         false
     }
 
-    /// A future of somebody else's that others need, and that `end_foreign` ends.
+    /// Makes a promise for a foreign future, which `end_foreign` resolves.
     pub fn promise(&self) -> Option<TaskId> {
         self.state().graph.flow.promise(0).ok()
     }
 
-    /// Its end; `None`: it was cancelled.
+    /// Resolves the promise of a foreign future; `None`: the future was cancelled.
     pub fn end_foreign(&self, task: TaskId, outcome: Option<Arc<Outcome>>) {
         let mut state = self.state();
         self.end_promise(&mut state, task, None, outcome);
@@ -236,7 +237,7 @@ impl Core {
         self.tell_followers();
     }
 
-    /// What a linked task, which the kernel has a promise for, ended with.
+    /// Resolves the kernel's promise for a linked task with the outcome of the task.
     pub fn end_promise(
         &self,
         state: &mut State,
@@ -246,7 +247,7 @@ impl Core {
     ) {
         use hotlease_flow::Outcome as End;
         let end = match outcome {
-            // No other reference stays here: whose result nobody else has may be given on where it lies.
+            // No other reference stays here: a result without other holders may be passed on in place.
             Some(outcome) if outcome.is_result() => done(outcome),
             outcome => {
                 state.graph.causes.insert(task, (target, outcome.clone()));
@@ -262,7 +263,7 @@ impl Core {
         self.act(state);
     }
 
-    /// A run of a task of the graph's ended.
+    /// Tells the kernel the end of a run of one of its tasks.
     pub fn ended(&self, state: &mut State, (task, attempt): (TaskId, u32), outcome: Outcome) {
         use hotlease_flow::Outcome as End;
         let outcome = outcome.share();
@@ -281,7 +282,7 @@ impl Core {
         self.act(state);
     }
 
-    /// A linked task was cancelled.
+    /// Tells the kernel that a linked task was cancelled.
     pub fn cancelled(&self, state: &mut State, cell: &Cell, target: Option<Arc<Target>>) {
         let Some(task) = cell.node() else { return };
         if state.graph.flow.phase(task).is_some() {
@@ -301,12 +302,12 @@ impl Core {
         flow.pending().filter_map(known).collect()
     }
 
-    /// No worker is left: all that waits for others ends with this.
+    /// Ends all tasks that wait, because no worker is left.
     pub fn end_planned(&self, state: &mut State, outcome: Outcome) {
         let outcome = outcome.share();
         state.graph.ended_by = Some(outcome.clone());
         for (task, cell, target) in self.planned(state) {
-            // What is on a worker ends by itself.
+            // A task on a worker ends by itself.
             let waits = matches!(state.graph.flow.phase(task), Some(Phase::Waiting | Phase::Ready));
             if waits || cell.stage() == Stage::Pending {
                 state
@@ -319,10 +320,10 @@ impl Core {
         }
     }
 
-    /// Carries out what the kernel wants.
+    /// Carries out the kernel's actions.
     pub(super) fn act(&self, state: &mut State) {
         if std::mem::replace(&mut state.graph.is_acting, true) {
-            // Who is at it goes on until nothing is left.
+            // The active call goes on until nothing is left.
             return;
         }
         while !state.graph.actions.is_empty() {
@@ -345,7 +346,7 @@ impl Core {
         match action {
             Action::Run { task, attempt, .. } => self.run(state, task, attempt),
             Action::Stop { task, attempt, .. } => {
-                // It is in the queue, and was cancelled there.
+                // The task is in the queue, and was cancelled there.
                 let outcome = hotlease_flow::Outcome::Stopped;
                 state.graph.step(Event::Ended {
                     task,
@@ -377,14 +378,14 @@ impl Core {
                     let by = state.graph.ended_by.clone();
                     let cause = (Some(planned.target.clone()), by.clone());
                     state.graph.causes.insert(task, cause);
-                    // Where it was not cancelled but has no worker.
+                    // Not cancelled: its executor has no workers.
                     let gone = || Outcome::Unprepared("its executor has no workers".into());
                     self.end_task(state, &planned, by.map_or_else(gone, Outcome::Shared));
                     self.computed(state, task, &planned, None);
                 }
                 state.graph.release(task);
             }
-            // Results are all here; what was let go is dropped by this.
+            // All results are held in this process; dropping the action releases them.
             Action::Retried { .. }
             | Action::Dropped { .. }
             | Action::Lost { .. }
@@ -430,7 +431,7 @@ impl Core {
         }
     }
 
-    /// A task has all that it needs: it is run, unless its result is known, or an equal one is being run.
+    /// Runs a task whose inputs are complete, unless its result is memoised or an equal task is running.
     pub(super) fn run(&self, state: &mut State, task: TaskId, attempt: u32) {
         let graph = &mut state.graph;
         let Some(planned) = graph.flow.payload(task) else {
@@ -447,7 +448,7 @@ impl Core {
         if planned.key.get().is_none()
             && let Some(key) = planned.key_of(&results)
         {
-            // The same each time.
+            // Set by another thread at the same time: an equal value.
             let _ = planned.key.set(Box::new(key));
         }
         if let Some(key) = planned.key.get().map(|key| **key) {
@@ -468,7 +469,7 @@ impl Core {
     }
 }
 
-/// A run that ended with a result, which is here.
+/// End of a run with a result that this process holds.
 pub(super) fn done(result: Arc<Outcome>) -> hotlease_flow::Outcome<Arc<Outcome>, Arc<Outcome>> {
     let away = result.away().map(|away| away.len());
     let bytes = away.or_else(|| Some(result.bytes()?.len())).unwrap_or(0) as u64;

@@ -1,20 +1,20 @@
-//! One hint for a program whose tasks take longer to submit than to run: of one task in [`EVERY`], both are measured.
+//! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
 
 use super::times::Times;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Tasks of which one is measured.
+/// One task in this many is measured.
 const EVERY: u64 = 64;
-/// Measured tasks that are looked at together.
+/// Number of measured tasks that are judged together.
 const SAMPLES: usize = 16;
-/// Tasks under way that are measured.
+/// Limit of the measured tasks under way.
 const AWAITED_MAX: usize = 256;
 
-/// It was given, or is not wanted: once for the whole program.
+/// The hint was given, or is not wanted: once for the whole program.
 static GIVEN: AtomicBool = AtomicBool::new(false);
 
-/// What was measured.
+/// Measurements.
 #[derive(Default)]
 pub struct Hint {
     seen: Mutex<Seen>,
@@ -33,7 +33,7 @@ impl Hint {
         number % EVERY == EVERY - 1 && !GIVEN.load(Ordering::Relaxed)
     }
 
-    /// This one is measured.
+    /// Registers a task that is measured.
     pub fn measure(&self, times: &Arc<Times>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.awaited.len() < AWAITED_MAX {
@@ -41,7 +41,8 @@ impl Hint {
         }
     }
 
-    /// Medians of what submitting and running a task took, nanoseconds, if the first is more and nobody was told yet.
+    /// Median times, in nanoseconds, of submitting and of running a task; `None` unless the first is larger and no hint
+    /// was given yet.
     pub fn give(&self) -> Option<(u64, u64)> {
         let mut guard = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = &mut *guard;

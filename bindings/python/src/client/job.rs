@@ -1,4 +1,4 @@
-//! A task on its way: what is sent, and what is kept to send it again.
+//! Jobs: tasks on their way, with what is sent and what is kept to send it again.
 
 use super::away::Away;
 use super::cell::Cell;
@@ -14,25 +14,25 @@ use std::sync::{Arc, OnceLock};
 pub struct Target {
     /// Its name on the wire.
     pub key: Key,
-    /// What workers are sent of it.
+    /// Function or library, as it is sent to workers.
     pub blob: Blob,
     /// Whether it may run again after a worker died of it.
     pub idempotent: bool,
-    /// As people call it.
+    /// Name shown to users.
     pub name: Box<str>,
-    /// How its tasks are treated, where it says so.
+    /// Declarations of the function for its tasks.
     pub plan: Plan,
-    /// A hash of what it does, for memoisation, once somebody has asked.
+    /// Hash of the function's content, for memoisation; computed on first use.
     pub content: OnceLock<[u8; 32]>,
-    /// How large its next result is likely to be.
+    /// Prediction of its next result size.
     pub expected: Expected,
 }
 
-/// What a function is made of.
+/// Form in which a function is sent.
 pub enum Blob {
-    /// A pickle that gives a callable.
+    /// A pickle of a callable.
     Pickle(Box<[u8]>),
-    /// The library of a native one, which others may be in, too.
+    /// The library of a native function, which may hold other functions, too.
     Library(Code),
 }
 
@@ -47,32 +47,32 @@ impl Deref for Blob {
     }
 }
 
-/// How a task is treated, apart from running it: what nobody said is `None`.
+/// Options of a task beside running it; `None`: not set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// How often it is tried again after it raised something.
+    /// Number of retries after the task raised an exception.
     pub retries: Option<u16>,
-    /// Higher ones first.
+    /// Higher priorities are sent first.
     pub priority: Option<i32>,
-    /// Whether its result is remembered.
+    /// Whether and how its result is memoised.
     pub memo: Option<Memo>,
     /// Whether it may run again after its worker died.
     pub idempotent: Option<bool>,
 }
 
-/// Under which key a result is remembered.
+/// Key under which a result is memoised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memo {
-    /// None.
+    /// Not memoised.
     Not,
-    /// Of its function and arguments.
+    /// Key made of the function and arguments.
     Content,
-    /// This one.
+    /// This key.
     Key(Box<[u8; 32]>),
 }
 
 impl Plan {
-    /// What this one says, else the other one.
+    /// Returns these options, with those of `other` for the ones that are not set.
     pub fn or(&self, other: &Self) -> Self {
         Self {
             retries: self.retries.or(other.retries),
@@ -82,22 +82,22 @@ impl Plan {
         }
     }
 
-    /// Whether nothing is asked for that needs the graph.
+    /// Whether no option needs the graph.
     pub fn is_plain(&self) -> bool {
         self.retries.unwrap_or(0) == 0 && matches!(self.memo, None | Some(Memo::Not))
     }
 }
 
-/// A whole request, without its function.
+/// A request without its function.
 pub enum Payload {
-    /// In memory of this process: it fits a ring entry, or waits for shared memory.
+    /// In private memory: it fits a ring entry, or waits for shared memory.
     Own(Box<[u8]>),
     /// In shared memory.
     Shared(Box<Extent>),
 }
 
 impl Payload {
-    /// Its bytes.
+    /// Bytes of the request.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
@@ -105,7 +105,7 @@ impl Payload {
         }
     }
 
-    /// Of one that nobody writes to.
+    /// Copies a request that no task writes to.
     pub fn copy(&self) -> Self {
         match self {
             Self::Own(bytes) => Self::Own(bytes.clone()),
@@ -113,7 +113,7 @@ impl Payload {
         }
     }
 
-    /// Asks for the time that the function takes; of a request that nobody else has yet.
+    /// Asks for the running time of the function. Only for a request that has no other holder yet.
     pub fn ask_time(&mut self) {
         match self {
             Self::Own(bytes) => bytes[1] |= request::TIMED,
@@ -122,7 +122,7 @@ impl Payload {
     }
 }
 
-/// Sets or takes a flag of a request, unless that is so already.
+/// Sets or clears a flag of a request; writes nothing if it is so already.
 #[inline]
 pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
     if (bytes[1] & flag != 0) != is_set {
@@ -130,9 +130,9 @@ pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
     }
 }
 
-/// The same request with a flag or without; of one that nobody looks at now.
+/// The same request with or without a flag. Only for a request that no worker is reading.
 pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
-    // It is longer: such a request has a buffer, or a result, which begins there at the earliest.
+    // Long enough: such a request has a buffer or a result, which starts at this offset at the earliest.
     let front = extent.bytes().first_chunk::<ALIGNMENT>().copied();
     let same = front.and_then(|mut front| {
         front[1] = front[1] & !flag | if is_set { flag } else { 0 };
@@ -146,35 +146,36 @@ pub struct Job {
     pub cell: Arc<Cell>,
     pub target: Arc<Target>,
     pub payload: Payload,
-    /// Workers that died of it.
+    /// Number of workers that died of the task.
     pub deaths: u8,
-    /// Workers that ended before they began with it.
+    /// Number of workers that ended before they started the task.
     pub moves: u8,
-    /// It was sent before: it cannot be cancelled any more.
+    /// The task was sent before: it cannot be cancelled any more.
     pub sent: bool,
-    /// It prepares a worker: nobody waits for it, but everybody for what it does.
+    /// The task prepares a worker: no future waits for it, but all tasks of that worker do.
     pub prepares: bool,
-    /// Higher ones are sent first.
+    /// Higher priorities are sent first.
     pub priority: i32,
     /// Whether it may run again after its worker died.
     pub idempotent: bool,
-    /// What the graph calls it, and which run of it this is; `None`: the graph does not know it, or only waits for it.
+    /// The graph's name of the task, and the number of its run; `None`: the graph does not know it, or only waits for
+    /// it.
     pub node: Option<(TaskId, u32)>,
-    /// The slot that has most of what it needs.
+    /// The slot that holds most of the bytes that the task needs.
     pub near: Option<usize>,
     /// Whether its result may stay with its worker.
     pub stays: bool,
-    /// A result that it needs is elsewhere, and its worker gets it from there.
+    /// The worker has to fetch a result that the task needs from another worker.
     pub has_left: bool,
-    /// It is none, but something else that is asked of a worker.
+    /// Set if this is not a task but another request to a worker.
     pub errand: Option<Box<Errand>>,
 }
 
-/// What is asked of a worker beside tasks.
+/// Requests to a worker that are not tasks.
 pub enum Errand {
-    /// A result that stayed with it.
+    /// Fetch a result that stayed with the worker.
     Fetch(Arc<Away>),
-    /// To forget some of these.
+    /// Release some of these results.
     Release,
 }
 
@@ -199,7 +200,7 @@ impl Job {
         }
     }
 
-    /// What is no task; `target` only says whose it is.
+    /// A request that is not a task; `target` only attributes it to a function.
     pub fn errand(errand: Errand, target: Arc<Target>, payload: Box<[u8]>) -> Self {
         let mut job = Self::new(Arc::new(Cell::new(None)), target, Payload::Own(payload));
         (job.idempotent, job.sent, job.stays) = (false, true, false);
@@ -207,7 +208,7 @@ impl Job {
         job
     }
 
-    /// Bytes that it keeps.
+    /// Bytes that the job keeps.
     pub fn size(&self) -> usize {
         self.payload.bytes().len()
     }
@@ -219,7 +220,7 @@ impl Job {
     }
 }
 
-/// A request that is put together: one without a function or results, and these.
+/// A request that is assembled: a request without function and results, with a function or results added.
 pub struct Whole<'a> {
     bytes: &'a [u8],
     without: Request,
@@ -232,7 +233,7 @@ pub struct Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    /// The same request with its function in it. `None` where that is larger than any memory.
+    /// Adds the function to a request. `None` if the result is larger than any memory.
     pub fn with_function(bytes: &'a [u8], target: &'a Target) -> Option<Self> {
         let without = decoded(bytes)?;
         let results = without.results.iter();
@@ -241,8 +242,7 @@ impl<'a> Whole<'a> {
         Self::new(bytes, without, target, &target.blob, results)
     }
 
-    /// The same request with results of other tasks in it. `None` where there are too many, or they are larger than any
-    /// memory.
+    /// Adds results of other tasks to a request. `None` if there are too many, or they are larger than any memory.
     pub fn with_results(bytes: &'a [u8], target: &'a Target, results: Vec<&'a [u8]>) -> Option<Self> {
         Self::new(bytes, decoded(bytes)?, target, &[], results)
     }
@@ -284,12 +284,12 @@ impl<'a> Whole<'a> {
         })
     }
 
-    /// Bytes of it.
+    /// Bytes of the assembled request.
     pub fn len(&self) -> usize {
         self.end
     }
 
-    /// Its parts, and where they begin.
+    /// The parts, each with its offset.
     fn parts(&self) -> impl Iterator<Item = (usize, &[u8])> {
         let arguments = &self.without.arguments;
         let pickle = &self.bytes[arguments.pickle..][..arguments.pickle_bytes];
@@ -305,11 +305,11 @@ impl<'a> Whole<'a> {
         fixed.into_iter().chain(buffers).chain(results)
     }
 
-    /// Writes it into so many bytes, or its first ones up to where a part of it begins.
+    /// Writes the request into `into`. A shorter `into` gets its beginning, up to where a part starts.
     pub fn fill(&self, into: &mut [u8]) {
         let (mut end, until) = (0, into.len());
         for (start, bytes) in self.parts().take_while(|(start, _)| *start < until) {
-            // What was in the memory before is nobody's business.
+            // Earlier content of the memory may not reach the worker.
             into[end..start].fill(0);
             end = start + bytes.len();
             into[start..end].copy_from_slice(bytes);
@@ -317,8 +317,8 @@ impl<'a> Whole<'a> {
         into[end..].fill(0);
     }
 
-    /// Of the request that this one is made of: where its first part begins whose distance to all that follows stays the same,
-    /// and what comes before that now. `None` where there is no such part, or no room.
+    /// Returns how to assemble the request in place: the offset in `of` of the first part whose distance to all that
+    /// follows stays the same, and the new bytes before that part. `None` if there is no such part, or no room.
     pub fn front(&self, of: &Extent) -> Option<(usize, Vec<u8>)> {
         let arguments = &self.without.arguments;
         let (from, until) = match (arguments.buffers.first(), self.without.results.first()) {
@@ -330,7 +330,7 @@ impl<'a> Whole<'a> {
             .then(|| (from, self.before(until)))
     }
 
-    /// What comes before its only result of another task, for which there is room before that.
+    /// Returns the bytes before the only result of another task, if `of` has room for them.
     pub fn before_result(&self, of: &Extent) -> Option<Vec<u8>> {
         let &[(until, _)] = &*self.places else { return None };
         of.has_room_before(0, until).then(|| self.before(until))
@@ -342,7 +342,7 @@ impl<'a> Whole<'a> {
         front
     }
 
-    /// It in memory of its own.
+    /// Returns the request as a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut whole = vec![0; self.end];
         self.fill(&mut whole);
@@ -355,7 +355,7 @@ fn decoded(bytes: &[u8]) -> Option<Request> {
     Request::decode(bytes.len(), at).ok()
 }
 
-/// A request for a result that did not fit.
+/// Request to fetch a result that did not fit.
 pub fn take(ticket: u64) -> Vec<u8> {
     let mut bytes = vec![0; request::HEAD_BYTES];
     bytes[0] = request::TAKE;

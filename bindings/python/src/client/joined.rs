@@ -1,9 +1,9 @@
-//! Equal computations at the same time: one of them is run, and the others wait for its result.
+//! Joining of equal computations: one of them runs, and the others wait for its result.
 //!
-//! Equal is what has the same key, under which results are remembered. A task that waits for an equal one runs, as the kernel sees
-//! it, and is pending for everybody else: it can be cancelled. Only a result is shared. Where the one that is run fails or is
-//! cancelled, the next one is run as if it had been alone: its retries are its own, and nobody gets what became of another one.
-//! Each decodes the shared result for itself; see [`super::decode::shared`].
+//! Computations are equal if they have the same memo key. To the kernel, a task that waits for an equal one is running;
+//! to everyone else it is pending and can be cancelled. Only a result is shared: if the running task fails or is
+//! cancelled, the next one runs as if it had been alone, with its own retries, and no task gets the failure of another
+//! one. Each future decodes the shared result for itself; see [`super::decode::shared`].
 
 use super::cell::{Outcome, Stage};
 use super::core::{Core, State};
@@ -21,23 +21,23 @@ type Run = (TaskId, u32);
 #[derive(Default)]
 pub struct Joined {
     under_way: HashMap<Key, UnderWay>,
-    /// Tasks that wait, of all of them.
+    /// Number of tasks that wait, over all computations.
     waiting: usize,
-    /// Credits that the kernel has for these.
+    /// Credits that the kernel was given for these.
     credits: usize,
 }
 
 struct UnderWay {
-    /// The one that is run.
+    /// The run that is in the queue or on a worker.
     run: Run,
-    /// The others, in the order in which they came.
+    /// The other runs, in the order of arrival.
     waiting: VecDeque<Run>,
-    /// So many of them have been cancelled since.
+    /// Number of waiting runs that were cancelled.
     gone: usize,
 }
 
 impl Graph {
-    /// Whether a task waits for an equal one; else it is the one to be run.
+    /// Whether the task waits for an equal one; else it is the one to run.
     pub fn join(&mut self, key: Key, run: Run) -> bool {
         let under_way = match self.joined.under_way.entry(key) {
             Entry::Occupied(place) => place.into_mut(),
@@ -48,7 +48,7 @@ impl Graph {
             }
         };
         if under_way.run.0 == run.0 {
-            // It is tried again.
+            // A retry.
             under_way.run = run;
             return false;
         }
@@ -60,7 +60,7 @@ impl Graph {
                 priority(planned) > priority(first) && first.cell.stage() == Stage::Pending
             });
         if overtakes {
-            // Where it came, it would wait behind those of the other one's priority.
+            // In its old place it would wait behind tasks of the other one's priority.
             let first = std::mem::replace(&mut under_way.run, run);
             under_way.waiting.push_front(first);
         } else {
@@ -71,7 +71,7 @@ impl Graph {
         !overtakes
     }
 
-    /// Whether an equal task of a higher priority is run instead of this one, which is still in the queue.
+    /// Whether an equal task of a higher priority runs instead of this one, which is still in the queue.
     pub fn is_overtaken(&self, run: Option<Run>) -> bool {
         let Some((task, _)) = run else { return false };
         let key = self.flow.payload(task).and_then(|planned| planned.key.get());
@@ -79,14 +79,14 @@ impl Graph {
         under_way.is_some_and(|under_way| under_way.run.0 != task)
     }
 
-    /// A task that waited was cancelled.
+    /// Counts a waiting task that was cancelled.
     fn leave(&mut self, key: &Key) {
         let Some(under_way) = self.joined.under_way.get_mut(key) else {
             return;
         };
         under_way.gone += 1;
         let before = under_way.waiting.len();
-        // Not each time: that would be a look at all of them.
+        // Not each time: that would visit all of them.
         if under_way.gone > before / 2 {
             let flow = &self.flow;
             under_way
@@ -98,7 +98,7 @@ impl Graph {
         }
     }
 
-    /// The next one is the one to be run, if there is one that nobody has cancelled.
+    /// Makes the next waiting task that is not cancelled the one to run, if there is one.
     fn next_of(&mut self, key: &Key) -> Option<Run> {
         let under_way = self.joined.under_way.get_mut(key)?;
         let before = under_way.waiting.len();
@@ -120,7 +120,8 @@ impl Graph {
         next
     }
 
-    /// Who waits takes nobody's place on a worker: for each there is a credit more, on workers that the kernel has for that.
+    /// Adjusts the kernel's credits. A waiting task may not use up a place on a worker: the kernel gets one credit more
+    /// for each, on extra workers that exist only for that.
     fn make_up(&mut self) {
         let (each, wanted) = (CREDITS_MAX as usize, self.joined.waiting);
         let had = std::mem::replace(&mut self.joined.credits, wanted);
@@ -133,8 +134,8 @@ impl Graph {
 }
 
 impl Core {
-    /// A task is over, with this result if it has one: it is remembered, and the equal ones that wait have it, too; without
-    /// one, the next of them is run.
+    /// Handles the end of a task. With a result: it is memoised, and equal tasks that wait get it, too. Without one:
+    /// the next of them runs.
     pub fn computed(
         &self,
         state: &mut State,
@@ -148,7 +149,7 @@ impl Core {
         let graph = &mut state.graph;
         let under_way = graph.joined.under_way.get(&key);
         if under_way.is_none_or(|under_way| under_way.run.0 != task) {
-            // It has the result of another one; or it waited, and was cancelled.
+            // It has the result of another task; or it waited, and was cancelled.
             return graph.leave(&key);
         }
         let Some(result) = result else {

@@ -1,7 +1,7 @@
-//! The core's own thread: takes in results while nobody waits for one, and tells the watchers of futures.
+//! Keeper, the core's own thread: collects results while no thread waits for one, and tells the watchers of futures.
 //!
-//! It is cheap to ignore: a program that submits and waits by turns never wakes it. After work it naps for a while, so
-//! that a task that is submitted then need not wake it either; later it parks, and the next task does.
+//! It costs other threads little: a program that alternates submitting and waiting never wakes it. After work it naps
+//! for a while, so that the next submitted task need not wake it either; later it parks, and the next task wakes it.
 
 use super::core::{Closed, Core};
 use super::future::finish_all;
@@ -13,24 +13,24 @@ use std::sync::{Arc, OnceLock};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-/// Between two looks while a stream of short tasks runs: as many results as come in this time are taken in at once.
+/// Nap while a stream of short tasks runs: all results that come in this time are collected at once.
 const STREAM_NAP: Duration = Duration::from_micros(150);
-/// Between two looks while others take in results, or nothing is pending.
+/// Nap while other threads collect results, or nothing is pending.
 const NAP: Duration = Duration::from_millis(1);
-/// Naps before it parks.
+/// Number of naps before it parks.
 const NAPS: u32 = 20;
-/// Spinning before a sleep, where somebody watches a future.
+/// Time to spin before a sleep, if a future is watched.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep while something is pending.
+/// Limit of a sleep while something is pending.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Results at a time that make a stream.
+/// Number of results collected at once that make a stream.
 const STREAM: usize = 8;
 
 const ACTIVE: u8 = 0;
 const NAPPING: u8 = 1;
 const PARKED: u8 = 2;
 
-/// The thread, as others see it.
+/// Handle of the thread for other threads.
 #[derive(Default)]
 pub struct Keeper {
     thread: OnceLock<Thread>,
@@ -40,7 +40,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// There is a new task. `queued`: it waits for results to be taken in.
+    /// Tells the thread that there is a new task. `queued`: the task waits until results are collected.
     #[inline]
     pub fn tell(&self, queued: bool) {
         let mode = self.mode.load(Ordering::SeqCst);
@@ -49,7 +49,7 @@ impl Keeper {
         }
     }
 
-    /// Somebody watches a future, or one has to be finished.
+    /// Tells the thread that a future is watched, or has to be finished.
     pub fn attend(&self) {
         if self.mode.load(Ordering::SeqCst) != ACTIVE {
             self.wake();
@@ -64,29 +64,29 @@ impl Keeper {
         }
     }
 
-    /// Whether this is it.
+    /// Whether the caller is this thread.
     pub fn is_current(&self) -> bool {
         self.thread
             .get()
             .is_some_and(|thread| thread.id() == std::thread::current().id())
     }
 
-    /// Whether it takes in results now.
+    /// Whether the thread is collecting results.
     pub fn has_lead(&self) -> bool {
         self.has_lead.load(Ordering::Acquire)
     }
 
-    /// It has to look again, whatever it does.
+    /// Makes the thread look again, whatever it is doing.
     pub fn rouse(&self, invoker: &Invoker) {
         self.roused.store(true, Ordering::Release);
         self.wake();
         invoker.rouse();
     }
 
-    /// Sleeps, unless told.
+    /// Sleeps, unless there is work.
     fn rest(&self, mode: u8, limit: Option<Duration>, busy: impl Fn() -> bool) {
         self.mode.store(mode, Ordering::SeqCst);
-        // Whoever adds a task afterwards sees the mode, and whoever did before is seen here.
+        // A thread that adds a task after this sees the mode; a task added before it is seen here.
         if !busy() && !self.roused.swap(false, Ordering::AcqRel) {
             match limit {
                 Some(limit) => std::thread::park_timeout(limit),
@@ -97,7 +97,7 @@ impl Keeper {
     }
 }
 
-/// Starts the thread of a core. It ends when the core is closed and nothing is pending, and gives the lease back then.
+/// Starts the thread of a core. It ends when the core is closed and nothing is pending, and then releases the lease.
 pub fn start(core: &Arc<Core>) -> std::io::Result<()> {
     let kept = core.clone();
     let thread = std::thread::Builder::new()
@@ -119,7 +119,7 @@ fn keep(core: &Arc<Core>) {
         finish_watched(core);
         core.write_checkpoint(false);
         if core.is_over() {
-            // What ended since.
+            // Tasks that ended since.
             finish_watched(core);
             core.show_the_last();
             return;
@@ -141,7 +141,7 @@ fn keep(core: &Arc<Core>) {
         }
         naps = 0;
         if core.waiters.load(Ordering::Acquire) > 0 {
-            // They do it themselves.
+            // The waiting threads collect results themselves.
             keeper.rest(NAPPING, Some(NAP), || core.has_to_finish.load(Ordering::Acquire));
             continue;
         }
@@ -173,10 +173,10 @@ fn keep(core: &Arc<Core>) {
     }
 }
 
-/// Tells the watchers of what has ended.
+/// Tells the watchers of tasks that have ended.
 fn finish_watched(core: &Arc<Core>) {
     if core.has_to_finish.load(Ordering::Acquire) {
-        // None while the interpreter ends: there is nobody to be told then.
+        // `None` while the interpreter ends: no watcher is left then.
         let told = Python::try_attach(|py| finish_all(py, core));
         if told.is_none() {
             core.has_to_finish.store(false, Ordering::Release);
@@ -194,7 +194,7 @@ fn give_back(core: &Arc<Core>) {
     };
     drop(lanes);
     if let Err(error) = core.invoker.clone().deallocate() {
-        // The lease ends by itself then; and it may be why the core was closed.
+        // The lease then ends by itself; its loss may also be why the core was closed.
         let _ = error;
     }
     core.showing.end();

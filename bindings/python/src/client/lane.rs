@@ -1,4 +1,4 @@
-//! One slot as the executor sees it: what was sent there, and how much may be.
+//! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
 use super::job::{Job, Payload, Whole, set_flag, take, with_flag};
 use super::memory::{Extent, Memory, Pool};
@@ -12,25 +12,25 @@ use hotlease_wire::task::{Key, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-/// Results under way that have memory of their own, each of which is a descriptor.
+/// Limit of the results under way that have their own memory; each holds a descriptor.
 const PLACES_MAX: usize = 32;
-/// Functions that a worker is taken to know; it forgets some beyond this, and then says so.
+/// Functions that a worker is taken to know; over this it forgets some, and then says so.
 const KNOWN_MAX: usize = 512;
 
-/// How a task was sent.
+/// Path by which a task was sent.
 pub enum Sent {
     /// Through the ring.
     Ring,
-    /// In shared memory, which it needs until it has ended.
+    /// In shared memory, which the task needs until it has ended.
     Whole(Invocation, Extent),
-    /// With memory for its result, and in shared memory where it is large.
+    /// With memory for its result; the request is in shared memory if it is large.
     Placed(BufferInvocation, Option<Extent>, Memory),
-    /// Its result is being fetched.
+    /// Request to fetch a kept result.
     Taking(BufferInvocation, Memory),
 }
 
 impl Sent {
-    /// It has ended, and no worker uses its memory.
+    /// Marks the memory as returned: the task has ended, and no worker uses it.
     pub fn is_over(&self) {
         match self {
             Self::Ring => {}
@@ -43,7 +43,7 @@ impl Sent {
         }
     }
 
-    /// The memory of its request, and what it was given for its result.
+    /// Returns the memory of the request, and the memory for the result.
     pub fn into_parts(self) -> (Option<Extent>, Option<Memory>) {
         match self {
             Self::Ring => (None, None),
@@ -60,42 +60,44 @@ pub struct Flight {
     pub sent: Sent,
 }
 
-/// A task whose result did not fit, and the worker keeps.
+/// A task whose result did not fit; the worker keeps the result.
 pub struct Kept {
     pub job: Job,
     ticket: u64,
-    /// Of the whole result.
+    /// Bytes of the whole result.
     bytes: usize,
 }
 
-/// A slot.
+/// Executor's state of a slot.
 pub struct Lane {
     /// `None` while its worker is being replaced.
     pub pipeline: Option<Pipeline>,
-    /// The slot's function, for what does not go through the pipeline. Its deadlines are the slot's, as those of what does; and what
+    /// The slot's function, for tasks that do not go through the pipeline. The slot's deadlines apply to both. Tasks
+    /// that the worker did not run come back: the executor counts the workers that die of a task, and prepares the next
+    /// one first.
     /// its worker did not run comes back: the executor counts the workers that die of a task, and prepares the next one first.
     function: Function,
     pub flights: VecDeque<Flight>,
-    /// Of these, such as have memory for their results.
+    /// Number of flights that have memory for their results.
     places: usize,
-    /// Results that are kept by the worker until others have been fetched.
+    /// Results that the worker keeps until others have been fetched.
     kept: VecDeque<Kept>,
-    /// Functions that were sent there.
+    /// Functions that the worker was sent.
     known: HashSet<Key>,
     request_bytes: usize,
     reply_bytes: usize,
-    /// How fast its results come.
+    /// Rate at which its results come.
     pub beat: Beat,
-    /// Its worker uses memory of this process where it is, and not over a fabric.
+    /// Its worker uses memory of this process in place, not over a fabric.
     pub shares_memory: bool,
-    /// Workers that it has had before this one.
+    /// Number of workers that the slot had before this one.
     pub worker: u64,
-    /// No worker could be had.
+    /// No further worker was available.
     pub is_dead: bool,
 }
 
 impl Lane {
-    /// Of a slot that is idle.
+    /// Lane of an idle slot.
     pub fn new(function: Function, options: &LeaseOptions) -> Result<Self, Error> {
         let pipeline = function.pipeline()?;
         Ok(Self {
@@ -114,19 +116,19 @@ impl Lane {
         })
     }
 
-    /// Whether it may be sent another task.
+    /// Whether the slot may be sent another task.
     pub fn has_room(&self, pace: &Pace) -> bool {
         let under_way = self.flights.len() + self.kept.len();
         self.places < PLACES_MAX && self.is_usable() && pace.allows(&self.beat, under_way)
     }
 
-    /// Whether it has a worker that lives.
+    /// Whether the slot has a live worker.
     pub fn is_usable(&self) -> bool {
         let pipeline = self.pipeline.as_ref();
         pipeline.is_some_and(|pipeline| !pipeline.is_closed())
     }
 
-    /// Sends a task; gives it back where that is not possible now, with the reason if it never will be.
+    /// Sends a task. Returns it if that is impossible now, with the reason if it never will be possible.
     pub fn send(
         &mut self,
         mut job: Job,
@@ -148,16 +150,17 @@ impl Lane {
         let told = native::reply_bytes(job.payload.bytes());
         let mut expected = told.unwrap_or_else(|| job.target.expected.of(job.size()));
         if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
-            // There memory costs something that nothing is written to.
+            // Over a fabric, result memory costs something even if nothing is written to it.
             expected = job.target.expected.of(0);
         }
-        // Whether only tasks need it is known when it has ended. One that may be large is fetched then, if the program needs it.
+        // Whether only tasks need the result is known when the task has ended. A result that may be large is fetched
+        // then, if the program needs it.
         let stays =
             !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_FROM);
         let place = match expected > self.reply_bytes && !stays {
-            // One at a time goes on where others' results have all the memory.
+            // While the results of others hold all the memory, one task at a time goes on.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
-            // Without, the worker keeps a result that does not fit.
+            // Without memory, the worker keeps a result that does not fit.
             true => pool.take(invoker, expected).ok(),
             false => None,
         };
@@ -172,7 +175,8 @@ impl Lane {
         if let Some(extent) = &extent
             && !job.idempotent
         {
-            // Sent again only where nobody has written to it; it may as well hold the function.
+            // A task that is not idempotent is sent again only if no worker has written to the request, which may then
+            // hold the function as well.
             job.payload = Payload::Shared(extent.clone().into());
         }
         let bytes = match &mut own {
@@ -205,7 +209,7 @@ impl Lane {
         Ok(())
     }
 
-    /// The request of a task, function included where there is a `whole`, in shared memory.
+    /// Lays out the request of a task in shared memory, function included if there is a `whole`.
     fn lay_out(
         &self,
         job: &Job,
@@ -213,19 +217,19 @@ impl Lane {
         invoker: &Invoker,
         pool: &Arc<Pool>,
     ) -> Result<Extent, Option<Box<Error>>> {
-        // The worker may write to what it gets, and another one may need it as it was.
+        // The worker may write to the request, and another worker may need it unchanged.
         if let (Payload::Shared(extent), false) = (&job.payload, job.idempotent) {
             let front = match &whole {
                 None => return Ok((**extent).clone()),
                 Some(whole) => whole.front(extent),
             };
             if let Some((from, front)) = front {
-                // It looks at what is written over.
+                // It borrows the bytes that are overwritten.
                 drop(whole);
                 return extent.put_before(from, &front).ok_or(None);
             }
         }
-        // As above.
+        // While the results of others hold all the memory, one task at a time goes on.
         if pool.is_full() && !self.flights.is_empty() {
             return Err(None);
         }
@@ -239,7 +243,7 @@ impl Lane {
         Ok(memory.holds(size))
     }
 
-    /// Sends a request: these bytes, or what is in memory, with memory for the result if there is some.
+    /// Sends a request: `bytes`, or those in `extent`, with memory for the result if there is a `place`.
     fn submit(
         &mut self,
         bytes: &[u8],
@@ -247,7 +251,7 @@ impl Lane {
         place: Option<Memory>,
         stays: bool,
     ) -> Result<Sent, Option<Box<Error>>> {
-        // After this nobody needs it, but for the program where it is its own.
+        // After this task nothing needs the memory, unless it is an array of the program.
         let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
         let extent = extent.map(|extent| {
             let extent = with_flag(&extent, request::YIELDED, yields(&extent));
@@ -268,7 +272,7 @@ impl Lane {
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {
                 Ok(invocation) => invocation,
-                // As below.
+                // Its worker died since: collecting finds out.
                 Err(_) if !self.is_usable() => return Err(None),
                 Err(error) => return Err(Some(Box::new(error))),
             };
@@ -280,7 +284,7 @@ impl Lane {
         };
         match pipeline.push(bytes) {
             Ok(()) => {
-                // It wakes a slot for some of the pushes only, and nobody looks after this one soon.
+                // A push wakes the slot only sometimes, and no other push follows soon.
                 pipeline.flush();
                 Ok(Sent::Ring)
             }
@@ -291,7 +295,7 @@ impl Lane {
         }
     }
 
-    /// Sends what is no task, if that can be now.
+    /// Sends a request that is not a task. Returns whether that was possible.
     pub fn push(&mut self, job: Job) -> bool {
         let Some(pipeline) = &mut self.pipeline else {
             return false;
@@ -308,14 +312,14 @@ impl Lane {
         true
     }
 
-    /// There is a result that did not fit; [`Lane::fetch_kept`] asks for it.
+    /// Registers a result that did not fit; [`Lane::fetch_kept`] asks for it.
     pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
         self.kept.push_back(Kept { job, ticket, bytes });
     }
 
-    /// Asks for results that did not fit, as many as may be fetched now. Gives back the first one that cannot be.
+    /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
-        // Nothing is asked of another worker than the one that keeps it: numbers mean something only there.
+        // Only the worker that keeps a result is asked for it: tickets mean something only there.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
             let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
@@ -339,17 +343,17 @@ impl Lane {
         Ok(())
     }
 
-    /// The worker that keeps results is gone: whose they were.
+    /// Forgets the kept results of a dead worker; returns their jobs.
     pub fn forget_kept(&mut self) -> impl Iterator<Item = Job> + use<> {
         std::mem::take(&mut self.kept).into_iter().map(|kept| kept.job)
     }
 
-    /// What had memory for its result has ended.
+    /// Counts the end of a task that had memory for its result.
     pub fn has_place_again(&mut self) {
         self.places -= 1;
     }
 
-    /// What to look at to see whether something has ended.
+    /// The oldest flight, to see whether something has ended.
     pub fn oldest(&self) -> Option<Awaited> {
         match &self.flights.front()?.sent {
             Sent::Ring => self.pipeline.as_ref()?.oldest(),
@@ -358,7 +362,7 @@ impl Lane {
         }
     }
 
-    /// It has another worker.
+    /// Starts with another worker.
     pub fn begin_anew(&mut self, pipeline: Pipeline) {
         self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);
@@ -367,7 +371,7 @@ impl Lane {
         self.beat = Beat::new();
     }
 
-    /// Its worker does not know a function that it was sent.
+    /// Marks a function as unknown to the worker.
     pub fn forget(&mut self, key: &Key) {
         self.known.remove(key);
     }

@@ -1,6 +1,6 @@
-//! What is remembered beyond the end of the program: results of memoised tasks, in a checkpoint file (`hotlease-flow`).
+//! Memoised results that outlive the program, in a checkpoint file (`hotlease-flow`).
 //!
-//! The graph gives out what is to be written; the keeper writes it, without any lock that a task needs.
+//! The graph collects results to write; the keeper writes them, without any lock that a task needs.
 
 use super::core::Core;
 use super::graph::Graph;
@@ -8,25 +8,25 @@ use hotlease_flow::Checkpoint;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// Warnings that are told of one file.
+/// Limit of the warnings about one file.
 const TOLD_MAX: usize = 4;
 
-/// The file, if there is one.
+/// The checkpoint file, if there is one.
 #[derive(Default)]
 pub struct Memory {
     file: Mutex<Option<Checkpoint>>,
-    /// What went wrong since somebody asked.
+    /// Problems since the last call of `warnings`.
     warnings: Mutex<Vec<String>>,
 }
 
 impl Memory {
-    /// What is in a checkpoint, as far as it is whole, into the graph; it is written to from now on.
+    /// Opens a checkpoint, restores its undamaged results into the graph, and keeps the file open for writing.
     pub fn open(path: &Path, graph: &mut Graph) -> Result<Self, hotlease_flow::CheckpointError> {
         let (file, replay) = Checkpoint::open(path)?;
         let memory = Self::default();
         for found in replay {
             match found {
-                // The last one of a key would be as good; there is only one.
+                // The file has one record for each key.
                 Ok(record) => drop(graph.restore(record.key, record.value)),
                 Err(damage) => memory.warn(damage.to_string()),
             }
@@ -43,14 +43,14 @@ impl Memory {
         }
     }
 
-    /// What went wrong since this was called last; nothing of it concerns a task.
+    /// Problems since the last call; none of them concerns a task.
     pub fn warnings(&self) -> Vec<String> {
         std::mem::take(&mut *self.warnings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Core {
-    /// Writes what tasks have left, and hands it to the system; to the disk if it is the `last` time.
+    /// Writes new results and flushes them to the kernel; syncs them to the disk if it is the `last` time.
     pub fn write_checkpoint(&self, last: bool) {
         let mut file = self.memory.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(checkpoint) = &mut *file else { return };
@@ -74,7 +74,7 @@ impl Core {
             self.memory.warn(error.to_string());
         }
         if last {
-            // Others may have it from now on.
+            // Another process may open the file from now on.
             *file = None;
         }
     }

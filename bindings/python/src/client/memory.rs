@@ -1,4 +1,4 @@
-//! Registered memory as Python sees it: results that are not copied, and a pool for what they and large arguments use.
+//! Registered memory for Python: results that are not copied, and a pool of buffers for them and for large arguments.
 
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut, Error, Invoker};
 use hotlease_wire::task::ALIGNMENT;
@@ -10,54 +10,55 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// Bytes that a pool keeps at most.
+/// Limit of the bytes that a pool keeps.
 const POOL_BYTES: usize = 256 << 20;
-/// Buffers that a pool keeps at most.
+/// Limit of the buffers that a pool keeps.
 const POOL_BUFFERS: usize = 64;
 /// The smallest buffer.
 const SMALLEST: usize = 64 << 10;
-/// The largest whose size is a power of two.
+/// The largest buffer whose size is a power of two.
 const COARSE_MAX: usize = 16 << 20;
-/// A buffer has at most so many times the bytes that are wanted.
+/// A buffer has at most this many times the bytes that are needed.
 const WASTED_MAX: usize = 8;
-/// Buffers in use beyond which there are no more for what can do without: each is a descriptor, of which a process has a
-/// thousand where nobody has changed that.
+/// Limit of the buffers in use for purposes that can do without one. Each buffer is a descriptor, and a process has
+/// about a thousand of them by default.
 const IN_USE_MAX: usize = 128;
-/// Results from this size on may have all of these.
+/// Results of at least this size may use the whole limit.
 const LARGE: usize = 1 << 20;
 
-/// Bytes at the beginning of each buffer that stay free: the front of a request goes there when what follows it is in the
-/// buffer already, so that this is not copied. A page, so that what follows is aligned as anybody may want it.
+/// Bytes at the beginning of each buffer that stay free: the front of a request goes there when the rest is in the
+/// buffer already, so that the rest is not copied. One page, so that the rest keeps any alignment a caller may need.
 pub const HEADROOM: usize = 4096;
 
-/// Buffers to be used again: making one costs a system call for each page that is touched first.
+/// Pool of buffers for reuse: a new buffer costs a page fault for each page that is touched first.
 #[derive(Default)]
 pub struct Pool {
     kept: Mutex<Vec<Buffer<u8>>>,
     in_use: AtomicUsize,
-    /// What the program has for arrays of its own.
+    /// Memory that the program has for its own arrays.
     given: Mutex<Vec<Weak<Memory>>>,
 }
 
 impl Pool {
-    /// Whether what can do without is to do without.
+    /// Whether callers that can do without a buffer have to.
     pub fn is_full(&self) -> bool {
         self.in_use.load(Ordering::Relaxed) >= IN_USE_MAX
     }
 
-    /// Whether results of so many bytes are to do without: those below [`LARGE`] leave half of all to larger ones.
+    /// Whether a result of this size has to do without a buffer: those below [`LARGE`] leave half of the limit to
+    /// larger ones.
     pub fn is_full_for(&self, bytes: usize) -> bool {
         let most = if bytes < LARGE { IN_USE_MAX / 2 } else { IN_USE_MAX };
         self.in_use.load(Ordering::Relaxed) >= most
     }
 
-    /// With room for at least so many bytes. It waits for nobody, but may register the memory with workers.
+    /// Takes a buffer with room for `bytes`. Never waits for a buffer, but may register new memory with workers.
     pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Memory, Error> {
         let bytes = bytes.saturating_add(HEADROOM);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        // Of equal ones the last that came back: it is the likeliest to be in a cache.
+        // Among equals the last one that came back: it is the likeliest to be in a cache.
         let fitting = kept.iter().enumerate().rev();
-        // Not one that is far too large: somebody else may want that.
+        // A buffer that is far too large stays for a caller that needs it.
         let fitting = fitting.filter(|(_, buffer)| {
             (bytes..=bytes.saturating_mul(WASTED_MAX).max(SMALLEST)).contains(&buffer.len())
         });
@@ -77,7 +78,7 @@ impl Pool {
         })
     }
 
-    /// For an array of the program's own, of so many bytes.
+    /// Takes memory for an array of the program.
     pub fn give(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Piece, Error> {
         let mut memory = self.take(invoker, bytes)?;
         memory.is_given = true;
@@ -88,13 +89,13 @@ impl Pool {
         Ok(Piece(extent))
     }
 
-    /// What was given to the program, where it begins at an address and no task has it.
+    /// The program's memory that starts at an address, if no task uses it.
     pub fn given(&self, address: *const u8, bytes: usize) -> Option<Extent> {
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = given.iter().filter_map(Weak::upgrade);
         let mut memory = memory.filter(|memory| std::ptr::eq(&memory.buffer[HEADROOM], address));
         let memory = memory.next()?;
-        // The other reference is the program's. Who has a task with it has one more, until that has ended.
+        // The other reference is the program's. A task that uses the memory holds one more, until the task has ended.
         let is_free = Arc::strong_count(&memory) == 2 && !memory.is_lent.load(Ordering::Relaxed);
         is_free.then_some(Extent {
             memory,
@@ -109,7 +110,7 @@ impl Pool {
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(buffer);
-        // The oldest go: what was used last will be wanted next.
+        // The oldest go: the one used last is the likeliest to be needed next.
         let mut bytes: usize = kept.iter().map(|buffer| buffer.len()).sum();
         let mut over = kept.len().saturating_sub(POOL_BUFFERS);
         bytes -= kept[..over].iter().map(|buffer| buffer.len()).sum::<usize>();
@@ -118,14 +119,14 @@ impl Pool {
             over += 1;
         }
         let gone: Vec<_> = kept.drain(..over).collect();
-        // Giving memory back takes time.
+        // Freeing memory takes time.
         drop(kept);
         drop(gone);
     }
 }
 
-/// Bytes of a buffer that has at least so many: a power of two, so that it fits others; where it is large, a sixteenth of one
-/// more or less.
+/// Size of a buffer for at least `bytes`: a power of two, so that it fits other uses; if that is large, a multiple of a
+/// sixteenth of it.
 fn size_of_buffer(bytes: usize) -> usize {
     match bytes.checked_next_power_of_two() {
         Some(power) if power <= COARSE_MAX => power.max(SMALLEST),
@@ -134,29 +135,29 @@ fn size_of_buffer(bytes: usize) -> usize {
     }
 }
 
-/// A buffer of a pool, to which it goes back; unless a worker may be using it still. The client library keeps the memory of
-/// such a one for as long as that may be.
+/// A buffer of a pool; it returns there when dropped, unless a worker may still use it. The client library keeps such
+/// memory as long as a worker may.
 pub struct Memory {
     buffer: ManuallyDrop<Buffer<u8>>,
-    /// A worker may be using it.
+    /// A worker may be using the buffer.
     is_lent: AtomicBool,
-    /// The program has it for an array of its own.
+    /// The program has the buffer for its own array.
     is_given: bool,
     pool: Weak<Pool>,
 }
 
 impl Memory {
-    /// All that can be used, of memory that nobody else has.
+    /// Usable bytes, of memory without other holders.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[HEADROOM..]
     }
 
-    /// The same as a place for a result; before it is lent nobody else has it, afterwards the worker has.
+    /// The room as a place for a result. Before it is lent it has no other user; afterwards the worker writes to it.
     pub fn place(&self) -> BufferSliceMut<'_> {
         self.buffer.slice_shared(HEADROOM..)
     }
 
-    /// The first bytes of the room are a request or a reply.
+    /// Makes an extent of the first `bytes` of the room, which hold a request or a reply.
     pub fn holds(self, bytes: usize) -> Extent {
         let bytes = bytes.min(self.buffer.len() - HEADROOM);
         Extent {
@@ -166,22 +167,22 @@ impl Memory {
         }
     }
 
-    /// Whether it is so much larger than what is to stay in it that it is of more use to others.
+    /// Whether the buffer is so much larger than its content that other uses need it more.
     pub fn is_far_too_large_for(&self, bytes: usize) -> bool {
         self.buffer.len() > bytes.saturating_mul(WASTED_MAX)
     }
 
-    /// Whether it is the program's, of which a task makes no result.
+    /// Whether the buffer is an array of the program; a task may not make a result of it.
     pub fn is_given(&self) -> bool {
         self.is_given
     }
 
-    /// From now on a worker may use it.
+    /// Marks that a worker may use the buffer from now on.
     pub fn lend(&self) {
         self.is_lent.store(true, Ordering::Relaxed);
     }
 
-    /// No worker uses it any more, or none has begun to.
+    /// Marks that no worker uses the buffer any more, or that none has started to.
     pub fn is_back(&self) {
         self.is_lent.store(false, Ordering::Relaxed);
     }
@@ -196,28 +197,28 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Its bytes.
+    /// Bytes of the extent.
     pub fn bytes(&self) -> &[u8] {
         &self.memory.buffer[self.start..][..self.bytes]
     }
 
-    /// The same as an input.
+    /// The extent as an input.
     pub fn slice(&self) -> BufferSlice<'_> {
         self.memory.buffer.slice(self.start..self.start + self.bytes)
     }
 
-    /// The memory.
+    /// The memory behind the extent.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Whether so many bytes can be put before the one at `from`, with which all that follows keeps its alignment.
+    /// Whether `bytes` can be put before the byte at `from` so that all that follows keeps its alignment.
     pub fn has_room_before(&self, from: usize, bytes: usize) -> bool {
         let at = self.start + from;
         from <= self.bytes && at.is_multiple_of(ALIGNMENT) && bytes.is_multiple_of(ALIGNMENT) && bytes <= at
     }
 
-    /// Only its first bytes.
+    /// Keeps only the first bytes.
     pub fn truncated(self, bytes: usize) -> Self {
         Self {
             bytes: self.bytes.min(bytes),
@@ -225,16 +226,17 @@ impl Extent {
         }
     }
 
-    /// Puts bytes before the one at `from`, over what is there: they and the rest are another request. For whom nobody else
-    /// looks at what is before `from`, no worker either. `None` where [`Extent::has_room_before`] says no.
+    /// Puts `front` before the byte at `from`, over what is there: both together are another request. The caller
+    /// guarantees that no other thread or worker reads the bytes before `from`. `None` where
+    /// [`Extent::has_room_before`] says no.
     pub fn put_before(&self, from: usize, front: &[u8]) -> Option<Self> {
         if !self.has_room_before(from, front.len()) {
             return None;
         }
         let start = self.start + from - front.len();
         let to = self.memory.buffer[start..].as_ptr().cast_mut();
-        // SAFETY: inside the buffer, as just seen; shared memory, to which workers write as well, and of which nobody looks at
-        // this part by the caller's word.
+        // SAFETY: the range is inside the buffer, as just checked. The buffer is shared memory, to which workers write
+        // as well; the caller guarantees that nothing reads this part.
         unsafe { std::ptr::copy_nonoverlapping(front.as_ptr(), to, front.len()) };
         Some(Self {
             memory: self.memory.clone(),
@@ -246,7 +248,7 @@ impl Extent {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: taken here only, and not looked at again.
+        // SAFETY: taken here only, and not used again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
         if let Some(pool) = self.pool.upgrade() {
             pool.in_use.fetch_sub(1, Ordering::Relaxed);
@@ -257,12 +259,12 @@ impl Drop for Memory {
     }
 }
 
-/// A part of a result, which objects made from it keep alive.
+/// A part of a result; objects that are made from it keep the memory alive.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Piece(Extent);
 
 impl Piece {
-    /// So many bytes of a reply from one on; `None` beyond them.
+    /// Part of a reply: `bytes` from `start` on; `None` if that is beyond its end.
     pub fn new(of: &Extent, start: usize, bytes: usize) -> Option<Self> {
         of.bytes().get(start..)?.get(..bytes)?;
         let (memory, start) = (of.memory.clone(), of.start + start);
@@ -272,14 +274,14 @@ impl Piece {
 
 #[pymethods]
 impl Piece {
-    /// Writable: the result is the caller's alone.
+    /// Fills a writable view: only the caller has the result.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {
             return Err(PyBufferError::new_err("no view to fill"));
         }
         let bytes = slf.get().0.bytes();
-        // SAFETY: the view is the interpreter's, and holds a reference to `slf`, which keeps the memory. Nothing here
-        // looks at the bytes any more, so that they are the holders'.
+        // SAFETY: the view is the interpreter's, and holds a reference to `slf`, which keeps the memory. The library
+        // does not read the bytes any more; they belong to the holders of the view.
         let failed = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,

@@ -3,29 +3,29 @@
 //! | module | job |
 //! |---|---|
 //! | `executor` | the base of `Executor`: submit, shutdown |
-//! | `future` | the base of `Future`, and telling who watches one |
+//! | `future` | the base of `Future`, and telling its watchers |
 //! | `encode`, `decode` | calls to requests, outcomes to objects |
-//! | `native` | the same for calls of native functions |
+//! | `native` | calls of native functions to requests |
 //! | `gather` | futures among the arguments of a call |
-//! | `graph` | tasks that need others, are tried again, or remembered |
-//! | `joined` | equal ones at the same time, of which one is run |
+//! | `graph` | tasks that depend on others, are retried, or are memoised |
+//! | `joined` | equal tasks at the same time, of which one runs |
 //! | `planned` | these tasks themselves |
 //! | `away` | results that stay with workers on other hosts |
 //! | `queue` | tasks that wait for a slot |
-//! | `memo` | what is remembered beyond the end of the program |
-//! | `cell` | what a task and its future share |
-//! | `job`, `lane` | a task on its way; a slot, and what was sent there |
+//! | `memo` | memoised results that outlive the program |
+//! | `cell` | state that a task and its future share |
+//! | `job`, `lane` | a task on its way; a slot, and the tasks that were sent there |
 //! | `core` | the queue, the slots, and all that is shared |
-//! | `collect` | what a result means; retries; another worker for one that is gone |
-//! | `waiting`, `keeper` | who takes in results: the thread that waits for one, else the core's own |
-//! | `pace` | how many tasks a slot is sent ahead, and how a thread waits, by how long tasks take |
-//! | `growth` | workers that are free a little later |
+//! | `collect` | collection of results; retries; replacement of dead workers |
+//! | `waiting`, `keeper` | collecting threads: the one that waits for a result, else the core's own |
+//! | `pace` | how many tasks a slot is sent ahead, and how a thread waits, by the length of tasks |
+//! | `growth` | workers that become free a little later |
 //! | `memory` | shared memory for large arguments and results |
-//! | `expected` | how large a function's next result is likely to be |
-//! | `showing` | what tasks print, until it is shown |
-//! | `times`, `hint` | when tasks come how far; a hint where that is more overhead than work |
+//! | `expected` | prediction of a function's next result size |
+//! | `showing` | output of tasks, until it is shown |
+//! | `times`, `hint` | times of a task's stages; a hint where submitting takes longer than running |
 //! | `options` | the options of an executor |
-//! | `starting` | where the time of its start went |
+//! | `starting` | phases of an executor's start |
 
 mod away;
 mod cell;
@@ -70,12 +70,12 @@ create_exception!(
     "What went wrong between a program and its workers."
 );
 
-/// How often this process was forked off another one, as far as Python told.
+/// Number of forks between this process and the one that imported the module, as far as Python reported them.
 pub fn forks() -> u32 {
     core::FORKED.load(std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Adds what this side has to the module.
+/// Adds the client's side to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;
     module.add_class::<future::Task>()?;

@@ -1,5 +1,5 @@
-//! From calls of native functions to requests: no pickle, and no copy but that of the input into memory that its worker shares,
-//! unless it is there already.
+//! Encoding of native calls to requests: no pickle, and no copy except that of the input into memory that its worker
+//! shares, unless it is there already.
 
 use super::core::Core;
 use super::encode::{before, shared};
@@ -17,10 +17,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 use std::sync::{Arc, OnceLock};
 
-/// Inputs of this size are copied without the GIL.
+/// Inputs of at least this size are copied without the GIL.
 const COPIED_ALONE: usize = 1 << 20;
 
-/// How a function is sent.
+/// Target of a native function.
 pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
     Target {
         key: function.key(),
@@ -28,7 +28,7 @@ pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
         idempotent: plan.idempotent.unwrap_or(idempotent),
         name: function.name.clone(),
         plan,
-        // Its name stands in its requests.
+        // The name of the function is in its requests.
         content: OnceLock::from(function.code.hash().0),
         expected: Expected::default(),
     }
@@ -36,13 +36,13 @@ pub fn target(function: &Native, plan: Plan, idempotent: bool) -> Target {
 
 /// The input of a call.
 enum Input<'py> {
-    /// This object's memory.
+    /// The memory of this object.
     Value(Bound<'py, PyAny>),
     /// The result of another task, the first and only one.
     Result,
 }
 
-/// The request for a call, without its library.
+/// Encodes the request for a call, without its library.
 pub fn request<'py>(
     (function, target): (&Bound<'py, PyAny>, &Target),
     args: &Bound<'py, PyTuple>,
@@ -117,7 +117,7 @@ pub fn request<'py>(
         bytes[..head.len()].copy_from_slice(&head);
         bytes[layout.pickle..end].copy_from_slice(&arguments);
         for (view, &(start, length)) in view.iter().zip(&layout.buffers) {
-            // What was in the memory before is nobody's business.
+            // Earlier content of the memory may not reach the worker.
             bytes[end..start].fill(0);
             end = start + length;
             view.copy_to(&mut bytes[start..end]);
@@ -125,7 +125,7 @@ pub fn request<'py>(
     };
     let limit = core.invoker.options().request_bytes as usize;
     let place = view.as_ref().map(View::place).filter(|_| layout.end > limit);
-    // It is in shared memory already: that of an array of `Executor.empty`.
+    // An array of `Executor.empty` is in shared memory already.
     let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
     if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
         return Ok(Payload::Shared(request.into()));
@@ -144,14 +144,14 @@ pub fn request<'py>(
     Ok(Payload::Shared(memory.holds(layout.end).into()))
 }
 
-/// What an argument is: a value, or the future of one.
+/// Reads an argument: a value, or the future of one.
 fn look<'py>(value: Bound<'py, PyAny>, gather: &mut Gather<'_>) -> PyResult<Input<'py>> {
     match gather.look(&value)? {
         Some(Instead::Result(_)) => return Ok(Input::Result),
         Some(Instead::Value(value)) => return Ok(Input::Value(value)),
         None => {}
     }
-    // Of another executor, or of concurrent.futures.
+    // A future of another executor, or of concurrent.futures.
     if !View::is_of(&value) && value.hasattr(intern!(value.py(), "add_done_callback"))? {
         gather.wait_for(&value)?;
         return Ok(Input::Result);

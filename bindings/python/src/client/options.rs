@@ -1,4 +1,4 @@
-//! The options of an executor, as Python gives them.
+//! Options of an executor, as Python gives them.
 
 use super::encode::memo_of;
 use super::job::Plan;
@@ -9,34 +9,35 @@ use pyo3::types::{PyDict, PyString};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes of tasks that may wait.
+/// Default limit of the bytes of tasks that may wait.
 const QUEUE_BYTES: usize = 1 << 30;
-/// Tasks that may be pending.
+/// Default limit of the tasks that may be pending.
 const PENDING_MAX: u32 = 1_000_000;
-/// Enough for no-op tasks between two looks of the keeper.
+/// Depth of the rings: enough for no-op tasks between two collections by the keeper.
 const DEPTH: u32 = 512;
-/// An operator's limit ends what runs on shared cores after some seconds, and a slot refuses what comes while others have its core:
+/// Reason to reject shared cores: an operator's limit ends an invocation on them after some seconds, and a slot rejects
+/// requests while others have its core. Tasks sent ahead, initializers and fetched results need neither.
 /// tasks that an executor sends ahead, initializers, and results that are fetched are not for that.
 const SHARED: &str = "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on \
                       shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)";
 
-/// What was asked for.
+/// Options of an executor.
 pub struct Asked {
     pub lease: LeaseOptions,
     pub idempotent: bool,
     pub queue_bytes: usize,
     pub pending_max: u32,
-    /// How tasks are treated.
+    /// Defaults for its tasks.
     pub plan: Plan,
-    /// Where results are remembered.
+    /// Checkpoint file for memoised results.
     pub checkpoint: Option<PathBuf>,
-    /// Tasks whose times are kept.
+    /// Number of tasks whose times are kept.
     pub timing: u32,
-    /// Shows what tasks print.
+    /// Callable that shows the output of tasks.
     pub show: Option<Py<PyAny>>,
 }
 
-/// How tasks are treated that are submitted with it; see `Executor.options`.
+/// Options of tasks that are submitted with it; see `Executor.options`.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Asking(pub Plan);
 
@@ -59,7 +60,7 @@ impl Asking {
     }
 }
 
-/// Reads all of them; an unknown one is an error.
+/// Reads all options; an unknown one is an error.
 pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
     let mut asked = Asked {
         lease: LeaseOptions {

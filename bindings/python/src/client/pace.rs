@@ -1,62 +1,63 @@
-//! How long tasks take lately, on whichever slot: how many of them may be under way on each, and how long a thread that waits for
-//! their results may leave the core to a worker.
+//! Pace: estimate of how long tasks took lately, over all slots. It sets how many tasks may be under way on each slot,
+//! and how long a thread that waits for their results may leave the core to a worker.
 //!
-//! One estimate for all slots: each has the next task of the same queue. With estimates of their own, a slot that had ended many
-//! short tasks would be sent many long ones ahead, while another one that had ended few has one. But what is on a slot cannot be taken
-//! back: one that has not ended anything yet, or has had its task for longer than it is sent ahead, is sent no other one.
+//! One estimate serves all slots, because each slot gets the next task of the same queue. With separate estimates, a
+//! slot that had ended many short tasks would be sent many long ones ahead, while another that had ended few has one.
+//! But a task on a slot cannot be taken back: a slot that has not ended anything yet, or has had its task for longer
+//! than the work that is sent ahead, gets no other task.
 
 use std::time::{Duration, Instant};
 
-/// Work that may be under way on a slot: more hides what a refill costs, but waits behind whatever is first, and cannot
+/// Work that may be under way on a slot. More hides the cost of a refill, but waits behind the first task, and cannot
 /// be cancelled.
 const AHEAD: Duration = Duration::from_millis(1);
-/// Of tasks shorter than this a second one waits on the slot, so that what is seen of their time is theirs, and not what it takes
-/// to send the next one.
+/// For tasks shorter than this, a second one waits on the slot, so that the measured time is that of the task, without
+/// the time to send the next one.
 const FOLLOWED: Duration = Duration::from_millis(10);
 
-/// A shorter nap is not worth its system call, and in a longer one nobody looks after results.
+/// A shorter nap is not worth its system call, and during a longer one no thread collects results.
 const NAP_MIN: Duration = Duration::from_micros(50);
 const NAP_MAX: Duration = Duration::from_micros(500);
-/// The result of a shorter task is there sooner than a thread that slept is awake.
+/// The result of a shorter task arrives sooner than a thread wakes up.
 const SHORT: Duration = Duration::from_micros(50);
-/// Tasks on each slot from which on one of them is hardly waited for alone.
+/// With this many tasks on each slot, a thread hardly waits for one of them alone.
 const MANY: usize = 4;
 
 /// How a thread waits for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// It has a core, or a result comes soon: it looks for one all the time, for a while.
+    /// A core is free for the thread, or a result comes soon: poll for a while.
     Spin,
-    /// A worker needs the core: it looks for a moment, then sleeps until there is one.
+    /// A worker needs the core: poll for a moment, then sleep until there is a result.
     Yield,
-    /// Slots have work for longer than this, and would be disturbed: it looks again afterwards, and takes in many at once.
+    /// Slots have work for longer than this, and polling would disturb them: nap, then collect many results at once.
     Nap(Duration),
 }
 
-/// What was seen of the tasks of all slots.
+/// Estimate over the tasks of all slots.
 pub struct Pace {
-    /// Seconds that a task took lately.
+    /// Recent seconds for each task.
     task_seconds: f64,
-    /// Tasks of that time that are enough.
+    /// Number of tasks that fill the time `AHEAD`.
     fitting: usize,
-    /// Tasks that a channel takes.
+    /// Number of tasks that a channel holds.
     depth: usize,
 }
 
-/// What was seen of the tasks of one slot.
+/// Observations of one slot.
 pub struct Beat {
-    /// Seconds from one result to the next, as seen last.
+    /// Last observed seconds from one result to the next.
     last_seconds: f64,
-    /// When the last result was seen, or the first task sent.
+    /// Time of the last result, or of the first task sent.
     since: Instant,
-    /// Tasks that may be under way, as far as its own results say: twice as many each time.
+    /// Limit of the tasks under way by the slot's own results: doubles each time.
     grown: usize,
-    /// Of what comes now, so many replies say nothing about tasks.
+    /// Number of the next replies that say nothing about tasks.
     unlike: usize,
 }
 
 impl Beat {
-    /// Of a slot that has ended nothing.
+    /// Beat of a slot that has ended nothing.
     pub fn new() -> Self {
         Self {
             last_seconds: 0.0,
@@ -66,18 +67,18 @@ impl Beat {
         }
     }
 
-    /// It was idle, and has a task now.
+    /// Marks that an idle slot was sent a task.
     pub fn begins(&mut self) {
         self.since = Instant::now();
     }
 
-    /// One of the replies that come now says nothing about how long tasks take.
+    /// Marks that one of the next replies says nothing about how long tasks take.
     pub fn overlook(&mut self) {
         self.unlike += 1;
     }
 
-    /// So many results have come: the seconds of one of them. One long turn may be a pause of the machine; after the second the tasks
-    /// are long.
+    /// Seconds of one of the `results` that have come, the smaller of the last two values. One long value may be a
+    /// pause of the node; after the second the tasks are long.
     fn seconds(&mut self, results: usize) -> f64 {
         let now = Instant::now();
         let each = (now - self.since).as_secs_f64() / results as f64;
@@ -87,7 +88,7 @@ impl Beat {
 }
 
 impl Pace {
-    /// Nothing is known; a channel takes so many tasks.
+    /// Pace without observations, for channels that hold `depth` tasks.
     pub fn new(depth: usize) -> Self {
         Self {
             task_seconds: 0.0,
@@ -96,12 +97,12 @@ impl Pace {
         }
     }
 
-    /// Whether a slot that has so many tasks may be sent another one.
+    /// Whether a slot that has `under_way` tasks may be sent another one.
     pub fn allows(&self, beat: &Beat, under_way: usize) -> bool {
         under_way == 0 || under_way < self.fitting.min(beat.grown) && beat.since.elapsed() < AHEAD
     }
 
-    /// So many replies have come from a slot: learns from it how many tasks may be under way.
+    /// Learns from replies of a slot how many tasks may be under way.
     pub fn learn(&mut self, beat: &mut Beat, replies: usize) {
         if replies == 0 {
             return;
@@ -111,7 +112,7 @@ impl Pace {
             return beat.begins();
         }
         let lasting = beat.seconds(results);
-        // Short ones have to be the rule.
+        // A short time must repeat to count; a long one counts at once.
         self.task_seconds = if lasting > self.task_seconds {
             lasting
         } else {
@@ -126,10 +127,10 @@ impl Pace {
         beat.grown = (2 * beat.grown).min(self.depth);
     }
 
-    /// How a thread waits on a core that a worker needs, while each busy slot has at least so many tasks.
+    /// How a thread waits on a core that a worker needs, while each busy slot has at least `least` tasks.
     pub fn patience(&self, least: usize) -> Patience {
         let ahead = Duration::from_secs_f64((self.task_seconds * least as f64).min(1.0));
-        // Half of it: a slot that runs dry costs more than looking once more.
+        // Half of it: a slot that runs dry costs more than one more look.
         let nap = (ahead / 2).min(NAP_MAX);
         if least >= MANY && nap >= NAP_MIN {
             Patience::Nap(nap)
@@ -152,7 +153,7 @@ mod tests {
             beat.since = Instant::now() - task * results as u32;
             pace.learn(&mut beat, results);
         }
-        // However long it takes until it is looked at.
+        // Any time may pass before the look.
         beat.since += Duration::from_secs(60);
         (pace, beat)
     }

@@ -1,4 +1,4 @@
-//! Tasks as the dataflow kernel carries them, and what they need.
+//! Planned tasks: tasks as the dataflow kernel carries them, and their inputs.
 
 use super::away::{Away, Run};
 use super::cell::{Cell, Failed, Outcome, Stage};
@@ -12,20 +12,20 @@ use hotlease_wire::task::{reply, request};
 use std::cell::OnceCell;
 use std::sync::Arc;
 
-/// A task, as the kernel carries it. A hundred thousand may wait, so what few have is behind pointers.
+/// A task, as the kernel carries it. A hundred thousand may wait, so rare fields are behind pointers.
 pub struct Planned {
     pub cell: Arc<Cell>,
     pub target: Arc<Target>,
     /// Its request, without the results that it needs.
     pub payload: Payload,
     pub plan: Plan,
-    /// Results that were there when it was submitted, each with its number.
+    /// Results that existed when the task was submitted, each with its number.
     pub done: Box<[(u32, Arc<Outcome>)]>,
-    /// Results that it needs, these and others.
+    /// Number of results that the task needs, including those in `done`.
     pub inputs: u32,
-    /// Under which its result is remembered, once that is known.
+    /// Memo key of its result, once it is known.
     pub key: OnceCell<Box<Key>>,
-    /// The result that it makes once more.
+    /// The remote result that this task makes again.
     pub makes: Option<Arc<Away>>,
 }
 
@@ -44,17 +44,17 @@ impl Planned {
         })
     }
 
-    /// Bytes that it keeps.
+    /// Bytes that the task keeps.
     pub fn size(&self) -> usize {
         self.payload.bytes().len()
     }
 
-    /// Whether it may run again after its worker died.
+    /// Whether the task may run again after its worker died.
     pub fn is_idempotent(&self) -> bool {
         self.plan.idempotent.unwrap_or(self.target.idempotent)
     }
 
-    /// Its request with the results that it needs. `alone`: no other task needs any of them.
+    /// Builds the request with the results that the task needs. `alone`: no other task needs any of them.
     pub fn request(
         &self,
         results: &[Arc<Outcome>],
@@ -67,7 +67,7 @@ impl Planned {
             return match &self.payload {
                 Payload::Own(bytes) => Ok(Payload::Own(bytes.clone())),
                 Payload::Shared(extent) if runs_once => Ok(Payload::Shared(extent.clone())),
-                // A run may write to its arguments, which the next one needs as they were.
+                // A run may write to its arguments, which the next run needs unchanged.
                 Payload::Shared(extent) => Ok(Payload::Own(extent.bytes().into())),
             };
         }
@@ -90,7 +90,7 @@ impl Planned {
         Ok(Payload::Shared(memory.holds(whole.len()).into()))
     }
 
-    /// Says what it computes: function, arguments and what it needs.
+    /// Memo key of the computation: function, arguments and inputs.
     pub fn key_of(&self, results: &[Arc<Outcome>]) -> Option<Key> {
         match self.plan.memo.as_ref()? {
             Memo::Not => None,
@@ -100,7 +100,7 @@ impl Planned {
                 hasher.update(self.target.content.get()?);
                 let payload = self.payload.bytes();
                 hasher.update(&(payload.len() as u64).to_le_bytes());
-                // Whether somebody wants to know how long it takes is not part of it.
+                // The flag that asks for the running time is not part of the key.
                 hasher.update(&[payload[0], payload[1] & !request::TIMED]);
                 hasher.update(&payload[2..]);
                 for part in results.iter().filter_map(|result| result.bytes()) {
@@ -113,8 +113,8 @@ impl Planned {
     }
 }
 
-/// Where the only result is that a task needs, if it is in memory that nobody else has a use for: the two references are the
-/// list's, and that of the graph or of the task's own list. A future that somebody has would be a third.
+/// Memory of the only result that a task needs, if nothing else uses it. The two references are the list's, and that of
+/// the graph or of the task's own list. A future that still exists would be a third.
 fn sole(results: &[Arc<Outcome>]) -> Option<&Extent> {
     match results {
         [result] if Arc::strong_count(result) == 2 => match &**result {
@@ -125,12 +125,12 @@ fn sole(results: &[Arc<Outcome>]) -> Option<&Extent> {
     }
 }
 
-/// Whether a result is not here.
+/// Whether a result is not at the client.
 fn is_away(result: &Outcome) -> bool {
     result.away().is_some_and(|away| away.here().is_none())
 }
 
-/// The slot that has the largest of these results.
+/// The slot that holds the largest of these results.
 fn near(state: &State, results: &[Arc<Outcome>]) -> Option<usize> {
     let away = results.iter().filter_map(|result| result.away());
     let largest = away.max_by_key(|away| away.len())?;
@@ -138,7 +138,7 @@ fn near(state: &State, results: &[Arc<Outcome>]) -> Option<usize> {
 }
 
 impl Core {
-    /// Puts a task that has all that it needs into the queue.
+    /// Puts a task whose inputs are complete into the queue.
     pub fn start(&self, state: &mut State, (task, attempt): Run, results: &[Arc<Outcome>], alone: bool) {
         if self.awaits(state, (task, attempt), results, false) {
             return;
@@ -160,7 +160,7 @@ impl Core {
                 job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
                 job.has_left = results.iter().any(|result| is_away(result));
                 job.near = near;
-                // Nobody can cancel it any more: another run of it, or this one, was on its way already.
+                // It cannot be cancelled any more: this run, or another run of the task, was already sent.
                 job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
                 state.queued_bytes += job.size();
                 state.queue.push_back(job);
@@ -178,31 +178,31 @@ impl Core {
     }
 }
 
-/// What a task needs.
+/// Input of a task.
 pub enum Source {
     /// A task of this executor.
     Task(Arc<Cell>, Option<Arc<Target>>),
-    /// A future of somebody else's, which the kernel knows by this name.
+    /// A foreign future, by the kernel's name.
     Foreign(TaskId),
 }
 
-/// Why a task was not taken.
+/// Reason why a task was not accepted.
 pub enum Refused {
-    /// Nothing is accepted any more.
+    /// The executor is closed.
     Closed(Closed),
-    /// There are too many; the task comes back.
+    /// There are too many tasks; this one is returned.
     Full(Box<Planned>),
-    /// A result that it needs has become an object meanwhile: it has to be encoded again.
+    /// A result that it needs was decoded meanwhile: the task has to be encoded again.
     Again(Box<Planned>),
 }
 
-/// Whether a reply of this kind is a result that others may need.
+/// Whether a reply of this kind is a result that other tasks may use.
 pub fn is_result(kind: Option<u8>) -> bool {
     matches!(kind, Some(reply::PLAIN | reply::PICKLED))
 }
 
 impl Outcome {
-    /// Whether it is one that others may need.
+    /// Whether the outcome is a result that other tasks may use.
     pub fn is_result(&self) -> bool {
         if let Some(away) = self.away() {
             return away.here().is_none_or(|here| here.is_result());
@@ -210,7 +210,7 @@ impl Outcome {
         is_result(self.bytes().and_then(|bytes| bytes.first().copied()))
     }
 
-    /// Whether the task itself raised something.
+    /// Whether the task itself raised an exception.
     pub fn is_raised(&self) -> bool {
         let kind = self.bytes().and_then(|bytes| bytes.first().copied());
         matches!(kind, Some(reply::EXCEPTION | reply::EXCEPTION_TEXT))

@@ -1,10 +1,10 @@
-//! Tasks that wait for a slot: those of a higher priority first, then in the order in which they came.
+//! Queue of tasks that wait for a slot: higher priorities first, then in the order of arrival.
 
 use super::job::Job;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Nearly always all have priority 0 and stand in one queue.
+/// Queue by priority. Nearly always all tasks have priority 0 and are in one list.
 #[derive(Default)]
 pub struct Queue {
     usual: VecDeque<Job>,
@@ -12,7 +12,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Whether nothing waits.
+    /// Whether no task waits.
     pub fn is_empty(&self) -> bool {
         self.usual.is_empty() && self.others.is_empty()
     }
@@ -24,17 +24,17 @@ impl Queue {
         }
     }
 
-    /// Behind all of its priority.
+    /// Adds a task behind all of its priority.
     pub fn push_back(&mut self, job: Job) {
         self.of(&job).push_back(job);
     }
 
-    /// Before all of its priority: it was sent before.
+    /// Adds a task before all of its priority: it was sent before.
     pub fn push_front(&mut self, job: Job) {
         self.of(&job).push_front(job);
     }
 
-    /// The next one.
+    /// Takes the next task.
     pub fn pop_front(&mut self) -> Option<Job> {
         if let Some(mut first) = self.others.first_entry()
             && (first.key().0 > 0 || self.usual.is_empty())
@@ -48,7 +48,7 @@ impl Queue {
         self.usual.pop_front()
     }
 
-    /// All of them, the next one first.
+    /// Takes all tasks, the next one first.
     pub fn take_all(&mut self) -> Vec<Job> {
         std::iter::from_fn(|| self.pop_front()).collect()
     }

@@ -1,11 +1,11 @@
-//! What tasks print, from their replies to the program: kept here until somebody with Python's lock shows it.
+//! Output of tasks on its way from their replies to the program: kept here until a thread that holds the GIL shows it.
 //!
-//! Whoever takes in a reply leaves here what its task has printed, before the task has its outcome: so whoever sees it done finds
-//! that here or shown. It is shown by a thread that waits for a result, before it returns; by the keeper, before it calls callbacks;
-//! and where nobody comes soon by a thread of its own, so that the keeper, who sends what waits, need not wait for Python's lock. One
-//! thread shows at a time, in the order in which it came. That runs code of Python's (a stream, a handler of log records, a callable),
-//! which may submit tasks, wait for them, or for a lock that another waiting thread has: so no lock is held meanwhile, and nobody
-//! waits without a limit for the thread that shows.
+//! A thread that collects a reply leaves the task's output here before the task has its outcome: so a caller that sees
+//! the task done finds its output here or shown. It is shown by a thread that waits for a result, before it returns; by
+//! the keeper, before it calls callbacks; else soon by a separate thread, so that the keeper, which sends queued tasks,
+//! need not wait for the GIL. One thread shows at a time, in the order of arrival. Showing runs Python code (a stream,
+//! a handler of log records, a callable), which may submit tasks, wait for them, or wait for a lock that another
+//! waiting thread holds: so no lock is held meanwhile, and no thread waits without a limit for the thread that shows.
 
 use super::core::Core;
 use super::job::{Job, Target};
@@ -21,18 +21,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Bytes that wait to be shown; beyond, what came first is left out.
+/// Limit of the bytes that wait to be shown; over it, the oldest are left out.
 const BYTES_MAX: usize = 16 << 20;
-/// Bytes that what one task printed counts for beside its own.
+/// Bytes that each entry counts for in addition to its output.
 const ENTRY_BYTES: usize = 128;
-/// How long it waits for somebody who waits for its task, before a thread of its own shows it.
+/// Time that an entry waits for a thread that waits for its task, before the separate thread shows it.
 const DELAY: Duration = Duration::from_millis(5);
-/// How long to wait for another thread that shows what came before, and does not go on.
+/// How long to wait for another thread that shows earlier entries and makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same before nothing is shown any more, whoever has waited in vain before.
+/// The same limit at the end, after which nothing is shown any more, even if another thread has waited in vain before.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// What one task printed.
+/// Output of one task.
 struct Entry {
     target: Arc<Target>,
     worker: usize,
@@ -45,34 +45,34 @@ struct Waiting {
     bytes: usize,
     /// Bytes that were left out before the first entry.
     left_out: u64,
-    /// Entries that have come, and those that were shown or left out.
+    /// Number of entries that have arrived, and of those that were shown or left out.
     arrived: u64,
     over: u64,
     /// The thread that shows.
     by: Option<ThreadId>,
-    /// Somebody has waited for it in vain since it went on last.
+    /// A thread has waited for it in vain since its last progress.
     is_stuck: bool,
-    /// The thread that shows what nobody waits for has nothing to do.
+    /// The separate thread has nothing to do.
     is_asleep: bool,
     has_ended: bool,
 }
 
-/// See the module.
+/// Output of tasks that waits to be shown; see the module.
 pub struct Showing {
-    /// Called with the function's name, the worker, and pieces; `None`: nobody wants it, or the lease is over. The garbage collector does not
-    /// know of it: it is needed as long as tasks run, whoever else has it.
+    /// Called with the function's name, the worker, and pieces; `None`: no output is wanted, or the lease has ended.
+    /// The garbage collector does not visit it: it is needed as long as tasks run, whatever else refers to it.
     show: Mutex<Option<Py<PyAny>>>,
     waiting: Mutex<Waiting>,
     moved: Condvar,
-    /// Something is not over.
+    /// Some entry is not shown to its end.
     is_any: AtomicBool,
-    /// Shows what nobody waits for; `None`: the system gave none.
+    /// The separate thread; `None`: it could not be started.
     thread: OnceLock<Option<Thread>>,
     /// The program was told that showing fails.
     told: AtomicBool,
 }
 
-/// The right to show, until it is dropped.
+/// Right to show, until it is dropped.
 struct Turn<'a>(&'a Showing);
 
 impl Drop for Turn<'_> {
@@ -83,7 +83,7 @@ impl Drop for Turn<'_> {
 }
 
 impl Showing {
-    /// With this callable of Python's.
+    /// With this Python callable.
     pub fn new(show: Option<Py<PyAny>>) -> Self {
         Self {
             show: Mutex::new(show),
@@ -99,7 +99,7 @@ impl Showing {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A task of this function has printed this.
+    /// Leaves the output of a task.
     #[cold]
     pub fn leave(self: &Arc<Self>, target: &Arc<Target>, worker: usize, pieces: &[u8]) {
         let mut waiting = self.waiting();
@@ -132,7 +132,7 @@ impl Showing {
         started.ok().map(|started| started.thread().clone())
     }
 
-    /// Sleeps until there is something, and some time more; shows what is there then. False: that was all.
+    /// Sleeps until there is output, and for a short delay; then shows what is there. False: the end.
     fn show_what_is_left(&self) -> bool {
         let mut waiting = self.waiting();
         if waiting.has_ended {
@@ -142,11 +142,11 @@ impl Showing {
         let limit = if waiting.is_asleep { Duration::MAX } else { DELAY };
         drop(waiting);
         std::thread::park_timeout(limit);
-        // None while the interpreter ends: there is nobody to see it then.
+        // `None` while the interpreter ends: no one can see the output then.
         limit > DELAY || Python::try_attach(|py| self.show_or_tell(py, Duration::ZERO)).is_some()
     }
 
-    /// Where nobody can be given an error.
+    /// Shows output where no caller can receive an error.
     fn show_or_tell(&self, py: Python<'_>, patience: Duration) {
         if self.is_any()
             && let Err(error) = self.show(py, patience)
@@ -155,13 +155,14 @@ impl Showing {
         }
     }
 
-    /// Whether something is not shown yet, or not to its end.
+    /// Whether some output is not shown yet, or not to its end.
     #[inline]
     pub fn is_any(&self) -> bool {
         self.is_any.load(Ordering::Acquire)
     }
 
-    /// Shows what has come; or waits for so long until another thread has. An error is one that ends programs or calls.
+    /// Shows the output that has arrived, or waits at most `patience` until another thread has. An error is one that
+    /// ends programs or calls.
     #[cold]
     fn show(&self, py: Python<'_>, patience: Duration) -> PyResult<()> {
         let Some((_turn, upto)) = py.detach(|| self.turn(patience)) else {
@@ -177,7 +178,8 @@ impl Showing {
         shown
     }
 
-    /// The right to show what has come, of which there are so many in all; `None`: that is over, or another thread is at it.
+    /// Takes the right to show the entries that have arrived; returns their count, too. `None`: they are shown, or
+    /// another thread shows them.
     fn turn(&self, patience: Duration) -> Option<(Turn<'_>, u64)> {
         let me = std::thread::current().id();
         let mut waiting = self.waiting();
@@ -193,7 +195,7 @@ impl Showing {
                     waiting.by = Some(me);
                     return Some((Turn(self), upto));
                 }
-                // What it shows waits for a result.
+                // Its own output callable waits for a result.
                 Some(by) if by == me => return None,
                 Some(_) if waiting.is_stuck && patience < LAST_PATIENCE => return None,
                 Some(_) if left.is_zero() => {
@@ -218,7 +220,7 @@ impl Showing {
         Some((entry, std::mem::take(&mut waiting.left_out)))
     }
 
-    /// One more is over.
+    /// Counts one more entry as done.
     fn went_on(&self) {
         let mut waiting = self.waiting();
         waiting.over += 1;
@@ -238,7 +240,7 @@ impl Showing {
             .and_then(|(name, pieces)| show.call1(py, (name, entry.worker, pieces)));
         match shown {
             Err(error) if error.is_instance_of::<PyException>(py) => {
-                // Results do not depend on whether it can be seen what their tasks have printed.
+                // Results do not depend on whether the output can be shown.
                 if !self.told.swap(true, Ordering::Relaxed) {
                     error.write_unraisable(py, None);
                 }
@@ -248,14 +250,14 @@ impl Showing {
         }
     }
 
-    /// Nothing is shown any more.
+    /// Stops showing.
     pub fn end(&self) {
         self.waiting().has_ended = true;
         if let Some(Some(thread)) = self.thread.get() {
             thread.unpark();
         }
         let show = self.callable().take();
-        // Not under the lock: that may run code of Python's.
+        // Not under the lock: this may run Python code.
         Python::try_attach(|_| drop(show));
     }
 
@@ -273,7 +275,7 @@ impl Waiting {
 }
 
 impl Entry {
-    /// The function's name, and what it printed, for `hotlease._showing`. What is damaged is left out.
+    /// The function's name, and its output, for `hotlease._showing`. Damaged pieces are left out.
     fn pieces<'py>(
         &self,
         py: Python<'py>,
@@ -306,7 +308,8 @@ impl Entry {
 }
 
 impl Core {
-    /// Takes off a reply what its task printed, to be shown, and what its function took, if that was asked for. How many bytes are left.
+    /// Removes from a reply its task's output, which is shown later, and the running time, if that was asked for.
+    /// Returns the length that is left.
     #[inline]
     pub fn take_off(&self, job: &Job, worker: usize, reply: &mut [u8]) -> usize {
         let mut length = reply.len();
@@ -323,7 +326,7 @@ impl Core {
         length
     }
 
-    /// Shows what tasks have printed that are over.
+    /// Shows the output of ended tasks.
     #[inline]
     pub fn show(&self, py: Python<'_>) -> PyResult<()> {
         if self.showing.is_any() && !self.is_foreign() {
@@ -332,15 +335,15 @@ impl Core {
         Ok(())
     }
 
-    /// The same where nobody can be given an error.
+    /// Shows the output of ended tasks where no caller can receive an error.
     pub fn show_or_tell(&self, py: Python<'_>) {
         self.showing.show_or_tell(py, PATIENCE);
     }
 
-    /// The same at the end.
+    /// Shows the last output.
     pub fn show_the_last(&self) {
         if self.showing.is_any() {
-            // None while the interpreter ends: there is nobody to see it then.
+            // `None` while the interpreter ends: no one can see the output then.
             Python::try_attach(|py| self.showing.show_or_tell(py, LAST_PATIENCE));
         }
     }

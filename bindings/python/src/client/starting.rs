@@ -1,11 +1,11 @@
-//! Where the time of an executor's start went.
+//! Phases of an executor's start.
 
 use super::executor::Client;
 use pyo3::prelude::*;
 use std::time::Duration;
 
-/// Seconds of grant, image, sandbox, boot, interpreter, imports, connect and in all, where there was such a step; workers that had
-/// waited, and that had to be started, and why.
+/// Seconds of grant, image, sandbox, boot, interpreter, imports, connect and in total, if there was such a step; number
+/// of workers from the pool; number of workers that had to be started; and why.
 type Told = ([Option<f64>; 8], u32, u32, String);
 
 /// See `Executor.cold_start`.
@@ -28,7 +28,7 @@ pub fn _cold_start(client: PyRef<'_, Client>) -> PyResult<Told> {
     Ok((seconds, start.pooled, start.started, start.cold))
 }
 
-/// Whether its workers have a network, by what their lease states.
+/// Whether its workers have a network, as their lease states.
 #[pyfunction]
 pub fn _has_network(client: PyRef<'_, Client>) -> PyResult<bool> {
     Ok(client.opened()?.core.invoker.phases().reach.network)

@@ -1,7 +1,7 @@
-//! When a task came how far, where somebody has asked: `Executor(timing=...)`, and one task in many of every executor.
+//! Times of a task's stages, if asked for: `Executor(timing=...)`, and one task in many of every executor.
 //!
-//! All of it is seen from here, but for the time that the function took, which its worker measures and its reply carries
-//! (`FORMAT.md`): clocks of different machines are not compared.
+//! All of them are measured on the client, except the running time of the function, which its worker measures and its
+//! reply carries (`FORMAT.md`): clocks of different nodes are not compared.
 
 use super::cell::Outcome;
 use super::job::Target;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a task ended, as records say it.
+/// How a task ended, in records.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub enum Ending {
@@ -19,13 +19,13 @@ pub enum Ending {
     Returned = 1,
     /// With an exception of its own.
     Raised = 2,
-    /// Without either.
+    /// Without a result or an exception of its own.
     Failed = 3,
     /// It was cancelled.
     Cancelled = 4,
 }
 
-/// Moments of one task, nanoseconds of CLOCK_MONOTONIC; 0: it did not come to that.
+/// Moments of one task, nanoseconds of CLOCK_MONOTONIC; 0: the task did not reach that stage.
 #[derive(Debug, Default)]
 pub struct Times {
     submitted: AtomicU64,
@@ -33,48 +33,48 @@ pub struct Times {
     ready: AtomicU64,
     sent: AtomicU64,
     ended: AtomicU64,
-    /// What the function took.
+    /// Running time of the function.
     running: AtomicU64,
-    /// What making objects of the result took.
+    /// Time to decode the result.
     reading: AtomicU64,
-    /// What `submit` took, without waiting for room.
+    /// Time in `submit`, without waiting for room.
     submitting: AtomicU64,
     slot: AtomicU32,
     runs: AtomicU32,
     ending: AtomicU8,
 }
 
-/// As Python gets them: submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending.
+/// Times as Python gets them: submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending.
 pub type Row = (u64, u64, u64, u64, u64, u64, u64, u32, u32, u8);
 
 impl Times {
-    /// Of a task that is about to be submitted.
+    /// Times of a task that is about to be submitted.
     pub fn begin() -> Arc<Self> {
         let times = Self::default();
         times.submitted.store(monotonic_ns(), Ordering::Relaxed);
         Arc::new(times)
     }
 
-    /// It is in the executor's hands.
+    /// Records that the executor has accepted the task.
     pub fn accepted(&self) {
         let now = monotonic_ns();
         self.accepted.store(now, Ordering::Relaxed);
         self.ready.store(now, Ordering::Relaxed);
     }
 
-    /// All that it needs is there.
+    /// Records that all inputs of the task are there.
     pub fn ready(&self) {
         self.ready.store(monotonic_ns(), Ordering::Relaxed);
     }
 
-    /// `submit` is about to return; so long it waited for room.
+    /// Records that `submit` is about to return, after it waited `room_ns` for room.
     pub fn submitted(&self, room_ns: u64) {
         let took = monotonic_ns() - self.submitted.load(Ordering::Relaxed);
         self.submitting
             .store(took.saturating_sub(room_ns), Ordering::Relaxed);
     }
 
-    /// It was sent to this slot at this moment.
+    /// Records that the task was sent to this slot at this moment.
     pub fn sent(&self, slot: usize, at_ns: u64) {
         self.slot.store(slot as u32, Ordering::Relaxed);
         self.sent.store(at_ns, Ordering::Relaxed);
@@ -82,12 +82,12 @@ impl Times {
         self.running.store(0, Ordering::Relaxed);
     }
 
-    /// So long its function took.
+    /// Records the running time of the function.
     pub fn ran(&self, ns: u64) {
         self.running.store(ns, Ordering::Relaxed);
     }
 
-    /// It has this outcome.
+    /// Records the outcome.
     pub fn ended(&self, outcome: &Outcome) {
         let ending = match outcome.sent().and_then(|bytes| bytes.first().copied()) {
             Some(reply::PLAIN | reply::PICKLED | reply::LEFT) => Ending::Returned,
@@ -97,23 +97,23 @@ impl Times {
         self.end(ending);
     }
 
-    /// It ended so.
+    /// Records how the task ended.
     pub fn end(&self, ending: Ending) {
         self.ended.store(monotonic_ns(), Ordering::Relaxed);
         self.ending.store(ending as u8, Ordering::Release);
     }
 
-    /// So long it took to make objects of its result.
+    /// Records the time to decode the result.
     pub fn read(&self, ns: u64) {
         self.reading.store(ns, Ordering::Relaxed);
     }
 
-    /// Whether it has ended.
+    /// Whether the task has ended.
     pub fn has_ended(&self) -> bool {
         self.ending.load(Ordering::Acquire) != 0
     }
 
-    /// What submitting and running it took, where it has ended and that is known.
+    /// Times of submitting and of running the task, if it has ended and both are known.
     pub fn cost(&self) -> Option<(u64, u64)> {
         let ended = self.has_ended();
         let (submitting, running) = (
@@ -123,7 +123,7 @@ impl Times {
         (ended && submitting > 0 && running > 0).then_some((submitting, running))
     }
 
-    /// All of them.
+    /// All times.
     pub fn row(&self) -> Row {
         let ending = self.ending.load(Ordering::Acquire);
         let of = |moment: &AtomicU64| moment.load(Ordering::Relaxed);
@@ -149,7 +149,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Of so many.
+    /// Recorder for at most `kept_max` tasks.
     pub fn new(kept_max: usize) -> Self {
         Self {
             kept_max,
@@ -157,7 +157,7 @@ impl Recorder {
         }
     }
 
-    /// One more; the first one goes where there are too many.
+    /// Adds a task; the oldest one goes if there are too many.
     pub fn keep(&self, target: &Arc<Target>, times: &Arc<Times>) {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() >= self.kept_max {
@@ -166,7 +166,7 @@ impl Recorder {
         kept.push_back((target.clone(), times.clone()));
     }
 
-    /// The function's name and the times of each, in the order in which they were submitted.
+    /// Function and times of each task, in the order of submission.
     pub fn rows(&self) -> Vec<(Arc<Target>, Row)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.iter()

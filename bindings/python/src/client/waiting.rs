@@ -1,4 +1,5 @@
-//! Waiting for one result: the thread that waits takes in results itself, so that nobody stands between the slot and it.
+//! Waiting for one result: the thread that waits collects results itself, so that no other thread is between slot and
+//! caller.
 
 use super::cell::Cell;
 use super::core::Core;
@@ -11,20 +12,20 @@ use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock.
 const POLLS: u32 = 64;
-/// How long a thread spins for a result before it sleeps; what takes longer does not miss the time that waking takes.
+/// How long a thread spins for a result before it sleeps; compared with longer tasks, the time to wake up is small.
 const SPIN: Duration = Duration::from_micros(100);
-/// The same where all cores have a worker that has work.
+/// The same if every core has a busy worker.
 const SPIN_CROWDED: Duration = Duration::from_micros(20);
-/// The core may be the worker's: from here on it is offered.
+/// After this time the thread yields the core, which a worker may need.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
-/// How often a thread that waits for room looks for it.
+/// Interval at which a thread that waits for room looks for it.
 const ROOM_LOOK: Duration = Duration::from_millis(1);
-/// The longest sleep of a thread that does not take in results itself, in case the one that does has just left.
+/// Limit of the sleep of a thread that does not collect results itself, in case the collecting thread has just left.
 const FOLLOW_MAX: Duration = Duration::from_millis(5);
 
 impl Core {
-    /// Waits until a task has ended, or it is time. In the core's own thread also until others have to be finished: nobody
-    /// else would.
+    /// Waits until a task has ended or the time is over. In the core's own thread also until others have to be
+    /// finished: no other thread finishes them.
     pub fn wait(self: &Arc<Self>, cell: &Cell, until: Instant) {
         self.waiters.fetch_add(1, Ordering::AcqRel);
         while !self.is_enough(cell, until) {
@@ -34,13 +35,13 @@ impl Core {
             }
         }
         self.waiters.fetch_sub(1, Ordering::AcqRel);
-        // One of those that sleep has to go on taking in.
+        // One of the sleeping threads has to go on collecting.
         if self.followers.load(Ordering::Acquire) > 0 {
             self.tell_followers();
         }
     }
 
-    /// For a thread that waits for room: takes in results, if nobody else does, and sleeps for a moment.
+    /// For a thread that waits for room: collects results, if no other thread does, and sleeps for a moment.
     pub fn make_room(self: &Arc<Self>) {
         let taken = match self.try_collecting() {
             Some(mut scratch) => self.collect(&mut scratch),
@@ -76,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Until something has come or changed, or it is time: spins, then sleeps.
+    /// Waits until something has arrived or changed, or the time is over: spins, then sleeps.
     pub fn await_any(
         &self,
         awaited: &mut Vec<Awaited>,
@@ -112,7 +113,7 @@ impl Core {
         }
     }
 
-    /// What is looked at to see whether something has come.
+    /// Collects the places to look at for new results.
     pub fn awaited(&self, into: &mut Vec<Awaited>) {
         into.clear();
         into.extend(self.state().lanes.iter().filter_map(Lane::oldest));
@@ -131,7 +132,7 @@ impl Core {
     fn follow(&self, cell: &Cell, until: Instant) {
         self.followers.fetch_add(1, Ordering::AcqRel);
         if self.keeper.has_lead() {
-            // It gives way to threads that wait.
+            // The keeper gives way to threads that wait.
             self.keeper.rouse(&self.invoker);
         }
         let guard = self.progress.0.lock().unwrap_or_else(PoisonError::into_inner);
