@@ -1,5 +1,5 @@
-//! The coding of small plain values: `None`, `bool`, `int`, `float`, `str`, `bytes`, and tuples of these. For them a pickle
-//! costs several times as much (and on the way back, runs code). Their bytes: `hotlease_wire::task::plain`.
+//! Encoding of small plain values: `None`, `bool`, `int`, `float`, `str`, `bytes`, and tuples of these. A pickle of
+//! them costs several times as much (and runs code when it is read). Their bytes: `hotlease_wire::task::plain`.
 
 use hotlease_wire::task::FormatError;
 use hotlease_wire::task::plain::{self, DEPTH_MAX, Item, tag};
@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
 
-/// What stands in the place of a value that is not plain.
+/// Replacement for a value that is not plain.
 pub enum Instead<'py> {
     /// The result of another task, of this number.
     Result(u16),
@@ -15,13 +15,13 @@ pub enum Instead<'py> {
     Value(Bound<'py, PyAny>),
 }
 
-/// Appends the value, if it is plain and what is appended stays below `limit` bytes. Otherwise what was appended so far is
-/// rubbish.
+/// Appends the value, if it is plain and the buffer stays within `limit` bytes. Otherwise returns false, and the bytes
+/// appended so far are meaningless.
 pub fn encode(value: &Bound<'_, PyAny>, into: &mut Vec<u8>, limit: usize) -> bool {
     append(value, into, limit, DEPTH_MAX, &mut |_| None)
 }
 
-/// The same, with something else in the place of some values that are not plain.
+/// Appends the value like [`encode`]; `instead` may replace values that are not plain.
 pub fn encode_with<'py>(
     value: &Bound<'py, PyAny>,
     into: &mut Vec<u8>,
@@ -31,7 +31,7 @@ pub fn encode_with<'py>(
     append(value, into, limit, DEPTH_MAX, instead)
 }
 
-/// Appends a tuple of these values, as [`encode_with`] does.
+/// Appends a tuple of these values, like [`encode_with`].
 pub fn encode_tuple<'py>(
     values: &Bound<'py, PyTuple>,
     into: &mut Vec<u8>,
@@ -69,7 +69,7 @@ fn append<'py>(
         into.push(tag::NONE);
     } else if let Ok(value) = value.cast_exact::<PyInt>() {
         let mut overflow = 0;
-        // SAFETY: an int, as just seen; it cannot fail then but by overflow, which sets no error.
+        // SAFETY: an int, as just checked; the call can only fail by overflow, which sets no error.
         let number = unsafe { ffi::PyLong_AsLongLongAndOverflow(value.as_ptr(), &mut overflow) };
         if overflow != 0 {
             return false;
@@ -82,7 +82,7 @@ fn append<'py>(
             }
         }
     } else if let Ok(value) = value.cast_exact::<PyString>() {
-        // Not of lone surrogates.
+        // Text with lone surrogates is not plain.
         let Ok(text) = value.to_str() else { return false };
         return text.len() <= limit
             && sized(tag::STR, text.len(), into)
@@ -131,31 +131,31 @@ fn push(bytes: &[u8], into: &mut Vec<u8>, limit: usize) -> bool {
     into.len() <= limit
 }
 
-/// Reads values one after the other.
+/// Reader of values, one after the other.
 pub struct Reader<'a> {
     items: plain::Reader<'a>,
-    /// What values may name by number.
+    /// Results that values may refer to by number.
     results: &'a [Py<PyAny>],
 }
 
 impl<'a> Reader<'a> {
-    /// Of these bytes.
+    /// Reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self::with_results(bytes, &[])
     }
 
-    /// Of these bytes, which may name results of other tasks.
+    /// Reader of these bytes, which may refer to results of other tasks.
     pub fn with_results(bytes: &'a [u8], results: &'a [Py<PyAny>]) -> Self {
         let items = plain::Reader::new(bytes);
         Self { items, results }
     }
 
-    /// Whether nothing is left.
+    /// Whether no value is left.
     pub fn is_at_end(&self) -> bool {
         self.items.is_at_end()
     }
 
-    /// The next value.
+    /// Reads the next value.
     pub fn value<'py>(&mut self, py: Python<'py>) -> Result<Bound<'py, PyAny>, FormatError> {
         self.read(py, DEPTH_MAX)
     }

@@ -1,33 +1,33 @@
-//! What a task prints and logs: kept in bounded memory while it runs, and the bytes that follow its reply. Pure: nothing here
-//! knows of Python.
+//! Output and log records of a task: kept in bounded memory while it runs, and encoded behind its reply. Pure: nothing
+//! here depends on Python.
 
 use std::collections::VecDeque;
 
-/// Flag of a reply's first byte: what its task printed is behind it.
+/// Flag of a reply's first byte: the output of the task follows the reply.
 pub const FLAG: u8 = 0x80;
 
 /// Kinds of pieces: text on standard output.
 pub const STDOUT: u8 = 1;
 /// Text on standard error.
 pub const STDERR: u8 = 2;
-/// A log record: plain values, as `hotlease._records` has them.
+/// A log record: plain values, in the form of `hotlease._records`.
 pub const RECORD: u8 = 3;
-/// So many bytes (u64) are left out here.
+/// This many bytes (u64) are left out here.
 pub const LEFT_OUT: u8 = 4;
-/// The name of the function, where it is not the one that was submitted.
+/// Name of the function, if it is not the one that was submitted.
 pub const NAME: u8 = 5;
 
-/// What is kept of one task: so many bytes of what comes first, and as many of what comes last.
+/// Limit of the first bytes that are kept of one task, and also of the last ones.
 pub const HALF_BYTES: usize = 32 << 10;
-/// Bytes of one record.
+/// Limit of the bytes of one record.
 pub const RECORD_BYTES_MAX: usize = 24 << 10;
-/// Bytes that a piece counts for beside its own: more than its head has.
+/// Bytes that a piece counts for in addition to its content: more than its head has.
 const PIECE_BYTES: usize = 16;
-/// Of what comes last, text in pieces of so many bytes: the unit in which it is let go.
+/// Text among the last bytes is split into pieces of at most this size, which are dropped one at a time.
 const CHUNK_BYTES: usize = 1 << 10;
-/// Kind and length.
+/// Kind and length of a piece.
 const HEAD_BYTES: usize = 5;
-/// The length of all pieces, behind them.
+/// Length of all pieces, behind them.
 const TRAILER_BYTES: usize = 4;
 
 struct Piece {
@@ -35,11 +35,11 @@ struct Piece {
     bytes: Vec<u8>,
 }
 
-/// What a task has printed so far.
+/// Output of a task so far.
 pub struct Printed {
     first: Vec<Piece>,
     last: VecDeque<Piece>,
-    /// Bytes that these count for.
+    /// Bytes that the pieces in `first` count for.
     first_bytes: usize,
     last_bytes: usize,
     left_out: u64,
@@ -47,7 +47,7 @@ pub struct Printed {
 }
 
 impl Printed {
-    /// Nothing.
+    /// No output.
     pub const fn new() -> Self {
         Self {
             first: Vec::new(),
@@ -59,7 +59,7 @@ impl Printed {
         }
     }
 
-    /// More text on a stream.
+    /// Adds text on a stream.
     pub fn text(&mut self, stream: u8, text: &[u8]) {
         let mut rest = text;
         if self.last.is_empty() {
@@ -91,7 +91,7 @@ impl Printed {
         }
     }
 
-    /// A record, of [`RECORD_BYTES_MAX`] at most.
+    /// Adds a record, of at most [`RECORD_BYTES_MAX`] bytes.
     pub fn record(&mut self, record: &[u8]) {
         let piece = Piece::new(RECORD, record);
         if self.last.is_empty() && self.first_bytes + piece.cost() <= HALF_BYTES {
@@ -102,18 +102,18 @@ impl Printed {
         }
     }
 
-    /// The function that has printed it is called so.
+    /// Sets the name of the function that printed.
     pub fn name(&mut self, name: String) {
         self.name = name;
     }
 
-    /// Bytes that [`Printed::take`] would give, at most.
+    /// Upper bound of the bytes that [`Printed::take`] would return.
     pub fn bytes(&self) -> usize {
-        // Its name, what is left out, the trailer.
+        // The name, the mark for omitted bytes, the trailer.
         self.first_bytes + self.last_bytes + self.name.len() + 3 * PIECE_BYTES
     }
 
-    /// All of it, as it follows a reply; from now on there is nothing.
+    /// Takes all output, encoded as it follows a reply; none is left.
     pub fn take(&mut self) -> Vec<u8> {
         let taken = std::mem::replace(self, Self::new());
         let mut bytes = Vec::with_capacity(taken.bytes());
@@ -137,7 +137,8 @@ impl Printed {
         self.let_go();
     }
 
-    /// No piece is as large as all that is kept, so that one is left.
+    /// Drops the oldest of the last pieces while they exceed the limit. No piece is as large as the limit, so that one
+    /// is left.
     fn let_go(&mut self) {
         while self.last_bytes > HALF_BYTES
             && let Some(piece) = self.last.pop_front()
@@ -168,7 +169,7 @@ pub fn push(bytes: &mut Vec<u8>, kind: u8, piece: &[u8]) {
     bytes.extend_from_slice(piece);
 }
 
-/// Where to cut a text of which so many bytes fit: before a character, if it is UTF-8.
+/// Offset at which to cut a text of which `room` bytes fit: before a character, if it is UTF-8.
 fn cut(text: &[u8], room: usize) -> usize {
     if room >= text.len() {
         return text.len();
@@ -178,8 +179,8 @@ fn cut(text: &[u8], room: usize) -> usize {
     cut.unwrap_or(room)
 }
 
-/// Of a reply with the flag: the bytes that are the reply itself, and what its task has printed. `None`: there is nothing, or it
-/// is damaged.
+/// Splits a reply with the flag: the length of the reply itself, and the output of its task. `None`: there is no
+/// output, or it is damaged.
 #[inline]
 pub fn split(reply: &[u8]) -> Option<(usize, &[u8])> {
     if reply.first()? & FLAG == 0 {
@@ -191,7 +192,7 @@ pub fn split(reply: &[u8]) -> Option<(usize, &[u8])> {
     Some((end, &rest[end..]))
 }
 
-/// The kinds and bytes of pieces, as far as they are whole.
+/// Iterator over the kinds and bytes of pieces, up to the first damaged one.
 pub struct Pieces<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Pieces<'a> {

@@ -1,4 +1,4 @@
-//! A collective with all that it needs, ready to be begun.
+//! Prepared collective: a collective with its buffers and operator, ready to start.
 
 use super::collectives::Group;
 use super::operator::Raised;
@@ -8,10 +8,10 @@ use super::work::{Uses, Work};
 use hotlease_comm::{Ask, Blocks, Collective, Datatype as Kind, Error, Operator};
 use pyo3::prelude::*;
 
-/// Blocks of any length, of the library's own.
+/// Counts and displacements of blocks of any length; owned, because [`Blocks`] borrows them.
 pub type Places = (Vec<usize>, Vec<usize>);
 
-/// Which collective, with its counts.
+/// Kind of a collective, with its counts.
 pub enum Shape {
     Barrier,
     Broadcast { root: u32, count: usize },
@@ -84,7 +84,7 @@ impl Shape {
     }
 }
 
-/// A collective with all that it needs.
+/// A collective with its buffers and operator.
 pub struct Asked {
     shape: Shape,
     kind: Kind,
@@ -121,20 +121,20 @@ impl Asked {
         self
     }
 
-    /// Does it.
+    /// Runs the collective and waits for its end.
     pub fn run(self, py: Python<'_>, group: &Group) -> PyResult<()> {
         let (uses, rest) = self.apart();
         Work::run(py, &group.member, uses, |loans| rest.begin_lent(group, loans)).map(drop)
     }
 
-    /// Begins it.
+    /// Starts the collective.
     pub fn begin(self, py: Python<'_>, group: &Group) -> PyResult<Request> {
         let (uses, rest) = self.apart();
         let work = Work::begin(py, &group.member, uses, |loans| rest.begin_lent(group, loans))?;
         Ok(Request::of_work(&group.member, work))
     }
 
-    /// The memory, and what else is said.
+    /// Splits off the memory, so that it can outlive the rest.
     fn apart(mut self) -> (Uses, Self) {
         (std::mem::take(&mut self.uses), self)
     }

@@ -1,4 +1,4 @@
-//! What a collective is asked to do, of what programs say. Counts and types that do not fit together are refused before anything is sent.
+//! Preparation of collectives from the arguments of a call. Counts and types that do not match are rejected first.
 
 use super::asked::{Asked, Places, Shape};
 use super::failure;
@@ -31,17 +31,17 @@ fn is_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     Ok(spec.is(it))
 }
 
-/// A communicator in a call.
+/// A communicator, for the duration of a call.
 pub struct Group {
     pub member: Arc<Member>,
     pub shared: Arc<Shared>,
-    /// Where the program calls it, in checked mode.
+    /// File and line of the call, in checked mode.
     pub site: Option<String>,
     rank: usize,
     size: usize,
 }
 
-/// The line of the program that calls, if collectives are checked: errors name it.
+/// File and line of the calling program, if collectives are checked: errors name it.
 fn site(py: Python<'_>) -> PyResult<Option<String>> {
     static IS_CHECKED: OnceLock<bool> = OnceLock::new();
     let asked = || std::env::var_os("HOTLEASE_COMM_CHECKED").is_some_and(|value| value == "1");
@@ -64,7 +64,7 @@ fn site(py: Python<'_>) -> PyResult<Option<String>> {
     }
 }
 
-/// What the caller gives and gets, of one type; where they are of two, as bytes.
+/// Makes the send and the receive buffer of one type: as bytes if they are of two.
 fn same(given: &mut Part, got: &mut Part) {
     if given.kind != got.kind {
         given.as_bytes();
@@ -72,7 +72,7 @@ fn same(given: &mut Part, got: &mut Part) {
     }
 }
 
-/// They are to have as many elements.
+/// Checks that both buffers have equally many bytes.
 fn fits(given: &Part, got: &Part) -> PyResult<()> {
     if given.bytes() == got.bytes() {
         return Ok(());
@@ -165,7 +165,7 @@ impl Group {
         Ok(Asked::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
     }
 
-    /// This rank's part of what all give, which goes into these.
+    /// This rank's part of what all ranks send, which goes into the blocks `into`.
     fn mine(&self, sent: Spec<'_, '_>, into: Pieces) -> PyResult<(Part, Pieces, bool)> {
         if is_in_place(sent)? {
             return Ok((Part::none(), into, true));
@@ -292,7 +292,7 @@ impl Group {
         ))
     }
 
-    /// What all give and get of a reduction, and whether in place: if that is said, or both are the same memory.
+    /// Buffers of a reduction, and whether it is in place: `IN_PLACE` is given, or both are the same memory.
     fn reduced(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<(Part, Part, bool)> {
         let into = Part::of(received, Write, RECEIVED)?;
         if is_in_place(sent)? {
@@ -453,7 +453,7 @@ impl Group {
         Ok(Asked::of(shape, kind, (part, given), (into, got)).in_place(is_in_place))
     }
 
-    /// How many elements each rank has said.
+    /// Gathers the element count of each rank.
     fn counts_of_all(&self, py: Python<'_>, mine: usize) -> PyResult<Vec<usize>> {
         let (shared, size) = (Arc::clone(&self.shared), self.size);
         let told = interruptible(py, move || {
@@ -468,7 +468,7 @@ impl Group {
     }
 }
 
-/// Of one type; else as bytes.
+/// Makes the buffer and the blocks of one type: as bytes if they are of two.
 fn alike(mut part: Part, pieces: Pieces) -> (Part, Pieces) {
     if part.kind == pieces.kind() {
         return (part, pieces);
@@ -487,7 +487,7 @@ fn block_fits(pieces: &Pieces, rank: usize, count: usize, does: &str, kind: Kind
     )))
 }
 
-/// What is reduced is of one type.
+/// Checks that both buffers of a reduction are of one type.
 fn reduces(part: &Part, into: &Part) -> PyResult<()> {
     if part.kind == into.kind {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The methods of a communicator that all members call, in the same order: the second base of `MPI.Comm`. Those that begin with `I` begin it, and
-//! their request is to be waited for.
+//! Collective methods of a communicator, which all members call in the same order: the second base of `MPI.Comm`.
+//! Methods whose name starts with `I` only start the operation, and return a request to wait for.
 
 use super::collectives::Group;
 use super::messages::Messages;
@@ -8,7 +8,7 @@ use super::request::Request;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// See the module.
+/// Base with the collective methods; see the module.
 #[pyclass(frozen, subclass, extends = Messages, module = "hotlease._core")]
 pub struct Collectives;
 
@@ -16,7 +16,7 @@ fn group(slf: &Bound<'_, Collectives>) -> PyResult<Group> {
     Group::new(slf.py(), &slf.as_super().get().member)
 }
 
-/// The sum, where no operator is named.
+/// The operator of a call; the sum by default.
 fn or_sum<'py>(py: Python<'py>, op: Option<Bound<'py, Op>>) -> PyResult<Bound<'py, Op>> {
     static SUM: PyOnceLock<Py<Op>> = PyOnceLock::new();
     if let Some(op) = op {
@@ -36,33 +36,33 @@ impl Collectives {
         Ok(PyClassInitializer::from(Messages::made_of(of)?).add_subclass(Self))
     }
 
-    /// Waits until all are here.
+    /// Waits until all ranks have called it.
     fn Barrier(slf: &Bound<'_, Self>) -> PyResult<()> {
         let group = group(slf)?;
         group.barrier().run(slf.py(), &group)
     }
 
-    /// Begins [`Barrier`](Self::Barrier).
+    /// Starts [`Barrier`](Self::Barrier).
     fn Ibarrier(slf: &Bound<'_, Self>) -> PyResult<Request> {
         let group = group(slf)?;
         group.barrier().begin(slf.py(), &group)
     }
 
-    /// The root's buffer becomes everybody's.
+    /// Copies the root's buffer to all ranks.
     #[pyo3(signature = (buf, root=0))]
     fn Bcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<()> {
         let group = group(slf)?;
         group.broadcast(buf, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Bcast`](Self::Bcast).
+    /// Starts [`Bcast`](Self::Bcast).
     #[pyo3(signature = (buf, root=0))]
     fn Ibcast(slf: &Bound<'_, Self>, buf: &Bound<'_, PyAny>, root: i64) -> PyResult<Request> {
         let group = group(slf)?;
         group.broadcast(buf, root)?.begin(slf.py(), &group)
     }
 
-    /// The root gets everybody's elements, in equal blocks.
+    /// Collects the elements of all ranks at the root, in equal blocks.
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Gather(
         slf: &Bound<'_, Self>,
@@ -74,7 +74,7 @@ impl Collectives {
         group.gather(sendbuf, recvbuf, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Gather`](Self::Gather).
+    /// Starts [`Gather`](Self::Gather).
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Igather(
         slf: &Bound<'_, Self>,
@@ -86,7 +86,7 @@ impl Collectives {
         group.gather(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
     }
 
-    /// The root gets everybody's elements, in blocks of any length.
+    /// Collects the elements of all ranks at the root, in blocks of any length.
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Gatherv(
         slf: &Bound<'_, Self>,
@@ -98,7 +98,7 @@ impl Collectives {
         group.gatherv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Gatherv`](Self::Gatherv).
+    /// Starts [`Gatherv`](Self::Gatherv).
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Igatherv(
         slf: &Bound<'_, Self>,
@@ -110,7 +110,7 @@ impl Collectives {
         group.gatherv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets an equal block of the root's elements.
+    /// Sends each rank an equal block of the root's elements.
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Scatter(
         slf: &Bound<'_, Self>,
@@ -122,7 +122,7 @@ impl Collectives {
         group.scatter(sendbuf, recvbuf, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Scatter`](Self::Scatter).
+    /// Starts [`Scatter`](Self::Scatter).
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Iscatter(
         slf: &Bound<'_, Self>,
@@ -134,7 +134,7 @@ impl Collectives {
         group.scatter(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets a block of the root's elements, of any length.
+    /// Sends each rank a block of the root's elements, of any length.
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Scatterv(
         slf: &Bound<'_, Self>,
@@ -146,7 +146,7 @@ impl Collectives {
         group.scatterv(sendbuf, recvbuf, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Scatterv`](Self::Scatterv).
+    /// Starts [`Scatterv`](Self::Scatterv).
     #[pyo3(signature = (sendbuf, recvbuf, root=0))]
     fn Iscatterv(
         slf: &Bound<'_, Self>,
@@ -158,7 +158,7 @@ impl Collectives {
         group.scatterv(sendbuf, recvbuf, root)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets everybody's elements, in equal blocks.
+    /// Collects the elements of all ranks at all ranks, in equal blocks.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Allgather(
         slf: &Bound<'_, Self>,
@@ -169,7 +169,7 @@ impl Collectives {
         group.allgather(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Allgather`](Self::Allgather).
+    /// Starts [`Allgather`](Self::Allgather).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Iallgather(
         slf: &Bound<'_, Self>,
@@ -180,7 +180,7 @@ impl Collectives {
         group.allgather(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets everybody's elements, in blocks of any length.
+    /// Collects the elements of all ranks at all ranks, in blocks of any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Allgatherv(
         slf: &Bound<'_, Self>,
@@ -191,7 +191,7 @@ impl Collectives {
         group.allgatherv(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Allgatherv`](Self::Allgatherv).
+    /// Starts [`Allgatherv`](Self::Allgatherv).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Iallgatherv(
         slf: &Bound<'_, Self>,
@@ -202,7 +202,7 @@ impl Collectives {
         group.allgatherv(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
-    /// Block `i` of everybody goes to rank `i`.
+    /// Sends block `i` of each rank to rank `i`.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Alltoall(
         slf: &Bound<'_, Self>,
@@ -213,7 +213,7 @@ impl Collectives {
         group.alltoall(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Alltoall`](Self::Alltoall).
+    /// Starts [`Alltoall`](Self::Alltoall).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Ialltoall(
         slf: &Bound<'_, Self>,
@@ -224,7 +224,7 @@ impl Collectives {
         group.alltoall(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
-    /// Block `i` of everybody goes to rank `i`; blocks have any length.
+    /// Sends block `i` of each rank to rank `i`; blocks have any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Alltoallv(
         slf: &Bound<'_, Self>,
@@ -235,7 +235,7 @@ impl Collectives {
         group.alltoallv(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Alltoallv`](Self::Alltoallv).
+    /// Starts [`Alltoallv`](Self::Alltoallv).
     #[pyo3(signature = (sendbuf, recvbuf))]
     fn Ialltoallv(
         slf: &Bound<'_, Self>,
@@ -246,7 +246,7 @@ impl Collectives {
         group.alltoallv(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
-    /// The root gets the sum, or what `op` does, of everybody's elements.
+    /// Reduces the elements of all ranks with `op` (default: the sum) to the root.
     #[pyo3(signature = (sendbuf, recvbuf, op=None, root=0))]
     fn Reduce(
         slf: &Bound<'_, Self>,
@@ -260,7 +260,7 @@ impl Collectives {
         group.reduce(sendbuf, recvbuf, &op, root)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Reduce`](Self::Reduce).
+    /// Starts [`Reduce`](Self::Reduce).
     #[pyo3(signature = (sendbuf, recvbuf, op=None, root=0))]
     fn Ireduce(
         slf: &Bound<'_, Self>,
@@ -274,7 +274,7 @@ impl Collectives {
         group.reduce(sendbuf, recvbuf, &op, root)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets the sum, or what `op` does, of everybody's elements; the same bits.
+    /// Reduces the elements of all ranks with `op` (default: the sum); all ranks get the result, with the same bits.
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Allreduce(
         slf: &Bound<'_, Self>,
@@ -287,7 +287,7 @@ impl Collectives {
         group.allreduce(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Allreduce`](Self::Allreduce).
+    /// Starts [`Allreduce`](Self::Allreduce).
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Iallreduce(
         slf: &Bound<'_, Self>,
@@ -300,7 +300,7 @@ impl Collectives {
         group.allreduce(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
     }
 
-    /// Everybody gets its block of the sum; blocks are equal.
+    /// Reduces the elements of all ranks; each rank gets its block of the result. Blocks are equal.
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Reduce_scatter_block(
         slf: &Bound<'_, Self>,
@@ -315,7 +315,7 @@ impl Collectives {
             .run(slf.py(), &group)
     }
 
-    /// Begins [`Reduce_scatter_block`](Self::Reduce_scatter_block).
+    /// Starts [`Reduce_scatter_block`](Self::Reduce_scatter_block).
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Ireduce_scatter_block(
         slf: &Bound<'_, Self>,
@@ -330,7 +330,7 @@ impl Collectives {
             .begin(slf.py(), &group)
     }
 
-    /// Everybody gets its block of the sum.
+    /// Reduces the elements of all ranks; each rank gets its block of the result.
     #[pyo3(signature = (sendbuf, recvbuf, recvcounts=None, op=None))]
     fn Reduce_scatter(
         slf: &Bound<'_, Self>,
@@ -346,7 +346,7 @@ impl Collectives {
             .run(slf.py(), &group)
     }
 
-    /// Begins [`Reduce_scatter`](Self::Reduce_scatter).
+    /// Starts [`Reduce_scatter`](Self::Reduce_scatter).
     #[pyo3(signature = (sendbuf, recvbuf, recvcounts=None, op=None))]
     fn Ireduce_scatter(
         slf: &Bound<'_, Self>,
@@ -362,7 +362,7 @@ impl Collectives {
             .begin(slf.py(), &group)
     }
 
-    /// Rank `i` gets the sum of ranks 0 to `i`.
+    /// Reduces at rank `i` the elements of ranks 0 to `i`.
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Scan(
         slf: &Bound<'_, Self>,
@@ -375,7 +375,7 @@ impl Collectives {
         group.scan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Scan`](Self::Scan).
+    /// Starts [`Scan`](Self::Scan).
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Iscan(
         slf: &Bound<'_, Self>,
@@ -388,7 +388,7 @@ impl Collectives {
         group.scan(sendbuf, recvbuf, &op)?.begin(slf.py(), &group)
     }
 
-    /// Rank `i` gets the sum of ranks 0 to `i - 1`; that of rank 0 is left as it is.
+    /// Reduces at rank `i` the elements of ranks 0 to `i - 1`; leaves the receive buffer of rank 0 as it is.
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Exscan(
         slf: &Bound<'_, Self>,
@@ -401,7 +401,7 @@ impl Collectives {
         group.exscan(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
     }
 
-    /// Begins [`Exscan`](Self::Exscan).
+    /// Starts [`Exscan`](Self::Exscan).
     #[pyo3(signature = (sendbuf, recvbuf, op=None))]
     fn Iexscan(
         slf: &Bound<'_, Self>,

@@ -1,4 +1,4 @@
-//! What elements are: `MPI.Datatype`, and what the formats of buffers mean.
+//! Datatypes: `MPI.Datatype`, and the meaning of buffer formats.
 
 use hotlease_comm::Datatype as Kind;
 use pyo3::exceptions::{PyAttributeError, PyTypeError, PyValueError};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyString;
 use std::num::NonZeroU32;
 
-/// What the elements of a buffer are.
+/// Type of the elements of a buffer.
 #[pyclass(frozen, eq, hash, module = "hotlease.MPI", from_py_object)]
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Datatype {
@@ -16,7 +16,7 @@ pub struct Datatype {
 }
 
 impl Datatype {
-    /// For a function of the program's.
+    /// Datatype that is passed to a function of the program.
     pub fn of(kind: Kind) -> Self {
         Self {
             kind,
@@ -28,7 +28,7 @@ impl Datatype {
 
 #[pymethods]
 impl Datatype {
-    /// Of this name, for elements of this format (of `struct`, or such as "f8").
+    /// Datatype of this name, for elements of this format (of `struct`, or a numpy code such as "f8").
     #[new]
     #[pyo3(signature = (name, code, size=None))]
     fn new(name: &str, code: &str, size: Option<u32>) -> PyResult<Self> {
@@ -58,7 +58,7 @@ impl Datatype {
         &self.name
     }
 
-    /// Records of so many of these.
+    /// Datatype for records of `count` elements of this type.
     fn Create_contiguous(&self, count: u32) -> PyResult<Self> {
         let size = count
             .checked_mul(self.kind.size() as u32)
@@ -71,7 +71,7 @@ impl Datatype {
         })
     }
 
-    /// Nothing has to be done before a datatype is used; for programs that do.
+    /// Does nothing: a datatype is ready when it is made. For programs that call it.
     fn Commit<'py>(slf: Bound<'py, Self>) -> Bound<'py, Self> {
         slf
     }
@@ -98,7 +98,7 @@ impl Datatype {
         !self.name.is_empty()
     }
 
-    /// The character that `struct` and numpy have for it.
+    /// Code of the type in `struct` and numpy.
     fn tocode(&self) -> PyResult<&str> {
         self.code
             .as_deref()
@@ -134,7 +134,7 @@ impl Datatype {
     }
 }
 
-/// What a program says of a type: an `MPI.Datatype`, or a code such as "d".
+/// Reads a type from an `MPI.Datatype` or a code such as "d".
 pub fn named(object: &Bound<'_, PyAny>) -> PyResult<Kind> {
     if let Ok(datatype) = object.cast::<Datatype>() {
         return Ok(datatype.get().kind);
@@ -148,7 +148,7 @@ pub fn named(object: &Bound<'_, PyAny>) -> PyResult<Kind> {
     })
 }
 
-/// Whether a program says a type by this.
+/// Whether the object names a type.
 pub fn is_type(object: &Bound<'_, PyAny>) -> bool {
     object.is_instance_of::<Datatype>() || object.is_instance_of::<PyString>()
 }
@@ -157,7 +157,7 @@ fn record(size: usize) -> Option<Kind> {
     NonZeroU32::new(u32::try_from(size).ok()?).map(Kind::Record)
 }
 
-/// Of a code of `struct` or numpy (its `char`, or kind and size) by itself.
+/// Type of one code of `struct` or numpy (its `char`, or kind and size).
 fn of_code(code: &str) -> Option<Kind> {
     let kind = match code {
         "b" | "c" | "i1" => Kind::I8,
@@ -207,7 +207,8 @@ fn code_of(kind: Kind) -> Option<&'static str> {
     })
 }
 
-/// Of the elements of a buffer; None if they are objects, or in the other byte order. What is no number is a record.
+/// Type of the elements of a buffer; None if they are objects, or in the other byte order. Elements that are not
+/// numbers are records.
 pub fn of_format(format: &[u8], size: usize) -> Option<Kind> {
     let (order, rest) = match format {
         [order @ (b'@' | b'=' | b'<' | b'>' | b'!'), rest @ ..] => (*order, rest),
@@ -230,7 +231,8 @@ pub fn of_format(format: &[u8], size: usize) -> Option<Kind> {
         (b"d" | b"g", 8) => Kind::F64,
         (b"Zf" | b"F", 8) => Kind::Complex64,
         (b"Zd" | b"D", 16) => Kind::Complex128,
-        // References to objects, also as a field; of a name that has an `O` only a copy helps.
+        // References to objects, also as a field. A format that has an `O` in a field name is rejected, too; only a
+        // copy helps there.
         _ if rest.contains(&b'O') => return None,
         _ if rest.contains(&b'>') && size > 1 => return None,
         _ => return record(size),

@@ -1,4 +1,4 @@
-//! Errors as `MPI.Exception`.
+//! Conversion of errors to `MPI.Exception`.
 
 use hotlease_comm::Error;
 use pyo3::prelude::*;
@@ -16,7 +16,7 @@ fn made(py: Python<'_>, text: String, kind: &str, rank: Option<u32>, cause: Opti
     }
 }
 
-/// The exception for an error of the library.
+/// Makes the exception for an error of the library.
 pub fn of(py: Python<'_>, error: &Error) -> PyErr {
     let debug = format!("{error:?}");
     let kind = debug
@@ -30,7 +30,7 @@ pub fn of(py: Python<'_>, error: &Error) -> PyErr {
     made(py, error.to_string(), kind, error.rank(), cause)
 }
 
-/// One that is found on this side.
+/// Makes the exception for an error that was found here.
 pub fn found(py: Python<'_>, kind: &str, text: impl Into<String>) -> PyErr {
     made(py, text.into(), kind, None, None)
 }

@@ -1,4 +1,4 @@
-//! A communicator as a program has it: joined when it is first used, and not used in a forked process.
+//! Member: a communicator of the program, which joins on first use, and is not used in a forked process.
 
 use super::failure;
 use super::work::{LOOK, Work};
@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Runs something that waits in a thread of its own, so that Ctrl-C ends the waiting for it; it goes on then.
+/// Runs blocking work in a separate thread, so that Ctrl-C ends the wait for it; the work goes on then.
 pub fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -41,7 +41,7 @@ pub fn interruptible<T: Send + 'static>(
     }
 }
 
-/// A communicator, which is never waited for with Python's lock, and never finished by a forked process.
+/// A communicator; no thread waits for it with the GIL, and a forked process never finishes it.
 pub struct Shared {
     communicator: Option<Communicator>,
     forks: u32,
@@ -59,7 +59,7 @@ impl Shared {
         forks() != self.forks
     }
 
-    /// Says goodbye, or that it gives up.
+    /// Finishes the communicator, or aborts it.
     fn end(mut self, gives_up: bool) -> Result<(), Error> {
         match self.communicator.take() {
             None => Ok(()),
@@ -102,19 +102,20 @@ impl Drop for Shared {
 }
 
 enum State {
-    /// That of the environment, to be joined at first use; one of this process alone, if it names none.
+    /// The communicator of the environment, joined on first use; one of this process alone if the environment names
+    /// none.
     World,
-    /// That of this process alone, to be made at first use.
+    /// A communicator of this process alone, made on first use.
     Own,
     Joined(Arc<Shared>),
-    /// No more, and why.
+    /// No communicator, and the reason.
     Gone(&'static str),
 }
 
-/// All that there are, to be finished at the end of the program.
+/// All members of this process, finished at the end of the program.
 static ALL: Mutex<Vec<Weak<Member>>> = Mutex::new(Vec::new());
 
-/// See the module.
+/// A communicator of the program; see the module.
 pub struct Member {
     state: Mutex<State>,
     left: Mutex<Vec<Work>>,
@@ -134,7 +135,7 @@ impl Member {
         member
     }
 
-    /// The communicator; joins it, if that is to be done.
+    /// Returns the communicator; joins it if that was not done yet.
     pub fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
         let mut state = self
             .state
@@ -169,7 +170,7 @@ impl Member {
             return Ok(());
         };
         drop(state);
-        // Calls of other threads that are going on end it when they end.
+        // If calls of other threads are going on, the last of them ends the communicator.
         let Ok(shared) = Arc::try_unwrap(shared) else {
             return Ok(());
         };
@@ -178,7 +179,7 @@ impl Member {
         ended.map_err(|error| failure::of(py, &error))
     }
 
-    /// Keeps what nobody waits for any more until it has ended: its memory is in use.
+    /// Keeps abandoned work until it has ended: its memory is in use.
     pub fn leave(&self, left: Work) {
         self.left
             .lock()
@@ -187,7 +188,7 @@ impl Member {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Lets go what has ended of it.
+    /// Drops abandoned work that has ended.
     pub fn sweep(&self, py: Python<'_>) {
         if !self.has_left.load(Ordering::Relaxed) {
             return;
@@ -208,7 +209,7 @@ impl Member {
     }
 }
 
-/// Finishes all, or gives up. The first error, after all have ended.
+/// Finishes all members, or aborts them. Returns the first error, after all have ended.
 #[pyfunction]
 pub fn end_all(py: Python<'_>, gives_up: bool) -> PyResult<()> {
     let all: Vec<_> = {
@@ -221,7 +222,7 @@ pub fn end_all(py: Python<'_>, gives_up: bool) -> PyResult<()> {
 
 const ENDED: &str = "this communicator has finished (Free, MPI.Finalize, or the end of the program)";
 
-/// What a `Comm` is made of.
+/// Handle that a `Comm` is made of.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Handle(pub Arc<Member>);
 
@@ -233,25 +234,25 @@ impl Handle {
 
 #[pymethods]
 impl Handle {
-    /// The communicator of the environment, to be joined at first use.
+    /// The communicator of the environment, joined on first use.
     #[staticmethod]
     fn world() -> Self {
         Self(Member::new(State::World))
     }
 
-    /// One of this process alone.
+    /// A communicator of this process alone.
     #[staticmethod]
     fn own() -> Self {
         Self(Member::new(State::Own))
     }
 
-    /// None.
+    /// No communicator.
     #[staticmethod]
     fn null() -> Self {
         Self(Member::new(State::Gone("this is MPI.COMM_NULL: no communicator")))
     }
 
-    /// Joins one by name.
+    /// Joins a communicator by name.
     #[staticmethod]
     #[pyo3(signature = (name, size, rendezvous, rank, secret, timeout, newcomer, link))]
     #[allow(clippy::too_many_arguments, reason = "they are what Python's function has")]
@@ -283,7 +284,7 @@ impl Handle {
         joined.map(Self::of).map_err(failed)
     }
 
-    /// Finishes, or gives up, which the others learn at once.
+    /// Finishes, or aborts, which the other members learn at once.
     fn end(&self, py: Python<'_>, gives_up: bool) -> PyResult<()> {
         self.0.end(py, ENDED, gives_up)
     }

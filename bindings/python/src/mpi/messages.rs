@@ -1,4 +1,4 @@
-//! The methods of a communicator that send and receive: the base of `MPI.Comm`.
+//! Methods of a communicator that send and receive: the base of `MPI.Comm`.
 
 use super::failure;
 use super::member::{Handle, Member, Shared, interruptible};
@@ -15,14 +15,14 @@ use std::sync::Arc;
 const SENT: &str = "the send buffer";
 const RECEIVED: &str = "the receive buffer";
 
-/// See the module.
+/// Base with the point-to-point methods; see the module.
 #[pyclass(frozen, subclass, module = "hotlease._core")]
 pub struct Messages {
     pub member: Arc<Member>,
 }
 
 impl Messages {
-    /// Of a handle, or of another communicator: the same one then.
+    /// Makes it of a handle, or of another communicator, which it then equals.
     pub fn made_of(of: &Bound<'_, PyAny>) -> PyResult<Self> {
         let member = if let Ok(handle) = of.cast::<Handle>() {
             Arc::clone(&handle.get().0)
@@ -37,7 +37,7 @@ impl Messages {
     }
 }
 
-/// Whom a message goes to; None: nobody.
+/// Rank of the receiver; None: `MPI.PROC_NULL`.
 fn receiver(py: Python<'_>, shared: &Shared, dest: i64) -> PyResult<Option<u32>> {
     if dest == PROC_NULL {
         return Ok(None);
@@ -63,7 +63,7 @@ fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
     })
 }
 
-/// What a receive takes; None: it is from nobody.
+/// Pattern of a receive; None: from `MPI.PROC_NULL`.
 fn pattern(py: Python<'_>, shared: &Shared, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
     let tag = match wanted {
         ANY_TAG => None,
@@ -124,7 +124,7 @@ impl Messages {
         })
     }
 
-    /// Sends and receives, if each of them is with somebody.
+    /// Sends and receives; each part is skipped if its partner is `MPI.PROC_NULL`.
     fn exchange(
         &self,
         py: Python<'_>,
@@ -146,7 +146,7 @@ impl Messages {
         receive.map(|work| work.wait(py, &self.member)).transpose()
     }
 
-    /// A message of any length, in memory of its own.
+    /// Receives a message of any length into new memory.
     fn whole(
         &self,
         py: Python<'_>,
@@ -203,18 +203,19 @@ impl Messages {
         self.Get_size(py)
     }
 
-    /// What it is made of.
+    /// Handle that the communicator is made of.
     #[getter]
     fn _handle(&self) -> Handle {
         Handle(Arc::clone(&self.member))
     }
 
-    /// The name that it was joined by.
+    /// Name by which the communicator was joined.
     fn _joined_by(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.shared(py)?.name().to_owned())
     }
 
-    /// What its members talk over, without credentials: `direct`, `redis://cache:6379`. Where that was `auto`, what was chosen.
+    /// Link of the communicator, without credentials: `direct`, `redis://cache:6379`. For `auto`, the link that was
+    /// chosen.
     #[getter]
     fn link(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.shared(py)?.link().to_string())
@@ -231,7 +232,7 @@ impl Messages {
         }
     }
 
-    /// Receives a message of at most as many bytes as the buffer has.
+    /// Receives a message that is at most as long as the buffer.
     #[pyo3(signature = (buf, source=ANY_SOURCE, tag=ANY_TAG, status=None))]
     fn Recv(
         &self,
@@ -257,7 +258,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Sends and receives at once: two can do so with each other, and all in a ring.
+    /// Sends and receives at once: two members can do so with each other, and all members in a ring.
     #[pyo3(signature = (sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
     #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
     fn Sendrecv(
@@ -283,7 +284,7 @@ impl Messages {
         Ok(())
     }
 
-    /// The same from and to one buffer.
+    /// Sends and receives at once, from and to one buffer.
     #[pyo3(signature = (buf, dest, sendtag=0, source=ANY_SOURCE, recvtag=ANY_TAG, status=None))]
     #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
     fn Sendrecv_replace(
@@ -302,7 +303,7 @@ impl Messages {
         self.Sendrecv(py, copy, dest, sendtag, Some(buf), source, recvtag, status)
     }
 
-    /// Begins to send. The buffer is kept until it has ended, and is not to be changed so long.
+    /// Starts to send. The buffer is kept until the send has ended, and must not be changed before.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Isend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
         let shared = self.shared(py)?;
@@ -315,7 +316,7 @@ impl Messages {
         Ok(Request::of_work(&self.member, work))
     }
 
-    /// Begins to receive. The buffer is kept until it has ended.
+    /// Starts to receive. The buffer is kept until the receive has ended.
     #[pyo3(signature = (buf, source=ANY_SOURCE, tag=ANY_TAG))]
     fn Irecv(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, source: i64, tag: i64) -> PyResult<Request> {
         let shared = self.shared(py)?;
@@ -327,7 +328,7 @@ impl Messages {
         Ok(Request::of_work(&self.member, work))
     }
 
-    /// Begins to send and to receive.
+    /// Starts to send and to receive.
     #[pyo3(signature = (sendbuf, dest, sendtag=0, recvbuf=None, source=ANY_SOURCE, recvtag=ANY_TAG))]
     #[allow(clippy::too_many_arguments, reason = "mpi4py's")]
     fn Isendrecv(
@@ -359,7 +360,7 @@ impl Messages {
         })
     }
 
-    /// Sends a copy, so that nothing is waited for.
+    /// Sends a copy, so that the caller need not wait.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Ibsend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
         let copy = pyo3::types::PyBytes::new(py, Part::of(buf, Access::Read, SENT)?.slice());
@@ -385,7 +386,7 @@ impl Messages {
         Ok(true)
     }
 
-    /// Whether there is a message that a receive would take.
+    /// Whether there is a message that a receive would match.
     #[pyo3(signature = (source=ANY_SOURCE, tag=ANY_TAG, status=None))]
     fn Iprobe(
         &self,
@@ -408,7 +409,7 @@ impl Messages {
         Ok(known.is_some())
     }
 
-    /// Receives a message of any length; None if it is from nobody.
+    /// Receives a message of any length; None if the source is `MPI.PROC_NULL`.
     fn _recv(
         &self,
         py: Python<'_>,
@@ -419,7 +420,7 @@ impl Messages {
         self.whole(py, source, tag, status)
     }
 
-    /// The same, if there is one.
+    /// Receives a message of any length, if there is one.
     fn _recv_now(
         &self,
         py: Python<'_>,
@@ -442,7 +443,7 @@ impl Messages {
         Ok(Some(Bytes::new(received.bytes)))
     }
 
-    /// Begins to receive an object: `loads` makes it of the message's bytes.
+    /// Starts to receive an object, which `loads` makes of the message's bytes.
     fn _irecv(&self, py: Python<'_>, source: i64, tag: i64, loads: Py<PyAny>) -> PyResult<Request> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
@@ -454,7 +455,7 @@ impl Messages {
         Ok(Request::of_object(&self.member, receiving, loads))
     }
 
-    /// Those of this communicator with the same colour; None: of none.
+    /// Splits the communicator by colour; None: this member joins no part.
     fn _split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Handle>> {
         let shared = self.shared(py)?;
         let made = interruptible(py, move || shared.split(color, key))?;

@@ -1,17 +1,17 @@
-//! `hotlease.MPI`: mpi4py's names over the communicators of `hotlease_comm`. What needs memory, waits or is short is here; objects that are
-//! pickled, and what few programs ask for, are Python, in `python/hotlease/MPI`.
+//! `hotlease.MPI`: mpi4py's names over the communicators of `hotlease_comm`. Calls on memory, calls that wait and short
+//! calls are in Rust; pickled objects and rare calls are in Python, in `python/hotlease/MPI`.
 //!
 //! | module | job |
 //! |---|---|
-//! | `pinned` | the memory of an object, which stays where it is |
-//! | `spec` | what programs say of memory: `array`, `[array, MPI.DOUBLE]`, `[array, counts, displacements, type]` |
+//! | `pinned` | pinned memory of an object |
+//! | `spec` | buffer arguments: `array`, `[array, MPI.DOUBLE]`, `[array, counts, displacements, type]` |
 //! | `datatype`, `operator`, `status` | these objects |
-//! | `member` | a communicator: joined when it is first used, not used in a forked process |
-//! | `work` | operations on pinned memory: waiting with an ear for Ctrl-C, and what becomes of those that nobody waits for |
-//! | `request`, `several` | operations that go on, one and several at a time |
+//! | `member` | a communicator that joins on first use, and is not used in a forked process |
+//! | `work` | operations on pinned memory: waits that Ctrl-C interrupts, and abandoned operations |
+//! | `request`, `several` | requests, one and several at a time |
 //! | `messages` | the methods that send and receive |
-//! | `collectives` | what a collective is asked to do, of what programs say |
-//! | `asked` | a collective with all that it needs |
+//! | `collectives` | preparation of collectives from the arguments of a call |
+//! | `asked` | a prepared collective |
 //! | `comm` | the methods that all members call |
 //! | `failure` | errors as `MPI.Exception` |
 
@@ -34,7 +34,8 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// The classes of this side, made when `hotlease.MPI` is imported and not before: few programs do.
+/// Makes the module of the classes in Rust. Called when `hotlease.MPI` is imported and not before: few programs import
+/// it.
 #[pyfunction]
 pub fn _mpi(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
     let module = PyModule::new(py, "hotlease._core._mpi")?;

@@ -1,4 +1,4 @@
-//! What reduces: `MPI.Op`, and functions of the program's.
+//! Operators of reductions: `MPI.Op`, and functions of the program.
 
 use super::datatype::Datatype;
 use super::failure;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a function of the program's raised last.
+/// Last exception of a function of the program.
 #[derive(Clone, Default)]
 pub struct Raised(Arc<Mutex<Option<PyErr>>>);
 
@@ -23,19 +23,19 @@ impl Raised {
     }
 }
 
-/// What reduces two elements to one.
+/// Operator that reduces two elements to one.
 #[pyclass(frozen, module = "hotlease.MPI")]
 pub struct Op {
     name: String,
-    /// None: it was freed, or is none.
+    /// None: the name is not a reduction's.
     operator: Option<Operator>,
-    /// What it does with two objects.
+    /// Function for two objects.
     call: Py<PyAny>,
     raised: Option<Raised>,
 }
 
 impl Op {
-    /// The operator, and where its exceptions are, if it has some.
+    /// The operator, and where its exceptions are stored if it is a function of the program.
     pub fn operator(&self, py: Python<'_>) -> PyResult<(Operator, Option<Raised>)> {
         match &self.operator {
             Some(operator) => Ok((operator.clone(), self.raised.clone())),
@@ -68,7 +68,7 @@ fn predefined(name: &str) -> Option<Operator> {
 
 #[pymethods]
 impl Op {
-    /// A predefined one, and what it does with two objects.
+    /// Predefined operator, and its function for two objects.
     #[new]
     fn new(name: &str, call: Py<PyAny>) -> Self {
         Self {
@@ -79,10 +79,10 @@ impl Op {
         }
     }
 
-    /// One of the program's own.
+    /// Makes an operator of a function of the program.
     ///
-    /// `function(a, b, datatype)` gets two buffers of elements in the order of their ranks, and puts `a op b` into `b`; they are
-    /// good until it returns. With lower-case calls it gets two objects and None, and returns one.
+    /// `function(a, b, datatype)` gets two buffers of elements in the order of their ranks, and writes `a op b` to `b`;
+    /// both are valid until it returns. With lower-case calls it gets two objects and None, and returns one.
     #[staticmethod]
     #[pyo3(signature = (function, commute=false))]
     fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {
@@ -117,7 +117,7 @@ impl Op {
         self.raised.is_none()
     }
 
-    /// Of two objects.
+    /// Applies the operator to two objects.
     fn __call__<'py>(
         &self,
         py: Python<'py>,
@@ -130,7 +130,7 @@ impl Op {
         }
     }
 
-    /// What pickle makes of a predefined one.
+    /// Pickles a predefined operator, by its name.
     fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.raised.is_some() {
             return Err(pyo3::exceptions::PyTypeError::new_err(
@@ -149,7 +149,8 @@ impl Op {
     }
 }
 
-/// Calls the program's function; panics without a word if it raises, which the library tells all ranks.
+/// Calls the function of the program. If it raises, panics without a message on stderr; the library reports that to all
+/// ranks.
 fn reduce(function: &Py<PyAny>, raised: &Raised, left: &[u8], right: &mut [u8], kind: Kind) {
     let called = Python::try_attach(|py| {
         called(py, function, left, right, kind).map_err(|error| {
@@ -167,7 +168,7 @@ fn reduce(function: &Py<PyAny>, raised: &Raised, left: &[u8], right: &mut [u8], 
 }
 
 fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], kind: Kind) -> PyResult<()> {
-    // SAFETY: there for as long as this call, at whose end the views are released.
+    // SAFETY: both buffers live as long as this call, at whose end the views are released.
     let (first, second) = unsafe {
         let (start, bytes) = (left.as_ptr().cast_mut().cast(), left.len() as isize);
         let first = ffi::PyMemoryView_FromMemory(start, bytes, ffi::PyBUF_READ);
@@ -182,7 +183,7 @@ fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], k
     if let Err(error) = &done
         && let Some(traceback) = error.traceback(py)
     {
-        // Its frames keep what the function made of the views.
+        // Its frames keep the objects that the function made of the views.
         py.import("traceback")?
             .call_method1("clear_frames", (traceback,))?;
     }

@@ -1,4 +1,4 @@
-//! The memory of an object, which stays where it is as long as this lives.
+//! Pinned memory of an object, which stays in place until it is dropped.
 
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
@@ -6,26 +6,26 @@ use pyo3::prelude::*;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-/// What is done with memory.
+/// Use of the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It is sent.
+    /// The memory is sent.
     Read,
-    /// It is received into.
+    /// The memory is received into.
     Write,
 }
 
-/// See the module.
+/// Buffer of an object; see the module.
 pub struct Pinned(Box<ffi::Py_buffer>);
 
-// SAFETY: a pointer and what it belongs to; given back under the GIL. The bytes may be changed by who has the object, at any time,
-// as for everybody else who lets the GIL go while he reads them.
+// SAFETY: a pointer and its owner; released under the GIL. Holders of the object may change the bytes at any time, as
+// for every reader that releases the GIL while it reads.
 unsafe impl Send for Pinned {}
 // SAFETY: as above.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// That of an object. `what` it is for is in errors: "the send buffer".
+    /// Pins the memory of an object. `what` names its use in errors: "the send buffer".
     pub fn of(object: &Bound<'_, PyAny>, access: Access, what: &str) -> PyResult<Self> {
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT;
         let asked = match access {
@@ -37,11 +37,11 @@ impl Pinned {
 
     fn get(object: &Bound<'_, PyAny>, flags: i32) -> PyResult<Self> {
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::uninit());
-        // SAFETY: an object, under the GIL; filled if it succeeds.
+        // SAFETY: an object, under the GIL; the view is filled if the call succeeds.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        // SAFETY: as just seen. It stays in its box: it may point into itself.
+        // SAFETY: filled, as just checked. It stays in its box: it may point into itself.
         Ok(Self(unsafe { view.assume_init() }))
     }
 
@@ -53,7 +53,7 @@ impl Pinned {
         self.0.len as usize
     }
 
-    /// Of an element, as `struct` and PEP 3118 write it.
+    /// Format of an element, as in `struct` and PEP 3118.
     pub fn format(&self) -> &[u8] {
         if self.0.format.is_null() {
             return b"B";
@@ -69,13 +69,13 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // Without an interpreter there is nobody to give it back to.
-        // SAFETY: filled, and given back once, under the GIL.
+        // Without an interpreter there is no object left to release it to.
+        // SAFETY: filled, and released once, under the GIL.
         Python::try_attach(|_| unsafe { ffi::PyBuffer_Release(&mut *self.0) });
     }
 }
 
-/// Why an object's memory cannot be had, and what to do.
+/// Error for an object whose memory cannot be pinned, with advice.
 fn refusal(object: &Bound<'_, PyAny>, access: Access, what: &str, cause: &PyErr) -> Option<PyErr> {
     let py = object.py();
     let kind = object.get_type().qualname().ok()?;

@@ -1,4 +1,4 @@
-//! Operations that go on while the program does something else: `MPI.Request`.
+//! Requests: operations that go on while the program does something else (`MPI.Request`).
 
 use super::member::Member;
 use super::pinned::Access;
@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Bytes of a message, for whoever reads memory.
+/// Bytes of a message, as a Python buffer.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Bytes(Vec<u8>);
 
@@ -33,7 +33,7 @@ impl Bytes {
         }
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
-        // SAFETY: a view to fill; the bytes stay where they are as long as the object, which the view keeps.
+        // SAFETY: a view to fill; the bytes stay in place as long as the object, which the view keeps alive.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -55,7 +55,7 @@ impl Bytes {
         self.0.len()
     }
 
-    /// Copies them to the beginning of a buffer; if they do not fit, how many would.
+    /// Copies the bytes to the beginning of a buffer; if they do not fit, returns the room of the buffer.
     fn _copy_to(&self, buf: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let part = Part::of(buf, Access::Write, "the receive buffer")?;
         let room = part.bytes();
@@ -68,22 +68,22 @@ impl Bytes {
     }
 }
 
-/// What a request is of.
+/// Operation behind a request.
 enum Task {
-    /// A send, a receive, a collective; or a send and then what its status is of.
+    /// A send, a receive or a collective; or a send (`first`) and an operation whose status is reported (`last`).
     Works { first: Option<Work>, last: Work },
-    /// An object that is received, and what makes it of bytes.
+    /// A receive of an object, and the function that makes the object of bytes.
     Object {
         receiving: Receiving,
         loads: Option<Py<PyAny>>,
     },
-    /// One that has ended, which nobody was told yet.
+    /// An operation that has ended, whose end was not reported yet.
     Ended(Option<Result<End, Failed>>),
-    /// A message from nobody, or to nobody, which ends at once.
+    /// A message from or to `MPI.PROC_NULL`, which ends at once.
     Nothing { source: i64 },
 }
 
-/// How it ended.
+/// End of an operation.
 enum End {
     Known(Known),
     Received(Received, Option<Py<PyAny>>),
@@ -92,7 +92,7 @@ enum End {
 }
 
 impl Task {
-    /// Its end, once, if it comes in this time.
+    /// Returns the end, once, if it comes within `at_most`.
     fn poll(&mut self, at_most: Duration) -> Option<Result<End, Failed>> {
         let result = match self {
             Self::Works { first, last } => {
@@ -118,7 +118,7 @@ impl Task {
         }
     }
 
-    /// What its end hangs on; none: it has ended.
+    /// Watch on the end; None: it has ended.
     fn watch(&self) -> Option<Watch> {
         match self {
             Self::Works { first, last } => Some(first.as_ref().unwrap_or(last).watch()),
@@ -140,7 +140,7 @@ impl Task {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Gives the operation up: the program waits for it no more.
     fn abandon(self, py: Python<'_>, member: &Member) {
         if let Self::Works { first, last } = self {
             first
@@ -151,15 +151,15 @@ impl Task {
     }
 }
 
-/// An operation that has begun. Its memory is kept until it has ended, also if nobody waits for it.
+/// An operation that was started. Its memory is kept until it has ended, also if the program does not wait for it.
 #[pyclass(frozen, subclass, module = "hotlease.MPI")]
 pub struct Request {
-    /// None: it has ended, and that was told.
+    /// None: it has ended, and the end was reported.
     task: Mutex<Option<Task>>,
     member: Option<Arc<Member>>,
 }
 
-/// What waiting gives: an object, if one was received.
+/// Result of a wait: an object, if one was received.
 pub type Got<'py> = Bound<'py, PyAny>;
 
 impl Request {
@@ -188,12 +188,12 @@ impl Request {
         Self::of(member, Task::Nothing { source })
     }
 
-    /// Whether it has not ended, or its end was not told yet.
+    /// Whether it has not ended, or its end was not reported yet.
     pub fn is_active(&self, py: Python<'_>) -> bool {
         self.task(py).is_some()
     }
 
-    /// What its end hangs on, while it has not come.
+    /// Watch on the end, while it has not come.
     pub fn watch(&self, py: Python<'_>) -> Option<Watch> {
         self.task(py).as_ref()?.watch()
     }
@@ -204,7 +204,7 @@ impl Request {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the end in, if it comes in this time. None: it has not come.
+    /// Reports the end, if it comes within `at_most`. None: it has not come.
     pub fn take<'py>(
         &self,
         py: Python<'py>,
@@ -236,7 +236,7 @@ impl Request {
         Ok(Some(py.None().into_bound(py)))
     }
 
-    /// Whether it has ended, which is told of later.
+    /// Whether it has ended; the end is reported later.
     pub fn has_ended(&self, py: Python<'_>) -> bool {
         let mut place = self.task(py);
         let Some(task) = &mut *place else {
@@ -269,7 +269,7 @@ fn fill(status: Option<&Bound<'_, Status>>, with: impl FnOnce(&mut Status)) {
 
 #[pymethods]
 impl Request {
-    /// None, as `MPI.REQUEST_NULL`.
+    /// An empty request, such as `MPI.REQUEST_NULL`.
     #[new]
     fn new() -> Self {
         Self {
@@ -278,25 +278,25 @@ impl Request {
         }
     }
 
-    /// Waits for its end.
+    /// Waits for the end.
     #[pyo3(signature = (status=None))]
     fn Wait(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         self.await_end(py, status).map(|_| true)
     }
 
-    /// Whether it has ended; makes progress.
+    /// Whether the operation has ended; makes progress.
     #[pyo3(signature = (status=None))]
     fn Test(&self, py: Python<'_>, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         Ok(self.take(py, Duration::ZERO, status)?.is_some())
     }
 
-    /// Waits for its end; the object, if one is received.
+    /// Waits for the end; returns the object, if one is received.
     #[pyo3(signature = (status=None))]
     fn wait<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<Got<'py>> {
         self.await_end(py, status)
     }
 
-    /// Whether it has ended, and the object, if one was received.
+    /// Whether the operation has ended, and the object, if one was received.
     #[pyo3(signature = (status=None))]
     fn test<'py>(
         &self,
@@ -307,8 +307,8 @@ impl Request {
         Ok((got.is_some(), got))
     }
 
-    /// Cancels it if that is possible: a receive that nothing has come for, or a send that has not begun. It is to be waited for
-    /// anyway; the status says whether it was.
+    /// Cancels the operation if that is possible: a receive without a matching message, or a send that has not started.
+    /// The program still has to wait for the request; the status says whether it was cancelled.
     fn Cancel(&self, py: Python<'_>) {
         if let Some(task) = &mut *self.task(py) {
             py.detach(|| task.cancel());
@@ -319,7 +319,7 @@ impl Request {
         self.Cancel(py);
     }
 
-    /// Nobody will wait for it. It goes on by itself, and its memory is kept so long.
+    /// Gives the request up. The operation goes on by itself, and its memory is kept until it ends.
     fn Free(&self, py: Python<'_>) {
         let task = self.task(py).take();
         if let (Some(task), Some(member)) = (task, &self.member) {
@@ -327,14 +327,14 @@ impl Request {
         }
     }
 
-    /// Waits for all of them; raises what one of them raised first, when all have ended.
+    /// Waits for all of them; raises the first exception of them, when all have ended.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitall(py: Python<'_>, requests: Many<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
         several::wait_all(py, &requests, statuses).map(|_| true)
     }
 
-    /// The same; their objects.
+    /// Waits for all of them; returns their objects.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn waitall<'py>(
@@ -345,7 +345,7 @@ impl Request {
         several::wait_all(py, &requests, statuses)
     }
 
-    /// Waits until one of them has ended: which.
+    /// Waits until one of them has ended; returns its index.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn Waitany<'py>(
@@ -366,7 +366,7 @@ impl Request {
         several::wait_any(py, &requests, status)
     }
 
-    /// Waits until some of them have ended: which; None if all had before.
+    /// Waits until some of them have ended; returns their indices, None if all had ended before.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Waitsome(
@@ -387,7 +387,7 @@ impl Request {
         several::wait_some(py, &requests, statuses)
     }
 
-    /// Whether all of them have ended. Those that have are told of once, by what asks for them.
+    /// Whether all of them have ended. The call that finds all of them ended reports each end, once.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testall(py: Python<'_>, requests: Many<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
@@ -404,7 +404,7 @@ impl Request {
         several::test_all(py, &requests, statuses).map(|got| (got.is_some(), got))
     }
 
-    /// Which of them has ended, if any, and whether one has.
+    /// Index of one that has ended, if any, and whether there is one.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn Testany<'py>(
@@ -425,7 +425,7 @@ impl Request {
         several::test_any(py, &requests, status)
     }
 
-    /// Which of them have ended.
+    /// Indices of those that have ended.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn Testsome(
@@ -450,7 +450,7 @@ impl Request {
         self.is_active(py)
     }
 
-    /// Those that have ended are all the same: `MPI.REQUEST_NULL`.
+    /// Requests that have ended are all equal, to `MPI.REQUEST_NULL` as well.
     fn __eq__(slf: &Bound<'_, Self>, other: &Bound<'_, PyAny>) -> bool {
         let py = slf.py();
         let is_null = |request: &Self| request.task(py).is_none();

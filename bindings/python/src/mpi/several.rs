@@ -1,4 +1,4 @@
-//! Several requests at a time.
+//! Operations on several requests at a time.
 
 use super::request::{Got, Request};
 use super::status::{Status, UNDEFINED};
@@ -9,9 +9,9 @@ use pyo3::types::PyList;
 use std::time::Duration;
 
 pub type Many<'py> = Vec<Bound<'py, Request>>;
-/// What is to be filled, one for each; what the list lacks is added.
+/// List of statuses to fill, one for each request; missing ones are appended.
 pub type Statuses<'a, 'py> = Option<&'a Bound<'py, PyList>>;
-/// Which have ended, with their objects; None: none was left to end.
+/// Indices of the requests that have ended, and their objects; None: all had ended before.
 pub type Ended<'py> = (Option<Vec<i64>>, Option<Vec<Got<'py>>>);
 
 fn status_of<'py>(
@@ -39,7 +39,7 @@ pub fn wait_all<'py>(
         let status = status_of(py, statuses, index)?;
         match request.get().await_end(py, status.as_ref()) {
             Ok(object) => got.push(object),
-            // Ctrl-C, and what else is no end of an operation, ends the waiting.
+            // Ctrl-C, or another error that is not the end of an operation, ends the wait.
             Err(error) if request.get().is_active(py) => return Err(error),
             Err(error) => failed = failed.or(Some(error)),
         }
@@ -66,7 +66,7 @@ pub fn test_any<'py>(
     Ok((UNDEFINED, !is_any, None))
 }
 
-/// Waits until one that is active may have ended, or it is time to look whether Ctrl-C was pressed.
+/// Waits until an active request may have ended, or it is time to check for Ctrl-C.
 fn await_news(py: Python<'_>, requests: &Many<'_>) -> PyResult<()> {
     py.check_signals()?;
     let active = requests.iter().filter_map(|request| request.get().watch(py));

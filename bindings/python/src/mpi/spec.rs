@@ -1,14 +1,15 @@
-//! What programs say of memory, as mpi4py takes it:
+//! Buffer arguments of a call, in mpi4py's forms:
 //!
-//! | said | means |
+//! | argument | meaning |
 //! |---|---|
 //! | `array` | all of it, of its own type |
 //! | `[array, MPI.DOUBLE]`, `[array, "d"]` | all of it, as if it were of this type |
-//! | `[array, count]`, `[array, count, type]` | so many elements |
-//! | `[array, (count, displacement), type]`, `[array, count, displacement, type]` | from there on |
-//! | `[array, counts, displacements, type]`, `[array, (counts, displacements), type]`, `[array, counts]` | a block for each rank |
+//! | `[array, count]`, `[array, count, type]` | this many elements |
+//! | `[array, (count, displacement), type]`, `[array, count, displacement, type]` | this many elements from the displacement on |
+//! | `[array, counts, displacements, type]`, `[array, (counts, displacements), type]` | a block for each rank |
+//! | `[array, counts]` | a block for each rank, one after the other |
 //! | `None` | nothing |
-//! | `MPI.IN_PLACE` | what the caller gives is where the result will be |
+//! | `MPI.IN_PLACE` | the caller's data is in the receive buffer |
 
 use super::datatype;
 use super::pinned::{Access, Pinned};
@@ -17,24 +18,24 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-/// Memory that takes part in an operation.
+/// Memory of one operation.
 pub struct Part {
     pinned: Option<Pinned>,
-    /// Where the first element is that counts, bytes.
+    /// Offset of the first element, in bytes.
     offset: usize,
-    /// How many there are; of blocks, in each.
+    /// Number of elements; of blocks, in each.
     pub count: usize,
     pub kind: Kind,
 }
 
-/// A block for each rank.
+/// A block of memory for each rank.
 pub struct Pieces {
     part: Part,
     counts: Vec<usize>,
     displacements: Vec<usize>,
 }
 
-/// What was said, taken apart.
+/// A parsed buffer argument.
 struct Said<'py> {
     memory: Option<Bound<'py, PyAny>>,
     count: Option<Bound<'py, PyAny>>,
@@ -52,7 +53,7 @@ impl<'py> Said<'py> {
         }
     }
 
-    /// `is_pair`: whether this, where a count stands, is a count and a displacement.
+    /// `is_pair`: whether the object in the place of a count is a pair of count and displacement.
     fn of(
         spec: &Bound<'py, PyAny>,
         what: &str,
@@ -104,7 +105,7 @@ impl<'py> Said<'py> {
         Ok(said)
     }
 
-    /// All of the memory, and what its elements are.
+    /// Pins all of the memory; also returns the type of its elements.
     fn pin(&self, access: Access, what: &str) -> PyResult<(Option<Pinned>, Kind)> {
         let Some(memory) = &self.memory else {
             return Ok((None, self.kind.unwrap_or(Kind::Bytes)));
@@ -139,7 +140,7 @@ fn index(number: &Bound<'_, PyAny>, name: &str, what: &str) -> PyResult<usize> {
     })
 }
 
-/// Elements of some memory.
+/// Number of elements in some memory.
 fn elements(pinned: Option<&Pinned>, kind: Kind, what: &str) -> PyResult<usize> {
     let (bytes, size) = (pinned.map_or(0, Pinned::bytes), kind.size());
     if bytes.is_multiple_of(size) {
@@ -151,7 +152,7 @@ fn elements(pinned: Option<&Pinned>, kind: Kind, what: &str) -> PyResult<usize> 
 }
 
 impl Part {
-    /// Nothing.
+    /// No memory.
     pub const fn none() -> Self {
         Self {
             pinned: None,
@@ -173,7 +174,7 @@ impl Part {
         })?;
         let (pinned, kind) = said.pin(access, what)?;
         let all = match said.count {
-            // What is left over at the end is no fault where a count is given.
+            // If a count is given, a remainder at the end is no error.
             Some(_) => pinned.as_ref().map_or(0, Pinned::bytes) / kind.size(),
             None => elements(pinned.as_ref(), kind, what)?,
         };
@@ -213,7 +214,7 @@ impl Part {
         })
     }
 
-    /// Where it begins, to see whether two are the same.
+    /// Address of the first element, to see whether two parts are the same.
     pub fn address(&self) -> Option<usize> {
         self.pinned
             .as_ref()
@@ -225,15 +226,15 @@ impl Part {
         self.count * self.kind.size()
     }
 
-    /// The same, counted in bytes.
+    /// Counts the part in bytes.
     pub fn as_bytes(&mut self) {
         (self.count, self.kind) = (self.bytes(), Kind::Bytes);
     }
 
-    /// Its bytes, if it is one run.
+    /// Bytes of the part, if it is one run.
     pub fn slice(&self) -> &[u8] {
         match &self.pinned {
-            // SAFETY: so many bytes were counted there, which stay as long as they are pinned.
+            // SAFETY: this many bytes were counted there, which stay as long as they are pinned.
             Some(pinned) if self.count > 0 => unsafe {
                 std::slice::from_raw_parts(pinned.start().add(self.offset), self.bytes())
             },
@@ -254,10 +255,10 @@ impl Part {
         }
     }
 
-    /// Lends its first bytes until it is dropped.
+    /// Lends the first bytes for reading, until the loan is dropped.
     pub fn lend(self, bytes: usize) -> Loan {
         let start = self.start(bytes);
-        // SAFETY: pinned with what is made here, and given back after the loan was taken back.
+        // SAFETY: the loan holds the pin, and releases it after the memory was taken back.
         let lent = unsafe { Lent::from_raw(start, bytes) };
         Loan {
             lent: Memory::Read(lent),
@@ -265,10 +266,10 @@ impl Part {
         }
     }
 
-    /// The same, to be written.
+    /// Lends the first bytes for writing, until the loan is dropped.
     pub fn lend_mut(self, bytes: usize) -> Loan {
         let start = self.start(bytes);
-        // SAFETY: as above; it was pinned to be written.
+        // SAFETY: the loan holds the pin, and releases it after the memory was taken back; it was pinned writable.
         let lent = unsafe { LentMut::from_raw(start, bytes) };
         Loan {
             lent: Memory::Write(lent),
@@ -329,7 +330,7 @@ impl Pieces {
         self.part.kind
     }
 
-    /// As the library takes them.
+    /// The blocks in the library's form.
     pub fn blocks(&self) -> Blocks<'_> {
         Blocks::Each {
             counts: &self.counts,
@@ -337,7 +338,7 @@ impl Pieces {
         }
     }
 
-    /// The same in bytes.
+    /// Counts the blocks in bytes.
     pub fn into_bytes(mut self) -> Self {
         let size = self.part.kind.size();
         for number in self.counts.iter_mut().chain(&mut self.displacements) {
@@ -347,13 +348,13 @@ impl Pieces {
         self
     }
 
-    /// The memory, and the counts and displacements of its blocks.
+    /// Splits into the memory, and the counts and displacements of its blocks.
     pub fn apart(self) -> (Part, Vec<usize>, Vec<usize>) {
         (self.part, self.counts, self.displacements)
     }
 }
 
-/// A number for each rank, or (`Err`) one for all.
+/// Reads one number for each rank, or (`Err`) one for all.
 fn each(
     given: &Bound<'_, PyAny>,
     name: &str,
@@ -381,7 +382,7 @@ fn each(
 /// Memory that an operation uses, lent until this is dropped.
 pub struct Loan {
     lent: Memory,
-    /// Given back after the loan: fields are dropped after `drop`.
+    /// Released after the loan: fields are dropped after `drop`.
     _pinned: Option<Pinned>,
 }
 
@@ -391,7 +392,7 @@ enum Memory {
 }
 
 impl Loan {
-    /// To be read.
+    /// The memory, for reading.
     pub fn read(&self) -> &Lent {
         match &self.lent {
             Memory::Read(lent) => lent,
@@ -399,7 +400,7 @@ impl Loan {
         }
     }
 
-    /// To be written.
+    /// The memory, for writing.
     pub fn write(&self) -> &LentMut {
         match &self.lent {
             Memory::Write(lent) => lent,

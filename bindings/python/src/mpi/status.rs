@@ -1,4 +1,4 @@
-//! What is known of a message: `MPI.Status`.
+//! Status of a message: `MPI.Status`.
 
 use super::datatype;
 use hotlease_comm::Status as Known;
@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 pub const ANY_SOURCE: i64 = -1;
 /// Any tag.
 pub const ANY_TAG: i64 = -1;
-/// Nobody.
+/// No rank: sends and receives do nothing.
 pub const PROC_NULL: i64 = -2;
-/// Where there is no number.
+/// In place of a number that is not defined.
 pub const UNDEFINED: i64 = -32766;
 
-/// Who sent a message, with which tag, and how long it is.
+/// Source, tag and length of a message.
 #[pyclass(module = "hotlease.MPI")]
 #[derive(Clone)]
 pub struct Status {
@@ -28,7 +28,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Of nothing: what a receive from `PROC_NULL` says, and a request that was none.
+    /// Fills it for no message: after a receive from `PROC_NULL`, or a wait for an empty request.
     pub fn fill_empty(&mut self, source: i64) {
         *self = Self::new();
         self.source = source;
@@ -91,7 +91,7 @@ impl Status {
         self.error = error;
     }
 
-    /// How many elements the message has; `MPI.UNDEFINED` if it is no multiple of them.
+    /// Number of elements in the message; `MPI.UNDEFINED` if it is not a whole number of them.
     #[pyo3(signature = (datatype=None))]
     fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
         let size = datatype.map_or(Ok(1), |datatype| {

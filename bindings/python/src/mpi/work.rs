@@ -1,4 +1,4 @@
-//! Operations on pinned memory: waiting with an ear for Ctrl-C, and what becomes of those that nobody waits for any more.
+//! Operations on pinned memory: waits that Ctrl-C interrupts, and operations that the program has given up.
 
 use super::failure;
 use super::member::Member;
@@ -8,19 +8,19 @@ use hotlease_comm::{Error, Request, Status, Watch};
 use pyo3::prelude::*;
 use std::time::Duration;
 
-/// How often a thread that waits looks whether Ctrl-C was pressed.
+/// Interval at which a waiting thread checks for Ctrl-C.
 pub const LOOK: Duration = Duration::from_millis(50);
 
-/// An operation that has begun, with the memory that it uses.
+/// An operation that was started, with the memory that it uses.
 pub struct Work {
     request: Request,
-    /// What is sent, and what is received into: kept, no more.
+    /// Send and receive buffer, only kept alive here.
     _loans: [Option<Loan>; 2],
-    /// What an operator of the program's raised, if there is one.
+    /// Where the exception of a program's operator is stored, if there is one.
     raised: Option<Raised>,
 }
 
-/// What an operation uses besides.
+/// Memory and exception store of an operation.
 #[derive(Default)]
 pub struct Uses {
     pub loans: [Option<Loan>; 2],
@@ -28,7 +28,7 @@ pub struct Uses {
 }
 
 impl Uses {
-    /// One piece of memory.
+    /// Memory of one part.
     pub fn of(loan: Loan) -> Self {
         Self {
             loans: [Some(loan), None],
@@ -37,7 +37,7 @@ impl Uses {
     }
 }
 
-/// Why an operation failed.
+/// Failure of an operation.
 pub struct Failed {
     pub error: Error,
     raised: Option<Raised>,
@@ -50,7 +50,7 @@ impl From<Error> for Failed {
 }
 
 impl Failed {
-    /// Where an operator of the program's raised an exception, that is its cause.
+    /// Makes the exception; an exception of the program's operator becomes its cause.
     pub fn exception(&self, py: Python<'_>) -> PyErr {
         let exception = failure::of(py, &self.error);
         if let Some(cause) = self.raised.as_ref().and_then(Raised::take) {
@@ -61,7 +61,7 @@ impl Failed {
 }
 
 impl Work {
-    /// Begins it.
+    /// Starts the operation.
     pub fn begin(
         py: Python<'_>,
         member: &Member,
@@ -80,7 +80,7 @@ impl Work {
         })
     }
 
-    /// Begins it, and waits for its end.
+    /// Starts the operation, and waits for its end.
     pub fn run(
         py: Python<'_>,
         member: &Member,
@@ -107,7 +107,7 @@ impl Work {
         }
     }
 
-    /// Waits for its end. After Ctrl-C it goes on by itself, if it cannot be cancelled.
+    /// Waits for the end. After Ctrl-C the operation goes on by itself, if it cannot be cancelled.
     pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<Status> {
         loop {
             if let Err(interrupt) = py.check_signals() {
@@ -120,13 +120,13 @@ impl Work {
         }
     }
 
-    /// Its result, once, if it ends in this time.
+    /// Returns the result, once, if the operation ends within `at_most`.
     pub fn poll(&mut self, at_most: Duration) -> Option<Result<Status, Failed>> {
         let result = self.request.wait_for(at_most)?;
         Some(result.map_err(|error| self.failed(error)))
     }
 
-    /// What its end hangs on.
+    /// Watch on the end.
     pub fn watch(&self) -> Watch {
         self.request.watch()
     }
@@ -136,12 +136,12 @@ impl Work {
         Failed { error, raised }
     }
 
-    /// Whether it could be.
+    /// Cancels the operation; returns whether that was possible.
     pub fn cancel(&mut self) -> bool {
         self.request.cancel()
     }
 
-    /// Nobody waits for it any more.
+    /// Gives the operation up: the program waits for it no more.
     pub fn abandon(mut self, py: Python<'_>, member: &Member) {
         let has_ended = py.detach(|| {
             self.cancel();
@@ -153,7 +153,7 @@ impl Work {
     }
 }
 
-/// Waits for something that needs no memory of the program's.
+/// Waits for an operation that needs no memory of the program.
 pub fn wait<T: Send>(
     py: Python<'_>,
     mut poll: impl FnMut(Duration) -> Option<Result<T, Error>> + Send,

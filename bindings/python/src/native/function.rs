@@ -1,4 +1,4 @@
-//! A native function as a program has it: the base of `hotlease.NativeFunction`.
+//! A native function as a Python object: the base of `hotlease.NativeFunction`.
 
 use super::libraries::{self, Call};
 use super::view::View;
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 thread_local! {
-    /// What functions are given that this thread calls itself.
+    /// Context of functions that this thread calls itself.
     static CONTEXT: RefCell<Context> = RefCell::new(Context::new(0, 1, &format!("uid:{}", uid()), Arc::default()));
 }
 
@@ -24,20 +24,20 @@ fn uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// The bytes of a result, and its recipe.
+/// Bytes of a result, and the recipe that makes an object of them.
 type Called<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
 
-/// What a function's result is.
+/// Size and recipe of a function's result.
 pub enum Output {
-    /// Room for it, and its recipe.
+    /// Fixed room, and recipe.
     Fixed(u64, Box<[u8]>),
     /// As many items as the input has, of the dtype of this pickle.
     AsInput(Box<[u8]>),
-    /// What `_output` says of an input.
+    /// Result of the method `_output_of` for each input.
     Asked,
 }
 
-/// See the module.
+/// A native function; see the module.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
 pub struct Native {
     pub code: Code,
@@ -48,7 +48,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// Its library's.
+    /// Key of the function's library.
     pub fn key(&self) -> Key {
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(&self.code.hash().0[..KEY_BYTES]);
@@ -58,8 +58,8 @@ impl Native {
 
 #[pymethods]
 impl Native {
-    /// Of a library's bytes, or those of the file `library`. `output`: room (`None`: as the input) and recipe; `None`: see
-    /// [`Output::Asked`].
+    /// Function of a library, given as bytes or as the file `library`. `output`: room (`None`: as the input) and
+    /// recipe; `None`: see [`Output::Asked`].
     #[new]
     fn new(
         py: Python<'_>,
@@ -91,18 +91,19 @@ impl Native {
         })
     }
 
-    /// Whether its library says that it may run twice.
+    /// Whether the library declares that the function may run twice.
     #[getter]
     fn _is_idempotent(&self) -> bool {
         self.is_idempotent
     }
 
-    /// The library's bytes.
+    /// Bytes of the library.
     fn _bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, self.code.bytes())
     }
 
-    /// Calls it here; the bytes of its result, and the recipe that makes an object of them.
+    /// Calls the function in this process; returns the bytes of its result, and the recipe that makes an object of
+    /// them.
     fn _call<'py>(slf: &Bound<'py, Self>, value: &Bound<'py, PyAny>) -> PyResult<Called<'py>> {
         let (py, this) = (slf.py(), slf.get());
         let view = View::of(value)?;
@@ -127,7 +128,7 @@ impl Native {
             .filter(|bytes| isize::try_from(*bytes).is_ok());
         let whole = whole.ok_or_else(|| PyMemoryError::new_err("the result is larger than any memory"))?;
         let block = PyByteArray::new_with(py, whole, |_| Ok(()))?;
-        // SAFETY: it was just made, and nobody else knows it: nobody moves or reads it while it is written to.
+        // SAFETY: just made and not shared yet: no other code moves or reads it during the write.
         let bytes = unsafe { block.as_bytes_mut() };
         let offset = bytes.as_ptr().align_offset(ALIGNMENT);
         let output = &mut bytes[offset..][..capacity];
@@ -140,7 +141,8 @@ impl Native {
                 bytes: capacity as u64,
             },
         };
-        // SAFETY: the view keeps the input, the output is ours; the context is this thread's, which is busy with this.
+        // SAFETY: the view keeps the input, the output is ours; the context is this thread's, which runs only this
+        // call.
         let outcome = py.detach(move || unsafe { call.make() });
         let produced = produced(py, &this.name, outcome, output, room)?;
         let (start, end) = (offset as isize, (offset + produced) as isize);
@@ -149,7 +151,7 @@ impl Native {
     }
 }
 
-/// The exception for a library or name that is no good.
+/// Makes the exception for an unusable library or name.
 fn refused(py: Python<'_>, error: &Error) -> PyErr {
     if let Error::File { path, source } = error
         && let Some(number) = source.raw_os_error()

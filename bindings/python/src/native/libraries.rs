@@ -1,5 +1,5 @@
-//! The libraries that this process has loaded, by key. They are never unloaded: others may have addresses in them, and so
-//! their number and size are bounded.
+//! Libraries that this process has loaded, by key. They are never unloaded, because other code may have addresses in
+//! them; so their number and size are bounded.
 
 use hotlease_wire::frame::Status;
 use hotlease_wire::task::Key;
@@ -8,14 +8,14 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Libraries of one process.
+/// Limit of the libraries of one process.
 const LIBRARIES_MAX: usize = 256;
-/// Their bytes together.
+/// Limit of their bytes together.
 const BYTES_MAX: usize = 1 << 30;
 
 struct Table {
     loaded: BTreeMap<Key, Arc<Library>>,
-    /// Of these, and of those that are being loaded.
+    /// Number of libraries that are loaded or being loaded; `bytes` counts the same.
     number: usize,
     bytes: usize,
 }
@@ -35,7 +35,7 @@ pub fn find(key: &Key) -> Option<Arc<Library>> {
     table().loaded.get(key).cloned()
 }
 
-/// Loads these bytes, of this key. To be called without the GIL: what a library does when it is loaded may want it.
+/// Loads these bytes, of this key. To be called without the GIL: initialisers of the library may take it.
 pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let mut reserved = table();
     if reserved.number >= LIBRARIES_MAX || reserved.bytes.saturating_add(bytes.len()) > BYTES_MAX {
@@ -52,7 +52,7 @@ pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let loaded = Library::load(bytes);
     let mut table = table();
     match loaded {
-        // Another thread may have been faster; what nobody uses of its twin does no harm.
+        // Another thread may have been faster; an unused second copy does no harm.
         Ok(library) => Ok(table
             .loaded
             .entry(key)
@@ -69,22 +69,22 @@ pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
 /// A call that is about to be made.
 pub struct Call {
     pub function: Loaded,
-    /// A slot's, or a thread's own.
+    /// Context of a slot, or of a thread.
     pub context: *mut c_void,
     pub input: Place,
     pub output: Place,
 }
 
-// SAFETY: made and used on one thread, which only lets the GIL go between.
+// SAFETY: made and used on one thread, which only releases the GIL in between.
 unsafe impl Send for Call {}
 
 impl Call {
-    /// Makes it.
+    /// Makes the call.
     ///
     /// # Safety
-    /// As of [`Loaded::call`].
+    /// As for [`Loaded::call`].
     pub unsafe fn make(self) -> Result<Outcome, Status> {
-        // SAFETY: by the caller's word.
+        // SAFETY: by the contract of this function.
         unsafe { self.function.call(self.context, self.input, self.output) }
     }
 }

@@ -1,11 +1,12 @@
-//! Native functions: of shared libraries, called on bytes where they lie. Both sides, as a program may call them itself.
+//! Native functions: functions of shared libraries, called on bytes in place. For both sides, as a program may call
+//! them itself.
 //!
 //! | module | job |
 //! |---|---|
-//! | `sizes` | how large replies are |
-//! | `view` | memory of an object that lies in one piece |
-//! | `libraries` | what this process has loaded, and calling it |
-//! | `function` | a function as a program has it: the base of `hotlease.NativeFunction` |
+//! | `sizes` | sizes of replies |
+//! | `view` | memory of an object in one piece |
+//! | `libraries` | libraries that this process has loaded, and calls of their functions |
+//! | `function` | a function as a Python object: the base of `hotlease.NativeFunction` |
 
 mod function;
 mod libraries;
@@ -21,13 +22,13 @@ use hotlease_wire::frame::Status;
 use hotlease_worker::Outcome;
 use pyo3::prelude::*;
 
-/// Room that a function is given at least, so that an error's message fits.
+/// Minimum of the room for a function's output, so that an error message fits.
 pub const ROOM_MIN: usize = 512;
-/// Bytes of a function's message that are told.
+/// Limit of the bytes of a function's message that are reported.
 const MESSAGE_BYTES: usize = 16 << 10;
 
-/// How many bytes of the output count: what the function says of them, or the exception for it. It was called with `output`, of
-/// which `room` is for results.
+/// Number of result bytes in the output, or the exception of the function. The function was called with `output`, of
+/// which `room` bytes are for the result.
 pub fn produced(
     py: Python<'_>,
     name: &str,
@@ -46,7 +47,7 @@ pub fn produced(
         }
     };
     if outcome.status == Status::FunctionError {
-        // Not more than `output` has: see `OutputTooLarge`.
+        // At most as many bytes as `output` has: see `OutputTooLarge`.
         let message = &output[..(outcome.bytes as usize).min(MESSAGE_BYTES)];
         let message = String::from_utf8_lossy(message);
         return Err(failed(py, "FunctionFailed", (name, outcome.code, message)));
@@ -57,7 +58,7 @@ pub fn produced(
     Ok(outcome.bytes as usize)
 }
 
-/// An exception that `hotlease._native_results.failed` makes of this.
+/// Makes the exception with `hotlease._native_results.failed`.
 fn failed<'py>(py: Python<'py>, kind: &str, details: impl IntoPyObject<'py>) -> PyErr {
     let made = py
         .import("hotlease._native_results")

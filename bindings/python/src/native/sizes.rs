@@ -1,20 +1,20 @@
-//! How large the reply of a native function is, which its request says. Pure.
+//! Sizes of the replies of native functions, which their requests determine. Pure.
 
 use super::ROOM_MIN;
 use hotlease_wire::task::native::{AS_INPUT, Arguments};
 use hotlease_wire::task::{Layout, Reply, Request, reply, request};
 
-/// Bytes of a recipe that a worker makes, taken to be enough.
+/// Allowance for the bytes of a recipe that a worker makes.
 const RECIPE_BYTES: usize = 1024;
 
-/// Where the result is in a reply: behind its recipe. `None` where that is larger than any memory.
+/// Layout of a reply: the result follows its recipe. `None` if that is larger than any memory.
 pub fn reply_layout(recipe_bytes: usize, room: usize) -> Option<Layout> {
     let lengths = [room.max(ROOM_MIN)];
     let head = Reply::head(reply::PICKLED, 0, recipe_bytes, &lengths)?;
     Layout::new(head.len(), recipe_bytes, lengths)
 }
 
-/// Bytes that the reply to this request may have; `None`: it is none of a native function.
+/// Limit of the bytes of the reply to this request; `None`: the request is not native.
 #[inline]
 pub fn reply_bytes(bytes: &[u8]) -> Option<usize> {
     match bytes.first() {
@@ -29,7 +29,8 @@ fn native_reply_bytes(bytes: &[u8]) -> Option<usize> {
     let layout = &request.arguments;
     let arguments = Arguments::decode(&bytes[layout.pickle..][..layout.pickle_bytes]).ok()?;
     let reply = match arguments.room {
-        // A result's reply has more bytes than the result. Where that is not enough, the worker keeps its reply until it is fetched.
+        // The reply of the input task is longer than its result, so this is an upper estimate. If it is too small all
+        // the same, the worker keeps its reply until it is fetched.
         AS_INPUT => reply_layout(RECIPE_BYTES, request.results.first()?.1)?,
         room => reply_layout(arguments.recipe.len(), usize::try_from(room).ok()?)?,
     };

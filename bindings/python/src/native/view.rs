@@ -1,4 +1,4 @@
-//! Memory of an object that lies in one piece: what a native function may be given.
+//! View: memory of an object in one piece, as input of a native function.
 
 use hotlease_worker::Place;
 use pyo3::exceptions::PyTypeError;
@@ -8,26 +8,26 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// The memory of an object, which keeps it where it is.
+/// The memory of an object; keeps it in place.
 pub struct View(Box<ffi::Py_buffer>);
 
-// SAFETY: a pointer and what it belongs to; given back under the GIL. The bytes may be changed by who has the object, at any time,
-// as for everybody else who lets the GIL go while he reads them.
+// SAFETY: a pointer and its owner; released under the GIL. Holders of the object may change the bytes at any time, as
+// for every reader that releases the GIL while it reads.
 unsafe impl Send for View {}
 // SAFETY: as above.
 unsafe impl Sync for View {}
 
 impl View {
-    /// Whether an object has memory that others may see.
+    /// Whether the object exposes its memory.
     pub fn is_of(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: an object, under the GIL.
         unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) != 0 }
     }
 
-    /// Of this object.
+    /// View of an object.
     ///
     /// # Errors
-    /// `TypeError` with what to do, if it has no memory in one piece, or one of references to objects.
+    /// `TypeError` with advice, if the object has no memory in one piece, or its memory holds references to objects.
     pub fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let py = object.py();
         let kind = || object.get_type().qualname().map(|name| name.to_string());
@@ -40,7 +40,7 @@ impl View {
         }
         let flags = ffi::PyBUF_ANY_CONTIGUOUS | ffi::PyBUF_FORMAT;
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::uninit());
-        // SAFETY: filled if it succeeds.
+        // SAFETY: filled if the call succeeds.
         if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } != 0 {
             let cause = PyErr::fetch(py);
             let text = format!(
@@ -53,7 +53,7 @@ impl View {
             error.set_cause(py, Some(cause));
             return Err(error);
         }
-        // SAFETY: as just seen.
+        // SAFETY: filled, as just checked.
         let view = Self(unsafe { view.assume_init() });
         if view.has_objects(object)? {
             return Err(PyTypeError::new_err(
@@ -64,7 +64,7 @@ impl View {
         Ok(view)
     }
 
-    /// Where it is.
+    /// Address and length.
     pub fn place(&self) -> Place {
         Place {
             start: NonNull::new(self.0.buf.cast()).unwrap_or(NonNull::dangling()),
@@ -72,10 +72,10 @@ impl View {
         }
     }
 
-    /// Its bytes; they may change meanwhile, so that nothing may be concluded from them.
+    /// Copies the bytes; they may change meanwhile, so that no decision may rest on them.
     pub fn copy_to(&self, into: &mut [u8]) {
         assert_eq!(into.len() as u64, self.place().bytes);
-        // SAFETY: as long as the view lives, it has so many bytes, which nobody else has as `into`.
+        // SAFETY: while the view lives it has this many bytes, and `into` is exclusive, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(self.place().start.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
@@ -88,7 +88,7 @@ impl View {
         if !format.to_bytes().contains(&b'O') {
             return Ok(false);
         }
-        // It may also be in the name of a field.
+        // The `O` may also be in the name of a field.
         match object.getattr("dtype") {
             Ok(dtype) => dtype.getattr("hasobject")?.is_truthy(),
             Err(_) => Ok(true),
@@ -98,7 +98,7 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: filled, and given back once.
+        // SAFETY: filled, and released once.
         Python::attach(|_| unsafe { ffi::PyBuffer_Release(&mut *self.0) });
     }
 }

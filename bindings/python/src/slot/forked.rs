@@ -1,6 +1,6 @@
-//! What becomes of processes that tasks fork.
+//! Processes that tasks fork.
 //!
-//! A child that returns from its task must not go on as the worker that it is a copy of: both would answer.
+//! A child that returns from its task must not go on as a copy of its worker: both would answer.
 
 use pyo3::exceptions::{PyOSError, PySystemExit};
 use pyo3::prelude::*;
@@ -13,16 +13,16 @@ extern "C" fn in_child() {
     IS_FORKED.store(true, Ordering::Relaxed);
 }
 
-/// From now on forks are noticed.
+/// Notices forks from now on.
 pub fn watch() -> PyResult<()> {
-    // SAFETY: a plain function that stores to an atomic, as is allowed after a fork.
+    // SAFETY: a plain function that stores to an atomic, which is allowed after a fork.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => Ok(()),
         error => Err(PyOSError::new_err(io::Error::from_raw_os_error(error))),
     }
 }
 
-/// After a task: ends a process that is a child of the worker's, as Python would have ended it.
+/// After a task: ends the process if it is a child of the worker, as Python would have ended it.
 #[inline]
 pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
     if IS_FORKED.load(Ordering::Relaxed) {
@@ -30,7 +30,8 @@ pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
     }
 }
 
-/// The same after a native function, which may not have the GIL in a child.
+/// After a native function: ends the process if it is a child of the worker, without the GIL, which a child may not
+/// have.
 #[inline]
 pub fn end_native_child() {
     if IS_FORKED.load(Ordering::Relaxed) {
@@ -59,7 +60,7 @@ fn end(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) -> ! {
         }
     };
     for stream in ["stdout", "stderr"] {
-        // There is nobody left to tell.
+        // No reader of the error is left.
         let _ = py
             .import("sys")
             .and_then(|sys| sys.getattr(stream)?.call_method0("flush"));

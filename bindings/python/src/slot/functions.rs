@@ -1,12 +1,12 @@
-//! The functions that this worker was sent, by key, in bounded memory.
+//! Functions that this worker was sent, by key, in bounded memory.
 
 use hotlease_wire::task::Key;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 
-/// How many are remembered.
+/// Limit of the functions that are kept.
 const FUNCTIONS_MAX: usize = 512;
-/// Bytes of their pickles together.
+/// Limit of the bytes of their pickles together.
 const BYTES_MAX: usize = 256 << 20;
 
 struct Known {
@@ -15,7 +15,7 @@ struct Known {
     used: u64,
 }
 
-/// See the module.
+/// Functions of this worker; see the module.
 #[derive(Default)]
 pub struct Functions {
     known: HashMap<Key, Known>,
@@ -32,7 +32,8 @@ impl Functions {
         Some(known.function.bind(py).clone())
     }
 
-    /// Remembers one whose pickle has so many bytes. What is forgotten for it is returned: to drop it may run code.
+    /// Adds a function whose pickle has `bytes` bytes. Returns the functions that were dropped for it: dropping them
+    /// may run code.
     #[must_use]
     pub fn insert(&mut self, key: Key, function: Py<PyAny>, bytes: usize) -> Vec<Py<PyAny>> {
         self.uses += 1;

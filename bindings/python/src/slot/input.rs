@@ -1,7 +1,7 @@
-//! Memory of the request as Python sees it, for as long as the task runs.
+//! Memory of the request as Python objects, for as long as the task runs.
 //!
-//! A large buffer is not copied: Python gets a view of the memory that the request lies in. That memory is used for other
-//! requests afterwards, so a view that is still held when the task is over must not be let go unnoticed.
+//! A large buffer is not copied: Python gets a view of the request's memory. That memory is used for other requests
+//! afterwards, so a view that is still held when the task has ended must be detected.
 
 use super::pulling::Pulled;
 use pyo3::exceptions::PyBufferError;
@@ -12,7 +12,7 @@ use std::ffi::c_int;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Buffers below this are copied: at this size a copy costs as much as a view, and one may keep it.
+/// Buffers below this size are copied: there a copy costs as much as a view, and the function may keep it.
 pub const COPIED_BELOW: usize = 32 << 10;
 
 /// A part of a request that is handed out as views.
@@ -22,13 +22,13 @@ struct Region {
     bytes: usize,
     readonly: bool,
     views: AtomicUsize,
-    /// The task is over.
+    /// The task has ended.
     closed: AtomicBool,
 }
 
-// SAFETY: a pointer to memory that is used under the GIL, as long as the task runs; after that it is not followed.
+// SAFETY: a pointer to memory that is used under the GIL while the task runs; after that it is not followed.
 unsafe impl Send for Region {}
-// SAFETY: as above; what changes is atomic.
+// SAFETY: as for `Send`; the fields that change are atomic.
 unsafe impl Sync for Region {}
 
 #[pymethods]
@@ -41,7 +41,7 @@ impl Region {
             ));
         }
         let bytes = region.bytes as ffi::Py_ssize_t;
-        // SAFETY: the interpreter's view to be filled; the memory is there while the task runs.
+        // SAFETY: the view is the interpreter's, to be filled; the memory exists while the task runs.
         let filled = unsafe {
             ffi::PyBuffer_FillInfo(
                 view,
@@ -64,19 +64,20 @@ impl Region {
     }
 }
 
-/// What was handed out for one task.
+/// Memory that was handed out for one task.
 #[derive(Default)]
 pub struct Lent {
     regions: Vec<Py<Region>>,
-    /// Memory of results that other workers had, of which some of these are.
+    /// Results of other workers, whose memory some of the regions are in.
     pulled: Vec<Pulled>,
 }
 
 impl Lent {
-    /// A view of memory.
+    /// Hands out a view of memory.
     ///
     /// # Safety
-    /// The memory stays until [`Lent::is_back`] was asked, and nobody else writes to it unless it is `readonly`.
+    /// The memory must exist until [`Lent::is_back`] was called, and unless the view is `readonly`, no other code may
+    /// write to it.
     pub unsafe fn view<'py>(
         &mut self,
         py: Python<'py>,
@@ -95,10 +96,10 @@ impl Lent {
         Ok(PyMemoryView::from(region.as_any())?.into_any())
     }
 
-    /// A buffer of the request: a view of it, or a copy if it is small.
+    /// Hands out a buffer of the request: as a view, or as a copy if it is small.
     ///
     /// # Safety
-    /// As [`Lent::view`].
+    /// As for [`Lent::view`].
     pub unsafe fn buffer<'py>(
         &mut self,
         py: Python<'py>,
@@ -106,10 +107,10 @@ impl Lent {
         writable: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
         if bytes >= COPIED_BELOW {
-            // SAFETY: by the caller's word.
+            // SAFETY: by the contract of this function.
             return unsafe { self.view(py, (start, bytes), !writable) };
         }
-        // SAFETY: by the caller's word it is there.
+        // SAFETY: the memory exists by the contract of this function.
         let copied = unsafe { std::slice::from_raw_parts(start.as_ptr(), bytes) };
         Ok(match writable {
             true => PyByteArray::new(py, copied).into_any(),
@@ -117,19 +118,19 @@ impl Lent {
         })
     }
 
-    /// Keeps a result of another worker's until the task is over; where it is, and its bytes.
+    /// Keeps a result of another worker until the task has ended; returns its address and length.
     pub fn hold(&mut self, mut pulled: Pulled) -> (NonNull<u8>, usize) {
         let place = pulled.place();
-        // Its memory stays where it is.
+        // A move of `pulled` does not move its memory.
         self.pulled.push(pulled);
         place
     }
 
-    /// Whether nothing of it is held any more. Nothing can be had from now on.
+    /// Whether no view is held any more. No further view can be made from now on.
     pub fn is_back(&mut self, py: Python<'_>) -> bool {
         let is_back = self.are_back(py);
         if !is_back {
-            // Somebody still has views of it. The process ends soon.
+            // A view of it is still held. The process ends soon.
             std::mem::forget(std::mem::take(&mut self.pulled));
         }
         is_back
@@ -150,7 +151,7 @@ impl Lent {
         if none() {
             return true;
         }
-        // Cycles, of a traceback and an exception say, keep what nobody can reach.
+        // Cycles, of a traceback and an exception for example, keep unreachable views.
         let collected = py.import("gc").and_then(|gc| gc.call_method0("collect"));
         collected.is_ok() && none()
     }

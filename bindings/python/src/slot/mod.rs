@@ -1,23 +1,23 @@
-//! A worker's side: the process that `hotlease._slot` runs in.
+//! The worker's side: the process that `hotlease._slot` runs in.
 //!
 //! The loop that polls, sleeps and counts is the one of `hotlease-worker`, on Python's main thread and without the GIL;
-//! this is the function that it calls for each task. One process has one slot.
+//! this module is the function that the loop calls for each task. One process has one slot.
 //!
 //! | module | job |
 //! |---|---|
 //! | `task` | one task, from its request to its reply |
-//! | `native` | the same for a function of a library |
+//! | `native` | one native task: a function of a library |
 //! | `functions` | the functions that this worker was sent |
-//! | `input` | memory of the request as Python sees it, for as long as the task runs |
+//! | `input` | memory of the request as Python objects, for as long as the task runs |
 //! | `results` | results of other tasks that came with the request |
 //! | `output` | replies, and results that did not fit |
-//! | `shelf` | results that stay here for other workers, and who may have them |
-//! | `pulling` | results that other workers have |
-//! | `printing` | what is printed and logged, until a reply takes it along |
-//! | `running` | what a function may ask about its invocation |
-//! | `state` | what tasks have left in this interpreter, saved and restored by the program's own functions |
-//! | `zygote` | what workers are forked from, with imports done |
-//! | `forked` | what becomes of processes that tasks fork |
+//! | `shelf` | results that stay here for other workers, and their delivery |
+//! | `pulling` | results that are fetched from other workers |
+//! | `printing` | output and log records, until a reply carries them |
+//! | `running` | state of the running invocation, for its function |
+//! | `state` | state that tasks left in this interpreter, saved and restored by the program's own functions |
+//! | `zygote` | process that workers are forked from, with imports done |
+//! | `forked` | processes that tasks fork |
 
 mod forked;
 mod functions;
@@ -47,7 +47,7 @@ struct Slot {
 
 #[pymethods]
 impl Slot {
-    /// Becomes a worker: standard input is the agent's.
+    /// Becomes a worker; standard input is the agent's control socket.
     #[new]
     fn new() -> PyResult<Self> {
         let worker = Worker::take_over().map_err(|error| {
@@ -63,8 +63,8 @@ impl Slot {
         self.take()?.refuse(why)
     }
 
-    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`: how long
-    /// imports took until now.
+    /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`:
+    /// time that imports have taken so far.
     #[pyo3(signature = (load, dump, describe, imports_ns = 0))]
     fn serve(
         &mut self,
@@ -97,7 +97,7 @@ impl Slot {
     }
 }
 
-/// Adds what this side has to the module.
+/// Adds the worker's side to the module.
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
     module.add_class::<zygote::Zygote>()?;

@@ -1,5 +1,5 @@
-//! A native task: a function of a library, called on the bytes that it was sent and without the GIL. Its output is written to
-//! where its reply goes, if that fits.
+//! Native tasks: a function of a library, called on the bytes of its request and without the GIL. Its output is written
+//! in place into the reply, if it fits.
 
 use crate::native::{self, Call, View};
 use crate::slot::output::{Kept, Output};
@@ -15,7 +15,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs it and writes its reply. `results`: those of other tasks that came with it. `took` is set where that was asked for.
+/// Runs the task and writes its reply. `results`: results of other tasks that came with it. `took` is set to the
+/// running time if the request asks for it.
 pub fn run(
     py: Python<'_>,
     input: &Input,
@@ -81,8 +82,8 @@ pub fn run(
     };
     let begun = Instant::now();
     let outcome = py.detach(move || {
-        // SAFETY: the input stays as long as the task and its results do, the output is this function's alone; the context is the
-        // slot's, which waits for this.
+        // SAFETY: the input stays as long as the task and its results, the output is this function's alone; the context
+        // is the slot's, which waits for this call.
         let outcome = unsafe { call.make() };
         forked::end_native_child();
         outcome
@@ -92,7 +93,7 @@ pub fn run(
     if fits {
         output.end_in_place(recipe, start, produced);
     } else {
-        // Memory for more than that was there.
+        // The memory held more than that.
         output.write_pickle(kept, recipe, &[&elsewhere[offset..offset + produced]]);
     }
     Ok(())
@@ -108,7 +109,7 @@ fn library(py: Python<'_>, input: &Input, task: &Request) -> Result<Arc<Library>
             format!("the library has {length} bytes, and {CODE_BYTES_MAX} are the most").into(),
         ));
     }
-    // A copy, so that what is hashed is what is loaded.
+    // A copy, so that the bytes that are hashed are the bytes that are loaded.
     let mut bytes = vec![0; length];
     input.copy(start, &mut bytes);
     let loaded = py.detach(|| match key_of(&bytes) == task.key {
@@ -128,10 +129,10 @@ fn recipe_for<'py>(
     results.call_method1("as_input", (value, dtype))?.extract()
 }
 
-/// Zeros, and from which on so many of them begin as all outputs do.
+/// Zeroed buffer and the offset of its first aligned byte.
 fn aligned(bytes: usize) -> Option<(Vec<u8>, usize)> {
     let whole = bytes.checked_add(ALIGNMENT)?;
-    // Only to see whether it can be had: what the system zeroes is not touched before it is used.
+    // Only checks whether that much memory is available: pages that the kernel zeroes are not touched before use.
     Vec::<u8>::new().try_reserve_exact(whole).ok()?;
     let memory = vec![0; whole];
     let offset = memory.as_ptr().align_offset(ALIGNMENT);

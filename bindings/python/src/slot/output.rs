@@ -9,23 +9,23 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
 
-/// Results that wait to be taken: a client may have filled a ring before it sees the first of them.
+/// Limit of the kept results: a client may have filled a ring before it sees the first of them.
 const KEPT_MAX: usize = RING_DEPTH_MAX as usize;
-/// Their bytes together; the youngest one may be larger.
+/// Limit of their bytes together; the youngest one may be larger.
 const KEPT_BYTES_MAX: usize = 1 << 30;
 
-/// Where a reply goes.
+/// Destination of a reply.
 pub struct Output<'a> {
-    /// The invocation's output.
+    /// Output memory of the invocation.
     pub place: &'a mut [u8],
-    /// Bytes of the whole reply, also where they do not fit.
+    /// Bytes of the whole reply, also if they do not fit.
     pub produced: usize,
     /// Whether a large result may stay here.
     pub stays: bool,
 }
 
 impl Output<'_> {
-    /// A reply of a few parts.
+    /// Writes a reply of a few parts.
     pub fn write(&mut self, kept: &mut Kept, head: &[u8], body: &[&[u8]]) {
         let total = head.len() + body.iter().map(|part| part.len()).sum::<usize>();
         if total > self.place.len() {
@@ -40,7 +40,7 @@ impl Output<'_> {
         self.produced = total;
     }
 
-    /// A pickled result with its buffers. `false`: it is too large, or has too many of them.
+    /// Writes a pickled result with its buffers. `false`: it is too large, or has too many buffers.
     pub fn write_pickle(&mut self, kept: &mut Kept, pickle: &[u8], buffers: &[&[u8]]) -> bool {
         let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
         let Some(head) = Reply::head(reply::PICKLED, 0, pickle.len(), &lengths) else {
@@ -54,7 +54,7 @@ impl Output<'_> {
             place[layout.pickle..layout.pickle + pickle.len()].copy_from_slice(pickle);
             let mut end = layout.pickle + pickle.len();
             for ((start, length), buffer) in layout.buffers.iter().zip(buffers) {
-                // What was in the memory before is nobody's business.
+                // Earlier content of the memory may not reach the client.
                 place[end..*start].fill(0);
                 end = start + length;
                 place[*start..end].copy_from_slice(buffer);
@@ -78,7 +78,7 @@ impl Output<'_> {
         true
     }
 
-    /// A result stays here, if there is a way to it for others.
+    /// Leaves a result on the shelf, if other workers can reach it.
     fn leave(&mut self, kept: &mut Kept, whole: Vec<u8>) {
         match shelf::leave(kept.next_ticket(), whole) {
             Ok(left) => self.write(kept, &left.encode(), &[]),
@@ -87,19 +87,19 @@ impl Output<'_> {
         }
     }
 
-    /// Why a result of another task was not had.
+    /// Writes why a result of another task could not be fetched.
     pub fn not_had(&mut self, why: &str) {
         self.say(reply::NOT_HAD, why);
     }
 
-    /// A pickled result whose only buffer stays in the request, from one of its bytes on. `false`: there is no room to say so, and
-    /// for so many bytes that follow.
+    /// Writes a pickled result whose only buffer stays in the request, from offset `at` on. `false`: there is no room
+    /// for the reply and `following` more bytes.
     pub fn write_in_request(&mut self, pickle: &[u8], at: usize, bytes: usize, following: usize) -> bool {
         let mut head = [0; reply::HEAD_BYTES + reply::IN_REQUEST_BYTES];
         head[0] = reply::IN_REQUEST;
         head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
         head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
-        // Not kept for later: then the memory is another request's.
+        // Not kept for later: by then the memory holds another request.
         let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
             self.write(&mut Kept::default(), &head, &[pickle]);
@@ -107,19 +107,19 @@ impl Output<'_> {
         fits
     }
 
-    /// A pickled result with one buffer, of which so many bytes are in place already, at `start`.
+    /// Completes a pickled result with one buffer, whose bytes are already in place, at `start`.
     pub fn end_in_place(&mut self, pickle: &[u8], start: usize, bytes: usize) {
-        // One buffer is not too many.
+        // One buffer is within the limit.
         let head = Reply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
         let (before, behind) = (head.len(), head.len() + pickle.len());
         self.place[..before].copy_from_slice(&head);
         self.place[before..behind].copy_from_slice(pickle);
-        // What was in the memory before is nobody's business.
+        // Earlier content of the memory may not reach the client.
         self.place[behind..start].fill(0);
         self.produced = start + bytes;
     }
 
-    /// What is wrong with the request.
+    /// Writes what is wrong with the request.
     pub fn refuse(&mut self, why: &str) {
         self.say(reply::REFUSED, why);
     }
@@ -135,7 +135,7 @@ impl Output<'_> {
         self.write(&mut Kept::default(), &head, &[&why.as_bytes()[..cut]]);
     }
 
-    /// Writes how long the function took into what was written last.
+    /// Writes the running time of the function into the last reply.
     pub fn put_time(&mut self, kept: &mut Kept, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if self.produced > self.place.len() {
@@ -147,7 +147,7 @@ impl Output<'_> {
         }
     }
 
-    /// Appends what the task printed to what was written last; where both do not fit, they are kept together.
+    /// Appends the output of the task to the last reply; if both do not fit, they are kept together.
     #[cold]
     pub fn append(&mut self, kept: &mut Kept, printed: &[u8]) {
         let end = self.produced + printed.len();
@@ -167,7 +167,7 @@ impl Output<'_> {
                 self.place[0] |= printed::FLAG;
                 self.produced = end;
             }
-            // It cannot be kept, and was written where there was room for what had been printed by then.
+            // This reply cannot be kept. It was written only after checking that the output so far fits as well.
             (Some(&reply::IN_REQUEST), _) => {}
             _ => {
                 let mut whole = [&self.place[..self.produced], printed].concat();
@@ -190,7 +190,7 @@ impl Output<'_> {
     }
 }
 
-/// Results that did not fit, until they are taken.
+/// Results that did not fit, until the client fetches them.
 #[derive(Default)]
 pub struct Kept {
     results: VecDeque<(u64, Vec<u8>)>,
@@ -199,7 +199,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// One that no other result here has.
+    /// Next ticket, unique in this process.
     fn next_ticket(&mut self) -> u64 {
         if self.tickets == 0 {
             self.tickets = first_ticket();
@@ -220,7 +220,7 @@ impl Kept {
         self.tickets
     }
 
-    /// Writes a result out, if it is there; it stays if it does not fit.
+    /// Writes a result out, if it is here; it stays if it does not fit.
     pub fn take(&mut self, ticket: u64, output: &mut Output<'_>) {
         if let Some(standing) = shelf::take(ticket) {
             // The client gives as much room as the result has bytes.
@@ -243,8 +243,8 @@ impl Kept {
     }
 }
 
-/// Where a worker's tickets begin: elsewhere than another one's, which has taken its place perhaps. Workers may be forks of one
-/// process, with the same seeds, and have the same number in namespaces of their own.
+/// First ticket of a worker, random so that a successor of the worker starts elsewhere. Workers may be forks of one
+/// process, with the same hash seeds, and have the same process id in separate namespaces.
 fn first_ticket() -> u64 {
     RandomState::new().hash_one((std::process::id(), SystemTime::now()))
 }

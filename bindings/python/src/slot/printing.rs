@@ -1,4 +1,4 @@
-//! What is printed and logged in this process, until the next reply takes it along: from any thread, under Python's lock.
+//! Output and log records of this process, until the next reply carries them: from any thread, under the GIL.
 
 use crate::plain;
 use crate::printed::{Printed, RECORD_BYTES_MAX};
@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// Lines without an end that are kept back, and bytes of each.
+/// Limits of the unfinished lines that are held back: number, and bytes of each.
 const OPEN_MAX: usize = 64;
 const OPEN_BYTES_MAX: usize = 8 << 10;
 
-/// What a task that prints nothing looks at.
+/// Checked first, so that a task without output costs one load.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 static PRINTING: Mutex<Printing> = Mutex::new(Printing {
     printed: Printed::new(),
     open: Vec::new(),
 });
 
-/// A line that has no end yet, of one thread.
+/// An unfinished line of one thread.
 struct Open {
     thread: ThreadId,
     stream: u8,
@@ -31,7 +31,7 @@ struct Open {
 
 struct Printing {
     printed: Printed,
-    /// Kept back, so that lines of several threads stay whole.
+    /// Held back, so that lines of several threads stay whole.
     open: Vec<Open>,
 }
 
@@ -40,13 +40,13 @@ fn printing() -> MutexGuard<'static, Printing> {
     PRINTING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Whether something was printed since the last reply.
+/// Whether there is output since the last reply.
 #[inline]
 pub fn is_any() -> bool {
     IS_ANY.load(Ordering::Relaxed)
 }
 
-/// Bytes of it, at most, where a task is over.
+/// Upper bound of the bytes of the output at the end of a task.
 pub fn bytes() -> usize {
     if !is_any() {
         return 0;
@@ -56,25 +56,25 @@ pub fn bytes() -> usize {
     printing.printed.bytes()
 }
 
-/// What that is, as it follows a reply.
+/// Takes the output, encoded as it follows a reply.
 pub fn take() -> Vec<u8> {
     let taken = printing().take();
     IS_ANY.store(false, Ordering::Relaxed);
     taken
 }
 
-/// This function was called: where it is one of ours that calls another one, that one's name is told.
+/// Sets the function's name for the output: if hotlease's own function calls another one, that one's name.
 #[cold]
 pub fn name(function: &Bound<'_, PyAny>, arguments: &Bound<'_, PyTuple>) {
     let named = function.py().import("hotlease._printing");
     let named = named.and_then(|module| module.call_method1("name", (function, arguments)));
-    // Without it, what was printed has the other one's name.
+    // Otherwise output carries the name of hotlease's own function.
     if let Ok(Ok(Some(name))) = named.map(|name| name.extract::<Option<String>>()) {
         printing().printed.name(name);
     }
 }
 
-/// Something was logged; false: it is not of plain values, or too large.
+/// Adds a log record; false: it is not of plain values, or too large.
 #[pyfunction]
 pub fn _logged(record: &Bound<'_, PyTuple>) -> bool {
     let mut bytes = Vec::with_capacity(256);
@@ -85,7 +85,7 @@ pub fn _logged(record: &Bound<'_, PyTuple>) -> bool {
     fits
 }
 
-/// What lies between a text stream of this process and its file: line by line what is written goes to both, the next reply and
+/// Layer between a text stream of this process and its file: each line that is written goes to both, the next reply and
 /// the file.
 #[pyclass(frozen, module = "hotlease._core")]
 pub struct Tee {
@@ -95,7 +95,7 @@ pub struct Tee {
 
 #[pymethods]
 impl Tee {
-    /// Of standard output, 1, or standard error, 2.
+    /// Tee for standard output (1) or standard error (2).
     #[new]
     fn new(stream: u8, file: Py<PyAny>) -> Self {
         Self { stream, file }
@@ -127,7 +127,7 @@ impl Tee {
         self.file.call_method0(py, intern!(py, "flush")).map(drop)
     }
 
-    /// All else is the file's.
+    /// Delegates all other attributes to the file.
     fn __getattr__<'py>(&self, name: &Bound<'py, PyString>) -> PyResult<Bound<'py, PyAny>> {
         self.file.bind(name.py()).getattr(name)
     }
@@ -146,7 +146,7 @@ impl Tee {
 }
 
 impl Printing {
-    /// More of a line, or of several. What is to go to the stream's file now.
+    /// Adds text to the current line, or several lines. Returns the text that goes to the stream's file now.
     fn write(&mut self, stream: u8, text: &[u8]) -> Vec<u8> {
         let mut line = self.mine(stream).map_or_else(
             || Open {
@@ -184,7 +184,7 @@ impl Printing {
         lines
     }
 
-    /// What this thread has begun, as far as it did not go to the stream's file.
+    /// The part of this thread's unfinished line that did not go to the stream's file yet.
     fn flush(&mut self, stream: u8) -> Vec<u8> {
         let Some(at) = self.mine(stream) else {
             return Vec::new();

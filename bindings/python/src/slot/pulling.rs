@@ -1,4 +1,4 @@
-//! Results of other tasks that stayed with the workers that made them: got from there, without Python's lock.
+//! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
 
 use super::shelf::{self, random, read_until};
 use super::task::{Failed, Input};
@@ -11,25 +11,25 @@ use std::net::TcpStream;
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// How long it may take until the other end has shown who it is.
+/// Limit of the time until the other end has proved its identity.
 const PROVING: Duration = Duration::from_secs(5);
-/// How long no bytes may come.
+/// Limit of the time without any bytes.
 const STALLED: Duration = Duration::from_secs(10);
-/// Bytes that are read before they are looked at.
+/// Bytes that are read before they are hashed.
 const PART_BYTES: usize = 1 << 20;
 
-/// A reply that was got, in memory of its own.
+/// A fetched reply, in private memory.
 pub struct Pulled {
     memory: Vec<u8>,
-    /// From which on it has the alignment of all requests and replies.
+    /// Offset of the first byte with the alignment of all requests and replies.
     offset: usize,
 }
 
 impl Pulled {
-    /// Zeros of so many bytes; `None`: no memory has them.
+    /// Zeroed memory of this size; `None`: not available.
     fn new(bytes: usize) -> Option<Self> {
         let whole = bytes.checked_add(ALIGNMENT)?;
-        // Only to see whether it can be had.
+        // Only checks whether that much memory is available.
         Vec::<u8>::new().try_reserve_exact(whole).ok()?;
         let mut memory = vec![0; whole];
         let offset = memory.as_ptr().align_offset(ALIGNMENT);
@@ -41,19 +41,19 @@ impl Pulled {
         &mut self.memory[self.offset..]
     }
 
-    /// Where it is, and its bytes.
+    /// Address and length.
     pub fn place(&mut self) -> (NonNull<u8>, usize) {
         let bytes = self.bytes_mut();
         (NonNull::from(&mut *bytes).cast(), bytes.len())
     }
 }
 
-/// What is said of a result that is none.
+/// Failure for a reply that is not a valid result.
 pub fn damaged(_: FormatError) -> Failed {
     Failed::Refused("the result of another task is damaged".into())
 }
 
-/// Where a result of another task is, if it is not in the request but was left with its worker.
+/// Location of a result of another task, if it is not in the request but stayed with its worker.
 pub fn left_at(input: &Input, start: usize, length: usize) -> Result<Option<Left>, Failed> {
     let mut told = [0; LEFT_REPLY_BYTES];
     let Some(told) = told.get_mut(..length) else {
@@ -66,12 +66,12 @@ pub fn left_at(input: &Input, start: usize, length: usize) -> Result<Option<Left
     }
 }
 
-/// Gets a result; or why not, in words for a person.
+/// Fetches a result; an error is a text for people.
 pub fn pull(left: &Left) -> Result<Pulled, String> {
     let bytes = usize::try_from(left.bytes).map_err(|_| "it is larger than any memory".to_owned())?;
     if let Some(standing) = shelf::find(left) {
         let mut pulled = Pulled::new(bytes).ok_or("there is no memory for it")?;
-        // Another task may need it as it is.
+        // A copy: another task may need it unchanged.
         pulled.bytes_mut().copy_from_slice(&standing.whole);
         return Ok(pulled);
     }
@@ -99,7 +99,7 @@ fn receive(stream: &mut TcpStream, left: &Left, bytes: usize, until: Instant) ->
     read_until(stream, &mut delivery, until)?;
     let size = exchange.delivered(&delivery);
     let size = size.ok_or_else(|| other("who listens there does not have its secret"))?;
-    // Before there is memory for it.
+    // Before memory is allocated for it.
     if size != left.bytes {
         return Err(other("it has another length than its worker said first"));
     }

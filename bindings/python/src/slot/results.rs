@@ -8,16 +8,16 @@ thread_local! {
     static RESULTS: RefCell<Vec<Py<PyAny>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `load` while [`result`] gives these.
+/// Calls `load`, during which [`_result`] returns these results.
 pub fn during<T>(results: Vec<Py<PyAny>>, load: impl FnOnce() -> T) -> T {
     let before = RESULTS.replace(results);
     let loaded = load();
-    // Dropped outside of the cell: that runs code of Python's.
+    // Dropped outside of the cell: dropping runs Python code.
     drop(RESULTS.replace(before));
     loaded
 }
 
-/// The result of this number of the request whose arguments are being unpickled; see `hotlease._remote.result`.
+/// Result of this number in the request whose arguments are being unpickled; see `hotlease._remote.result`.
 #[pyfunction]
 pub fn _result(py: Python<'_>, number: usize) -> PyResult<Py<PyAny>> {
     let found = RESULTS.with_borrow(|results| results.get(number).map(|result| result.clone_ref(py)));

@@ -1,8 +1,9 @@
-//! Results that stay here until nobody needs them, and their giving out to other workers.
+//! Shelf: results that stay here until no task needs them, and their delivery to other workers.
 //!
-//! Who has a result's secret gets it ([`hotlease_wire::task::left`]); the secret is in the reply to the client, and the client tells
-//! whom it wants to have the result. Nothing here needs Python: connections are served by threads of their own, a few of them, each for
-//! a limited time. A stranger gets a nonce, and is gone after [`PROVING`].
+//! A peer that has a result's secret gets the result ([`hotlease_wire::task::left`]). The secret is in the reply to the
+//! client, and the client passes it to the workers that need the result. Nothing here needs Python: separate threads
+//! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
+//! off after [`PROVING`].
 
 use super::output::{Kept, Output};
 use super::task::Input;
@@ -18,24 +19,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Connections at a time; more are closed, and who had come for a result gets it from the client instead.
+/// Limit of the connections at a time; more are closed, and their peers get the result from the client instead.
 const CONNECTIONS_MAX: usize = 64;
-/// How long one may take to show that it has a secret.
+/// Time in which a peer has to prove that it has a secret.
 const PROVING: Duration = Duration::from_secs(2);
-/// How long one may take no bytes.
+/// Time for which a peer may accept no bytes.
 const STALLED: Duration = Duration::from_secs(10);
-/// Between two tries to accept, where that failed for want of descriptors.
+/// Pause between two accept attempts, after one failed for lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Of the threads here.
+/// Stack of each thread here.
 const STACK_BYTES: usize = 128 << 10;
 
-/// Of this process, once a result has stayed; `None`: nobody could get one from here.
+/// Shelf of this process, once a result was left; `None`: no peer could reach it.
 static SHELF: OnceLock<Option<Arc<Shelf>>> = OnceLock::new();
 
-/// A reply that stays.
+/// A reply on the shelf.
 pub struct Standing {
     secret: Secret,
-    /// Its bytes.
+    /// Bytes of the reply.
     pub whole: Vec<u8>,
 }
 
@@ -51,7 +52,7 @@ struct Shelf {
     connections: AtomicUsize,
 }
 
-/// Keeps a reply here. Gives it back where it cannot stay: there is no room, or no way to it for others.
+/// Keeps a reply here. Returns it if it cannot stay: there is no room, or peers cannot reach this host.
 pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
     let Some(shelf) = SHELF.get_or_init(|| open().ok()) else {
         return Err(whole);
@@ -76,7 +77,7 @@ pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
     })
 }
 
-/// Takes one away, if it is here.
+/// Removes a reply, if it is here.
 pub fn take(ticket: u64) -> Option<Arc<Standing>> {
     let mut results = SHELF.get()?.as_ref()?.results();
     let standing = results.standing.remove(&ticket)?;
@@ -84,21 +85,21 @@ pub fn take(ticket: u64) -> Option<Arc<Standing>> {
     Some(standing)
 }
 
-/// Nobody needs these results any more.
+/// Handles a release request: drops these results.
 pub fn release(input: &Input, task: &Request, output: &mut Output<'_>) {
     let mut tickets = vec![0; task.arguments.pickle_bytes];
     input.copy(task.arguments.pickle, &mut tickets);
     for ticket in tickets.chunks_exact(8) {
         let ticket = ticket.first_chunk().copied().map(u64::from_le_bytes);
-        // Gone already, where the client took it meanwhile.
+        // Gone already, if the client fetched it meanwhile.
         drop(ticket.and_then(take));
     }
-    // None.
+    // A plain reply with the value `None`.
     let told = [0; reply::HEAD_BYTES + 1];
     output.write(&mut Kept::default(), &told, &[]);
 }
 
-/// One that stays here, if this is where it is.
+/// The reply at this location, if it is on this shelf.
 pub fn find(left: &Left) -> Option<Arc<Standing>> {
     let shelf = SHELF.get()?.as_ref()?;
     let found = shelf.results().standing.get(&left.ticket).cloned();
@@ -112,7 +113,7 @@ pub fn find(left: &Left) -> Option<Arc<Standing>> {
 /// Random bytes for a nonce or secret.
 pub fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
-    // SAFETY: so many bytes are there; so few come whole, or not at all.
+    // SAFETY: the buffer has this many bytes; a request of at most 256 bytes is filled completely or not at all.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     match got {
         32 => Ok(bytes),
@@ -120,7 +121,7 @@ pub fn random() -> io::Result<[u8; 32]> {
     }
 }
 
-/// Fills `bytes` before it is time, however slowly they come.
+/// Fills `bytes` before `until`, even if they come slowly.
 pub fn read_until(stream: &mut TcpStream, mut bytes: &mut [u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -147,7 +148,7 @@ impl Shelf {
     }
 }
 
-/// Where the client reaches this host, others do.
+/// Opens the shelf at the address where clients reach this host; other workers reach it there, too.
 fn open() -> io::Result<Arc<Shelf>> {
     let host = reached_at().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let listener = TcpListener::bind((host, 0))?;
@@ -174,7 +175,7 @@ fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
         };
         let served = Served::begin(shelf);
         if let Some(served) = served {
-            // Without a thread it is closed, and whoever it was asks the client.
+            // Without a thread the connection is closed, and the peer asks the client.
             let _ = thread("hotlease-giving", move || {
                 let _ = give(&served.0, stream);
             });
@@ -182,7 +183,7 @@ fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
     }
 }
 
-/// One connection of those that may be.
+/// One of the limited number of connections.
 struct Served(Arc<Shelf>);
 
 impl Served {
@@ -201,7 +202,7 @@ impl Drop for Served {
     }
 }
 
-/// What goes wrong is the asker's to notice: it gets the result from the client then.
+/// Delivers one result. Errors are ignored: the peer notices, and gets the result from the client.
 fn give(shelf: &Shelf, mut stream: TcpStream) -> io::Result<()> {
     let until = Instant::now() + PROVING;
     stream.set_nodelay(true)?;

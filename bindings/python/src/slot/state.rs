@@ -1,5 +1,5 @@
-//! What tasks have left in this interpreter, saved and restored by the functions that a module of the tenant's has registered:
-//! see `hotlease._state`.
+//! State that tasks left in this interpreter, saved and restored by the functions that a module of the tenant has
+//! registered: see `hotlease._state`.
 
 use hotlease_worker::{StateFunctions, StatePieces};
 use pyo3::buffer::PyBuffer;
@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 
-/// What the worker calls, between two tasks.
+/// Functions that the worker calls between two tasks.
 pub const FUNCTIONS: StateFunctions = StateFunctions { check, restore, save };
 
 fn check() -> Result<(), String> {
@@ -20,7 +20,7 @@ fn restore(pipe: &mut File, bytes: u64) -> Result<(), String> {
     in_python(|module| {
         let py = module.py();
         let length = usize::try_from(bytes)?;
-        // Writable, so that a numpy array can be made of it where it is.
+        // Writable, so that a numpy array can use it in place.
         let state = PyByteArray::new_with(py, length, |place| Ok(pipe.read_exact(place)?))?;
         module.call_method1("restore", (state,)).map(drop)
     })
@@ -31,7 +31,7 @@ fn save(pieces: &mut StatePieces<File>) -> Result<(), String> {
         let py = module.py();
         let state: PyBuffer<u8> = PyBuffer::get(&module.call_method0("save")?)?;
         let (start, length) = (state.buf_ptr() as usize, state.len_bytes());
-        // Others of the program's threads go on meanwhile; one that changes the state now changes what is saved.
+        // Other threads of the program go on meanwhile; one that changes the state now changes the saved state.
         py.detach(|| match length {
             0 => Ok(()),
             length => write_from(pieces.pipe(length)?, start, length),
@@ -40,12 +40,12 @@ fn save(pieces: &mut StatePieces<File>) -> Result<(), String> {
     })
 }
 
-/// As `write_all`, of memory that somebody may be changing.
+/// Like `write_all`, but of memory that another thread may be changing.
 fn write_from(pipe: &File, start: usize, length: usize) -> io::Result<()> {
     let mut written = 0;
     while written < length {
         let place = (start + written) as *const libc::c_void;
-        // SAFETY: inside of a buffer that is held; only the kernel reads it.
+        // SAFETY: inside a buffer that is held; only the kernel reads it.
         let count = unsafe { libc::write(pipe.as_raw_fd(), place, length - written) };
         match usize::try_from(count) {
             Ok(count) => written += count,
@@ -65,7 +65,7 @@ fn in_python(what: impl FnOnce(&Bound<'_, PyModule>) -> PyResult<()>) -> Result<
         let module = PyModule::import(py, "hotlease._state").map_err(|error| error.to_string())?;
         what(&module).map_err(
             |error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
-                // Said there.
+                // Its text is complete.
                 true => error.value(py).to_string(),
                 false => error.to_string(),
             },

@@ -1,7 +1,7 @@
 //! One task, from its request to its reply.
 //!
-//! A task that does nothing costs about a microsecond here: the GIL, a look into a table, a tuple, the call. What is pickled
-//! goes through `hotlease._slot`, whose functions are given to [`prepare`].
+//! A task that does nothing costs about a microsecond here: the GIL, a table look-up, a tuple, the call. Pickled values
+//! go through `hotlease._slot`, whose functions are passed to [`prepare`].
 
 use crate::plain;
 use crate::slot::functions::Functions;
@@ -22,11 +22,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::time::{Duration, Instant};
 
-/// Results up to this size are looked at for plain ones; above it, a pickle costs no more.
+/// Results up to this size are tried as plain values; above it, a pickle costs no more.
 const PLAIN_BYTES_MAX: usize = 64 << 10;
-/// What the process ends with whose function kept memory of its request.
+/// Exit status of a process whose function kept memory of its request.
 const KEPT_MEMORY_STATUS: i32 = 71;
-/// An error number for the case that something here is broken.
+/// Error number for an internal error.
 const BROKEN: i32 = 1;
 
 struct State {
@@ -36,16 +36,16 @@ struct State {
     functions: Functions,
     kept: Kept,
     scratch: Vec<u8>,
-    /// What the running task's function took, where that was asked for.
+    /// Running time of the current task's function, if asked for.
     took: Option<Duration>,
 }
 
 thread_local! {
-    /// Of the slot's thread.
+    /// State of the slot's thread.
     static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
 }
 
-/// To be called once, on the thread that the slot will run on.
+/// Sets the state. To be called once, on the thread that the slot will run on.
 pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
     let state = State {
         load,
@@ -59,11 +59,11 @@ pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
     STATE.set(Some(state));
 }
 
-/// The worker's function: runs the task that the input is.
+/// Function of the worker: runs the task that the input encodes.
 ///
 /// # Safety
-/// Of the context interface: `input` has `size` bytes, `output` has room for `capacity`, for as long as it runs; both are
-/// used by nobody else who could not as well have sent other bytes.
+/// As in the context interface: `input` has `size` bytes, and `output` has room for `capacity`, until the call returns.
+/// Only a process that could as well have sent other bytes may change them.
 pub unsafe extern "C" fn call(
     context: *mut c_void,
     input: *const c_void,
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn call(
         start: NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling()),
         size: size as usize,
     };
-    // SAFETY: by the caller's word; the client does not look at it before there is a reply.
+    // SAFETY: by the contract of this function; the client does not read it before there is a reply.
     let place = unsafe { std::slice::from_raw_parts_mut(output.cast::<u8>(), capacity as usize) };
     let mut output = Output {
         place,
@@ -94,12 +94,12 @@ pub unsafe extern "C" fn call(
         })
     }));
     running::end();
-    // SAFETY: by the caller's word it can be written to.
+    // SAFETY: writable by the contract of this function.
     unsafe { *produced = output.produced as u64 };
     if matches!(ran, Ok(true)) { 0 } else { BROKEN }
 }
 
-/// The bytes of a request; their owner may change them at any time.
+/// Bytes of a request; their owner may change them at any time.
 pub struct Input {
     start: NonNull<u8>,
     size: usize,
@@ -109,17 +109,17 @@ impl Input {
     pub fn copy(&self, from: usize, into: &mut [u8]) {
         let inside = from.checked_add(into.len()).is_some_and(|end| end <= self.size);
         assert!(inside, "a decoder looks beyond the request");
-        // SAFETY: inside of the request, as just seen.
+        // SAFETY: inside the request, as just checked.
         unsafe { std::ptr::copy_nonoverlapping(self.at(from).as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
     pub fn at(&self, from: usize) -> NonNull<u8> {
         debug_assert!(from <= self.size);
-        // SAFETY: of a decoded request, which lies inside.
+        // SAFETY: an offset of a decoded request, which lies inside.
         unsafe { self.start.add(from) }
     }
 
-    /// Where a part of it begins that may stay there: one that a request or reply may have where it is, and that is large.
+    /// Offset of a buffer that may stay in the request: it is large, and aligned as requests and replies need it.
     fn place_of(&self, part: &[u8]) -> Option<usize> {
         let at = (part.as_ptr() as usize).checked_sub(self.start.as_ptr() as usize)?;
         let is_inside = at.checked_add(part.len())? <= self.size;
@@ -134,15 +134,15 @@ impl Input {
     }
 }
 
-/// Why a task has no result.
+/// Reason why a task has no result.
 pub enum Failed {
-    /// It raised, or what it is made of does not unpickle.
+    /// The function raised, or the task does not unpickle.
     Raised(PyErr),
-    /// Its function is not here.
+    /// The function is not here.
     Unknown,
-    /// A result of another task was not had from the worker that has it.
+    /// A result of another task could not be fetched from its worker.
     NotHad(String),
-    /// It is no task.
+    /// The request is not a valid task.
     Refused(Cow<'static, str>),
 }
 
@@ -158,7 +158,7 @@ impl From<FormatError> for Failed {
     }
 }
 
-/// Positional and named.
+/// Positional and named arguments.
 type Arguments<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
 impl State {
@@ -231,7 +231,7 @@ impl State {
         native::run(py, input, task, &results, (output, kept), took)
     }
 
-    /// What the task gives. Arguments are gone when it returns, but for those that the result holds.
+    /// Runs the function of the task. Arguments are dropped when it returns, except those that the result holds.
     #[inline]
     fn result<'py>(
         &mut self,
@@ -262,7 +262,7 @@ impl State {
             return Ok(known);
         }
         let (start, length) = task.blob.ok_or(Failed::Unknown)?;
-        // A copy, so that what is hashed is what is unpickled.
+        // A copy, so that the bytes that are hashed are the bytes that are unpickled.
         let blob = input.bytes(py, start, length)?;
         if key_of(blob.as_bytes()) != task.key {
             return Err(Failed::Refused(
@@ -309,7 +309,7 @@ impl State {
         Ok((arguments, named))
     }
 
-    /// What a pickle gives, whose large buffers are not copied.
+    /// Unpickles an object, without a copy of its large buffers.
     fn unpickle<'py>(
         &self,
         py: Python<'py>,
@@ -321,7 +321,7 @@ impl State {
         let place = (input.at(layout.pickle), layout.pickle_bytes);
         let pickle = match layout.pickle_bytes < COPIED_BELOW {
             true => input.bytes(py, layout.pickle, layout.pickle_bytes)?.into_any(),
-            // SAFETY: of the request, as it was decoded; it is there until the reply.
+            // SAFETY: a part of the decoded request; it exists until the reply.
             false => unsafe { lent.view(py, place, true) }?,
         };
         let load = self.load.bind(py);
@@ -331,7 +331,7 @@ impl State {
         let buffers = PyList::empty(py);
         for (start, length) in &layout.buffers {
             let place = (input.at(*start), *length);
-            // SAFETY: as above; the client says whether it is used by others.
+            // SAFETY: a part of the decoded request, until the reply; the client says whether others use it.
             buffers.append(unsafe { lent.buffer(py, place, writable) }?)?;
         }
         let named = PyDict::new(py);
@@ -339,7 +339,7 @@ impl State {
         load.call((pickle,), Some(&named))
     }
 
-    /// The results of other tasks that came with it.
+    /// Results of other tasks that came with the request.
     fn results(
         &mut self,
         py: Python<'_>,
@@ -362,7 +362,7 @@ impl State {
         Ok(values)
     }
 
-    /// The result that a reply is, of so many bytes from one on.
+    /// Decodes the result in a reply that is in `input`, at an offset and with a length.
     fn value(
         &mut self,
         py: Python<'_>,
@@ -392,7 +392,7 @@ impl State {
         Ok(value.unbind())
     }
 
-    /// `whose`: the request, and whether the result may stay in its memory.
+    /// Writes the reply. `whose`: the request, and whether the result may stay in its memory.
     fn reply(
         &mut self,
         py: Python<'_>,
@@ -425,7 +425,7 @@ impl State {
         }
         let bytes = views.iter().map(|view| {
             let start = NonNull::new(view.buf_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
-            // SAFETY: contiguous (`raw` gives nothing else), held by the view, and under the GIL.
+            // SAFETY: contiguous (`raw` returns nothing else), held by the view, and under the GIL.
             unsafe { std::slice::from_raw_parts(start.as_ptr().cast_const(), view.len_bytes()) }
         });
         let bytes: Vec<&[u8]> = bytes.collect();
@@ -450,13 +450,13 @@ impl State {
             Option<Bound<'py, PyBytes>>,
             Bound<'py, PyBytes>,
         );
-        // Not `value`: the traceback would be left behind.
+        // Not `value`: that would lose the traceback.
         let error = error.into_value(py).into_bound(py);
         let described = self.describe.bind(py).call1((&error,));
         let (traceback, pickle, text) =
             match described.and_then(|described| described.extract::<Described<'_>>()) {
                 Ok(described) => described,
-                // It cannot even be described.
+                // Not even the description succeeds.
                 Err(_) => {
                     let name = error.get_type().qualname();
                     let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
@@ -475,7 +475,7 @@ impl State {
     }
 }
 
-/// A tuple, and pairs of names and values.
+/// Decodes a tuple, and pairs of names and values.
 fn plain_arguments<'py>(
     py: Python<'py>,
     bytes: &[u8],

@@ -1,4 +1,4 @@
-//! What workers are forked from: an interpreter that has imported what they need.
+//! Zygote: an interpreter with imports done, from which workers are forked.
 
 use hotlease_nursery::zygote::{Hooks, Orders};
 use hotlease_worker::Worker;
@@ -15,7 +15,7 @@ pub struct Zygote {
     control: Option<Worker>,
 }
 
-/// What Python does around a fork.
+/// Python's actions around a fork.
 struct Interpreter;
 
 impl Hooks for Interpreter {
@@ -25,14 +25,15 @@ impl Hooks for Interpreter {
     }
 
     fn in_zygote(&mut self) {
-        // SAFETY: follows the above, in the same process.
+        // SAFETY: follows `before`, in the same process.
         unsafe { ffi::PyOS_AfterFork_Parent() }
     }
 }
 
 #[pymethods]
 impl Zygote {
-    /// Becomes one: standard input is the agent's, and forks are ordered by what came with it.
+    /// Becomes a zygote: standard input is the agent's control socket, and fork orders come over a descriptor that came
+    /// with it.
     #[new]
     fn new() -> PyResult<Self> {
         let failed = |error| PyOSError::new_err(format!("this process was not started as a zygote: {error}"));
@@ -42,13 +43,13 @@ impl Zygote {
         })
     }
 
-    /// Tells the agent why nothing can be forked from this process, and ends.
+    /// Tells the agent why no worker can be forked from this process, and ends.
     fn refuse(&mut self, why: String) -> PyResult<()> {
         self.take()?.refuse(why)
     }
 
-    /// Tells the agent that it waits, and forks whenever it is told to: comes back in each worker, with the agent's socket as its standard
-    /// input. Never comes back in this process. `imports_ns`: how long imports took.
+    /// Tells the agent that the zygote waits, and forks on each order. Returns in each worker, with the agent's socket
+    /// as its standard input; never returns in the zygote. `imports_ns`: time that imports took.
     fn serve(&mut self, imports_ns: u64) -> PyResult<()> {
         let mut control = self.take()?;
         control.set_imports(Duration::from_nanos(imports_ns));
@@ -59,8 +60,8 @@ impl Zygote {
             unsafe { ffi::PyOS_AfterFork_Child() };
             return Ok(());
         }
-        // Nothing of a tenant's is to be run at the end of a process that has only waited.
-        // SAFETY: ends it.
+        // No code of a tenant may run at the end of a process that has only waited.
+        // SAFETY: ends the process.
         unsafe { libc::_exit(0) }
     }
 }
