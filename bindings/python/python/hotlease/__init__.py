@@ -8,7 +8,7 @@
 
 from hotlease._core import Error, __version__, cancelled, deadline
 
-# As type checkers know it. Not from `typing`, which takes as long to import as all that is imported here.
+# Set by type checkers. Not imported from `typing`, whose import takes as long as all others here.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hotlease._executor import Executor, Future
@@ -66,7 +66,7 @@ __all__ = [
     "state",
 ]
 
-# Imported when they are first asked for: what they need takes several times as long as the rest, and a worker never asks.
+# Imported on first use: their imports take several times as long as the rest, and a worker never needs them.
 _ELSEWHERE = {
     "Executor": "hotlease._executor",
     "Future": "hotlease._executor",
@@ -86,7 +86,7 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # Not by `importlib`, a package that nothing else here needs.
+    # Without `importlib`, a package that nothing else here needs.
     value = getattr(__import__(_ELSEWHERE.get(name, "hotlease.errors"), fromlist=(name,)), name)
     globals()[name] = value
     return value

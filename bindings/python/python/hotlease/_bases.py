@@ -1,8 +1,9 @@
-"""Classes of `concurrent.futures` as bases of ours.
+"""Base classes from `concurrent.futures`, replaced by stand-ins until it is imported.
 
-To import that (with `logging`, and what that needs) takes four times as long as all else until a program's first result, and who asks
-for one of its classes has imported it. So until somebody has, classes here stand for them; when it is imported, before
-anybody sees what it has, those that are derived from them are derived from the real ones instead.
+Its import (with `logging` and the dependencies of that) takes four times as long as all else until a program's first
+result, and a program that uses its classes has imported it. Until then, stand-in classes here serve as bases. When it
+is imported, and before any importer gets it, the classes that are derived from the stand-ins get the real ones as bases
+instead.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ if TYPE_CHECKING or _MODULE in sys.modules:
     from concurrent.futures import BrokenExecutor as BrokenExecutor, Executor as Executor, Future as Future
 
     def settle() -> None:
-        """To be called when classes have been derived from those here: another thread may just have imported the real ones."""
+        """To be called after deriving from the classes here: another thread may just have imported the real ones."""
 
 else:
     from hotlease._hook import Hook
 
     class BrokenExecutor(RuntimeError):
-        """Stands for that of `concurrent.futures`."""
+        """Stand-in for `concurrent.futures.BrokenExecutor`."""
 
     class Executor:
-        """Stands for that of `concurrent.futures`."""
+        """Stand-in for `concurrent.futures.Executor`."""
 
         def __enter__(self):
             return self
@@ -35,7 +36,7 @@ else:
             return False
 
     class Future:
-        """Stands for that of `concurrent.futures`."""
+        """Stand-in for `concurrent.futures.Future`."""
 
         __class_getitem__ = classmethod(type(list[int]))
 
@@ -48,9 +49,9 @@ else:
                 ours.__bases__ = tuple(real if base is standing else base for base in ours.__bases__)
 
     def settle():
-        """As above."""
+        """To be called after deriving from the classes here: another thread may just have imported the real ones."""
         if _MODULE in sys.modules and any(standing.__subclasses__() for standing in _STANDING):
-            # Once that thread is ready.
+            # Waits until that thread has finished the import.
             from concurrent.futures import _base
 
             _derive(_base)

@@ -1,4 +1,4 @@
-"""Everything that the extension module calls by its name."""
+"""Functions and classes that the extension module calls by name."""
 
 from threading import RLock as condition
 
@@ -30,7 +30,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # Wanted where something has gone wrong.
+    # Imported only after an error.
     if name in ("CancelledError", "TimeoutError"):
         import concurrent.futures
 

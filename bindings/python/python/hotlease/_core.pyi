@@ -14,7 +14,7 @@ class Task:
     def _times(self) -> Optional[Row]: ...
 
 class Client:
-    # Not by the function's parameters: a future may stand for any argument.
+    # Without the parameters of the function: a future may take the place of any argument.
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]: ...
     def _submit_as(
         self, asking: Asking, fn: Callable[..., R], /, *args: Any, **kwargs: Any

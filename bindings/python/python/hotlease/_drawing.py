@@ -1,4 +1,4 @@
-"""Results of many tasks, one after the other, for whoever draws them."""
+"""Iterator over the results of many tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _draw(window: deque[Future[Any]], more: Iterator[Future[Any]], end: Optional
             following = next(more, None)
             if following is not None:
                 window.append(following)
-            # Kept by nobody here while whoever draws works on it.
+            # No reference is kept here while the caller works on the result.
             del future
             yield result
             del result

@@ -12,7 +12,7 @@ import weakref
 from hotlease import _bases, _core, _platform
 from hotlease.errors import NotRunning, Refused
 
-# Each program that makes an executor waits for what is imported here: what only some of them use is imported there.
+# Every program that makes an executor waits for these imports: rare ones are inside of functions.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 _at_exit_registered = False
-# The environment variable with what workers import before they take tasks.
+# Environment variable with the modules that workers import before they run tasks.
 _IMPORTS = "HOTLEASE_PYTHON_IMPORTS"
-# The environment variable that asks a worker for what tasks print.
+# Environment variable that asks a worker for the output of tasks.
 _OUTPUT = "HOTLEASE_PYTHON_OUTPUT"
-# What the root of all loggers has.
+# Default level of the root logger.
 _WARNING = 30
-# Tasks whose times are kept, where nobody says how many.
+# Default number of tasks whose times are kept.
 _TIMED = 10_000
 
 
 class Future(_core.Task, _bases.Future["T"]):
-    """The result of a task, when it is there. Made by `Executor.submit`.
+    """The result of a task, once it has ended. Made by `Executor.submit`.
 
-    A `concurrent.futures.Future` that can be awaited, too.
+    A `concurrent.futures.Future` that can also be awaited.
     """
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -49,7 +49,7 @@ class Future(_core.Task, _bases.Future["T"]):
 
     @property
     def timing(self) -> Optional[Timing]:
-        """How long each phase took, so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
+        """Seconds of each phase so far; `None` unless its executor times tasks: ``Executor(timing=True)``."""
         from hotlease import _timing
 
         row = self._times()
@@ -64,82 +64,83 @@ class Future(_core.Task, _bases.Future["T"]):
 
 
 class Executor(_core.Client, _bases.Executor):
-    """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` runs them in its own.
+    """Runs tasks in leased worker processes, as `concurrent.futures.ProcessPoolExecutor` does in local ones.
 
-    Without a manager it uses the platform of this machine and starts it (``hotlease up --detach``) if it is not up.
+    Without a manager it uses the platform of this node, and starts it (``hotlease up --detach``) if it is not running.
 
     Parameters
     ----------
     max_workers
-        Worker processes at most; fewer if the platform has no more. Those that are given back by others within the first
-        seconds are added. Default: one for each core of this process. A string is taken for `manager`.
+        Limit of the worker processes; fewer if the platform has no more. Workers that other leases release within the
+        first seconds are added. Default: one for each core of this process. A string is taken as `manager`.
     initializer, initargs
         Called in each worker before any task. If it raises, the executor is broken.
     manager
-        ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this machine.
+        ``https://HOST:PORT`` of a cluster's manager. Default: ``$HOTLEASE_MANAGER``, else the platform of this node.
     timeout
-        Seconds that each task has. Then its worker is killed and its future raises `DeadlineExceeded`.
+        Seconds for each task. After that its worker is killed and its future raises `DeadlineExceeded`.
     idempotent
-        Whether tasks may run again after their worker died. A task of which two workers died is not run again. Each run has the
-        arguments as they were submitted: large ones are copied for it, which others' are not.
+        Whether tasks may run again after their worker died. A task that two workers died of is not run again. Each run
+        gets the arguments as they were submitted: unlike for other tasks, large ones are copied for it.
     retries, memo
-        For all tasks; see `options`.
+        Defaults for all tasks; see `options`.
     checkpoint
-        A file in which results of tasks with ``memo`` are kept: what is in it is not computed again, by this program or a later
-        one. One program at a time writes to it.
+        A file for results of tasks with ``memo``: a result in it is not computed again, by this program or a later one.
+        One program at a time writes to it.
     max_pending
-        Tasks without a result, beyond which `submit` waits. Default: a million.
+        Limit of the tasks without a result; over it, `submit` waits. Default: a million.
     memory
         Bytes of address space of each worker. Default: no limit.
     gpus
         GPUs of each worker.
     at_least
-        Workers without which there is no executor: with as many as `max_workers`, it gets all of them or none.
+        Minimum of the workers: with as many as `max_workers`, the executor gets all of them or none.
     patience
-        Seconds to wait for so many workers to be free.
+        Seconds to wait until that many workers are free.
     progress
-        Shows tasks that have ended, of those that were submitted, as a bar of tqdm (``pip install hotlease[progress]``).
+        Shows a bar of tqdm: tasks that have ended, of those that were submitted (``pip install hotlease[progress]``).
     timing
-        Whether tasks are timed: `Future.timing` and `report`. A number: of how many, the last ones, the report tells (each takes
-        some 150 bytes). Default, if it is true: 10,000.
+        Whether tasks are timed: `Future.timing` and `report`. A number: how many of the last tasks the report covers
+        (some 150 bytes each). Default, if true: 10,000.
     output
-        What becomes of what tasks print and log. Default: text goes to this program's `sys.stdout` and `sys.stderr`, each line labelled
-        (``[simulate worker 3] text``), and log records to the loggers of the same names, with attributes ``function`` and
-        ``worker``; before the task's `result` returns. False: it stays in the workers. A callable gets each line (`Line`) and each
-        `logging.LogRecord`, in any thread.
+        Destination of the output and log records of tasks. Default: text goes to this program's `sys.stdout` and
+        `sys.stderr`, each line with a label (``[simulate worker 3] text``), and log records to the loggers of the same
+        names, with attributes ``function`` and ``worker``; both before `result` of the task returns. False: output
+        stays in the workers. A callable gets each line (`Line`) and each `logging.LogRecord`, in any thread.
     environment
-        A packed environment (``hotlease env pack``) that workers run from in place of this program's Python: its hash, or the path of its
-        file. It has to have this program's versions of hotlease and cloudpickle, and of Python but for the last number. Of this
-        program's import path only the folders of its own modules are used, behind the environment's, where workers see them.
+        Packed environment (``hotlease env pack``) that workers run from instead of this program's Python: its hash or
+        file. It must have this program's versions of hotlease, cloudpickle and Python (except the last number). Of this
+        program's import path, workers get only the folders of its own modules, last, if they exist there.
     variables
-        More environment variables for workers. No place for secrets: their node's other processes of yours see them.
+        More environment variables for workers. Not for secrets: your other processes on the node can read them.
     mounts
-        Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: to read, or with ``:rw`` also to write, at the
-        same place or at ``INSIDE``. A site refuses what it does not grant.
+        Directories of the nodes that tasks see in their sandbox, each as ``"PATH[:INSIDE][:rw]"``: read-only, or
+        writable with ``:rw``, at the same path or at ``INSIDE``. A site refuses directories that it does not grant.
     network
-        Whether sandboxes have their node's network. Needed by clients on other hosts, and by tasks that use it.
+        Whether sandboxes have the network of their node. Needed by clients on other hosts, and by tasks that use it.
     storage
-        Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: to read, or with ``:rw`` also to write. Clients of S3 find
-        it, with keys that end with the lease, in their environment (``boto3.client("s3")`` needs no more). A site refuses what it does
-        not grant.
+        Object storage that tasks reach, each as ``"s3://BUCKET[/PREFIX][:ro|:rw]"``: read-only, or writable with
+        ``:rw``. S3 clients find it, with keys that end with the lease, in their environment (``boto3.client("s3")``
+        needs nothing else). A site refuses places that it does not grant.
     imports
-        Modules that workers import before they take tasks, ``["numpy", "scipy.linalg"]``. Where one cannot be imported, there is no
-        executor, and the error says why. In a sandbox of kind ``namespace`` the next lease of the same program forks its workers from an
-        interpreter that has done so already: they begin within milliseconds, and share its memory until they write to it. Random
-        generators of Python and numpy are seeded anew in each; what else modules have computed at import is the same in all.
-    state
-        A name for what tasks leave in the one worker: what the functions given to `hotlease.state` save when its lease ends or is
-        taken away, and restore in the worker of the next executor of this tenant, program and name, on whichever node. One at a time.
-    options
-        More of the lease's: ``sandbox`` (what workers are isolated by: ``"process"``, ``"namespace"``, ``"container"`` or ``"microvm"``;
-        default: what the site has for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``, ``runtime_dir``, ``transport``, ``label``,
-        ``job``; and ``queue_bytes``, of tasks that wait, beyond which `submit` waits. Default: 1 GiB. Not ``shared``: Python workers
-        have cores of their own.
+        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
+        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
+        no executor, and the error says why. In a ``namespace`` sandbox the next lease of the program forks its workers
+        from an interpreter with these imports: they start in milliseconds, and share its memory until they write to it.
+        Random generators of Python and numpy are seeded anew in each; other values from imports are equal in all.
+        Name of the state that tasks leave in the one worker. The functions of `hotlease.state` save it when the lease
+        Name of the state that tasks leave in the one worker. The functions of `hotlease.state` save it when the lease
+        ends or is revoked, and restore it for the tenant's next executor of this program and name, on any node. One at
+        a time.
+        More options of the lease: ``sandbox`` (kind of isolation: ``"process"``, ``"namespace"``, ``"container"`` or
+        ``"microvm"``; default: the site's choice for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``,
+        ``runtime_dir``, ``transport``, ``label``, ``job``; and ``queue_bytes``, limit of the bytes of waiting tasks,
+        over which `submit` waits (default: 1 GiB). Not ``shared``: Python workers have their own cores.
 
     Raises
     ------
     hotlease.Error
-        If no worker can be had.
+        If no worker is available.
 
     Examples
     --------
@@ -148,7 +149,7 @@ class Executor(_core.Client, _bases.Executor):
     1024
     """
 
-    # What `submit` returns.
+    # Class of the futures that `submit` returns.
     _future: type[Future[Any]] = Future
 
     def __init__(
@@ -197,7 +198,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Told before there are workers.
+            # Raised before there are workers.
             _progress.tqdm()
         asked: dict[str, Any] = {"manager": manager, "timeout": timeout, "memory": memory, "gpus": gpus}
         asked.update(checkpoint=checkpoint, max_pending=max_pending)
@@ -218,7 +219,7 @@ class Executor(_core.Client, _bases.Executor):
         variables = dict(variables or {})
         if output:
             options["output"] = _shower(output)
-            # The level from which on workers keep log records: this program's, if it has anything to do with them.
+            # Level from which workers keep log records: this program's, if it has imported logging.
             root = getattr(sys.modules.get("logging"), "root", None)
             variables[_OUTPUT] = str(_WARNING if root is None else root.level)
         if imports:
@@ -246,7 +247,7 @@ class Executor(_core.Client, _bases.Executor):
         prepared: Optional[tuple[Callable[..., object], tuple[Any, ...]]],
         patience: float,
     ) -> None:
-        # With patience, a platform that is not there would be waited for, too.
+        # With patience, it would also wait for a platform that does not run.
         try:
             return self._open(self._future, {**options, "patience": 0.0}, prepared)
         except NotRunning:
@@ -267,53 +268,53 @@ class Executor(_core.Client, _bases.Executor):
         memo: Union[bool, str, None] = None,
         idempotent: Optional[bool] = None,
     ) -> Options:
-        """The same executor, for tasks that are treated differently: ``executor.options(retries=2).submit(fn, ...)``.
+        """Returns this executor with other options for its tasks: ``executor.options(retries=2).submit(fn, ...)``.
 
-        What is `None` is as the function says (`hotlease.function`), else as the executor says. Not arguments of `submit`, whose
-        named arguments are all the function's.
+        For `None`, the function's option (`hotlease.function`) applies, else the executor's. They are not arguments of
+        `submit`, whose named arguments all go to the function.
 
         Parameters
         ----------
         retries
-            How often a task is run again after it raised an exception. After the death of its worker, or at its deadline, it
-            is run again only if it is idempotent.
+            How often a task is run again after it raised an exception. After the death of its worker, or at its
+            deadline, it is run again only if it is idempotent.
         priority
-            Higher ones are sent to workers first. Default: 0.
+            Higher priorities are sent to workers first. Default: 0.
         memo
-            True: a task whose function and arguments are those of an earlier one has that one's result. The function counts
-            with its own code, not with that of what it calls; arguments count by their pickles. One that is pending has its
-            equals wait for its result, and for nothing else: they run themselves if it fails or is cancelled. A string: a name
-            of the computation, which counts instead.
+            True: a task with the same function and arguments as an earlier one gets that one's result. The function
+            counts with its own code, not with that of functions it calls; arguments count by their pickles. While such
+            a task is pending, equal tasks wait for its result, and for nothing else: they run themselves if it fails or
+            is cancelled. A string: a name of the computation, which counts instead.
         idempotent
-            Whether it may run again after its worker died.
+            Whether the task may run again after its worker died.
         """
         asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
         return Options(self, asking)
 
     def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
-        """A numpy array, not filled, in memory that workers share: a task that gets it as an argument gets it without a copy.
+        """Makes an uninitialised numpy array in memory that workers share: tasks get it without a copy.
 
-        That is so for an array of more than a few kilobytes that is the task's only large argument, as a whole or from its
-        beginning on, while no other task has it; else it is copied as any array is. The task cannot write to it, and the
-        program should not before the task has ended: the task would see that. Only this executor's tasks; where a
-        task may run again (`idempotent`, `retries`), each run gets a copy.
+        This holds for an array of more than a few kilobytes that is the task's only large argument, as a whole or from
+        its beginning on, while no other task uses it; else it is copied like any array. The task cannot write to it,
+        and the program should not before the task has ended: the task would see the change. Only for tasks of this
+        executor; if a task may run again (`idempotent`, `retries`), each run gets a copy.
 
-        The memory goes back when the array and all views of it are gone. Each array has a file descriptor, and is
-        one of the 128 buffers that an executor has before it copies large results. Thread safe.
+        The memory returns to the pool when the array and all views of it are gone. Each array holds a file descriptor,
+        and is one of the 128 buffers that an executor has before it copies large results. Thread-safe.
 
         Parameters
         ----------
         shape
             As in `numpy.empty`.
         dtype
-            As in `numpy.empty`, but for types with Python objects in them.
+            As in `numpy.empty`, except types with Python objects.
 
         Raises
         ------
         TypeError
             If elements of this type cannot be shared.
         hotlease.Error
-            If there is no such memory.
+            If the memory is not available.
 
         Examples
         --------
@@ -347,7 +348,7 @@ class Executor(_core.Client, _bases.Executor):
         buffersize: Optional[int] = None,
         progress: bool = False,
     ) -> Iterator[T]:
-        """Calls `fn` with each of the arguments; results in order.
+        """Calls `fn` with each of the arguments; returns the results in order.
 
         Parameters
         ----------
@@ -356,10 +357,10 @@ class Executor(_core.Client, _bases.Executor):
         timeout
             Seconds from now, after which the iterator raises `TimeoutError`.
         chunksize
-            Calls in one task.
+            Number of calls in one task.
         buffersize
-            Tasks whose results have not been drawn, at most; the iterables are read as results are drawn. Default: all are
-            submitted at once.
+            Limit of the tasks whose results have not been drawn; the iterables are read as results are drawn. Default:
+            all are submitted at once.
         progress
             Counts results as they are drawn, with a bar of tqdm.
         """
@@ -374,7 +375,7 @@ class Executor(_core.Client, _bases.Executor):
         if progress:
             from hotlease import _progress
 
-            # Told before anything is submitted.
+            # Raised before anything is submitted.
             bar, count = _progress.tqdm(), _progress.total(iterables)
         calls = zip(*iterables)
         results: Iterator[T]
@@ -411,14 +412,14 @@ class Executor(_core.Client, _bases.Executor):
         return drawn((self.submit(chunk, fn, some) for some in chunks), end, buffersize)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accepts no more tasks, and gives the workers back when all are done.
+        """Stops accepting tasks, and releases the workers when all tasks have ended.
 
         Parameters
         ----------
         wait
-            Whether to return only then.
+            Whether to return only after that.
         cancel_futures
-            Whether to cancel what was not sent to a worker yet.
+            Whether to cancel tasks that were not sent to a worker yet.
         """
         self._shutdown(wait, cancel_futures)
         if wait:
@@ -431,9 +432,9 @@ class Executor(_core.Client, _bases.Executor):
             bar.close()
 
     def cold_start(self) -> ColdStart:
-        """Where the time of its latest start went, step by step, and why no worker had waited for it. Thread-safe.
+        """Returns the time of each step of its latest start, and why no worker had waited for it. Thread-safe.
 
-        An executor that has lost its lease, and took another one, tells of that.
+        For an executor that has lost its lease and taken another one, that is the start of the later lease.
         """
         from hotlease._starting import ColdStart
 
@@ -441,8 +442,8 @@ class Executor(_core.Client, _bases.Executor):
         return ColdStart._make((*seconds, warm, cold, why))
 
     def report(self, path: Union[str, os.PathLike[str]]) -> None:
-        """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each phase took,
-        how busy the workers were. It needs no network, and ``Executor(timing=True)``.
+        """Writes an HTML page about the last tasks that were submitted: what ran when on which worker, how long each
+        phase took, how busy the workers were. It needs no network, and ``Executor(timing=True)``.
 
         Raises
         ------
@@ -458,21 +459,21 @@ class Executor(_core.Client, _bases.Executor):
 
 
 class Options:
-    """An executor, for tasks that are treated differently. Made by `Executor.options`."""
+    """An executor with other options for its tasks. Made by `Executor.options`."""
 
     def __init__(self, executor: Executor, asking: _core.Asking) -> None:
         self._executor = executor
         self._asking = asking
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """As `Executor.submit`."""
+        """Submits a task like `Executor.submit`."""
         future: Future[T] = self._executor._submit_as(self._asking, fn, *args, **kwargs)
         return future
 
 
 def _shower(output: Union[bool, Callable[[Part], object]]) -> Callable[[str, int, Pieces], None]:
     def show(function: str, worker: int, pieces: Pieces) -> None:
-        # Most programs' tasks print nothing.
+        # Imported here: tasks of most programs print nothing.
         from hotlease import _showing
 
         _showing.show(output, function, worker, pieces)
@@ -484,7 +485,7 @@ def _remember(executor: Executor) -> None:
     global _at_exit_registered
     if not _at_exit_registered:
         _at_exit_registered = True
-        # As concurrent.futures does: before the interpreter waits for its threads, while they can still be started.
+        # As concurrent.futures does: before the interpreter waits for its threads, while threads can still be started.
         threading._register_atexit(_at_exit)  # type: ignore[attr-defined]
         os.register_at_fork(after_in_child=_core._forked)
     _executors.add(executor)

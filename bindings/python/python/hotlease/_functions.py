@@ -1,4 +1,4 @@
-"""`hotlease.function`: functions that know how to be submitted."""
+"""`hotlease.function`: functions with a `submit` method."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Function(Generic[P, R]):
-    """A function that can be called here, and submitted. Made by `function`.
+    """A function that can be called locally, and submitted. Made by `function`.
 
-    Calling it, and `local`, runs it here; `submit` and `map` run it in a worker.
+    A call, and `local`, run it in this process; `submit` and `map` run it in a worker.
     """
 
     __name__: str
@@ -37,11 +37,11 @@ class Function(Generic[P, R]):
         return self.__wrapped__(*args, **kwargs)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs it here."""
+        """Runs the function in this process."""
         return self.__wrapped__(*args, **kwargs)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Runs it in a worker."""
+        """Runs the function in a worker."""
         return self._used().submit(self, *args, **kwargs)
 
     def map(
@@ -52,7 +52,7 @@ class Function(Generic[P, R]):
         buffersize: Optional[int] = None,
         progress: bool = False,
     ) -> Iterator[R]:
-        """Runs it in workers on each of the arguments; results in order. See `Executor.map`."""
+        """Runs the function in workers on each of the arguments; returns results in order. See `Executor.map`."""
         return self._used().map(
             self, *iterables, timeout=timeout, chunksize=chunksize, buffersize=buffersize, progress=progress
         )
@@ -65,7 +65,7 @@ class Function(Generic[P, R]):
         memo: Union[bool, str, None] = None,
         idempotent: Optional[bool] = None,
     ) -> BoundOptions[P, R]:
-        """The same function with other options of its tasks; see `Executor.options`."""
+        """Returns the function with other options for its tasks; see `Executor.options`."""
         asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
         return BoundOptions(self, asking)
 
@@ -85,14 +85,14 @@ class Function(Generic[P, R]):
 
 
 class BoundOptions(Generic[P, R]):
-    """A function with options of its tasks. Made by `Function.options`."""
+    """A function with other options for its tasks. Made by `Function.options`."""
 
     def __init__(self, of: Function[P, R], asking: _core.Asking) -> None:
         self._of = of
         self._asking = asking
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """Runs it in a worker."""
+        """Runs the function in a worker."""
         future: Future[R] = self._of._used()._submit_as(self._asking, self._of, *args, **kwargs)
         return future
 
@@ -122,16 +122,16 @@ def function(
     priority: Optional[int] = None,
     memo: Union[bool, str, None] = None,
 ) -> Union[Function[P, R], Callable[[Callable[P, R]], Function[P, R]]]:
-    """Makes a function one that can be submitted.
+    """Makes a function that can be submitted.
 
     Parameters
     ----------
     executor
-        Where its tasks run. Default: one executor of the program, made when it is first needed.
+        Executor for its tasks. Default: one executor of the program, made when it is first needed.
     idempotent
-        Whether a task of it may run again after its worker died.
+        Whether its tasks may run again after their worker died.
     retries, priority, memo
-        As of `Executor.options`, for its tasks.
+        As for `Executor.options`, for its tasks.
 
     Examples
     --------
@@ -142,7 +142,7 @@ def function(
     12.56636
     """
     declared = (idempotent, retries, priority, memo)
-    # Wrong ones are told where they stand.
+    # Raises for wrong values at the decorator.
     _core.Asking(retries=retries, priority=priority, memo=memo)
     if wrapped is not None:
         return Function(wrapped, executor, declared)

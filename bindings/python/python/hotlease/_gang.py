@@ -1,4 +1,5 @@
-"""`hotlease.Gang` and `hotlease.spmd`: functions that run on several workers at the same time, and send each other messages."""
+"""`hotlease.Gang` and `hotlease.spmd`: functions that run on several workers at the same time, and send each other
+messages."""
 
 from __future__ import annotations
 
@@ -27,44 +28,48 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-# What becomes of a rank: a future with a result, or what it raised.
+# End of a rank: a future with a result, or the exception that it raised.
 Ended = Union["Future[Any]", BaseException]
 
-# How long ranks may go on after another one has failed: they are told within two seconds, unless they never ask.
+# Seconds that ranks may go on after another one has failed: they learn of it within two seconds, unless they never
+# communicate.
 _GRACE = 5.0
-# How long ranks may wait for each other when a call begins.
+# Seconds that ranks may wait for each other when a call starts.
 _JOIN = 15.0
-# How long it may take to end a lease.
+# Limit of the seconds to end a lease.
 _KILL = 30.0
-# Of a gang that has lost workers.
+# Errors of a gang that has lost workers.
 _NOT_WHOLE = (WorkerDied, DeadlineExceeded, LeaseEnded, ExecutorBroken)
-# Of `MPI.Exception`: somebody else has failed, who has the reason.
+# Kinds of `MPI.Exception` that follow from the failure of another rank, which has the reason.
 _OF_OTHERS = ("MemberLost", "MemberLeft", "Outcast", "Broken")
 
 
 class Gang:
-    """Workers that run a function at the same time, one rank each: all of them, or none.
+    """A group of workers that run a function at the same time, one rank each: all of them, or none.
 
-    They are leased when it is made, and given back by `shutdown`, at the end of a ``with`` block, or at the end of the program. In the function,
-    ``MPI.COMM_WORLD`` of ``from hotlease import MPI`` has these ranks, and so has `hotlease.communicator`. Calls run one after the other, by the
-    same workers, each with a communicator of its own, over connections that stay. Thread safe.
+    They are leased when it is made, and released by `shutdown`, at the end of a ``with`` block, or at the end of the
+    program. In the function, ``MPI.COMM_WORLD`` of ``from hotlease import MPI`` has these ranks, and so has
+    `hotlease.communicator`. Calls run one after the other, by the same workers, each with a new communicator, over
+    connections that stay open. Thread-safe.
 
     Parameters
     ----------
     ranks
-        How many workers, each with a core of its own, on one host or several.
+        Number of workers, each with its own core, on one host or several.
     timeout
-        Seconds that each call has. Then its workers are killed, and it raises `DeadlineExceeded`.
+        Seconds for each call. After that its workers are killed, and it raises `DeadlineExceeded`.
     address
-        The IP address of this host at which its workers' hosts reach this program: ranks find each other at a port of it, which lets in nobody
-        else. Default: that from which this host reaches the manager; 127.0.0.1 on the platform of this machine.
+        The IP address of this host at which the hosts of its workers reach this program: ranks find each other at a
+        port of it, which admits no other process. Default: the address from which this host reaches the manager;
+        127.0.0.1 on the platform of this node.
     manager, memory, gpus, patience, output, environment, variables, options
-        As of `Executor`. `patience` is how long to wait for all workers to be free at once; no part of them is held meanwhile.
+        As for `Executor`. `patience`: seconds to wait until all workers are free at once; no part of them is held
+        meanwhile.
 
     Raises
     ------
     hotlease.Refused
-        If so many workers are not free in time, or never; with how many there are.
+        If that many workers do not become free in time, or never can; the message says how many there are.
 
     Examples
     --------
@@ -92,7 +97,7 @@ class Gang:
         variables: Optional[dict[str, str]] = None,
         **options: Any,
     ) -> None:
-        # These take longer to import than all of this package, and only a gang needs them.
+        # These imports take longer than all of this package, and only a gang needs them.
         from concurrent.futures import ThreadPoolExecutor
 
         from hotlease._rendezvous import Rendezvous, own_address
@@ -102,7 +107,7 @@ class Gang:
         self._process = os.getpid()
         self._size, self._manager = ranks, manager or os.environ.get("HOTLEASE_MANAGER")
         self._identity, self._runtime_dir = options.get("identity"), options.get("runtime_dir")
-        # By which its lease is found where it has to end at once.
+        # Identifies its lease, which `_kill` has to find.
         self._label = options["label"] = f"{options.get('label') or 'gang'} {uuid.uuid4().hex[:12]}"
         options.update(timeout=timeout, manager=manager, memory=memory, gpus=gpus, patience=patience)
         options.update(output=output, environment=environment, variables=variables)
@@ -123,7 +128,7 @@ class Gang:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """Number of ranks."""
         return self._size
 
     def __repr__(self) -> str:
@@ -138,8 +143,9 @@ class Gang:
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[list[R]]:
         """Schedules ``fn(*args, **kwargs)`` on all ranks. Its future has their results, in the order of ranks.
 
-        Once a rank has failed, the others' next message or collective raises ``MPI.Exception``; those that go on for five seconds are killed. The
-        future raises what the first one raised, with ``hotlease_rank`` as an attribute; of a worker that died, `WorkerDied`.
+        After a rank has failed, the next message or collective of each other rank raises ``MPI.Exception``; ranks that
+        go on for five seconds are killed. The future raises the exception of the first rank that failed, with
+        ``hotlease_rank`` as an attribute; for a worker that died, `WorkerDied`.
         """
         fn = getattr(fn, "_hotlease_spmd", fn)
         if os.getpid() != self._process:
@@ -153,7 +159,7 @@ class Gang:
         return future
 
     def run(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> list[R]:
-        """The same, and waits. Ctrl-C ends the call, as `cancel` does."""
+        """Runs ``fn(*args, **kwargs)`` on all ranks, and waits. Ctrl-C ends the call, as `cancel` does."""
         future = self.submit(fn, *args, **kwargs)
         try:
             return future.result()
@@ -164,8 +170,8 @@ class Gang:
             raise
 
     def cancel(self) -> None:
-        """Ends the call that is running: its workers are killed, and its future raises `concurrent.futures.CancelledError`. Those that wait
-        run with other workers. One that has not begun is cancelled by its future.
+        """Ends the running call: its workers are killed, and its future raises `concurrent.futures.CancelledError`.
+        Waiting calls run with other workers. A call that has not started is cancelled by its future.
         """
         with self._lock:
             if self._is_running:
@@ -173,14 +179,14 @@ class Gang:
                 self._kill()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accepts no more calls, and gives the workers back when all have ended.
+        """Stops accepting calls, and releases the workers when all calls have ended.
 
         Parameters
         ----------
         wait
-            Whether to return only then.
+            Whether to return only after that.
         cancel_futures
-            Whether to cancel those that have not begun.
+            Whether to cancel calls that have not started.
         """
         if os.getpid() != self._process:
             return
@@ -202,7 +208,7 @@ class Gang:
                 "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (network=True), "
                 "or lease workers of kind process (sandbox=\"process\")"
             )
-        # At the program's end it is for the gang to shut it down, after its last call.
+        # At the end of the program the gang shuts it down, after its last call.
         _executors.discard(executor)
         return executor
 
@@ -212,7 +218,7 @@ class Gang:
             executor.shutdown(wait)
 
     def _kill(self) -> None:
-        """Ends the lease now, and with it what its workers do: another program says so, as an operator would."""
+        """Ends the lease now, and its workers with it: runs another program to release it, as an operator would."""
         import subprocess
 
         given = {"HOTLEASE_MANAGER": self._manager, "HOTLEASE_IDENTITY": self._identity, "HOTLEASE_RUNTIME_DIR": self._runtime_dir}
@@ -239,7 +245,7 @@ class Gang:
 
     def _call(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[R]:
         if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)):
-            # It has a state of its own, which each call gets afresh.
+            # It has a state of its own, of which each call gets a fresh copy.
             fn, args = _remote.call, (fn, *args)
         if self._task is None or self._task.__wrapped__ is not fn:
             self._task = _seat.Task(fn)
@@ -250,12 +256,13 @@ class Gang:
         try:
             ended = self._run(self._executor, self._task, args, kwargs)
             if any(_is_of_comm(each, "NotTogether") for each in ended.values()) and not self._is_cancelled:
-                # No function was called: all begin together, or none. With workers that have just been leased they meet.
+                # No function was called: all ranks start together, or none. They can meet if their workers have just
+                # been leased.
                 self._give_back()
                 self._executor = self._lease()
                 ended = self._run(self._executor, self._task, args, kwargs)
         except BaseException:
-            # Those that were told wait for the others, but not for ever.
+            # Ranks that were started wait for the others, but not for ever.
             with contextlib.suppress(TaskError):
                 self._kill()
             self._give_back(wait=False)
@@ -264,7 +271,7 @@ class Gang:
             with self._lock:
                 was_cancelled, self._is_cancelled, self._is_running = self._is_cancelled, False, False
         if any(isinstance(each, _NOT_WHOLE) for each in ended.values()) or was_cancelled:
-            # A gang is whole: another one for the next call, rather than this one while workers are replaced.
+            # The next call gets a new, whole gang, instead of this one while workers are replaced.
             self._give_back()
         if was_cancelled and any(isinstance(each, LeaseEnded) for each in ended.values()):
             from concurrent.futures import CancelledError
@@ -275,11 +282,11 @@ class Gang:
     def _run(
         self, executor: Executor, task: _seat.Task, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> dict[int, Ended]:
-        """What became of each rank, in the order in which they ended.
+        """Runs a call; returns the end of each rank, in the order in which they ended.
 
-        Its workers are idle, and each task waits for the others before it begins: so each goes to a worker of its own, the same one in each call, as
-        an executor sends a task to the first with the least to do. Where a worker dies just then, two would be on one, and end when nobody comes
-        for a while.
+        The workers are idle, and each task waits for the others before it starts: so each goes to a separate worker,
+        the same one in each call, as an executor sends a task to the first worker with the fewest tasks. If a worker
+        dies just then, two tasks would be on one worker, and end when the others fail to join within the time limit.
         """
         name = uuid.uuid4().hex
         told: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -294,7 +301,7 @@ class Gang:
             try:
                 rank = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
             except queue.Empty:
-                # Some go on regardless.
+                # Some ranks go on regardless.
                 until = None
                 self._kill()
                 continue
@@ -318,14 +325,14 @@ def _results(ended: dict[int, Ended], size: int) -> list[Any]:
             results[rank] = each.result()
     if not raised:
         return [results[rank] for rank in range(size)]
-    # A rank that was killed is why others raised something, whoever was told first.
+    # A rank that was killed is the reason why others raised an exception, even if another one ended first.
     rank, error = min(raised, key=lambda each: _is_of_others(each[1]))
     _name(error, rank, size)
     raise error
 
 
 def _is_of_others(error: BaseException) -> int:
-    """0 of a reason, more of what comes of one."""
+    """Rank of an error by its origin: 0 for a cause, higher for a consequence of another error."""
     if _is_of_comm(error, *_OF_OTHERS):
         return 2
     if isinstance(error, LeaseEnded):
@@ -334,12 +341,12 @@ def _is_of_others(error: BaseException) -> int:
 
 
 def _is_of_comm(what: object, *kinds: str) -> bool:
-    """Whether it is an `MPI.Exception` of such a kind; without importing that."""
+    """Whether an error is an `MPI.Exception` of one of these kinds; does not import MPI."""
     return type(what).__module__ == "hotlease.MPI._errors" and getattr(what, "kind", None) in kinds
 
 
 def _name(error: BaseException, rank: int, size: int) -> None:
-    """Says which rank it was."""
+    """Adds the rank to an error."""
     where = f"rank {rank} of {size}"
     try:
         error.hotlease_rank = rank  # type: ignore[attr-defined]
@@ -356,7 +363,8 @@ def _name(error: BaseException, rank: int, size: int) -> None:
 class Spmd(Generic[P, R]):
     """A function that runs on several ranks at the same time. Made by `spmd`.
 
-    Calling it, and `submit`, runs it on a gang; `local` here, where ``MPI.COMM_WORLD`` is what it is in this process.
+    A call, and `submit`, run it on a gang; `local` runs it in this process, with the ``MPI.COMM_WORLD`` of this
+    process.
     """
 
     __name__: str
@@ -371,15 +379,15 @@ class Spmd(Generic[P, R]):
         self._hotlease_spmd = wrapped
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        """Runs it on all ranks; their results in order. See `Gang.run`."""
+        """Runs the function on all ranks; returns their results in order. See `Gang.run`."""
         return self._used().run(self.__wrapped__, *args, **kwargs)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Future[list[R]]:
-        """The same, and does not wait. See `Gang.submit`."""
+        """Schedules the function on all ranks, without waiting. See `Gang.submit`."""
         return self._used().submit(self.__wrapped__, *args, **kwargs)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Runs it here, once."""
+        """Runs the function in this process, once."""
         return self.__wrapped__(*args, **kwargs)
 
     def _used(self) -> Gang:
@@ -409,14 +417,15 @@ def spmd(
     ranks: Optional[int] = None,
     gang: Optional[Gang] = None,
 ) -> Union[Spmd[P, R], Callable[[Callable[P, R]], Spmd[P, R]]]:
-    """Makes a function one that runs on several workers at the same time, and has them as ``MPI.COMM_WORLD``.
+    """Makes a function that runs on several workers at the same time, with them as ``MPI.COMM_WORLD``.
 
     Parameters
     ----------
     ranks
-        On how many: a gang of the program, which it keeps until one of another size is asked for, or it ends.
+        Number of ranks: the function runs on a gang of the program, kept until another size is asked for or the program
+        ends.
     gang
-        On this one instead.
+        Gang to use instead.
 
     Examples
     --------
@@ -435,7 +444,7 @@ def spmd(
     return lambda later: Spmd(later, size, gang)
 
 
-# The gang that the program keeps, and in which process.
+# The gang that the program keeps, and the process that made it.
 _kept: Optional[tuple[int, Gang]] = None
 _keeping = threading.Lock()
 
@@ -463,5 +472,6 @@ def _at_exit() -> None:
 
 @functools.cache
 def _end_with_the_program() -> None:
-    # Runs before what was registered before: that of pools, which waits for their threads, and was when they were imported.
+    # Runs before callbacks that were registered earlier. One of those waits for the threads of pools; it was registered
+    # when they were imported.
     threading._register_atexit(_at_exit)  # type: ignore[attr-defined]

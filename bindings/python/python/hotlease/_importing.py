@@ -1,4 +1,5 @@
-"""Imports that a lease names, done before its first task; and zygotes: interpreters that have done them, from which workers are forked."""
+"""Imports that a lease names, done before its first task; and zygotes: interpreters with these imports, from which
+workers are forked."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _NAMED_MAX = 3
 
 
 def imported(names: Iterable[str]) -> Optional[str]:
-    """Imports these modules, on one core, as a worker has: libraries start a thread for each. Why that fails; None if it does not."""
+    """Imports these modules on one core, which a worker has: libraries start a thread for each core. Returns the error,
+    or None."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
@@ -32,13 +34,13 @@ def imported(names: Iterable[str]) -> Optional[str]:
 
 
 def begun() -> tuple[_core.Zygote, dict[str, str], set[str]]:
-    """Becomes a zygote, before anything of the tenant's is imported: what `serve` needs."""
+    """Becomes a zygote, before any code of the tenant is imported; returns the arguments of `serve`."""
     zygote = _core.Zygote()
     return zygote, _descriptors(), _shared()
 
 
 def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], imports_ns: int) -> None:
-    """Waits, and forks: comes back in each worker, as if that had been started and had imported everything itself."""
+    """Waits, and forks: returns in each worker, as if that had been started and had done all imports itself."""
     left = _left(descriptors, shared)
     if left:
         zygote.refuse(f"no worker can be forked once its imports have left {left}")
@@ -49,7 +51,7 @@ def serve(zygote: _core.Zygote, descriptors: dict[str, str], shared: set[str], i
 
 
 def _left(descriptors: dict[str, str], shared: set[str]) -> Optional[str]:
-    """What a fork would share with others, or lack; None if there is nothing."""
+    """Returns what a fork would share with other processes, or lack; None if there is nothing."""
     threads = len(os.listdir("/proc/self/task")) - 1
     if threads:
         return _many(threads, "thread")
@@ -80,26 +82,27 @@ def _named(names: Iterable[str]) -> str:
 
 
 def _descriptors() -> dict[str, str]:
-    """What is open here, by number."""
+    """Returns the open descriptors and their targets, by number."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:
-            # The one by which they are listed.
+            # The descriptor of the listing itself.
             pass
     return found
 
 
 def _shared() -> set[str]:
-    """Memory here that other processes may see changing, by name."""
+    """Returns the names of memory mappings that other processes may change."""
     with open("/proc/self/maps") as maps:
         rows = (line.split(maxsplit=5) for line in maps)
         return {row[5].strip() if len(row) > 5 else "unnamed" for row in rows if row[1][1] == "w" and row[1][3] == "s"}
 
 
 def _renew() -> None:
-    """What forks of one process must not have in common. Python's own generator was seeded anew by the fork, OpenSSL's is by its number."""
+    """Renews state that forks of one process must not share. The fork reseeds Python's generator; OpenSSL's mixes in
+    the process id."""
     legacy = sys.modules.get("numpy.random")
     if legacy is not None:
         legacy.seed()

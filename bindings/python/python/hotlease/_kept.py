@@ -1,4 +1,4 @@
-"""The executor that a program keeps where it names none: one, so that the program's parts do not take each other's workers."""
+"""Default executor of a program: one, so that parts of the program do not compete for workers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _lock = threading.Lock()
 
 
 def executor() -> Executor:
-    """The program's, made when it is first asked for; its workers are given back when the program ends."""
+    """Returns the program's executor, made on first use; its workers are released when the program ends."""
     global _kept
     with _lock:
-        # The child of a fork has its parent's, which it cannot use.
+        # The child of a fork has its parent's executor, which it cannot use.
         if _kept is None or _kept[0] != os.getpid():
             _kept = os.getpid(), Executor()
         return _kept[1]
 
 
 def forget(broken: Executor) -> None:
-    """Has another one made when it is asked for again."""
+    """Forgets a broken executor, so that the next use makes another one."""
     global _kept
     with _lock:
         if _kept is not None and _kept[1] is broken:
@@ -35,5 +35,5 @@ def forget(broken: Executor) -> None:
 
 
 def is_worker() -> bool:
-    """Whether this process is a worker: what it submitted would wait for the slot that it runs on."""
+    """Whether this process is a worker: tasks that it submitted would wait for the slot that it runs on."""
     return "hotlease._slot" in sys.modules

@@ -21,29 +21,29 @@ Output = Union[Shape, Callable[[Any], Shape], None]
 class NativeFunction(_core.Native, Function[[Any], Any]):
     """A function of a shared library, which workers call without Python. Made by `native`.
 
-    Takes one array, or any object whose memory lies in one piece (or a future of one), and is submitted like every other
-    function. Threads may share it.
+    Takes one array, or any object whose memory lies in one piece (or a future of one), and is submitted like every
+    other function. Threads may share it.
     """
 
-    # What it was made of, apart from its library's bytes.
+    # Its arguments of `_make`, apart from the library's bytes.
     _made: tuple[str, str, Output, Any]
 
     def __init__(self, *_: Any) -> None:
-        # `_make` has done it: the base is made by __new__.
+        # `_make` initialises it: the base is made by __new__.
         pass
 
     def __call__(self, value: Any = b"", /) -> Any:
         return self.local(value)
 
     def local(self, value: Any = b"", /) -> Any:
-        """Runs it here, in this process, which it takes along if it crashes; deadlines do not count."""
+        """Runs the function in this process, which dies if the function crashes; deadlines do not apply."""
         import pickle
 
         result, recipe = self._call(value)
         return pickle.loads(recipe, buffers=[result])
 
     def _output_of(self, value: Any) -> tuple[int, bytes]:
-        """Room and recipe for the result of this argument, which has memory in one piece."""
+        """Returns room and recipe for the result of this argument, which has memory in one piece."""
         _, _, output, dtype = self._made
         if output is None:
             return like(value, dtype)
@@ -54,7 +54,7 @@ class NativeFunction(_core.Native, Function[[Any], Any]):
         return f"<hotlease.NativeFunction {name} of {library}>"
 
     def __reduce__(self) -> Union[str, tuple[Any, ...]]:
-        # By value: the file may be another one where it arrives, or none.
+        # By value: on the receiving host the file may differ, or be missing.
         return _make, (self._made, self._bytes(), self._hotlease_declared, None)
 
 
@@ -93,42 +93,42 @@ def native(
     priority: Optional[int] = None,
     memo: Union[bool, str, None] = None,
 ) -> NativeFunction:
-    """A function of a shared library, in C, C++, Fortran or Rust, to be called on arrays in workers.
+    """Makes a function of a shared library, in C, C++, Fortran or Rust, that is called on arrays in workers.
 
-    The library is read now; its functions are those of ``hotlease/function.h`` (docs/functions.md), of either interface. Workers
-    get it once. The function reads the array's bytes where they lie, and writes its result to where the program gets it; nothing is
-    pickled.
+    The library is read now; its functions are those of ``hotlease/function.h`` (docs/functions.md), of either
+    interface. Each worker gets it once. The function reads the array's bytes in place, and writes its result into the
+    memory where the program gets it; nothing is pickled.
 
     Parameters
     ----------
     library
-        Its file.
+        Path of the file.
     name
         The function's symbol.
     output
-        The size of results: as many items as the argument has, in its shape (default); a number, of items of `dtype` at most (without
-        one: of bytes), which gives an array of one dimension, as long as the function says; a tuple: an array of exactly this shape;
-        a callable, which is given the argument and returns the number or the tuple.
+        Size of results: as many items as the argument has, in its shape (default); a number: limit of the items of
+        `dtype` (without `dtype`: of the bytes), for an array of one dimension, as long as the function says; a tuple:
+        an array of exactly this shape; a callable that gets the argument and returns the number or the tuple.
     dtype
-        Of results, which are numpy arrays then. Default: that of the argument, if that is a numpy array; else results
-        are memoryviews.
+        Type of the results, which are then numpy arrays. Default: that of the argument, if it is a numpy array; else
+        results are memoryviews.
     executor
-        Where its own `submit` and `map` run it. Default: one executor of the program, made when it is first needed.
+        Executor of its own `submit` and `map`. Default: one executor of the program, made when it is first needed.
     idempotent
-        Whether a task of it may run again after its worker died. Default: what its library says (``HOTLEASE_IDEMPOTENT``), else
-        its executor.
+        Whether its tasks may run again after their worker died. Default: as its library declares
+        (``HOTLEASE_IDEMPOTENT``), else as its executor does.
     retries, priority, memo
-        As of `Executor.options`, for its tasks.
+        As for `Executor.options`, for its tasks.
 
     Raises
     ------
     OSError
         If the file cannot be read.
     hotlease.OptionError
-        If it is no function library, or has no function of that name.
+        If the file is no function library, or has no function of that name.
 
-    Tasks of it raise `FunctionFailed` where the function returns an error number, `OutputTooLarge` where its result is
-    larger than declared, and `TypeError` for arguments whose memory is not in one piece, or has references to objects.
+    Its tasks raise `FunctionFailed` if the function returns an error number, `OutputTooLarge` if its result is larger
+    than declared, and `TypeError` for arguments whose memory is not in one piece, or has references to objects.
 
     Examples
     --------
@@ -136,7 +136,7 @@ def native(
     >>> scale.submit(numpy.arange(3.0)).result()
     array([0., 2., 4.])
     """
-    # Wrong ones are told where they stand.
+    # Raises for wrong values at once.
     _core.Asking(retries=retries, priority=priority, memo=memo)
     made = (os.fspath(library), name, output, named(dtype))
     return _make(made, None, (idempotent, retries, priority, memo), executor)

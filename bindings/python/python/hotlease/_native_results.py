@@ -1,4 +1,5 @@
-"""What native functions give, as objects: made where a result is read, by the program or by a worker whose task needs it."""
+"""Results of native functions as objects: made where a result is read, by the program or by a worker whose task needs
+it."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import math
 import sys
 from typing import Any, Optional, Union
 
-# Neither numpy nor pickle in here until somebody has an array: who declares a function may have none.
+# numpy and pickle are imported on the first array: a program that declares a function may use neither.
 Shape = Union[int, tuple[int, ...]]
 
 
@@ -18,7 +19,7 @@ class _Result:
         self._how = how
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # Writable, as the result is its caller's alone.
+        # Writable: only the caller has the result.
         import pickle
 
         return value, (pickle.PickleBuffer(bytearray()), *self._how)
@@ -26,14 +27,15 @@ class _Result:
 
 @functools.lru_cache(maxsize=256)
 def recipe(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> bytes:
-    """The pickle of a result without its bytes. Without a shape it has one dimension, and as many items as the function gave."""
+    """Returns the pickle of a result without its bytes. Without a shape it has one dimension, and the length that the
+    function gave."""
     import pickle
 
     return pickle.dumps(_Result(dtype, shape, order), 5, buffer_callback=lambda buffer: None)
 
 
 def value(buffer: Any, dtype: Any, shape: Optional[tuple[int, ...]], order: Any) -> Any:
-    """The result in these bytes."""
+    """Makes the result of these bytes."""
     view = memoryview(buffer)
     if dtype is None:
         return view
@@ -57,7 +59,7 @@ def _unlike(what: str) -> BaseException:
 
 
 def named(dtype: Any) -> Any:
-    """A dtype as it is sent: by its name, if that says all of it."""
+    """Returns a dtype in the form that is sent: its name, if that describes it fully."""
     if dtype is None:
         return None
     import numpy
@@ -71,12 +73,13 @@ def named(dtype: Any) -> Any:
 
 
 def like(given: Any, dtype: Any) -> tuple[int, bytes]:
-    """Room and recipe for a result of as many items as the input has: in its shape, and of its dtype unless there is another."""
+    """Returns room and recipe for a result with as many items as the input: in its shape, and of its dtype unless
+    `dtype` is given."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(given, (numpy.ndarray, numpy.generic)):
-        # What has no shape and dtype has bytes.
+        # An input without shape and dtype counts in bytes.
         return memoryview(given).nbytes, recipe(dtype, None, "C")
-    # On the way of each call, so that as much as possible is remembered.
+    # Part of each call, so that as much as possible is cached.
     if given.ndim == 1:
         shape, order = None, "C"
     else:
@@ -93,7 +96,7 @@ def _items_like(dtype: Any, shape: Optional[tuple[int, ...]], order: str) -> tup
 
 
 def sized(shape: Shape, dtype: Any) -> tuple[int, bytes]:
-    """Room and recipe for a result that was declared: so many items at most, or exactly this shape."""
+    """Returns room and recipe for a declared result: a limit of its items, or an exact shape."""
     if isinstance(shape, tuple):
         if dtype is None:
             raise TypeError(f"output={shape!r} is the shape of an array, which needs a dtype")
@@ -116,14 +119,14 @@ def _count(length: Any) -> int:
 
 
 def as_input(given: Any, dtype: bytes) -> tuple[int, bytes]:
-    """`like`, in a worker that has the input."""
+    """Returns room and recipe as `like` does, in a worker that has the input."""
     import pickle
 
     return like(given, pickle.loads(dtype))
 
 
 def failed(kind: str, details: tuple[Any, ...]) -> BaseException:
-    """The exception for a call that gave no result."""
+    """Makes the exception for a call without a result."""
     from hotlease import errors
 
     if kind == "FunctionFailed":

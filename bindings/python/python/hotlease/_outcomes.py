@@ -1,4 +1,4 @@
-"""The exceptions of tasks that failed, and what is called when a task has ended."""
+"""Exceptions of failed tasks, and callbacks of tasks that have ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RemoteTraceback(Exception):
-    """Where the exception was raised, in the worker."""
+    """Traceback of an exception in the worker."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -25,7 +25,7 @@ class RemoteTraceback(Exception):
 
 
 def call_back(function: Callable[[Any], Any], future: Any) -> None:
-    """Calls a callback, whose exceptions are nobody's."""
+    """Calls a callback; an exception in it is logged."""
     try:
         function(future)
     except Exception:
@@ -35,14 +35,14 @@ def call_back(function: Callable[[Any], Any], future: Any) -> None:
 
 
 def not_sent(error: BaseException) -> BaseException:
-    """The exception of a task that could not be sent."""
+    """Prepares the exception of a task that could not be sent."""
     if sys.version_info >= (3, 11):
         error.add_note("hotlease: the task could not be sent; its function did not run")
     return error
 
 
 def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> BaseException:
-    """The exception that a task raised."""
+    """Makes the exception that a task raised."""
     exception: Any = None
     if pickled is not None:
         try:
@@ -60,7 +60,7 @@ def remote_exception(traceback: str, pickled: Optional[bytes], text: str) -> Bas
 def dependency_error(
     names: tuple[str, ...], between: int, root: Optional[str], cause: BaseException
 ) -> BaseException:
-    """The exception of a task that was not run because something that it needs has no result."""
+    """Makes the exception of a task that was not run because a task that it needs has no result."""
     from concurrent.futures import CancelledError
 
     needs = "".join(f", which needs {name}" for name in names[2:])
@@ -80,7 +80,7 @@ def dependency_error(
     return error
 
 
-# What gives each task more to do, by the library whose tasks these are, and packages that stand between it and the program.
+# Advice that gives each task more work, by library, and the packages between that library and the program.
 _MORE_WORK = {
     "joblib": ("with batches {times} times as large, for instance: Parallel(batch_size=)", {"joblib", "sklearn"}),
     "dask": ("with chunks or partitions {times} times as large, for instance, or compute(chunksize={times})", {"dask"}),
@@ -89,7 +89,7 @@ _MORE_WORK = {
 
 
 def hint(submitting_ns: int, running_ns: int) -> None:
-    """Tells a program, once, that its tasks take longer to submit than to run: medians of both."""
+    """Warns a program, once, that its tasks take longer to submit than to run: medians of both."""
     advice, between = "with map(..., chunksize={times}) for instance, or a function that takes a list", {"hotlease"}
     level, frame = 2, sys._getframe(1)
     while frame.f_back is not None:
@@ -113,6 +113,6 @@ def hint(submitting_ns: int, running_ns: int) -> None:
 
 
 def failure(kind: str, text: str, fields: dict[str, Any]) -> BaseException:
-    """The exception for an error of the platform."""
+    """Makes the exception for an error of the platform."""
     exception: BaseException = getattr(errors, kind)(text, **fields)
     return exception

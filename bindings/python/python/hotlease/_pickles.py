@@ -1,4 +1,4 @@
-"""How functions, arguments and results become bytes, and come back from them."""
+"""Pickling of functions, arguments and results."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Callable, Optional, Union
 
-    # What a function says of its tasks: idempotent, retries, priority, memo.
+    # Options that a function declares for its tasks: idempotent, retries, priority, memo.
     Declared = tuple[Optional[bool], Optional[int], Optional[int], Union[bool, str, None]]
 
 _PROTOCOL = 5
-# A function of more is likely to carry data that it was not meant to.
+# A larger function probably carries data by mistake.
 _LARGE_FUNCTION = 1 << 20
-# What cannot change while a default has it.
+# Types whose values cannot change while they are a default.
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, types.BuiltinFunctionType)
 
 
@@ -35,8 +35,8 @@ def _cloud_dumps(value: Any, callback: Optional[Callable[[pickle.PickleBuffer], 
 
 
 def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declared]]:
-    """How a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and what it says of its
-    tasks (idempotent, retries, priority, memo)."""
+    """Describes how a callable is sent: its pickle (None: as an argument), 0 if that stays the same, its name, and the
+    options that it declares for its tasks (idempotent, retries, priority, memo)."""
     declared = getattr(function, "_hotlease_declared", None)
     if not callable(function):
         raise TypeError(f"{function!r} is not callable")
@@ -60,8 +60,8 @@ def describe(function: Any) -> tuple[Optional[bytes], int, str, Optional[Declare
 
 
 def content(function: Any, data: bytes) -> bytes:
-    """A hash of what a function does, as far as that stands in itself: its pickle, and its code."""
-    # It loads OpenSSL's library, which takes milliseconds.
+    """Hashes the content of a function, as far as it is in the function itself: its pickle, and its code."""
+    # Imported here: it loads OpenSSL's library, which takes milliseconds.
     import hashlib
 
     hasher = hashlib.sha256(f"{sys.version_info[0]}.{sys.version_info[1]}".encode())
@@ -104,13 +104,13 @@ def _by_reference(function: Any) -> Optional[bytes]:
     try:
         return pickle.dumps(function, _PROTOCOL)
     except Exception:
-        # Local, a lambda, replaced by a decorator: by value, then.
+        # Local, a lambda, or replaced by a decorator: sent by value.
         return None
 
 
 def _is_constant(function: Any) -> bool:
-    """Whether a function that is sent by value is pickled the same each time: it carries what its closure and its globals
-    are now, which may be other things at the next submission."""
+    """Whether a function that is sent by value is pickled the same each time. It carries the current values of its
+    closure and its globals, which may differ at the next submission."""
     if not isinstance(function, types.FunctionType) or function.__closure__:
         return False
     held = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
@@ -121,7 +121,8 @@ def _is_constant(function: Any) -> bool:
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Of globals that code may read, with that of functions in it; and of attributes."""
+    """Yields the names of globals that the code may read, with those of nested functions; and the names of
+    attributes."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -131,7 +132,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 def dump_arguments(
     args: Any, kwargs: Optional[dict[str, Any]], alone: bool = False
 ) -> tuple[bytes, list[memoryview]]:
-    """A pickle of both, or of the first one alone, and its buffers."""
+    """Pickles both, or the first one alone; returns the pickle and its buffers."""
     buffers: list[pickle.PickleBuffer] = []
     what = args if alone else (args, kwargs)
     try:
@@ -140,7 +141,7 @@ def dump_arguments(
     except Exception:
         by_value = True
     if by_value:
-        # Workers have another __main__, and some things only cloudpickle can send.
+        # Workers have another __main__, and some objects only cloudpickle can send.
         buffers.clear()
         if alone:
             data = _cloud_dumps(what, buffers.append)
@@ -154,7 +155,7 @@ _pickler: Any = None
 
 
 def _gathering_dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:
-    """What cloudpickle does, with futures of other executors as what their results will be."""
+    """Pickles like cloudpickle, with placeholders for the results of futures of other executors."""
     global _pickler
     if _pickler is None:
         from concurrent.futures import Future
@@ -174,11 +175,11 @@ def _gathering_dumps(value: Any, callback: Callable[[pickle.PickleBuffer], Any])
 
 
 def load_result(data: bytes, buffers: list[Any]) -> Any:
-    """The result from its pickle."""
+    """Unpickles a result."""
     try:
         return pickle.loads(data, buffers=buffers)
     except TaskError:
-        # Of a native function: not what was declared.
+        # From a native function: the result is not as declared.
         raise
     except Exception as error:
         text = f"the function ran, but its result does not unpickle here: {type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""The platform of this machine, started when it is needed."""
+"""The platform of this node, started when it is needed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Optional, Union
 
-# An exit status of `hotlease up`: somebody else was faster.
+# Exit status of `hotlease up` if another process was faster.
 _RUNS_ALREADY = 5
 _SERVES_WITHIN = 40
 
 
-# What changes how a program computes, but says nothing of anybody.
+# Variables that change how a program computes, and hold nothing personal.
 _PASSED_ON = (
     "MKL_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -31,12 +31,12 @@ _PASSED_ON = (
 _HASH_SEED = "20211"
 
 
-# Before it, in the name of its file in a store.
+# Suffix of an image's file in a store, after the hash.
 _IMAGE_SUFFIX = ".squashfs"
 
 
 def image(environment: Union[str, os.PathLike[str]]) -> str:
-    """The hash of a packed environment, of which that or a file is named."""
+    """Returns the hash of a packed environment, given that hash or the path of its file."""
     if not isinstance(environment, (str, os.PathLike)):
         raise TypeError("environment is the hash of a packed environment; variables={...} are for environment variables")
     name = os.path.basename(os.fspath(environment)).removesuffix(_IMAGE_SUFFIX)
@@ -46,7 +46,7 @@ def image(environment: Union[str, os.PathLike[str]]) -> str:
 
 
 def imports(names: Sequence[str]) -> str:
-    """The names of modules, as workers are told."""
+    """Joins the names of modules, in the form that workers read."""
     if isinstance(names, str):
         raise TypeError("imports is a sequence of names of modules, not one name")
     for name in names:
@@ -56,16 +56,17 @@ def imports(names: Sequence[str]) -> str:
 
 
 def _is_own(folder: str) -> bool:
-    """Whether a folder of the import path is this program's, and not its interpreter's."""
+    """Whether a folder of the import path belongs to this program, and not to its interpreter."""
     library = os.path.dirname(os.__file__)
     in_library = os.path.commonpath([library, folder]) == library
     return not in_library and os.path.basename(folder) not in ("site-packages", "dist-packages") and not folder.endswith(".zip")
 
 
 def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> dict[str, Any]:
-    """What workers have to be like: this interpreter, here; or that of an image, by its hash."""
+    """Describes the workers' interpreter: this one, at its path; or that of an image, by its hash."""
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    # What one worker sorts by hash, another one has to find: groups by strings, for instance.
+    # Hashes must be equal in all workers: one worker groups strings by hash, for instance, and another one looks them
+    # up.
     if passed.get("PYTHONHASHSEED", "random") == "random":
         passed["PYTHONHASHSEED"] = _HASH_SEED
     path = [os.path.abspath(folder) for folder in sys.path]
@@ -99,14 +100,14 @@ def may_start() -> bool:
 
 
 def start() -> None:
-    """Starts it, as ``hotlease up --detach`` does; it stays until ``hotlease down``.
+    """Starts the platform, as ``hotlease up --detach`` does; it runs until ``hotlease down``.
 
     Raises
     ------
     NotRunning
         If it does not start.
     """
-    # Most programs find it running.
+    # Imported here: most programs find the platform running.
     import subprocess
 
     from hotlease import _programs

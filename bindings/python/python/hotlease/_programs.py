@@ -1,14 +1,14 @@
-"""Where the programs of the platform are: `hotlease` and `hotlease-worker`."""
+"""Paths of the platform's programs: `hotlease` and `hotlease-worker`."""
 
 import os
 import sys
 
-# Where a wheel has them. Not the environment's `bin`: that may be anywhere, and another version's.
+# Folder in a wheel. Not the environment's `bin`: that may be anywhere, and may hold another version.
 _PACKAGED = os.path.join(os.path.dirname(os.path.realpath(__file__)), "bin")
 
 
 def find(name: str) -> str:
-    """The path of a program of the platform.
+    """Returns the path of a program of the platform.
 
     Looked for in this order: the folder that ``HOTLEASE_PROGRAMS`` names, the package itself, ``PATH``.
 
@@ -20,7 +20,7 @@ def find(name: str) -> str:
     Raises
     ------
     FileNotFoundError
-        If it is nowhere.
+        If it is in none of these folders.
     """
     folders = [folder for folder in (os.environ.get("HOTLEASE_PROGRAMS"), _PACKAGED) if folder]
     for folder in folders:
@@ -49,7 +49,7 @@ def _is_script(path: str) -> bool:
 
 
 def main() -> None:
-    """The ``hotlease`` command: becomes the program."""
+    """Runs the ``hotlease`` command: replaces this process by the program."""
     try:
         program = find("hotlease")
     except FileNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Progress bars, of tqdm: in terminals, and in notebooks as their widgets."""
+"""Progress bars of tqdm: in terminals, and in notebooks as widgets."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Seconds between two looks of an executor's bar.
+# Seconds between two updates of an executor's bar.
 _PAUSE = 0.1
 
 
 def tqdm() -> Any:
-    """The class of bars that fits where the program runs.
+    """Returns the class of bars that fits where the program runs.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def tqdm() -> Any:
 
     try:
         with warnings.catch_warnings():
-            # That the notebook's widgets are missing; it falls back by itself.
+            # Hides the warning that the notebook's widgets are missing; tqdm falls back by itself.
             warnings.simplefilter("ignore")
             from tqdm.auto import tqdm as found  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
@@ -37,19 +37,19 @@ def tqdm() -> Any:
 
 
 def total(iterables: tuple[Iterable[Any], ...]) -> Optional[int]:
-    """How many calls `map` will make, where all iterables say how long they are."""
+    """Returns how many calls `map` will make, if all iterables have a length."""
     lengths = [len(each) for each in iterables if isinstance(each, Sized)]
     return min(lengths) if lengths and len(lengths) == len(iterables) else None
 
 
 def drawn(bar: Any, results: Iterator[T], calls: Optional[int]) -> Iterator[T]:
-    """The same results, counted as they are drawn."""
+    """Returns the same results, counted as they are drawn."""
     return iter(bar(results, total=calls, unit="call"))
 
 
 class Bar:
-    """Of an executor: tasks that have ended, of those that were submitted. It looks ten times a second, so that tasks cost
-    nothing more."""
+    """Bar of an executor: tasks that have ended, of those that were submitted. It polls ten times a second, so that
+    tasks cost nothing more."""
 
     def __init__(self, executor: Executor) -> None:
         self._bar = tqdm()(total=0, unit="task")
@@ -59,7 +59,7 @@ class Bar:
         self._thread.start()
 
     def close(self) -> None:
-        """Shows it as it is, for good."""
+        """Shows the last state, and ends the bar."""
         self._is_over.set()
         if self._thread is not threading.current_thread():
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What tasks log, on its way to the program. Imported by workers, once what they run has imported `logging`."""
+"""Log records of tasks on their way to the program. Imported by workers, once a task has imported `logging`."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Bytes of what there may be much of.
+# Limits of the bytes of fields that may be long.
 _TEXT_MAX = 8192
 _NAME_MAX = 512
 _EXTRAS_MAX = 16
-# What every record has.
+# Attributes of every record.
 _USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
 
 
 class Handler(logging.Handler):
-    """Has the next reply take records along, and the end of this process's output, too."""
+    """Adds records to the next reply, and to this process's own output."""
 
     def __init__(self, file: Any) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Handler(logging.Handler):
         self._formatter = logging.Formatter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Does so."""
+        """Adds a record."""
         try:
             message = _text(record.getMessage(), _TEXT_MAX)
             raised = record.exc_text
@@ -51,7 +51,7 @@ class Handler(logging.Handler):
             )
             if not _core._logged((*fields, _extras(record))):
                 _core._logged((*fields, ()))
-            # Past the stream: the reply has it.
+            # Bypasses the stream: the reply has it already.
             self._file.write(f"{record.levelname}:{name}:{message}\n".encode(errors="backslashreplace"))
             self._file.flush()
         except Exception:
@@ -59,7 +59,7 @@ class Handler(logging.Handler):
 
 
 def keep(level: int, file: Any) -> None:
-    """Keeps all records of this level and above, unless what runs here says itself where they go."""
+    """Keeps all records of this level and above, unless the task's own code configures logging."""
     root, handler = logging.getLogger(), Handler(file)
     root.addHandler(handler)
     root.setLevel(level)
@@ -67,7 +67,7 @@ def keep(level: int, file: Any) -> None:
 
     @functools.wraps(usual)
     def basic_config(**options: Any) -> None:
-        # It does nothing where there is a handler.
+        # It does nothing if there is a handler.
         if root.handlers == [handler]:
             root.removeHandler(handler)
         usual(**options)
@@ -76,7 +76,7 @@ def keep(level: int, file: Any) -> None:
 
 
 def _extras(record: logging.LogRecord) -> tuple[tuple[str, Any], ...]:
-    """What the program has added, as it is where that is plain, else as text."""
+    """Returns the attributes that the program has added: unchanged if plain, else as text."""
     added = [(name, value) for name, value in vars(record).items() if name not in _USUAL]
     try:
         return tuple((_text(name, _NAME_MAX), _plain(value)) for name, value in added[:_EXTRAS_MAX])
@@ -91,7 +91,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(text: object, most: int) -> str:
-    """As text that can be sent, of so many bytes."""
+    """Converts to text that can be sent, of at most `most` bytes."""
     data = str(text).encode(errors="backslashreplace")
     if len(data) > most:
         half = most // 2

@@ -1,4 +1,4 @@
-"""Functions that run in workers, to which they are known by their names."""
+"""Functions that run in workers, which know them by name."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ if TYPE_CHECKING:
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Calls what came with the arguments."""
+    """Calls a function that came with the arguments."""
     return function(*args, **kwargs)
 
 
 def chunk(function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> list[Any]:
-    """Calls it with each of these arguments."""
+    """Calls the function with each of these arguments."""
     return [function(*args) for args in calls]
 
 
 def result(number: int) -> Any:
-    """The result of another task that came with the arguments in which this stands."""
+    """Returns the result of another task that came with the same arguments."""
     return _core._result(number)
 
 
 def value(of: Any) -> Any:
-    """What the result of a future was when it became an argument."""
+    """Returns the value that a future had when it became an argument."""
     return of
 
 
 def prepare(function: Callable[..., Any], /, *args: Any) -> None:
-    """Calls an initializer, whose result nobody wants."""
+    """Calls an initializer, and drops its result."""
     function(*args)

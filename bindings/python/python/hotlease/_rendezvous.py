@@ -1,4 +1,4 @@
-"""Where the ranks of a gang find each other: ``hotlease comm rendezvous``, which ends with this program."""
+"""Rendezvous of a gang's ranks: ``hotlease comm rendezvous``, which ends with this program."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 from hotlease import _programs
 from hotlease.errors import NotRunning
 
-# It reads until this program has closed its end, or is gone. Only the other one writes.
+# The shell reads until this program has closed its end, or is gone. Only the child writes to standard output.
 _WITH_ITS_PARENT = '"$@" & child=$!; exec >&-; read -r _; kill $child; wait $child'
 
 
 class Rendezvous:
-    """Serves until it is closed, for members that have its secret."""
+    """Process of a rendezvous: serves members that have its secret, until it is closed."""
 
     def __init__(self, address: str) -> None:
         self.secret = secrets.token_hex(32).encode()
@@ -35,7 +35,7 @@ class Rendezvous:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            # Ctrl-C is this program's.
+            # Ctrl-C is for this program only.
             start_new_session=True,
         )
         said = _opened(self._process.stdout).readline()
@@ -47,7 +47,7 @@ class Rendezvous:
         self.address = str(json.loads(said)["listen"])
 
     def close(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         _opened(self._process.stdin).close()
         self._process.wait()
         _opened(self._process.stdout).close()
@@ -59,10 +59,11 @@ def _opened(stream: Optional[IO[bytes]]) -> IO[bytes]:
 
 
 def own_address(manager: Optional[str]) -> str:
-    """From which this host reaches a manager, and so its workers' hosts most likely."""
+    """Returns the address from which this host reaches a manager; the workers' hosts most likely reach this host
+    there."""
     if not manager:
         return "127.0.0.1"
-    # Of several, the first.
+    # The first manager of several.
     parts = urlsplit(manager.split(",")[0])
     try:
         found = socket.getaddrinfo(parts.hostname, parts.port or 443, type=socket.SOCK_DGRAM)

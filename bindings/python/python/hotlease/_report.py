@@ -13,7 +13,7 @@ from typing import Optional, Union
 from hotlease._timing import ENDINGS, Row, Timing, timing
 
 _PHASES = ("submitting", "waiting", "queued", "travelling", "running", "reading")
-# Functions that have rows and colours of their own; the others are one.
+# Limit of the functions with their own rows and colours; the others share one.
 _FUNCTIONS_MAX = 12
 _COLOURS = (
     "#3366cc", "#dc3912", "#ff9900", "#109618", "#990099", "#0099c6", "#dd4477",
@@ -29,10 +29,10 @@ def write(path: Union[str, os.PathLike[str]], records: list[tuple[str, Row]], wo
 
 
 def placed(records: list[tuple[str, Row]]) -> list[tuple[int, int, int, int]]:
-    """When each function ran: worker, begin and end (nanoseconds), and the number of the record.
+    """Returns when each function ran: worker, begin and end (nanoseconds), and the number of the record.
 
-    The worker says how long it ran, and the executor when its result was seen: at its end or later, and a worker runs what it
-    was sent in order. So it is put where it was at the latest.
+    The worker measures how long it ran, and the executor when its result was seen: at its end or later. A worker runs
+    its tasks in the order in which they were sent. So each bar is put at its latest possible position.
     """
     bars = []
     following: dict[int, int] = {}
@@ -48,7 +48,7 @@ def placed(records: list[tuple[str, Row]]) -> list[tuple[int, int, int, int]]:
 
 
 def percentile(ordered: list[float], part: float) -> float:
-    """The smallest value that so large a part of them does not exceed."""
+    """Returns the smallest value that this part of the values does not exceed."""
     return ordered[min(len(ordered) - 1, max(0, -(-int(part * 1000) * len(ordered) // 1000) - 1))]
 
 
@@ -124,10 +124,10 @@ def _page(tasks: list[tuple[str, Timing]], bars: list[tuple[int, int, int, int]]
         "PHASES": _table(("phase", *spread), phases),
         "FUNCTIONS": _table(("function", *spread), functions),
         "WORKERS": _table(("worker", "tasks", "in functions", "of the time", ""), occupancy),
-        # Not to be taken for the end of the script.
+        # The escape keeps `</script>` in a name from ending the script.
         "DATA": json.dumps(data, separators=(",", ":")).replace("<", "\\u003c"),
     }
-    # All at once: what a function is called may look like one of them.
+    # In one pass: the name of a function may look like a placeholder.
     return re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE)
 
 

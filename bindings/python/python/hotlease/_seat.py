@@ -1,4 +1,4 @@
-"""A rank of a gang, in its worker."""
+"""Rank of a gang, in its worker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from hotlease.MPI import Intracomm
 
     class Seat(NamedTuple):
-        """What a rank is told, with its arguments: no other process sees it."""
+        """Data that a rank gets with its arguments: no other process sees it."""
 
         gang: str
-        # Of a communicator that is made for this call, where none is left of the call before.
+        # Communicator to join for this call, if none is left of the call before: its name, size and so on.
         name: str
         size: int
         rank: int
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """A function as ranks run it. It is sent as the function would be, and has its name."""
+    """A function in the form that ranks run. It is sent as the function would be, and has its name."""
 
     _hotlease_declared = (False, 0, None, False)
     __wrapped__: Callable[..., Any]
@@ -36,7 +36,7 @@ class Task:
         return Task, (self.__wrapped__,)
 
     def __call__(self, seat: Seat, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs it, with a communicator of all ranks as ``MPI.COMM_WORLD``."""
+        """Runs the function, with a communicator of all ranks as ``MPI.COMM_WORLD``."""
         global _world
         from hotlease import MPI
 
@@ -45,16 +45,17 @@ class Task:
         try:
             result = self.__wrapped__(*args, **kwargs)
             try:
-                # Whoever is quick waits here for the others, however long they take: what they send it until then is taken.
+                # A rank that ends first waits here for the others, however long they take: messages for it are received
+                # until then.
                 world.Barrier()
                 world.Free()
             except MPI.Exception as error:
-                # By the function itself, as programs of MPI end: MPI.Finalize.
+                # The function finished it itself, as MPI programs do with MPI.Finalize.
                 if error.kind != "Finished":
                     raise
             return result
         except BaseException:
-            # The others are told at once.
+            # The other ranks are told at once.
             world._handle.end(True)
             _give_up()
             raise
@@ -62,15 +63,16 @@ class Task:
             MPI.COMM_WORLD, _world = usual, None
 
 
-# Of the call that runs here, if it is one of a gang's.
+# Communicator of the running call, if it is a gang's.
 _world: Optional[Intracomm] = None
-# Of the call before: its gang, the rank here, and what its communicator was a duplicate of.
+# From the call before: its gang, the rank of this process, and the communicator that was duplicated.
 _kept: Optional[tuple[str, int, Intracomm]] = None
 
 
 def _begun(seat: Seat) -> Intracomm:
-    """A communicator for a call: a duplicate of the one that is kept, which begins when all ranks have begun, so that none of them ends
-    before each has its worker. Where somebody was lost since, all see that here, and meet anew.
+    """Returns a communicator for a call: a duplicate of the one that is kept. Making it completes when all ranks have
+    started, so that none of them ends before each has its worker. If a member was lost since, all ranks see that here,
+    and join anew.
     """
     global _kept
     from hotlease import MPI
@@ -100,7 +102,7 @@ def _give_up() -> None:
 
 
 def communicator() -> Intracomm:
-    """The communicator of the ranks that run this function, on a gang: what ``MPI.COMM_WORLD`` is there.
+    """Returns the communicator of the ranks that run this function on a gang: its ``MPI.COMM_WORLD``.
 
     Raises
     ------

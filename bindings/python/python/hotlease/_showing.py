@@ -1,4 +1,4 @@
-"""What tasks print and log, as the program sees it."""
+"""Output and log records of tasks, as the program gets them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any, Callable, Union
 
-# Kinds of pieces, as printed.rs has them.
+# Kinds of pieces, as defined in printed.rs.
 _STREAMS = {1: "stdout", 2: "stderr"}
 _RECORD = 3
 
@@ -36,19 +36,20 @@ class Line(NamedTuple):
 
 if TYPE_CHECKING:
     Part = Union[Line, logging.LogRecord]
-    # A kind, and text, the fields of a record, or how many bytes are left out.
+    # A kind, and text, the fields of a record, or the number of bytes that are left out.
     Pieces = list[tuple[int, Any]]
 
 
 def show(output: Union[bool, Callable[[Part], object]], function: str, worker: int, pieces: Pieces) -> None:
-    """Shows what a task has printed, or hands it to a callable. What cannot be shown keeps nothing else from it."""
+    """Shows the output of a task, or passes it to a callable. A part that cannot be shown does not keep back the
+    others."""
     if not isinstance(output, bool):
         for part in _parts(function, worker, pieces):
             output(part)
         return
     failed = None
     for stream, parts in itertools.groupby(_parts(function, worker, pieces), _stream_of):
-        # Lines that follow one another at once, so that no other thread's stand between them.
+        # Consecutive lines are written at once, so that no output of other threads comes between them.
         for what in ["".join(f"{line}\n" for line in parts)] if stream else parts:
             try:
                 if isinstance(what, str):
@@ -70,8 +71,8 @@ def _label(function: str, worker: int) -> str:
 
 
 def _parts(function: str, worker: int, pieces: Pieces) -> Iterator[Part]:
-    """Lines and records, in their order; a line that a task left without its end ends with the task."""
-    # Of a function in a function only its own name.
+    """Yields lines and records in order; an unfinished line ends with the task."""
+    # Only the function's own name, without that of an enclosing function.
     function = function.rpartition("<locals>.")[2]
     begun: dict[str, str] = {}
     stream = "stdout"
@@ -97,7 +98,7 @@ def _rest(function: str, worker: int, begun: dict[str, str]) -> Iterator[Line]:
 
 
 def _seen(line: str) -> str:
-    """What a terminal shows of a line in the end: progress bars write it again and again."""
+    """Returns what a terminal finally shows of a line: progress bars overwrite it again and again."""
     return line.rstrip("\r").rpartition("\r")[2]
 
 
@@ -105,7 +106,7 @@ def _write(stream: str, text: str) -> None:
     file = getattr(sys, stream)
     if file is None:
         return
-    # Where there are progress bars, between them.
+    # Between progress bars, if there are any.
     bars: Any = getattr(sys.modules.get("tqdm"), "tqdm", None)
     write = functools.partial(bars.write, file=file, end="") if getattr(bars, "_instances", None) else file.write
     try:
@@ -151,7 +152,7 @@ def _log(record: logging.LogRecord) -> None:
     if logger.hasHandlers():
         logger.handle(record)
     elif logging.lastResort is not None and record.levelno >= logging.lastResort.level:
-        # The program has not said how it wants them.
+        # The program has not configured logging.
         text = f"{record.levelname}:{record.name}:{logging.Formatter('%(message)s').format(record)}"
         label = f"[{record.processName}] "
         _write("stderr", "".join(f"{label}{line}\n" for line in text.split("\n")))

@@ -1,7 +1,7 @@
-"""What a Python worker runs: started by an agent, never imported by programs.
+"""Main program of a Python worker: started by an agent, never imported by programs.
 
-`main` checks that this interpreter is what the lease's client has, and hands over to the loop in the extension module, which
-comes back to `load`, `dump` and `describe` for what needs pickles.
+`main` checks that this interpreter matches that of the lease's client, and enters the loop in the extension module,
+which calls `load`, `dump` and `describe` for pickles.
 """
 
 import os
@@ -23,12 +23,12 @@ load = pickle.loads
 
 
 def dump(value):
-    """The pickle of a result, and its out-of-band buffers."""
+    """Returns the pickle of a result, and its out-of-band buffers."""
     buffers = []
     try:
         return pickle.dumps(value, 5, buffer_callback=buffers.append), buffers
     except Exception:
-        # What only cloudpickle can do: functions and classes of the client's __main__.
+        # Only cloudpickle can do these: functions and classes of the client's __main__.
         try:
             import cloudpickle
         except ImportError:
@@ -43,7 +43,7 @@ def dump(value):
 
 
 def describe(error):
-    """Of an exception: its traceback, its pickle or None, and `type: message`; all bytes."""
+    """Describes an exception: its traceback, its pickle or None, and `type: message`; all bytes."""
     import traceback
 
     try:
@@ -72,7 +72,7 @@ def _cut(text):
 
 
 def _mismatch(expected):
-    """Why this interpreter cannot run the client's tasks; None if it can."""
+    """Returns why this interpreter cannot run the client's tasks; None if it can."""
     versions = dict(word.partition("=")[::2] for word in expected.split())
     here = ".".join(map(str, sys.version_info[:3]))
     theirs = versions.get("python", "")
@@ -91,12 +91,12 @@ def _mismatch(expected):
 
 def main():
     """Becomes a worker; never returns."""
-    # Where it began, by the program that an agent gives this interpreter.
+    # Start time, set by the program that an agent passes to this interpreter.
     begun = vars(sys.modules["__main__"]).pop("begun", 0)
     is_zygote = bool(os.environ.pop(_ZYGOTE, ""))
     imports = os.environ.pop(_IMPORTS, "").split()
     try:
-        # Before anything of the tenant's is imported.
+        # Before any code of the tenant is imported.
         begins = _importing.begun() if is_zygote else (_core.Slot(),)
     except OSError as error:
         sys.exit(f"hotlease._slot: {error}; it is started by an agent")
@@ -112,11 +112,11 @@ def main():
         from hotlease import _printing
 
         _printing.begin(int(level))
-    # What was printed before a worker dies is told with its death.
+    # Output before the death of a worker is reported with its death.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True, errors="backslashreplace")
     if os.environ.pop(_SPARE, "") or is_zygote:
-        # It waits for a lease, and has time for what functions of __main__ need.
+        # A spare worker waits for a lease, and has time to import what functions of __main__ need.
         try:
             import cloudpickle  # noqa: F401
         except ImportError:

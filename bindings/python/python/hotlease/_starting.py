@@ -1,4 +1,4 @@
-"""Where the time of an executor's start went: `Executor.cold_start`."""
+"""Times of an executor's start: `Executor.cold_start`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import NamedTuple, Optional
 
 
 class ColdStart(NamedTuple):
-    """Seconds that each step of a lease's start took, of several workers the slowest one's; `None`: there was no such step.
+    """Seconds of each step of a lease's start, for several workers those of the slowest one; `None`: there was no such
+    step.
 
     Each is measured where it happens. The first call is another step, which `hotlease explain` shows.
     """

@@ -1,4 +1,5 @@
-"""The state of a worker: what tasks have left in its interpreter, saved when its lease ends and restored by the next lease of that name."""
+"""State of a worker: data that tasks left in its interpreter, saved when its lease ends and restored by the next lease
+of that name."""
 
 from __future__ import annotations
 
@@ -15,20 +16,21 @@ _UNREGISTERED = (
 
 
 def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) -> None:
-    """Says how what tasks leave in a worker is saved, and restored in another worker, of a lease with ``Executor(state=NAME)``.
+    """Declares how the state that tasks leave in a worker is saved, and restored in another worker, for
+    ``Executor(state=NAME)``.
 
-    To be called at the top of a module that workers import before their first task (``Executor(imports=[MODULE])``). Called again, the
-    last call counts. Elsewhere than in such a worker it does nothing.
+    To be called at the top of a module that workers import before their first task (``Executor(imports=[MODULE])``). If
+    it is called again, the last call counts. Outside of such a worker it has no effect.
 
     Parameters
     ----------
     save
-        Called without arguments, between two tasks, when the worker is about to end. Gives bytes, or anything with a contiguous buffer, such
-        as a numpy array. It has the agent's ``--swap-limit``, 2 s unless its operator says otherwise. If it raises, the state is lost with the
-        worker, or stays there if the agent can do without its memory.
+        Called without arguments, between two tasks, when the worker is about to end. Returns bytes, or any object with
+        a contiguous buffer, such as a numpy array. Its time limit is the agent's ``--swap-limit``, 2 s by default. If
+        it raises, the state is lost with the worker, or stays there if the agent can do without its memory.
     restore
-        Called with a `bytearray` of those bytes, before the first task. If it raises, there is no executor, the error says why, and the
-        state is kept.
+        Called with a `bytearray` of those bytes, before the first task. If it raises, there is no executor, the error
+        says why, and the state is kept.
 
     Examples
     --------
@@ -43,17 +45,17 @@ def state(*, save: Callable[[], Any], restore: Callable[[bytearray], object]) ->
     _functions = save, restore
 
 
-# What follows is for workers. Errors that are meant for the tenant are RuntimeErrors.
+# The functions below are for workers. Errors that are meant for the tenant are RuntimeErrors.
 
 
 def check() -> None:
-    """Raises if nothing would be saved."""
+    """Raises if no functions were declared, so that nothing would be saved."""
     if _functions is None:
         raise RuntimeError(_UNREGISTERED)
 
 
 def save() -> memoryview:
-    """The bytes of the state."""
+    """Returns the bytes of the state."""
     if _functions is None:
         raise RuntimeError(_UNREGISTERED)
     function = _functions[0]
@@ -67,7 +69,7 @@ def save() -> memoryview:
 
 
 def restore(saved: bytearray) -> None:
-    """Gives the bytes of a state to the program."""
+    """Passes the bytes of a state to the program."""
     if _functions is None:
         raise RuntimeError(_UNREGISTERED)
     function = _functions[1]

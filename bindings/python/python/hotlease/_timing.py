@@ -1,21 +1,21 @@
-"""When a task came how far: `Future.timing`, and what `Executor.report` is made of."""
+"""Times of a task's phases: `Future.timing`, and the data of `Executor.report`."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-# submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending: moments and durations in nanoseconds, 0 where
-# it did not come to that.
+# submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending: moments and durations in nanoseconds, 0
+# if the task did not reach that stage.
 Row = tuple[int, int, int, int, int, int, int, int, int, int]
 
 ENDINGS = ("pending", "returned", "raised", "failed", "cancelled")
 
 
 class Timing(NamedTuple):
-    """Seconds that each phase of a task took; `None` where it did not come to that (yet), or where nobody knows.
+    """Seconds of each phase of a task; `None` if the task did not reach it (yet), or if it is not known.
 
-    Of a task that was run more than once: from `queued` on of the last time. All is measured where the program runs, but for
-    `running`.
+    For a task that was run more than once, `queued` and later phases are those of the last run. All are measured where
+    the program runs, except `running`.
     """
 
     submitted: float
@@ -42,7 +42,7 @@ class Timing(NamedTuple):
 
     @property
     def total(self) -> Optional[float]:
-        """Until its result was seen here; `None` while it is not."""
+        """Seconds until its result was seen in this process; `None` while it is pending."""
         if self.ending == "pending":
             return None
         phases = (self.submitting, self.waiting, self.queued, self.travelling, self.running)
@@ -50,7 +50,7 @@ class Timing(NamedTuple):
 
 
 def timing(row: Row) -> Timing:
-    """Of what the extension module has noted."""
+    """Makes a timing of the extension module's times."""
     submitted, accepted, ready, sent, ended, running, reading, slot, runs, ending = row
 
     def between(begin: int, end: int) -> Optional[float]:
@@ -60,7 +60,7 @@ def timing(row: Row) -> Timing:
     return Timing(
         submitted=submitted / 1e9,
         submitting=between(submitted, accepted),
-        # A task that is ready and one that still waits look the same until one of the two was sent or ended.
+        # A ready task and one that still waits look the same until one of the two was sent or ended.
         waiting=between(accepted, ready) if was_sent or ending else None,
         queued=between(ready, sent) if was_sent else None,
         travelling=max(0.0, (ended - sent - running) / 1e9) if was_sent and ended and running else None,

@@ -8,9 +8,9 @@ from importlib.machinery import PathFinder
 
 
 def installed(package: str) -> str:
-    """The version of a package that would be imported; empty: there is none.
+    """Returns the version of a package that would be imported; empty: there is none.
 
-    Told by the folder of its metadata, which stands beside it and has the version in its name.
+    Read from the name of its metadata folder, which is beside the package and contains the version.
     """
     module = sys.modules.get(package)
     if module is None:
@@ -24,11 +24,11 @@ def installed(package: str) -> str:
             names = os.listdir(folder)
         except OSError:
             names = []
-        # PACKAGE-VERSION.dist-info, as pip writes it; distributions of Linux also have PACKAGE-VERSION.egg-info.
+        # PACKAGE-VERSION.dist-info, as pip writes it; Linux distributions also have PACKAGE-VERSION.egg-info.
         names = [name for name in names if name.startswith(f"{package}-") and name.endswith((".dist-info", ".egg-info"))]
         if len(names) == 1:
             return names[0][len(package) + 1 :].removesuffix(".dist-info").removesuffix(".egg-info").partition("-")[0]
-        # Without metadata, or with that of several: it says itself.
+        # Without metadata, or with that of several versions: the package itself says.
         try:
             module = __import__(package)
         except ImportError:

@@ -28,7 +28,7 @@ except ImportError as error:
 
 __all__ = ["get"]
 
-# Tasks on their way to each worker, so that none waits while results are looked at here.
+# Tasks sent ahead to each worker, so that none waits while results are handled here.
 _AHEAD = 2
 
 
@@ -43,7 +43,7 @@ def get(
 ) -> Any:
     """Computes keys of a graph in leased workers. Called by Dask.
 
-    Results that other tasks need come back here and are sent again.
+    Results that other tasks need come back to the program and are sent again.
 
     Parameters
     ----------
@@ -52,20 +52,20 @@ def get(
     keys
         A key, or lists of keys.
     num_workers
-        Tasks at once, at most. Default: what the executor's workers can take.
+        Limit of the tasks at once. Default: as many as the executor's workers can hold.
     pool
-        The executor. Default: ``pool`` of ``dask.config``, else one of the program, which is kept from one call to the next.
+        Executor to use. Default: ``pool`` of ``dask.config``, else one of the program, kept from one call to the next.
     optimize_graph
-        Whether tasks that follow one another without branches become one.
+        Whether chains of tasks without branches are fused into one.
     chunksize
-        Tasks sent together. Default: ``chunksize`` of ``dask.config``, else 1.
+        Number of tasks that are sent together. Default: ``chunksize`` of ``dask.config``, else 1.
     """
     if of_dask.get("initializer") is not None:
         raise TypeError("hotlease.dask.get takes no initializer; give one to the executor: pool=hotlease.Executor(initializer=...)")
     graph = ensure_dict(dsk.__dask_graph__() if hasattr(dsk, "__dask_graph__") else dsk)
     graph, dependencies = cull(graph, keys)  # type: ignore[no-untyped-call,unused-ignore]
     if optimize_graph:
-        # Under their own names: an alias would be a task more.
+        # Without renaming: an alias would be an additional task.
         graph, dependencies = fuse(graph, keys, dependencies, rename_keys=False)  # type: ignore[no-untyped-call,unused-ignore]
     if _kept.is_worker():
         # A worker that waited for tasks would keep its slot from them.
@@ -95,7 +95,7 @@ def get(
 
 
 class _Tasks:
-    """Those of a call, so that what has not started is not run once the call has failed."""
+    """Tasks of one call, so that tasks that have not started can be cancelled once the call has failed."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -113,7 +113,7 @@ class _Tasks:
 
 
 def _packed(error: BaseException, dumps: Callable[[Any], Any]) -> tuple[Any, None]:
-    # As a worker tells of the exceptions of other tasks: this runs in one.
+    # Described as a worker describes the exceptions of other tasks: this runs in a worker.
     worker: Any = sys.modules["hotlease._slot"]
     return worker.describe(error), None
 
@@ -123,5 +123,5 @@ def _raise(described: tuple[bytes, Optional[bytes], bytes], nothing: None) -> No
     raise remote_exception(traceback.decode(errors="replace"), pickled, text.decode(errors="replace"))
 
 
-# By its name, too: dask.config.set(scheduler="hotlease").
+# Available by name, too: dask.config.set(scheduler="hotlease").
 dask.base.named_schedulers["hotlease"] = get

@@ -1,6 +1,6 @@
-"""What can go wrong between a program and its workers.
+"""Errors between a program and its workers.
 
-What a task itself raises comes as it is, with the worker's traceback as its cause.
+An exception of the task itself is raised unchanged, with the worker's traceback as its cause.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class TaskError(Error):
-    """A task has no result, for a reason that is not its own.
+    """A task has no result, for a reason outside the task.
 
     Attributes
     ----------
     ran
-        Whether its function ran: ``True``, ``False``, or ``None`` where nobody can know.
+        Whether its function ran: ``True``, ``False``, or ``None`` if that cannot be known.
     """
 
     def __init__(self, message: str = "", ran: Optional[bool] = None) -> None:
@@ -32,7 +32,7 @@ class TaskError(Error):
 
 
 class FunctionFailed(TaskError):
-    """A native function returned an error number of its own.
+    """A native function returned an error number.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class FunctionFailed(TaskError):
 
 
 class OutputTooLarge(TaskError):
-    """A native function had a larger result than it was declared with; it ran.
+    """A native function ran, but its result was larger than declared.
 
     Attributes
     ----------
@@ -67,18 +67,18 @@ class OutputTooLarge(TaskError):
 
 
 class WorkerDied(TaskError, BrokenExecutor):
-    """The worker process died while it had the task. The executor goes on with another one.
+    """The worker process died during the task. The executor goes on with another worker.
 
     Attributes
     ----------
     cause
-        Why, in words.
+        Reason, in words.
     exit_code
-        Its exit status; negative: the signal that killed it; ``None``: neither is known.
+        Exit status; negative: the signal that killed it; ``None``: neither is known.
     output
-        The end of what it printed.
+        End of its output.
     deaths
-        Workers that died of this task.
+        Number of workers that died of this task.
     """
 
     def __init__(
@@ -101,14 +101,15 @@ class WorkerDied(TaskError, BrokenExecutor):
 class DependencyError(TaskError):
     """A task was not run, because a task that it needs failed, was cancelled, or was not run itself.
 
-    Its cause (``__cause__``) is what the first one raised.
+    Its cause (``__cause__``) is the exception of the first task that failed.
 
     Attributes
     ----------
     chain
-        Names of the functions: its own, that of what it needs, and so on; the last one is that which failed.
+        Names of the functions: the task's own, that of the task it needs, and so on; the last one is the one that
+        failed.
     left_out
-        How many are not named before the last one.
+        Number of names left out before the last one.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class DependencyError(TaskError):
 
 
 class OutcomeUnknown(TaskError):
-    """Nobody is left who could say how the task ended."""
+    """No process is left that could say how the task ended."""
 
 
 class DeadlineExceeded(TaskError, TimeoutError):
@@ -129,7 +130,7 @@ class DeadlineExceeded(TaskError, TimeoutError):
 
 
 class LeaseEnded(TaskError):
-    """The workers were given back, or taken away."""
+    """The workers were released or revoked."""
 
 
 class ExecutorBroken(TaskError, BrokenExecutor):
@@ -137,7 +138,7 @@ class ExecutorBroken(TaskError, BrokenExecutor):
 
 
 class NotRunning(TaskError):
-    """No platform is there."""
+    """No platform is running."""
 
 
 class Refused(TaskError):
@@ -146,7 +147,7 @@ class Refused(TaskError):
     Attributes
     ----------
     may_pass
-        Whether it may be otherwise later: something becomes free, or comes back. Only that is waited for.
+        Whether the request may succeed later: something becomes free, or comes back. Only then does an executor wait.
     """
 
     def __init__(self, message: str = "", ran: Optional[bool] = False, may_pass: bool = False) -> None:
@@ -156,11 +157,11 @@ class Refused(TaskError):
 
 
 class OptionError(TaskError, ValueError):
-    """An option makes no sense."""
+    """The value of an option is invalid."""
 
 
 class OverheadWarning(UserWarning):
-    """The program's tasks take longer to submit than to run. Told once, after a thousand tasks and more."""
+    """The program's tasks take longer to submit than to run. Warned once, after a thousand tasks or more."""
 
 
 _bases.settle()

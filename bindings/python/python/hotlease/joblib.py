@@ -1,4 +1,4 @@
-"""A backend of joblib's: ``import hotlease.joblib``, then ``joblib.parallel_config(backend="hotlease")``.
+"""A backend of joblib: ``import hotlease.joblib``, then ``joblib.parallel_config(backend="hotlease")``.
 
 >>> import joblib, hotlease.joblib
 >>> with joblib.parallel_config(backend="hotlease"):
@@ -40,13 +40,13 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
     Parameters
     ----------
     executor
-        Where batches run: ``parallel_config(backend="hotlease", executor=...)``. Default: one of the program, which is kept
-        from one call of ``Parallel`` to the next.
+        Executor of the batches: ``parallel_config(backend="hotlease", executor=...)``. Default: one of the program,
+        kept from one call of ``Parallel`` to the next.
     """
 
     default_n_jobs = -1
     supports_retrieve_callback = True
-    # A task costs microseconds, and joblib itself some hundred for each batch: that is what batches are to hide.
+    # A task costs microseconds, and joblib itself some hundred for each batch: batches have to hide that cost.
     MIN_IDEAL_BATCH_DURATION = 0.02
     MAX_IDEAL_BATCH_DURATION = 0.2
 
@@ -61,7 +61,7 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return self._given or _kept.executor()
 
     def effective_n_jobs(self, n_jobs: Optional[int]) -> int:
-        """As many as were asked for; negative: counted from the number of workers, where -1 is all."""
+        """Returns the number that was asked for; if negative, counted from the number of workers, where -1 is all."""
         if n_jobs == 0:
             raise ValueError("n_jobs == 0 in Parallel has no meaning")
         # A worker that waited for tasks would keep its slot from them.
@@ -70,14 +70,14 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
         return n_jobs if n_jobs > 0 else max(self._executor()._slots() + 1 + n_jobs, 1)
 
     def configure(self, n_jobs: Optional[int] = 1, parallel: Any = None, **of_joblib: Any) -> int:
-        """Has workers ready."""
+        """Prepares the workers."""
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
         self.parallel = parallel
         executor = self._executor()
         with self._lock:
-            # Several calls of Parallel at once have one backend, if the results of some are drawn from generators.
+            # Several calls of Parallel at once share one backend, if the results of some are drawn from generators.
             self._calls += 1
             if self._batches is None:
                 self._batches = _Batches(executor)
@@ -92,18 +92,18 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
             batches.send(func, callback or (lambda future: None))
 
     def retrieve_result_callback(self, out: Future[Any]) -> Any:
-        """The result of a batch."""
+        """Returns the result of a batch."""
         return out.result()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Cancels what does not run yet; what runs goes on to its end, and nobody is told of it."""
+        """Cancels batches that do not run yet; running ones go on to their end, which is not reported."""
         with self._lock:
             batches = self._batches
         if batches is not None:
             batches.cancel()
 
     def terminate(self) -> None:
-        """Ends what `configure` began. The workers stay, for the next one."""
+        """Undoes `configure`. The workers stay, for the next call."""
         with self._lock:
             self._calls -= 1
             ended, self._batches = self._batches, self._batches if self._calls > 0 else None
@@ -113,10 +113,10 @@ class HotleaseBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[m
 
 
 class _Batches:
-    """The batches on their way, and the thread that tells joblib of their ends.
+    """Batches on their way, and the thread that tells joblib of their ends.
 
-    joblib takes more tasks from the program's iterator then, which may be any code and may wait for room in the executor's
-    queue: not what the executor's own thread can be kept from its work with.
+    joblib then takes more tasks from the program's iterator, which may run any code and may wait for room in the
+    executor's queue: the executor's own thread must not be held up by that.
     """
 
     def __init__(self, executor: Executor) -> None:
@@ -132,7 +132,7 @@ class _Batches:
         with self._lock:
             if len(self._sent) >= self.at_once:
                 return self._waiting.append((batch, callback))
-            # Its place, until there is a future.
+            # A placeholder, until there is a future.
             place: Future[Any] = Future()
             self._sent[place] = callback
         self._fill(place, batch, callback)
@@ -141,7 +141,7 @@ class _Batches:
         try:
             future: Future[Any] = self._executor.submit(batch)
         except BaseException as error:
-            # Here it would be lost, where a thread of nobody's sends.
+            # The exception would be lost if a background thread sends the batch.
             if isinstance(error, BrokenExecutor):
                 _kept.forget(self._executor)
             place.set_exception(error)
@@ -183,7 +183,8 @@ def _is_broken(error: Optional[BaseException]) -> bool:
 
 
 def _is_aborted(callback: Any) -> bool:
-    # Of joblib's callbacks, which know the call that they belong to; backends are told of an end, but not of which.
+    # Reads joblib's callbacks, which know the call that they belong to; backends are told of an end, but not of which
+    # call.
     return bool(getattr(getattr(callback, "parallel", None), "_aborting", True))
 
 

@@ -1,7 +1,7 @@
 """Message passing between processes, under mpi4py's names: ``from hotlease import MPI`` in place of ``from mpi4py import MPI``.
 
-``MPI.COMM_WORLD`` is joined at its first use, by what the environment says: ``hotlease comm run -n 4 python program.py`` sets it.
-Alone, it has one rank. ``MPI.join`` joins any other one by name.
+``MPI.COMM_WORLD`` is joined at its first use, as the environment says: ``hotlease comm run -n 4 python program.py``
+sets it. Without these variables it has one rank. ``MPI.join`` joins any other communicator by name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hotlease.MPI._objects import pickle as pickle
 __TypeDict__ = _typedict
 REQUEST_NULL = Request()
 
-# What mpi4py has and hotlease has not, and what to use.
+# Names of mpi4py that hotlease lacks, and what to use instead.
 _ELSEWHERE = {
     "File": "files of the operating system, each rank its own part (os.pwrite, numpy.memmap)",
     "Win": "messages: Isend and Irecv; there is no one-sided communication",
@@ -86,34 +86,36 @@ def join(
     newcomer: bool = False,
     link: Optional[str] = None,
 ) -> Intracomm:
-    """Joins a communicator by name, and waits until all members are there.
+    """Joins a communicator by name, and waits until all members have joined.
 
     Parameters
     ----------
     name, size
-        Of the communicator, the same at all members.
+        Name and size of the communicator, the same at all members.
     rendezvous
-        Where members find each other, as ``"host:port"``: what ``hotlease comm rendezvous`` serves. By default that of
+        Where members find each other, as ``"host:port"``: the address of ``hotlease comm rendezvous``. Default:
         ``HOTLEASE_COMM_RENDEZVOUS``.
     rank
-        This member's; by default whichever is left.
+        Rank of this member. Default: any free one.
     secret
-        What all members and the rendezvous know, 16 bytes or more; by default that of ``HOTLEASE_COMM_SECRET``, or of the file which
-        ``HOTLEASE_COMM_SECRET_FILE`` names.
+        Secret that all members and the rendezvous share, 16 bytes or more. Default: ``HOTLEASE_COMM_SECRET``, or the
+        content of the file that ``HOTLEASE_COMM_SECRET_FILE`` names.
     timeout
-        How long to wait for all to come, in seconds; by default 30.
+        Seconds to wait for all members. Default: 30.
     newcomer
-        Join one that exists, and whose members call ``Comm.Grow``; ``size`` is what it grows to.
+        Joins an existing communicator, whose members call ``Comm.Grow``; ``size`` is the size that it grows to.
     link
-        What members talk over, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``, ``"s3://bucket"``,
-        ``"dynamodb://table"``, or ``"auto:"`` and several of these, of which the model of ``hotlease comm plan`` chooses (``"auto"``: of
-        those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` says which); by default that of ``HOTLEASE_COMM_LINK``, or else direct.
+        What members send over, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``,
+        ``"s3://bucket"``, ``"dynamodb://table"``, or ``"auto:"`` and several of these, of which the model of ``hotlease
+        comm plan`` chooses one (``"auto"``: from those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` is the chosen one).
+        Default: ``HOTLEASE_COMM_LINK``, or else direct.
 
     Raises
     ------
     MPI.Exception
-        If not all have come in time, naming who is missing; if the name is taken by a group of another size; if the secret is
-        another one; if nobody answers at the rendezvous; if there is no such link, or its store cannot be used.
+        If not all members have joined in time, with the missing ones in the message; if the name is taken by a group of
+        another size; if the secret differs; if the rendezvous does not answer; if there is no such link, or its store
+        cannot be used.
     """
     if rendezvous is None:
         rendezvous = os.environ.get("HOTLEASE_COMM_RENDEZVOUS")
@@ -128,25 +130,25 @@ _is_finalized = False
 
 
 def Init() -> None:
-    """Joins ``COMM_WORLD`` now, and not at its first use."""
+    """Joins ``COMM_WORLD`` now, instead of at its first use."""
     COMM_WORLD.Get_rank()
 
 
 def Init_thread(required: int = THREAD_MULTIPLE) -> int:
-    """The same; any thread may make any call."""
+    """Joins ``COMM_WORLD`` now; any thread may make any call."""
     Init()
     return THREAD_MULTIPLE
 
 
 def Finalize() -> None:
-    """Finishes all communicators: waits until others have read what was sent. The end of a program does it, too."""
+    """Finishes all communicators: waits until others have read what was sent. The end of a program does so, too."""
     global _is_finalized
     _is_finalized = True
     _native.end_all(False)
 
 
 def Is_initialized() -> bool:
-    """True: nothing has to be done before communicators are used."""
+    """Returns true: communicators need no initialisation."""
     return True
 
 
@@ -156,47 +158,47 @@ def Is_finalized() -> bool:
 
 
 def Query_thread() -> int:
-    """Any thread may make any call."""
+    """Returns the highest level: any thread may make any call."""
     return THREAD_MULTIPLE
 
 
 def Is_thread_main() -> bool:
-    """Any thread may make any call."""
+    """Returns true: any thread may make any call."""
     return True
 
 
 def Get_processor_name() -> str:
-    """The name of this host."""
+    """Returns the name of this host."""
     return socket.gethostname()
 
 
 def Get_version() -> tuple[int, int]:
-    """The version of MPI's that hotlease's part of it is of."""
+    """Returns the version of MPI that hotlease's subset belongs to."""
     return (3, 1)
 
 
 def Get_library_version() -> str:
-    """Hotlease, and its version."""
+    """Returns the name and the version of the library."""
     return f"hotlease {_core.__version__}"
 
 
 def get_vendor() -> tuple[str, tuple[int, ...]]:
-    """The same in parts."""
+    """Returns the name and the version of the library, in parts."""
     return ("hotlease", tuple(int(part) for part in _core.__version__.split(".")[:3]))
 
 
 def Wtime() -> float:
-    """Seconds since some moment."""
+    """Returns the seconds since some moment."""
     return time.perf_counter()
 
 
 def Wtick() -> float:
-    """Of ``Wtime``."""
+    """Returns the resolution of ``Wtime``."""
     return time.get_clock_info("perf_counter").resolution
 
 
 def Get_error_string(errorcode: int) -> str:
-    """The name of an error class."""
+    """Returns the name of an error class."""
     from hotlease.MPI import _errors
 
     names = [name for name, value in vars(_errors).items() if value == errorcode and name.startswith(("ERR_", "SUCCESS"))]
@@ -204,16 +206,17 @@ def Get_error_string(errorcode: int) -> str:
 
 
 def Get_error_class(errorcode: int) -> int:
-    """The same number: error codes are error classes."""
+    """Returns the same number: error codes are error classes."""
     return errorcode
 
 
 def _at_exit() -> None:
-    # A program that ends with a traceback leaves others waiting: they are told at once. At a prompt there were tracebacks before.
+    # A program that ends with a traceback leaves others waiting: they are told at once. At a prompt, an old traceback
+    # means nothing.
     has_failed = getattr(sys, "last_value", None) is not None and not hasattr(sys, "ps1")
     _native.end_all(has_failed)
 
 
 atexit.register(_at_exit)
-# So that a communicator is not used, or finished, by a process that is not its member.
+# A forked process is not a member: it may neither use nor finish a communicator.
 os.register_at_fork(after_in_child=_core._forked)

@@ -1,4 +1,5 @@
-"""Communicators: what sends objects, and makes other communicators. What sends buffers is the extension module's."""
+"""Communicators: calls that send objects, and calls that make other communicators. Calls on buffers are in the
+extension module."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from hotlease.MPI._constants import SUM as _SUM
 C = TypeVar("C", bound="Comm")
 Operator = Union[Op, Callable[[Any, Any], Any]]
 
-# What mpi4py has and hotlease has not, and what to use.
+# Names of mpi4py that hotlease lacks, and what to use instead.
 _ELSEWHERE = {
     "Ssend": "Send, and receive an answer: hotlease has no synchronous sends",
     "ssend": "send, and receive an answer: hotlease has no synchronous sends",
@@ -42,20 +43,20 @@ _ELSEWHERE = {
 
 
 class Message:
-    """A message that was matched by ``Mprobe``, and is this thread's to receive."""
+    """A message that was matched by ``Mprobe``; only its holder can receive it."""
 
     def __init__(self, data: Bytes, status: Status) -> None:
         self._data, self._status = data, status
 
     def Recv(self, buf: Any, status: Optional[Status] = None) -> None:
-        """Copies it into a buffer."""
+        """Copies the message into a buffer."""
         room = self._data._copy_to(buf)
         if room is not None:
             raise Failure(f"the message has {len(self._data)} bytes, the memory to receive it {room}", "Truncated")
         self._tell(status)
 
     def recv(self, status: Optional[Status] = None) -> Any:
-        """Its object."""
+        """Returns the object in the message."""
         self._tell(status)
         return _objects.loads(self._data)
 
@@ -65,11 +66,12 @@ class Message:
 
 
 class Comm(Collectives):
-    """Some processes that send each other messages: each knows the others by their ranks, from 0.
+    """A group of processes that send each other messages: each knows the others by their ranks, from 0.
 
-    Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count, type]``,
-    ``[array, counts, displacements, type]``. Lower-case calls send any object, pickled. All calls may be made from any thread; while they wait, other
-    threads run, and Ctrl-C ends the waiting. A member that fails ends what involves it with ``MPI.Exception``, in two seconds at most.
+    Upper-case calls send the memory of buffers without a copy: an array, ``[array, MPI.DOUBLE]``, ``[array, count,
+    type]``, ``[array, counts, displacements, type]``. Lower-case calls send any object, pickled. Any thread may make
+    any call; while it waits, other threads run, and Ctrl-C ends the wait. If a member fails, calls that involve it
+    raise ``MPI.Exception`` within two seconds.
     """
 
     __slots__ = ("_name",)
@@ -101,21 +103,22 @@ class Comm(Collectives):
     iprobe = Collectives.Iprobe
 
     def Bsend(self, buf: Any, dest: int, tag: int = 0) -> None:
-        """Sends a copy, and waits for nothing."""
+        """Sends a copy, without waiting."""
         self.Ibsend(buf, dest, tag).Free()
 
     def send(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Sends an object; returns when it is on its way. A large one is not before its receiver asks for it."""
+        """Sends an object; returns when it is on its way. A large object is on its way only when its receiver asks for
+        it."""
         self.Send(_objects.pickle.dumps(obj), dest, tag)
 
     rsend = send
 
     def bsend(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Sends an object, and waits for nothing."""
+        """Sends an object, without waiting."""
         self.isend(obj, dest, tag).Free()
 
     def isend(self, obj: Any, dest: int, tag: int = 0) -> Request:
-        """Begins to send an object, which may be changed at once."""
+        """Starts to send an object, which may be changed at once."""
         return self.Isend(_objects.pickle.dumps(obj), dest, tag)
 
     ibsend = irsend = isend
@@ -123,12 +126,12 @@ class Comm(Collectives):
     def recv(
         self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None
     ) -> Any:
-        """Receives an object of any size. ``buf`` is for programs that give one, and not used."""
+        """Receives an object of any size. ``buf`` is accepted for compatibility, and not used."""
         data = self._recv(source, tag, status)
         return None if data is None else _objects.loads(data)
 
     def irecv(self, buf: Any = None, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
-        """Begins to receive an object of any size: ``request.wait()`` returns it."""
+        """Starts to receive an object of any size: ``request.wait()`` returns it."""
         return self._irecv(source, tag, _objects.loads)
 
     def sendrecv(
@@ -141,7 +144,8 @@ class Comm(Collectives):
         recvtag: int = ANY_TAG,
         status: Optional[Status] = None,
     ) -> Any:
-        """Sends an object and receives one at once: two can do so with each other, and all in a ring."""
+        """Sends an object and receives one at once: two members can do so with each other, and all members in a
+        ring."""
         request = self.irecv(None, source, recvtag)
         try:
             self.send(sendobj, dest, sendtag)
@@ -151,7 +155,8 @@ class Comm(Collectives):
         return request.wait(status)
 
     def Mprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
-        """Waits for a message, and takes it, so that no other thread gets it; None if it is from nobody."""
+        """Waits for a message and takes it, so that no other thread gets it; None if the source is
+        ``MPI.PROC_NULL``."""
         known = Status()
         data = self._recv(source, tag, known)
         if status is not None:
@@ -159,7 +164,7 @@ class Comm(Collectives):
         return None if data is None else Message(data, known)
 
     def Improbe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Optional[Status] = None) -> Optional[Message]:
-        """The same, if there is a message."""
+        """Takes a message as ``Mprobe`` does, if there is one."""
         known = Status()
         data = self._recv_now(source, tag, known)
         if data is None:
@@ -175,77 +180,80 @@ class Comm(Collectives):
     barrier = Collectives.Barrier
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
-        """The root's object, for everybody."""
+        """Returns the root's object, at all ranks."""
         return _objects.bcast(self, obj, root)
 
     def gather(self, sendobj: Any, root: int = 0) -> Optional[list[Any]]:
-        """The objects of all, at the root; None at others."""
+        """Returns the objects of all ranks, at the root; None at others."""
         return _objects.gather(self, sendobj, root)
 
     def scatter(self, sendobj: Optional[Sequence[Any]], root: int = 0) -> Any:
-        """One of the root's objects for each."""
+        """Returns one of the root's objects to each rank."""
         return _objects.scatter(self, sendobj, root)
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        """The objects of all, for everybody."""
+        """Returns the objects of all ranks, at all ranks."""
         return _objects.allgather(self, sendobj)
 
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
-        """Object ``i`` of everybody, for rank ``i``."""
+        """Returns object ``i`` of each rank at rank ``i``."""
         return _objects.alltoall(self, sendobj)
 
     def reduce(self, sendobj: Any, op: Operator = _SUM, root: int = 0) -> Any:
-        """What ``op`` makes of all objects in rank order, at the root; None at others. It is computed there."""
+        """Reduces all objects with ``op`` in rank order, at the root, which computes it; None at others."""
         objects = _objects.gather(self, sendobj, root)
         return None if objects is None else functools.reduce(op, objects)
 
     def allreduce(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """What ``op`` makes of all objects in rank order. Each rank computes it: arrays are summed faster by ``Allreduce``."""
+        """Reduces all objects with ``op`` in rank order. Each rank computes it: for arrays, ``Allreduce`` is faster."""
         return functools.reduce(op, _objects.allgather(self, sendobj))
 
     def scan(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """What ``op`` makes of the objects of ranks 0 to this one."""
+        """Reduces the objects of ranks 0 to this one with ``op``."""
         return functools.reduce(op, _objects.allgather(self, sendobj)[: self.rank + 1])
 
     def exscan(self, sendobj: Any, op: Operator = _SUM) -> Any:
-        """What ``op`` makes of the objects of the ranks before this one; None at rank 0."""
+        """Reduces the objects of the ranks before this one with ``op``; None at rank 0."""
         before = _objects.allgather(self, sendobj)[: self.rank]
         return functools.reduce(op, before) if before else None
 
     # Communicators
 
     def Split(self, color: int = 0, key: int = 0) -> Comm:
-        """A communicator of those that give the same colour, by their keys; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        """Makes a communicator of the members with the same colour, ordered by key; ``COMM_NULL`` for
+        ``MPI.UNDEFINED``."""
         if color != UNDEFINED and color < 0:
             raise ValueError(f"a colour of {color}; it is 0 or more, or MPI.UNDEFINED")
         handle = self._split(None if color == UNDEFINED else color, key)
         return COMM_NULL if handle is None else Intracomm(handle)
 
     def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Comm:
-        """For ``MPI.COMM_TYPE_SHARED`` a communicator of those on this machine; ``COMM_NULL`` for ``MPI.UNDEFINED``."""
+        """For ``MPI.COMM_TYPE_SHARED``: makes a communicator of the members on this node; for ``MPI.UNDEFINED``:
+        ``COMM_NULL``."""
         if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
             raise ValueError(f"a split type of {split_type}; it is MPI.COMM_TYPE_SHARED or MPI.UNDEFINED; by any colour: Split")
         machines = self.allgather(_machine())
         return self.Split(UNDEFINED if split_type == UNDEFINED else machines.index(machines[self.rank]), key)
 
     def Dup(self, info: object = None) -> Intracomm:
-        """A communicator of the same members, in which nothing is received that was sent in this one."""
+        """Makes a communicator of the same members; it does not receive messages that were sent in this one."""
         return Intracomm(self._dup())
 
     Clone = Dup
 
     def Shrink(self) -> Comm:
-        """A communicator of the members that are left, over new connections. All of them call it, also those without an error."""
+        """Makes a communicator of the remaining members, over new connections. All of them call it, also those without
+        an error."""
         return Intracomm(self._shrink())
 
     def Grow(self, joining: int) -> Comm:
-        """A communicator of these members, who keep their ranks, and ``joining`` new ones. All members call it; new ones call ``MPI.join`` under
-        the same name, with ``newcomer=True`` and the size that it grows to.
+        """Makes a communicator of these members, who keep their ranks, and ``joining`` new ones. All members call it;
+        new ones call ``MPI.join`` under the same name, with ``newcomer=True`` and the size that it grows to.
         """
         return Intracomm(self._grow(joining))
 
     def Agree(self, flag: int) -> int:
-        """The bits that all members give."""
+        """Returns the bits that are set in the flags of all members."""
         return int(functools.reduce(lambda x, y: x & y, self.allgather(flag)))
 
     def Free(self) -> None:
@@ -255,26 +263,26 @@ class Comm(Collectives):
     Disconnect = free = Free
 
     def Abort(self, errorcode: int = 1) -> NoReturn:
-        """Ends this process at once; the others are told that it gave up."""
+        """Ends this process at once; the other members are told that it gave up."""
         self._handle.end(True)
         os._exit(errorcode & 0xFF)
 
-    # What programs ask
+    # Queries
 
     def Get_name(self) -> str:
-        """The name that it was joined by, or was given since."""
+        """Returns the name by which it was joined, or which was set since."""
         try:
             return str(self._name)
         except AttributeError:
             return self._joined_by()
 
     def Set_name(self, name: str) -> None:
-        """Names it, for this object."""
+        """Sets the name, for this object only."""
         self._name = name
 
     @property
     def name(self) -> str:
-        """The name that it was joined by, or was given since."""
+        """The name by which it was joined, or which was set since."""
         return self.Get_name()
 
     @name.setter
@@ -282,29 +290,29 @@ class Comm(Collectives):
         self._name = name
 
     def Compare(self, comm: Comm) -> int:
-        """``IDENT`` if it is this one, ``CONGRUENT`` if it has as many members, else ``UNEQUAL``."""
+        """Returns ``IDENT`` for the same communicator, ``CONGRUENT`` for equal size and rank, else ``UNEQUAL``."""
         if self == comm:
             return IDENT
         return CONGRUENT if (self.size, self.rank) == (comm.size, comm.rank) else UNEQUAL
 
     def Is_inter(self) -> bool:
-        """False: there are no communicators of two groups."""
+        """Returns false: there are no communicators between two groups."""
         return False
 
     def Is_intra(self) -> bool:
-        """True."""
+        """Returns true."""
         return True
 
     is_inter = property(Is_inter)
     is_intra = property(Is_intra)
 
     def Get_attr(self, keyval: int) -> Optional[int]:
-        """The highest tag, for ``MPI.TAG_UB``."""
+        """Returns the highest tag, for ``MPI.TAG_UB``."""
         return 2**31 - 1 if keyval == TAG_UB else None
 
 
 class Intracomm(Comm):
-    """A communicator: there are no others."""
+    """A communicator within one group: there are no others."""
 
     __slots__ = ()
 

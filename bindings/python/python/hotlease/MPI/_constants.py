@@ -16,12 +16,12 @@ IDENT, CONGRUENT, SIMILAR, UNEQUAL = range(4)
 COMM_TYPE_SHARED = 1
 THREAD_SINGLE, THREAD_FUNNELED, THREAD_SERIALIZED, THREAD_MULTIPLE = range(4)
 MAX_PROCESSOR_NAME = 256
-# What hotlease has of MPI is of version 3.1.
+# hotlease implements a subset of MPI 3.1.
 VERSION, SUBVERSION = 3, 1
 
 
 class InPlaceType:
-    """What ``IN_PLACE`` is."""
+    """Type of ``IN_PLACE``."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ UINT64_T = Datatype("MPI_UINT64_T", "L")
 AINT = Datatype("MPI_AINT", "l")
 OFFSET = Datatype("MPI_OFFSET", "l")
 COUNT = Datatype("MPI_COUNT", "l")
-# A value and the index of where it is, for MINLOC and MAXLOC: as C lays them out.
+# A value and its index, for MINLOC and MAXLOC: in the layout of C.
 TWOINT = Datatype("MPI_2INT", "ii")
 LONG_INT = Datatype("MPI_LONG_INT", "li")
 FLOAT_INT = Datatype("MPI_FLOAT_INT", "fi")

@@ -1,4 +1,4 @@
-"""What goes wrong between members."""
+"""Errors of communicators."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _CLASSES = {
 
 
 class Missing(AttributeError):
-    """Something of MPI's that is not here; the message says what to use."""
+    """A name of MPI that hotlease lacks; the message says what to use."""
 
 
 class Exception(Error, RuntimeError):
@@ -58,9 +58,9 @@ class Exception(Error, RuntimeError):
     Attributes
     ----------
     kind
-        What it is, by its name in ``docs/errors.md``: ``"MemberLost"``, ``"Truncated"``, ...
+        Kind of the error, by its name in ``docs/errors.md``: ``"MemberLost"``, ``"Truncated"``, ...
     rank
-        The member whose failure or end it is, in the ranks of the communicator; ``None``: of none.
+        Rank of the member that failed or ended; ``None``: no member did.
     cause
         Why that member failed, in words; ``None``: it did not fail.
     """
@@ -77,25 +77,25 @@ class Exception(Error, RuntimeError):
         return str(self.args[0])
 
     def Get_error_class(self) -> int:
-        """The class of MPI's that fits best, such as ``MPI.ERR_PROC_FAILED``."""
+        """Returns the error class of MPI that fits best, such as ``MPI.ERR_PROC_FAILED``."""
         return _CLASSES.get(self.kind, ERR_OTHER)
 
     def Get_error_code(self) -> int:
-        """The same."""
+        """Returns the error class of MPI that fits best."""
         return self.Get_error_class()
 
     def Get_error_string(self) -> str:
-        """The message."""
+        """Returns the message."""
         return str(self)
 
     @property
     def error_class(self) -> int:
-        """The class of MPI's that fits best."""
+        """The error class of MPI that fits best."""
         return self.Get_error_class()
 
     @property
     def error_code(self) -> int:
-        """The same."""
+        """The error class of MPI that fits best."""
         return self.Get_error_class()
 
     @property

@@ -1,4 +1,4 @@
-"""The classes of the extension module that message passing needs, made when this is imported."""
+"""Classes of the extension module for message passing, made when this is imported."""
 
 from hotlease import _core
 

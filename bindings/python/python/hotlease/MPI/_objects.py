@@ -1,7 +1,7 @@
-"""Objects as bytes, and collectives of them: what the lower-case calls do.
+"""Pickling of objects, and collectives of objects: the lower-case calls.
 
-A collective of objects is two of bytes: how long everybody's are, and they themselves. No pickle is empty, so whoever cannot pickle what it
-gives sends nothing, goes on with the others, and raises at the end; they raise then, too.
+A collective of objects is two collectives of bytes: the lengths, and the pickles. No pickle is empty, so a rank that
+cannot pickle its object sends nothing, goes on with the others, and raises at the end; the others then raise, too.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from hotlease.MPI._errors import Exception as Failure
 if TYPE_CHECKING:
     from hotlease.MPI._native import Collectives
 
-# Of a broadcast: what goes with the length, so that small objects need one message.
+# Bytes of the first message of a broadcast: the length and the beginning of the pickle, so that small objects need one
+# message.
 _HEAD = 1024
 _LENGTH = 8
 
 
 class Pickle:
-    """How lower-case calls make bytes of objects, and objects of bytes: with pickle, in its protocol 5.
+    """Pickling by lower-case calls: with pickle, in its protocol 5.
 
-    ``MPI.pickle.__init__(dumps, loads, protocol)`` has them do it otherwise, with cloudpickle or dill for instance.
+    ``MPI.pickle.__init__(dumps, loads, protocol)`` replaces it, with cloudpickle or dill for instance.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class Pickle:
         self._dumps, self._loads, self.PROTOCOL = dumps, loads, protocol
 
     def dumps(self, obj: Any) -> bytes:
-        """An object's bytes."""
+        """Returns the bytes of an object."""
         return self._dumps(obj) if self.PROTOCOL is None else self._dumps(obj, self.PROTOCOL)
 
     def loads(self, data: Any) -> Any:
-        """The object of these bytes."""
+        """Returns the object of these bytes."""
         return self._loads(data)
 
 
@@ -48,12 +49,12 @@ pickle = Pickle()
 
 
 def loads(data: Any) -> Any:
-    """As ``MPI.pickle`` does it when the message has come."""
+    """Unpickles with ``MPI.pickle`` as it is set when the message arrives."""
     return pickle.loads(data)
 
 
 class _Given:
-    """Objects that this rank gives, as bytes."""
+    """Objects of this rank, pickled."""
 
     def __init__(self, objects: Sequence[Any]) -> None:
         self.error: Optional[BaseException] = None
@@ -70,7 +71,7 @@ class _Given:
 
 
 def _taken(whole: bytearray, sizes: Sequence[int], ranks: Sequence[int]) -> list[Any]:
-    """The objects of these ranks, which stand one after the other."""
+    """Unpickles the objects of these ranks, which are one after the other in ``whole``."""
     view = memoryview(whole)
     objects, start = [], 0
     for rank, size in zip(ranks, sizes):

@@ -1,7 +1,7 @@
 """Parsl programs in leased workers.
 
-`load` in place of ``parsl.load``: apps are tasks of hotlease's own dataflow kernel. Or only an executor under Parsl's kernel:
-``Config(executors=[hotlease.parsl.HotleaseExecutor()])``.
+`load` replaces ``parsl.load``: apps are tasks of hotlease's own dataflow kernel. Or use only an executor under Parsl's
+kernel: ``Config(executors=[hotlease.parsl.HotleaseExecutor()])``.
 """
 
 try:

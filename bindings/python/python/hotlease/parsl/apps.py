@@ -1,4 +1,4 @@
-"""The functions of apps, as workers get them. Imported by workers, too."""
+"""Functions of apps, in the form that workers get. Imported by workers, too."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hotlease.errors import TaskError
 
 
 class App:
-    """What Parsl's decorators made of a function, pickled once, when it is first called.
+    """Wrapper of an app's function (as Parsl's decorators made it), pickled once, when it is first called.
 
-    Parsl's own returns exceptions. This one raises them, so that what needs the result is not run.
+    Parsl's own wrapper returns exceptions. This one raises them, so that dependent tasks are not run.
     """
 
-    # It says nothing of its tasks, and is sent by itself.
+    # It declares no options for its tasks, and is sent as a function, not as an argument.
     _hotlease_declared = (None, None, None, None)
 
     def __init__(self, function: Callable[..., Any], pickled: Optional[bytes] = None, is_timed: bool = False) -> None:
@@ -45,7 +45,7 @@ def _loaded(pickled: bytes, is_timed: bool) -> App:
 
 
 class AppRaised(Exception):
-    """What an app raised, with its traceback and its causes, on its way to the program."""
+    """Carries an app's exception, with its traceback and its causes, to the program."""
 
     def __init__(self, pickled: bytes, text: str) -> None:
         super().__init__(pickled, text)
@@ -56,7 +56,7 @@ class AppRaised(Exception):
         return self.text
 
     def unpacked(self) -> BaseException:
-        """As it was raised."""
+        """Returns the exception as it was raised."""
         try:
             return pickle.loads(self.pickled).get_exception()  # type: ignore[no-any-return,unused-ignore]
         except Exception as error:

@@ -20,22 +20,23 @@ _log = logging.getLogger(__name__)
 class HotleaseExecutor(ParslExecutor):
     """Runs Parsl's apps in leased workers.
 
-    It has neither a provider nor blocks: a lease takes their place, and its workers are replaced as they die.
+    It has neither a provider nor blocks: a lease takes their place, and workers that die are replaced.
 
     Parameters
     ----------
     label
-        Its name among the executors of the configuration.
+        Name among the executors of the configuration.
     max_workers
-        Worker processes at most. Default: one for each core of this process.
+        Limit of the worker processes. Default: one for each core of this process.
     storage_access
         Parsl's staging providers. Default: Parsl's.
     working_dir
-        Where files are staged to. Default: Parsl's.
+        Directory that files are staged to. Default: Parsl's.
     remote_monitoring_radio
-        How tasks report to Parsl's monitoring. Default: through files in the run directory.
+        Channel by which tasks report to Parsl's monitoring. Default: files in the run directory.
     options
-        More of `hotlease.Executor`'s: ``manager``, ``timeout``, ``memory``, ``gpus``, ``idempotent``, ``initializer``.
+        More options of `hotlease.Executor`: ``manager``, ``timeout``, ``memory``, ``gpus``, ``idempotent``,
+        ``initializer``.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class HotleaseExecutor(ParslExecutor):
         self.storage_access = storage_access
         self.working_dir = working_dir
         self.remote_monitoring_radio = remote_monitoring_radio or FilesystemRadio()
-        # Of executor that it makes.
+        # Class of the executor that `start` makes.
         self.kind: type[Executor] = Executor
         self._options = options
         self._executor: Optional[Executor] = None
@@ -64,12 +65,12 @@ class HotleaseExecutor(ParslExecutor):
         return f"HotleaseExecutor(label={self.label!r}, max_workers={self.max_workers!r})"
 
     def start(self) -> None:
-        """Takes the lease; nothing where that was done.
+        """Takes the lease; does nothing if that was done.
 
         Raises
         ------
         hotlease.Error
-            If no worker can be had.
+            If no worker is available.
         """
         if self._executor is not None:
             return
@@ -79,7 +80,7 @@ class HotleaseExecutor(ParslExecutor):
 
     @property
     def started(self) -> Optional[Executor]:
-        """The executor beneath, between `start` and `shutdown`."""
+        """The underlying executor, between `start` and `shutdown`."""
         return self._executor
 
     def submit(
@@ -90,9 +91,9 @@ class HotleaseExecutor(ParslExecutor):
         Raises
         ------
         parsl.executors.errors.InvalidResourceSpecification
-            If resources are asked for: those of workers are the executor's.
+            If resources are asked for: a task has the resources of its worker, set in the executor.
         parsl.executors.errors.BadStateException
-            If the executor lost its workers before and gets no others.
+            If the executor has lost its workers and gets no others.
         """
         if resource_specification:
             raise InvalidResourceSpecification(
@@ -116,7 +117,7 @@ class HotleaseExecutor(ParslExecutor):
             self._remember(error)
 
     def _remember(self, error: BaseException) -> None:
-        # A worker's death is its task's alone.
+        # The death of a worker concerns only its task.
         if isinstance(error, (BrokenExecutor, LeaseEnded)) and not isinstance(error, WorkerDied):
             if self._bad_state is None:
                 _log.error("the executor %s has no workers and gets no others: %s", self.label, error)
@@ -129,16 +130,16 @@ class HotleaseExecutor(ParslExecutor):
 
     @property
     def executor_exception(self) -> Optional[BaseException]:
-        """Why."""
+        """Error by which the executor lost its workers."""
         return self._bad_state
 
     def outstanding(self) -> int:
-        """Tasks that wait and that run."""
+        """Returns the number of tasks that wait or run."""
         return 0 if self._executor is None else self._executor._pending()
 
     @property
     def connected_workers(self) -> int:
-        """Workers that there are."""
+        """Number of workers."""
         return 0 if self._executor is None else self._executor._slots()
 
     def monitor_resources(self) -> bool:
@@ -146,12 +147,12 @@ class HotleaseExecutor(ParslExecutor):
         return True
 
     def shutdown(self, block: bool = True) -> None:
-        """Gives the workers back when all tasks are done.
+        """Releases the workers when all tasks have ended.
 
         Parameters
         ----------
         block
-            Whether to return only then.
+            Whether to return only after that.
         """
         executor, self._executor = self._executor, None
         if executor is not None:

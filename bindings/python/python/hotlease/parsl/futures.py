@@ -1,4 +1,4 @@
-"""What an app's call returns: a future of hotlease's that is one of Parsl's, too."""
+"""Future of an app's call: hotlease's future that is also one of Parsl's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Reference = weakref.ReferenceType[AnyFuture[Any]]
 
 
 class Call:
-    """What is known of an app's call beside its future: little, for there may be millions."""
+    """Data of an app's call beside its future: little, because there may be millions."""
 
     __slots__ = ("kernel", "number", "name", "needs", "streams")
 
@@ -31,16 +31,16 @@ class Call:
         self.kernel = kernel
         self.number = number
         self.name = name
-        # Weak: a chain of millions would otherwise live as long as its last one.
+        # Weak: otherwise the last one of a chain of millions would keep all of them alive.
         self.needs = needs
         self.streams = _NO_STREAMS
 
 
 class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
-    """The result of an app, when it is there. Its exceptions are Parsl's. What was not sent yet can be cancelled, which Parsl's
-    own futures refuse."""
+    """The result of an app, once it has ended. Its exceptions are Parsl's. Unlike Parsl's own futures, it can be
+    cancelled before it was sent."""
 
-    # None: of a task that Parsl's own kernel has sent, and has another future for.
+    # None: the task was sent by Parsl's own kernel, which has another future for it.
     _call: Optional[Call] = None
     _error: Optional[BaseException] = None
     _outputs: list[DataFuture] = []
@@ -48,7 +48,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
     _stderr_future: Optional[DataFuture] = None
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """Waits for the result, and returns it or raises what the app raised."""
+        """Waits for the result, and returns it or raises the app's exception."""
         try:
             return super().result(timeout)
         except Exception:
@@ -64,7 +64,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
             del error
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
-        """Waits for the end, and returns what the app raised, or None."""
+        """Waits for the end, and returns the app's exception, or None."""
         error = super().exception(timeout)
         if error is None or self._call is None:
             return error
@@ -74,14 +74,14 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
 
     @property
     def _exception(self) -> Optional[BaseException]:  # type: ignore[override,unused-ignore]
-        # What Parsl's futures of files look at, which know of no cancellation.
+        # For Parsl's futures of files, which read this and do not know cancellation.
         if super().cancelled():
             return CancelledError()
         return self.exception() if self.done() else None
 
     @property
     def task_record(self) -> dict[str, Any]:  # type: ignore[override,unused-ignore]
-        """What Parsl keeps of each task, as far as it is known."""
+        """Parsl's record of the task, as far as it is known."""
         call = self._call
         if call is None:
             raise AttributeError("task_record")
@@ -123,7 +123,7 @@ def _as_parsl_has_it(error: BaseException, call: Call) -> BaseException:
 
 
 def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseException, str]]:
-    """What the task needs that has failed, with the names that Parsl gives them."""
+    """Returns the failed tasks that this one needs, with Parsl's names for them."""
     found: list[tuple[BaseException, str]] = []
     for reference in call.needs or ():
         needed = reference()
@@ -136,7 +136,7 @@ def _failed(error: errors.DependencyError, call: Call) -> list[tuple[BaseExcepti
         if exception is not None:
             found.append((exception, call.kernel.render_future_description(needed)))
     if not found:
-        # The program has let go of them: the names of their functions are still known.
+        # The program has dropped them: the names of their functions are still known.
         cause = error.__cause__
         cause = cause.unpacked() if isinstance(cause, AppRaised) else cause
         between = ["..."] if error.left_out else []

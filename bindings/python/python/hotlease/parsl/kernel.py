@@ -1,8 +1,9 @@
-"""A dataflow kernel for Parsl's apps that has little to do: futures as arguments, retries and failures are the executor's.
+"""A dataflow kernel for Parsl's apps that does little itself: the executor handles futures as arguments, retries and
+failures.
 
-Apps are tasks of `hotlease.Executor`, which keeps what waits for what in Rust. What needs Python to decide between two steps of
-one task (join apps, memoisation, staging from elsewhere, retry handlers, monitoring) takes the way of Parsl's own kernel, which
-this one is a subclass of, and comes to the same workers.
+Apps are tasks of `hotlease.Executor`, which tracks their dependencies in Rust. If Python has to decide between two
+steps of one task (join apps, memoisation, staging from elsewhere, retry handlers, monitoring), the task goes through
+Parsl's own kernel, of which this one is a subclass, and runs in the same workers.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from hotlease.parsl.apps import App
 from hotlease.parsl.executor import HotleaseExecutor
 from hotlease.parsl.futures import AppFuture, Call
 
-# Apps that are remembered; beyond, all are pickled anew.
+# Limit of the apps that are remembered; when it is reached, the table is emptied.
 _APPS_MAX = 4096
-# What Parsl puts around the function of an app with a walltime: another one for each call, of the same code.
+# Parsl's wrapper of an app with a walltime: a new function for each call, with the same code.
 _TIMED = timeout(len, 1.0).__code__
 _STREAMS = ("stdout", "stderr")
 
@@ -43,12 +44,12 @@ class _AppExecutor(Executor):
 
 
 class Kernel(DataFlowKernel):
-    """Parsl's kernel, whose tasks are in hotlease's. Made by `load`.
+    """Parsl's kernel, whose tasks run in hotlease's. Made by `load`.
 
     Parameters
     ----------
     config
-        With one executor, a `HotleaseExecutor`.
+        A configuration with one executor, a `HotleaseExecutor`.
     """
 
     def __init__(self, config: Config) -> None:
@@ -58,7 +59,7 @@ class Kernel(DataFlowKernel):
         self._apps: dict[Any, App] = {}
         self._numbering = threading.RLock()
         resolver = config.dependency_resolver
-        # Each of these asks Python between two steps of one task.
+        # Each of these calls Python between two steps of one task.
         self._asks_python = bool(
             config.monitoring
             or config.retry_handler
@@ -66,9 +67,9 @@ class Kernel(DataFlowKernel):
             or resolver not in (None, SHALLOW_DEPENDENCY_RESOLVER, DEEP_DEPENDENCY_RESOLVER)
         )
         self._stages = self._executor.storage_access is not None
-        # In Parsl, each failure counts, the death of a worker, too.
+        # In Parsl every failure counts, also the death of a worker.
         self._asking = _core.Asking(retries=config.retries, idempotent=config.retries > 0 or None)
-        # First: where there are no workers, nothing else is left behind.
+        # First: if there are no workers, nothing else is left behind.
         self._executor.start()
         try:
             super().__init__(config)
@@ -86,7 +87,7 @@ class Kernel(DataFlowKernel):
         app_kwargs: dict[str, Any] = {},  # noqa: B006
         join: bool = False,
     ) -> Any:
-        """Takes an app's call. Called by apps."""
+        """Accepts an app's call. Called by apps."""
         future = None
         if not (cache or join or self._asks_python or self.cleanup_called) and self._is_mine(executors):
             future = self._take(func, app_args, app_kwargs)
@@ -109,14 +110,14 @@ class Kernel(DataFlowKernel):
         return isinstance(executors, list) and executors == [self.label]
 
     def _take(self, func: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Optional[AppFuture]:
-        """The future of a task; None: it is one for Parsl's own kernel."""
+        """Submits a task to the executor and returns its future; None: the task is for Parsl's own kernel."""
         needs: list[weakref.ReferenceType[Future[Any]]] = []
         if not self._can_take(args, needs) or kwargs and not self._can_take_named(kwargs, needs):
             return None
         try:
             app = self._apps.get(func) or self._learn(func, kwargs)
         except Exception:
-            # Its future is to say so, which Parsl sees to.
+            # The future has to report the error, which Parsl does.
             return None
         executor = self._executor.started
         if executor is None:
@@ -176,7 +177,7 @@ class Kernel(DataFlowKernel):
         return app
 
     def _directed(self, kwargs: dict[str, Any], call: Call) -> dict[str, Any]:
-        """The same with the names of the files that Parsl names."""
+        """Returns the arguments with the names of the files that Parsl chooses."""
         for name in _STREAMS:
             stream = kwargs.get(name)
             if stream is None:
@@ -204,32 +205,33 @@ class Kernel(DataFlowKernel):
 
     def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
         if exc_type is not None and self.config.exit_mode != "skip" and self._executor.started is not None:
-            # As Parsl has it, without waiting: for what runs, that is, which nobody can do without.
+            # As in Parsl, without waiting: that is, for running tasks, which cannot be stopped.
             self._executor.started.shutdown(wait=False, cancel_futures=True)
         super().__exit__(exc_type, exc_value, traceback)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 def load(config: Optional[Config] = None, *, max_workers: Optional[int] = None, **options: Any) -> Kernel:
-    """In place of ``parsl.load``: apps run in leased workers, as tasks of hotlease's own dataflow kernel.
+    """Loads a configuration in place of ``parsl.load``: apps run in leased workers, as tasks of hotlease's own dataflow
+    kernel.
 
     Parameters
     ----------
     config
-        Parsl's. Its executor is a `HotleaseExecutor`, or none is named.
+        Parsl's configuration. Its executor is a `HotleaseExecutor`, or it names none.
     max_workers, options
-        Of the `HotleaseExecutor` that is made where none is named.
+        Options of the `HotleaseExecutor` that is made if `config` names none.
 
     Returns
     -------
     Kernel
-        The same as ``parsl.dfk()`` from now on; to be cleaned up as ever, by ``with`` or ``cleanup()``.
+        The kernel that ``parsl.dfk()`` returns from now on; to be cleaned up as usual, by ``with`` or ``cleanup()``.
 
     Raises
     ------
     parsl.errors.ConfigurationError
-        If one is loaded already, or `config` names other executors.
+        If a configuration is loaded already, or `config` names other executors.
     hotlease.Error
-        If no worker can be had.
+        If no worker is available.
     """
     if DataFlowKernelLoader._dfk is not None:
         raise ConfigurationError("Config has already been loaded")
@@ -255,7 +257,7 @@ def _only(config: Config) -> HotleaseExecutor:
 
 
 def _is_default(executor: Any) -> bool:
-    """Whether this is what Parsl puts into a configuration that names none."""
+    """Whether this is the executor that Parsl puts into a configuration without executors."""
     if type(executor) is not ThreadPoolExecutor:
         return False
     usual = ThreadPoolExecutor()
