@@ -1,11 +1,11 @@
-//! What a C caller passed.
+//! Checks and conversions of arguments from C callers.
 
 use crate::status::Failure;
 use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The object behind a handle that must not be NULL.
+/// Returns the object behind a handle that must not be NULL.
 ///
 /// # Safety
 /// `handle` is NULL or valid, and stays so for `'a`.
@@ -15,10 +15,10 @@ pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &'static str) -> Resu
     unsafe { handle.as_ref() }.ok_or(Failure::Null(name))
 }
 
-/// Bytes to be read; NULL is none.
+/// Returns bytes to read; NULL with size 0 is an empty slice.
 ///
 /// # Safety
-/// `start` is NULL or valid for reading `size` bytes for `'a`, and nobody writes them meanwhile.
+/// `start` is NULL or valid for reading `size` bytes for `'a`, and no other code writes them meanwhile.
 #[inline]
 pub(crate) unsafe fn bytes<'a>(
     start: *const c_void,
@@ -36,10 +36,10 @@ pub(crate) unsafe fn bytes<'a>(
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), size) })
 }
 
-/// Bytes to be written; NULL is none.
+/// Returns bytes to write; NULL with size 0 is an empty slice.
 ///
 /// # Safety
-/// `start` is NULL or valid for writing `size` bytes for `'a`, and nobody else uses them meanwhile.
+/// `start` is NULL or valid for writing `size` bytes for `'a`, and no other code uses them meanwhile.
 #[inline]
 pub(crate) unsafe fn bytes_mut<'a>(
     start: *mut c_void,
@@ -67,7 +67,7 @@ fn check_size(size: usize, name: &'static str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A text that must not be NULL.
+/// Returns a text that must not be NULL.
 ///
 /// # Safety
 /// `text` is NULL or a string that ends with a zero byte and is valid for `'a`.
@@ -76,7 +76,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result
     unsafe { optional_text(text, name) }?.ok_or(Failure::Null(name))
 }
 
-/// A text, `None` for NULL.
+/// Returns a text, `None` for NULL.
 ///
 /// # Safety
 /// `text` is NULL or a string that ends with a zero byte and is valid for `'a`.
@@ -94,7 +94,7 @@ pub(crate) unsafe fn optional_text<'a>(
         .map_err(|_| Failure::Argument(format!("{name} is not UTF-8")))
 }
 
-/// A path, which is any bytes, that must not be NULL.
+/// Returns a path (any bytes) that must not be NULL.
 ///
 /// # Safety
 /// As for [`text`].
@@ -107,19 +107,19 @@ pub(crate) unsafe fn path<'a>(path: *const c_char, name: &'static str) -> Result
     Ok(Path::new(OsStr::from_bytes(path.to_bytes())))
 }
 
-/// Writes a result to where the caller wants it, unless it does not want it (NULL).
+/// Writes a result to an out-parameter, unless that is NULL.
 ///
 /// # Safety
 /// `place` is NULL or valid for writing a `T`.
 #[inline]
 pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
     if !place.is_null() {
-        // SAFETY: not NULL, so valid by the caller's promise; what stood there has no destructor.
+        // SAFETY: not NULL, so valid by the caller's promise; the old content has no destructor.
         unsafe { place.write(value) };
     }
 }
 
-/// Refuses an out-parameter that is NULL, before anything is done for it.
+/// Rejects an out-parameter that is NULL, before any work is done.
 pub(crate) fn wanted<T>(place: *mut T, name: &'static str) -> Result<(), Failure> {
     if place.is_null() {
         Err(Failure::Null(name))
@@ -128,8 +128,8 @@ pub(crate) fn wanted<T>(place: *mut T, name: &'static str) -> Result<(), Failure
     }
 }
 
-/// A struct that begins with its own size, as a caller of this or an older version laid it out: what the
-/// caller does not know is zero.
+/// Reads a struct that starts with its own size, as laid out by a caller of this or an older version: fields that the
+/// caller does not know are zero.
 ///
 /// # Safety
 /// `given` is NULL or points to a `usize` (the struct's size in bytes) and is valid for reading that many.
@@ -150,7 +150,7 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, name: &'static str) -> Resu
     }))
 }
 
-/// Fills in a struct that begins with its own size, as far as the caller's version of it goes.
+/// Fills in a struct that starts with its own size, up to the end of the caller's version of it.
 ///
 /// # Safety
 /// As for [`sized`], and valid for writing.
@@ -174,7 +174,7 @@ pub(crate) unsafe fn fill_sized<T: Copy>(
     Ok(())
 }
 
-/// Refuses a struct from a later version than this: it may ask for what this one does not know.
+/// Rejects a struct of a later version: it may ask for something that this version does not know.
 pub(crate) fn check_struct_size<T>(size: usize, name: &'static str) -> Result<(), Failure> {
     if size < size_of::<usize>() || size > size_of::<T>() {
         return Err(Failure::Argument(format!(

@@ -9,7 +9,7 @@ use std::ffi::c_void;
 /// `hotlease_buffer`.
 pub struct BufferHandle {
     buffer: Buffer<u8>,
-    /// What C writes through, made while the buffer was ours alone.
+    /// Address that C writes through, taken while no other code had the buffer.
     start: *mut u8,
 }
 
@@ -23,7 +23,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Its buffer and its end, which is in the buffer.
+    /// Returns the buffer and the end of the range, which is inside the buffer.
     ///
     /// # Safety
     /// The buffer is NULL or valid for `'a`.
@@ -46,7 +46,7 @@ impl Range {
 }
 
 impl BufferHandle {
-    /// A part to be read by a function.
+    /// Part that a function reads.
     ///
     /// # Safety
     /// The range's buffer is NULL or valid for `'a`.
@@ -56,7 +56,7 @@ impl BufferHandle {
         Ok(handle.buffer.slice(range.offset..end))
     }
 
-    /// A part to be written by a function; what overlaps is the C caller's to keep apart (convention 5).
+    /// Part that a function writes; the C caller keeps overlapping parts apart (convention 5).
     ///
     /// # Safety
     /// As for [`BufferHandle::input`].
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn hotlease_buffer_create(
             start: created.as_mut_ptr(),
             buffer: created,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(buffer, Box::into_raw(Box::new(handle))) };
         Ok(())
     };

@@ -14,13 +14,13 @@ pub struct CodeHandle {
 impl CodeHandle {
     fn give(code: Code, place: *mut *mut Self) {
         let names = code.functions().iter();
-        // A symbol's name cannot hold a zero byte: it ended there in the library.
+        // A symbol's name contains no zero byte: it ended there in the library.
         let names = names.map(|function| CString::new(function.name.as_str()).unwrap_or_default());
         let handle = Self {
             names: names.collect(),
             code,
         };
-        // SAFETY: callers have checked that the place is wanted; it is valid as the header demands.
+        // SAFETY: callers have checked that the place is not NULL; it is valid as the header demands.
         unsafe { put(place, Box::into_raw(Box::new(handle))) };
     }
 }

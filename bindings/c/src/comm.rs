@@ -1,8 +1,9 @@
-//! `hotlease_comm`: a communicator, as one member has it; `communicator.h`.
+//! `hotlease_comm`, the communicator of one member; `communicator.h`.
 //!
-//! * [`failure`] — which status an error of message passing is, and what the error object tells of it.
-//! * [`options`], [`rendezvous`], [`operator`], [`request`] — one struct or handle each; [`datatype`] — the numbers of types.
-//! * [`messages`], [`collectives`] — what a communicator can be asked for; [`asked`] — a collective, before anything of it is done.
+//! * [`failure`] — status and details of an error of message passing.
+//! * [`options`], [`rendezvous`], [`operator`], [`request`] — one struct or handle each; [`datatype`] — the numbers of
+//!   types.
+//! * [`messages`], [`collectives`] — operations of a communicator; [`asked`] — a collective with its arguments.
 
 mod asked;
 mod collectives;
@@ -23,7 +24,7 @@ use std::ffi::{CString, c_char};
 /// `hotlease_comm`.
 pub struct CommHandle {
     communicator: Communicator,
-    /// Kept for whoever asks for them.
+    /// Owned by the handle, for the functions that return them.
     name: CString,
     link: CString,
 }
@@ -31,7 +32,8 @@ pub struct CommHandle {
 impl CommHandle {
     pub(crate) fn of(communicator: Communicator) -> Self {
         Self {
-            // It came as a C string, so it has no zero byte; that of another language's member does not join with it.
+            // The name came as a C string, so it has no zero byte. A member of another language whose name has one does
+            // not match it.
             name: CString::new(communicator.name()).unwrap_or_default(),
             link: CString::new(communicator.link().to_string()).unwrap_or_default(),
             communicator,
@@ -47,7 +49,7 @@ impl CommHandle {
     }
 }
 
-/// The communicator of a handle, which is no more.
+/// Takes the communicator out of a handle, and frees the handle.
 ///
 /// # Safety
 /// `comm` is NULL, or was given out and not given back yet.
@@ -72,7 +74,7 @@ pub unsafe extern "C" fn hotlease_comm_join(
         // SAFETY: its texts and its secret are NULL or valid, as the header demands.
         let options = unsafe { options.understood() }?;
         let joined = Communicator::join(&options)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(comm, CommHandle::give(joined)) };
         Ok(())
     };
@@ -122,7 +124,7 @@ pub unsafe extern "C" fn hotlease_comm_split(
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         let made = comm.communicator.split(number_or_none(color, "color")?, key)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(part, made.map_or(std::ptr::null_mut(), CommHandle::give)) };
         Ok(())
     };
@@ -130,7 +132,7 @@ pub unsafe extern "C" fn hotlease_comm_split(
     unsafe { guarded(error, body) }
 }
 
-/// A function of a communicator that makes another one of it.
+/// Defines a function that makes a communicator from another one.
 macro_rules! derives {
     ($name:ident, $method:ident($($argument:ident: $type:ty)?), $place:ident) => {
         /// See `communicator.h`.
@@ -146,7 +148,7 @@ macro_rules! derives {
                 // SAFETY: NULL or valid, as the header demands.
                 let comm = unsafe { object(comm, "comm") }?;
                 let made = comm.communicator.$method($($argument)?)?;
-                // SAFETY: checked to be wanted; valid as the header demands.
+                // SAFETY: checked not to be NULL; valid as the header demands.
                 unsafe { put($place, CommHandle::give(made)) };
                 Ok(())
             };
@@ -190,7 +192,7 @@ pub unsafe extern "C" fn hotlease_comm_abort(comm: *mut CommHandle) {
     });
 }
 
-/// A number of 32 bits, or none for -1.
+/// Reads a number of 32 bits, `None` for -1.
 fn number_or_none(number: i64, name: &str) -> Result<Option<u32>, Failure> {
     match number {
         -1 => Ok(None),

@@ -1,4 +1,4 @@
-//! `hotlease_function`: calls.
+//! `hotlease_function`: functions and their calls.
 
 use crate::argument::{bytes, bytes_mut, object, put, sized, text, wanted};
 use crate::buffer::{BufferHandle, Range};
@@ -27,7 +27,7 @@ pub struct FunctionOptions {
 }
 
 impl FunctionOptions {
-    /// Changes a function and how much output it has room for.
+    /// Applies the options to a function and to its output size.
     fn apply(self, mut function: Function, output_bytes: &mut usize) -> Result<Function, Failure> {
         if self.timeout_us != 0 {
             function = function.timeout(Some(Duration::from_micros(self.timeout_us)));
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hotlease_function_find(
             function: found,
             output_bytes,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(function, Box::into_raw(Box::new(handle))) };
         Ok(())
     };
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn hotlease_function_on_slot(
             function: function.function.clone().on_slot(slot)?,
             output_bytes: function.output_bytes,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(on_slot, Box::into_raw(Box::new(handle))) };
         Ok(())
     };
@@ -128,7 +128,8 @@ pub unsafe extern "C" fn hotlease_function_free(function: *mut FunctionHandle) {
     unsafe { free(function) };
 }
 
-/// Reports the length of a result; that of a function's own error goes to the output as well.
+/// Reports the length of a result. If the function failed itself, copies its message to the output and reports the
+/// message's length.
 ///
 /// # Safety
 /// `out_size` is NULL or valid for writing.
@@ -154,7 +155,7 @@ pub(crate) unsafe fn finish(
     }
 }
 
-/// Copies what a function wrote beside its own error number, as far as there is room.
+/// Copies the message of a function that failed itself, up to the end of `out`.
 #[cold]
 pub(crate) fn own_message(error: &Error, out: &mut [u8]) -> Option<usize> {
     let Error::Function { output, .. } = error else {
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn hotlease_invoke(
     unsafe { guarded(error, body) }
 }
 
-/// Both ways to submit.
+/// Submits a call, with or without waiting for a free queue.
 ///
 /// # Safety
 /// As the header demands.
@@ -215,7 +216,7 @@ unsafe fn submit(
         } else {
             function.function.try_submit(input)?
         };
-        // SAFETY: checked to be wanted; valid by the caller's promise.
+        // SAFETY: checked not to be NULL; valid by the caller's promise.
         unsafe { put(invocation, InvocationHandle::of_bytes(started)) };
         Ok(())
     };
@@ -320,7 +321,7 @@ pub unsafe extern "C" fn hotlease_submit_buffers(
             )
         };
         let started = function.function.submit_buffer(input, output)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(invocation, InvocationHandle::of_buffer(started)) };
         Ok(())
     };

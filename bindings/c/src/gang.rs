@@ -1,4 +1,5 @@
-//! `hotlease_gang`: functions at the same time on several workers; and what such a function gets of it.
+//! `hotlease_gang`: functions that run on several workers at the same time; and the communicator that such a function
+//! gets.
 
 use crate::argument::{
     bytes, bytes_mut, check_struct_size, fill_sized, object, optional_text, put, sized, text, wanted,
@@ -52,7 +53,7 @@ pub unsafe extern "C" fn hotlease_gang_lease(
             address.parse().map_err(wrong)
         });
         let leased = Gang::lease(&code.code, options, address.transpose()?)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(gang, Box::into_raw(Box::new(GangHandle { gang: leased }))) };
         Ok(())
     };
@@ -67,17 +68,20 @@ pub unsafe extern "C" fn hotlease_gang_ranks(gang: *const GangHandle) -> u32 {
     unsafe { gang.as_ref() }.map_or(0, |gang| gang.gang.ranks())
 }
 
-/// Where a call's outputs go.
+/// Destination of a call's outputs.
 struct Outputs {
     start: *mut c_void,
-    /// Bytes of each rank's.
+    /// Bytes for each rank.
     capacity: usize,
     sizes: *mut usize,
 }
 
 impl GangHandle {
+    /// Calls a function at all ranks.
+    ///
     /// # Safety
-    /// The function's name is NULL or valid; `outputs` are NULL, or valid for writing as much for each rank.
+    /// The function's name is NULL or valid; `outputs` are NULL, or valid for writing `capacity` bytes, and one size,
+    /// for each rank.
     unsafe fn call(
         &self,
         function: *const c_char,
@@ -206,7 +210,7 @@ pub unsafe extern "C" fn hotlease_gang_free(gang: *mut GangHandle) {
     unsafe { free(gang) };
 }
 
-/// What a worker keeps of its gang.
+/// Communicator that a worker of a gang keeps.
 struct Kept(CommHandle);
 
 impl Keep for Kept {
@@ -227,7 +231,7 @@ pub unsafe extern "C" fn hotlease_context_communicator(
         // SAFETY: NULL or the context of the function that runs, as the header demands.
         let context = unsafe { object(context, "context") }?;
         let kept = hotlease_gang::kept(context, |communicator| Kept(CommHandle::of(communicator)))?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(communicator, &raw const kept.0) };
         Ok(())
     };

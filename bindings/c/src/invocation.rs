@@ -1,4 +1,4 @@
-//! `hotlease_invocation`: a call that was submitted; and callbacks.
+//! `hotlease_invocation`: submitted calls, and callbacks.
 
 use crate::argument::{bytes_mut, object};
 use crate::function::finish;
@@ -14,17 +14,17 @@ use std::time::Duration;
 /// `hotlease_invocation`.
 pub struct InvocationHandle(Call);
 
-/// A call and where its output is.
+/// A call, and the place of its output.
 enum Call {
-    /// In flight; the output comes as bytes.
+    /// In flight; the output will be bytes.
     Bytes(Invocation),
     /// In flight; the output is in a buffer.
     Buffer(BufferInvocation),
-    /// Ended: bytes, or none and how many are in a buffer.
+    /// Ended: with bytes, or with no bytes and a length in a buffer.
     Ended(Outcome),
 }
 
-/// How a call ended.
+/// Outcome of a call: bytes and length.
 type Outcome = Result<(Vec<u8>, usize), Error>;
 
 fn with_bytes(result: Result<Vec<u8>, Error>) -> Outcome {
@@ -72,7 +72,7 @@ impl Call {
         }
     }
 
-    /// Waits, and puts the bytes where they are wanted.
+    /// Waits, and copies the bytes to `out`.
     fn wait_into(self, out: &mut [u8]) -> Result<usize, Error> {
         let (bytes, length) = match self {
             Self::Bytes(invocation) => return invocation.wait_into(out),
@@ -133,7 +133,7 @@ pub unsafe extern "C" fn hotlease_wait(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        // First, because it is freed whatever comes.
+        // First, because it is freed in any case.
         // SAFETY: NULL, or given out and not freed yet, as the header demands.
         let call = unsafe { take(invocation) }?;
         // SAFETY: as the header demands.
@@ -153,7 +153,7 @@ pub unsafe extern "C" fn hotlease_invocation_free(invocation: *mut InvocationHan
     unsafe { free(invocation) };
 }
 
-/// The call of a handle, which is no more.
+/// Takes the call out of a handle, and frees the handle.
 ///
 /// # Safety
 /// `invocation` is NULL, or was given out and not given back yet.
@@ -168,14 +168,13 @@ unsafe fn take(invocation: *mut InvocationHandle) -> Result<Call, Failure> {
 pub(crate) type RawCallback =
     Option<unsafe extern "C" fn(*mut c_void, Status, *const c_void, usize, *const ErrorHandle)>;
 
-/// A callback and what it was given along.
+/// A callback with its `user` pointer.
 pub(crate) struct Callback {
     function: unsafe extern "C" fn(*mut c_void, Status, *const c_void, usize, *const ErrorHandle),
     user: *mut c_void,
 }
 
-// SAFETY: the header says that callbacks run on a thread of the library; `user` is nothing to us but a
-// value to pass on.
+// SAFETY: the header says that callbacks run on a thread of the library; the library only passes `user` on.
 unsafe impl Send for Callback {}
 
 impl Callback {
@@ -208,20 +207,20 @@ impl Callback {
                 let failure = Failure::Client(error);
                 let status = failure.status();
                 let error = ErrorHandle::new(failure);
-                // SAFETY: as above, and so does the error.
+                // SAFETY: a callback takes these arguments; the bytes and the error live until it returns.
                 unsafe { (self.function)(self.user, status, start.cast(), message.len(), &raw const error) };
             }
         }
     }
 }
 
-/// Gives the result of a call with output as bytes to a callback.
+/// Passes the result of a call with output as bytes to a callback.
 pub(crate) fn deliver_to(callback: Callback, result: Result<Vec<u8>, Error>) {
     callback.call(with_bytes(result));
 }
 
-/// A call whose outcome goes to a callback: the task, the executor and the waker in one. The client
-/// library's completion thread wakes it, without holding anything, so it polls right there.
+/// A call whose outcome goes to a callback: future, executor and waker in one. The completion thread of the client
+/// library wakes it without holding any lock, so it polls right there.
 struct Delivery(Mutex<Option<(Call, Callback)>>);
 
 impl Delivery {
@@ -233,7 +232,7 @@ impl Delivery {
             return;
         };
         let taken = pending.take();
-        // The callback may do anything, also something that wakes us again.
+        // The callback may do anything, including a wake of this delivery.
         drop(pending);
         if let Some((call, callback)) = taken {
             drop(call);

@@ -1,4 +1,4 @@
-//! `hotlease_invoker`: a lease, and the way to its workers.
+//! `hotlease_invoker`: a lease, and the connection to its workers.
 
 use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
 use crate::code::CodeHandle;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// `hotlease_invoker`.
 pub struct InvokerHandle {
     pub(crate) invoker: Invoker,
-    /// Kept for whoever asks for it.
+    /// Owned by the handle, for the function that returns it.
     transport: CString,
 }
 
@@ -80,7 +80,7 @@ impl Usage {
 }
 
 impl Options {
-    /// The client library's options; 0 is the default everywhere.
+    /// Converts to the client library's options; 0 is the default everywhere.
     ///
     /// # Safety
     /// The texts are NULL or valid.
@@ -241,7 +241,7 @@ pub unsafe extern "C" fn hotlease_allocate(
             transport: CString::new(allocated.transport()).unwrap_or_default(),
             invoker: allocated,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(invoker, Box::into_raw(Box::new(handle))) };
         Ok(())
     };
@@ -260,8 +260,8 @@ pub unsafe extern "C" fn hotlease_deallocate(
         // SAFETY: NULL or valid, as the header demands.
         let invoker = unsafe { object(invoker, "invoker") }?;
         if !usage.is_null() {
-            // SAFETY: not NULL, so there is at least its size, as the header demands. Before the lease is
-            // given up, because afterwards its usage cannot be asked for again.
+            // SAFETY: not NULL, so there is at least its size, as the header demands. Checked before the lease is
+            // released, because its usage cannot be read again afterwards.
             check_struct_size::<Usage>(unsafe { usage.cast::<usize>().read() }, "usage")?;
         }
         let used = invoker.invoker.clone().deallocate()?;

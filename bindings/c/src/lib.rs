@@ -1,17 +1,17 @@
-//! The C ABI of the client library and of message passing: `include/hotlease/hotlease.h`, `communicator.h` and `gang.h` say what each
-//! function promises.
+//! The C ABI of the client library and of message passing. The contract of each function is in
+//! `include/hotlease/hotlease.h`, `communicator.h` and `gang.h`.
 //!
-//! * [`status`] — kinds of failure, and the error object; no panic and no `Result` gets past it.
-//! * [`argument`] — what a C caller passed, checked for what can be checked.
+//! * [`status`] — kinds of failure, and the error object; it converts every panic and every `Result`.
+//! * [`argument`] — checks and conversions of arguments from C callers.
 //! * [`code`], [`invoker`], [`function`], [`invocation`], [`buffer`], [`pipeline`], [`model`] — one handle each; [`map`],
 //!   [`mixed`], [`parts`] — further ways to call.
 //! * [`comm`] — message passing; [`gang`] — functions that run at the same time, and their communicator.
 //!
-//! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The
-//! caller's part of each `unsafe` contract is the same and stands at the top of the header: pointers are
-//! NULL or valid, and nothing is freed while it is in use.
+//! Every handle is a `Box` given to the caller as a raw pointer and taken back by its `_free` function. The caller's
+//! part of each `unsafe` contract is the same, and is stated at the top of the header: pointers are NULL or valid, and
+//! nothing is freed while it is in use.
 
-#![allow(clippy::missing_safety_doc)] // It is the header's; see above.
+#![allow(clippy::missing_safety_doc)] // The headers state the safety contract; see above.
 
 mod argument;
 mod buffer;

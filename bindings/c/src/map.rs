@@ -67,7 +67,7 @@ pub unsafe extern "C" fn hotlease_map(
         for (index, result) in results.enumerate() {
             // SAFETY: there are as many results as inputs, and as many inputs as items.
             let item = unsafe { items.add(index) };
-            // SAFETY: as the header demands: each item has an output of its own.
+            // SAFETY: as the header demands: each item has a separate output.
             let out = unsafe { bytes_mut((*item).out, (*item).out_capacity, "items[].out") }?;
             let (status, size) = match result.and_then(|bytes| place(&bytes, out)) {
                 Ok(size) => (Status::Ok, size),
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn hotlease_map(
     unsafe { guarded(error, body) }
 }
 
-/// Copies a result to its place, where it may not fit.
+/// Copies a result to its place; fails if it does not fit.
 fn place(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     let capacity = out.len() as u64;
     let room = out.get_mut(..bytes.len()).ok_or(Error::OutputTooLarge {

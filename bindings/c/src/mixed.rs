@@ -78,7 +78,7 @@ pub unsafe extern "C" fn hotlease_submit_from_buffer(
         // SAFETY: as the header demands.
         let input = unsafe { BufferHandle::input(input, "in") }?;
         let started = function.function.submit_from_buffer(input)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(invocation, InvocationHandle::of_bytes(started)) };
         Ok(())
     };
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn hotlease_submit_to_buffer(
             )
         };
         let started = function.function.submit_buffer(input, output)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(invocation, InvocationHandle::of_buffer(started)) };
         Ok(())
     };

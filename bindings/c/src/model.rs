@@ -1,4 +1,4 @@
-//! `hotlease_model`: what calls cost, and how many tasks to send.
+//! `hotlease_model`: the cost of calls, and how many tasks to send.
 
 use crate::argument::{bytes, check_struct_size, fill_sized, object, put, wanted};
 use crate::function::FunctionHandle;
@@ -38,7 +38,7 @@ pub unsafe extern "C" fn hotlease_model_learn(
         let handle = ModelHandle {
             learned: function.function.learn(input)?,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(model, Box::into_raw(Box::new(handle))) };
         Ok(())
     };

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn hotlease_invoke_parts(
     unsafe { guarded(error, body) }
 }
 
-/// The ranges of an array, which is not looked at if it has more than there may be.
+/// Returns the ranges of an array. Does not read an array with more than the allowed number.
 ///
 /// # Safety
 /// `first` is NULL, or the first of `count` that are valid for `'a`.
@@ -60,7 +60,7 @@ unsafe fn ranges<'a>(first: *const Range, count: usize, name: &'static str) -> R
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// Each range's part; a failure says which it is of.
+/// Converts each range; an error names the range.
 fn each<T>(ranges: &[Range], part: impl Fn(Range) -> Result<T, Failure>) -> Result<Vec<T>, Failure> {
     let parts = ranges.iter().enumerate().map(|(number, range)| {
         part(*range).map_err(|failure| match failure {

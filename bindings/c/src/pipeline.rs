@@ -11,10 +11,10 @@ pub struct PipelineHandle {
     pipeline: Pipeline,
 }
 
-/// The object behind a handle, which its thread alone uses.
+/// Returns the object behind a handle that only its thread uses.
 ///
 /// # Safety
-/// `handle` is NULL or valid, and nobody else uses it for `'a`.
+/// `handle` is NULL or valid, and no other code uses it for `'a`.
 unsafe fn exclusive<'a>(handle: *mut PipelineHandle) -> Result<&'a mut Pipeline, Failure> {
     // SAFETY: the caller's promise.
     match unsafe { handle.as_mut() } {
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn hotlease_pipeline_open(
         let handle = PipelineHandle {
             pipeline: function.function.pipeline()?,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(pipeline, Box::into_raw(Box::new(handle))) };
         Ok(())
     };

@@ -41,17 +41,17 @@ pub(crate) enum Status {
     Internal = 100,
 }
 
-/// Why a function of this library did not do what it was asked to.
+/// Failure of a function of this library.
 pub(crate) enum Failure {
-    /// The client library says so.
+    /// An error of the client library.
     Client(Error),
-    /// Message passing does.
+    /// An error of message passing.
     Comm(hotlease_comm::Error),
-    /// A gang does, or what it gives to its functions.
+    /// An error of a gang, or of a communicator that a gang's function asked for.
     Gang(hotlease_gang::Error),
-    /// An argument that must be something is NULL.
+    /// An argument that must not be NULL is NULL.
     Null(&'static str),
-    /// Another fault of an argument.
+    /// Another invalid argument.
     Argument(String),
     /// A panic, with its message.
     Panic(String),
@@ -93,7 +93,7 @@ fn status_of_gang(error: &GangError) -> Status {
         GangError::Ended => Status::LeaseEnded,
         GangError::Over => Status::Finished,
         GangError::Foreign => Status::Local,
-        // What is left cannot be as it was asked for; a later version may know more, and says it.
+        // The rest are invalid requests. A later version may have more kinds; their message says what they are.
         _ => Status::InvalidArgument,
     }
 }
@@ -137,12 +137,12 @@ fn status_of(error: &Error) -> Status {
             | NetError::Closed { .. } => Status::Unavailable,
             NetError::Protocol { .. } => Status::Protocol,
             NetError::Local { .. } | NetError::Munge { .. } => Status::Local,
-            // Somebody is there, and does not let us in, or is not whom we want.
+            // The peer is there, but rejects this client, or is not the expected one.
             _ => Status::Refused,
         },
         Error::Protocol { .. } => Status::Protocol,
         Error::Local { .. } | Error::Memory(_) | Error::Unregistered { .. } => Status::Local,
-        // A later version of the client library may know more; what it says is in the message.
+        // A later version of the client library may have more kinds; their message says what they are.
         _ => Status::Refused,
     }
 }
@@ -175,8 +175,8 @@ impl ErrorHandle {
     }
 }
 
-/// Runs the body of a function of the ABI: a failure becomes a status and, where the caller wants one, an
-/// error object; so does a panic, which must not unwind into C.
+/// Runs the body of a function of the ABI. A failure becomes a status and, if the caller asks for one, an error object;
+/// so does a panic, which must not unwind into C.
 ///
 /// # Safety
 /// `error` is NULL or valid for writing a pointer.
@@ -185,7 +185,7 @@ pub(crate) unsafe fn guarded(
     error: *mut *mut ErrorHandle,
     body: impl FnOnce() -> Result<(), Failure>,
 ) -> Status {
-    // Whatever a panic leaves half done is behind the client library's own locks, which do not poison.
+    // State that a panic leaves half done is behind the client library's own locks, which do not poison.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
         Ok(Err(failure)) => {
@@ -199,7 +199,7 @@ pub(crate) unsafe fn guarded(
     }
 }
 
-/// Runs what cannot fail; a panic gives `otherwise`.
+/// Runs code that cannot fail; returns `otherwise` after a panic.
 pub(crate) fn contained<R>(otherwise: R, body: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int 
             Ran::Yes => 1,
             Ran::Unknown => 2,
         },
-        // Other ranks may have run whatever became of this one.
+        // Other ranks may have run, whatever the outcome of this one.
         Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != Ran::Yes),
         Some(Failure::Panic(_)) => 2,
         _ => 0,
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn hotlease_error_free(error: *mut ErrorHandle) {
     unsafe { free(error) };
 }
 
-/// Gives back what `Box::into_raw` gave out.
+/// Frees a handle from `Box::into_raw`.
 ///
 /// # Safety
 /// `handle` is NULL, or came from `Box::into_raw` and was not given back yet.

@@ -1,4 +1,4 @@
-//! A collective as C asks for it: which memory, and whether to wait.
+//! Collectives as C calls them: the arguments, and whether to wait.
 
 use crate::argument::{bytes, bytes_mut, optional_text, put, wanted};
 use crate::comm::CommHandle;
@@ -16,7 +16,7 @@ use std::rc::Rc;
 const IN_PLACE: usize = usize::MAX;
 
 thread_local! {
-    /// Where in the program this thread is.
+    /// Source location that this thread has set.
     static SITE: RefCell<Option<Rc<str>>> = const { RefCell::new(None) };
 }
 
@@ -30,15 +30,15 @@ pub unsafe extern "C" fn hotlease_comm_at(place: *const c_char) {
     });
 }
 
-/// Whether to wait.
+/// Whether to wait for the collective.
 #[derive(Clone, Copy)]
 pub(super) enum How {
     Wait,
-    /// No, and where the request goes.
+    /// Not; the request goes to this place.
     Begin(*mut *mut RequestHandle),
 }
 
-/// A collective as C calls it.
+/// A collective with its arguments from C.
 pub(super) struct Asked<'a> {
     collective: Collective<'a>,
     datatype: Datatype,
@@ -63,18 +63,20 @@ impl<'a> Asked<'a> {
         })
     }
 
-    /// The same, reducing by this.
+    /// Sets the operator.
     ///
     /// # Safety
-    /// `op` is one of those that there are, NULL, or valid.
+    /// `op` is a built-in operator, NULL, or valid.
     pub(super) unsafe fn by(mut self, op: *const OperatorHandle) -> Result<Self, Failure> {
         // SAFETY: the caller's promise.
         self.operator = Some(unsafe { operator(op) }?);
         Ok(self)
     }
 
+    /// Runs or starts the collective.
+    ///
     /// # Safety
-    /// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for what the collective reads and writes there, until it has
+    /// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for the collective's reads and writes until it has
     /// ended; the place of the request is NULL or valid.
     pub(super) unsafe fn run(self, comm: &CommHandle, how: How) -> Result<(), Failure> {
         let comm = &comm.communicator;
@@ -118,14 +120,14 @@ impl<'a> Asked<'a> {
                 // SAFETY: the caller's promise, and they are apart.
                 let memory = unsafe { Memory::of(input, output) }?;
                 let begun = comm.begin_collective(&ask, &memory.input, &memory.output)?;
-                // SAFETY: checked to be wanted; valid by the caller's promise.
+                // SAFETY: checked not to be NULL; valid by the caller's promise.
                 unsafe { put(request, RequestHandle::give(begun, memory)) };
             }
         }
         Ok(())
     }
 
-    /// Bytes of so many elements.
+    /// Bytes of this many elements.
     fn size(&self, elements: usize) -> Result<usize, Failure> {
         elements.checked_mul(self.datatype.size()).ok_or_else(|| {
             Failure::Argument(format!(
@@ -140,7 +142,7 @@ pub(super) fn is_in_place(start: *const c_void) -> bool {
     start.addr() == IN_PLACE
 }
 
-/// The memory of a call, which is not `HOTLEASE_COMM_IN_PLACE` where it has any bytes.
+/// Address of a call's memory; `HOTLEASE_COMM_IN_PLACE` is an error unless the memory has no bytes.
 fn there(start: *mut c_void, size: usize, name: &str) -> Result<*mut c_void, Failure> {
     if !is_in_place(start) {
         return Ok(start);
@@ -154,7 +156,7 @@ fn there(start: *mut c_void, size: usize, name: &str) -> Result<*mut c_void, Fai
     )))
 }
 
-/// Refuses memory that is read and written: a call gives either one whole or neither.
+/// Rejects overlapping input and output: Rust may not read memory that is written to.
 pub(super) fn apart(
     (input, read): (*const c_void, usize),
     (output, written): (*mut c_void, usize),
@@ -173,7 +175,7 @@ pub(super) fn apart(
     Ok(())
 }
 
-/// Blocks of C: counts, and where they begin; none where nobody looks at them.
+/// Blocks from C: counts and displacements; empty where the call does not use them.
 #[derive(Clone)]
 pub(super) struct Each<'a> {
     counts: &'a [usize],
@@ -204,7 +206,7 @@ impl<'a> Each<'a> {
         }
         let starts = counts.iter().scan(0usize, |next, count| {
             let start = *next;
-            // What is too long is refused with all other arguments.
+            // Overlong blocks are rejected with all other arguments.
             *next = next.saturating_add(*count);
             Some(start)
         });
@@ -214,7 +216,7 @@ impl<'a> Each<'a> {
         })
     }
 
-    /// At the root; nothing elsewhere.
+    /// Blocks at the root; empty elsewhere.
     ///
     /// # Safety
     /// As for [`Each::of`].
@@ -234,7 +236,7 @@ impl<'a> Each<'a> {
         })
     }
 
-    /// How long a rank's is; 0 where that is not known.
+    /// Length of a rank's block; 0 if it is not known here.
     pub(super) fn count(&self, rank: u32) -> usize {
         self.counts.get(rank as usize).copied().unwrap_or(0)
     }

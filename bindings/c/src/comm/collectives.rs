@@ -1,4 +1,4 @@
-//! What all members do together: each call of `communicator.h` twice, to wait for it or not.
+//! Collectives: each one of `communicator.h` twice, waiting and non-blocking.
 
 use crate::argument::object;
 use crate::comm::CommHandle;
@@ -15,10 +15,10 @@ type Output = *mut c_void;
 type Sizes = *const usize;
 type Op = *const OperatorHandle;
 
-/// A barrier has no elements, of whatever type.
+/// Type for a barrier, which has no elements.
 const HOTLEASE_COMM_BYTES: u64 = 14;
 
-/// Both functions of a collective, which ask for the same.
+/// Defines both functions of a collective, which take the same arguments.
 macro_rules! collective {
     ($wait:ident, $begin:ident, $comm:ident($($argument:ident: $type:ty),*) {
         $(let $local:ident = $value:expr;)*
@@ -150,7 +150,7 @@ comm(
     datatype: u64
 ) {
     let received = Each::of(comm, (received_counts, "received_counts"), received_displacements)?;
-    // In place what is sent is where what comes will be.
+    // In place, the blocks to send are where the received blocks will be.
     let apart = !is_in_place(input);
     let sent = if apart { Each::of(comm, (sent_counts, "sent_counts"), sent_displacements)? } else { received.clone() };
     let blocks = (sent.blocks(), received.blocks());

@@ -4,7 +4,7 @@ use crate::status::Failure;
 use hotlease_comm::Datatype;
 use std::num::NonZeroU32;
 
-/// By their numbers in `communicator.h`, from 1.
+/// Types in the order of their numbers in `communicator.h`, from 1.
 const NAMED: [Datatype; 18] = [
     Datatype::I8,
     Datatype::U8,
@@ -25,12 +25,12 @@ const NAMED: [Datatype; 18] = [
     Datatype::F32Index,
     Datatype::F64Index,
 ];
-/// What a record's number is more than its size.
+/// Difference between a record's number and its size.
 const RECORD: u64 = 1 << 32;
-/// No type of C needs more.
+/// Largest alignment of a type in C.
 pub(super) const ALIGNMENT_MAX: usize = 16;
 
-/// The type of a number.
+/// Type of a number.
 pub(super) fn datatype(number: u64) -> Result<Datatype, Failure> {
     let named = usize::try_from(number)
         .ok()
@@ -49,7 +49,7 @@ pub(super) fn datatype(number: u64) -> Result<Datatype, Failure> {
     })
 }
 
-/// The number of a type.
+/// Number of a type.
 pub(super) fn number(datatype: Datatype) -> u64 {
     if let Datatype::Record(size) = datatype {
         return RECORD + u64::from(size.get());
@@ -58,7 +58,7 @@ pub(super) fn number(datatype: Datatype) -> u64 {
     index.map_or(0, |index| index as u64 + 1)
 }
 
-/// What C wants the address of such elements to be a multiple of; of records it can be less.
+/// Alignment of such elements in C; for records it may be less.
 pub(super) fn alignment(datatype: Datatype) -> usize {
     let size = datatype.size();
     match datatype {

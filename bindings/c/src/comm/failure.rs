@@ -1,4 +1,4 @@
-//! Which status an error of message passing is, and what the error object tells of it.
+//! Status and details of an error of message passing.
 
 use crate::status::{ErrorHandle, Failure, Status};
 use hotlease_comm::{Error, Refused};
@@ -34,12 +34,13 @@ pub(crate) fn status_of(error: &Error) -> Status {
         Error::NotRead { .. } => Status::NotRead,
         Error::Finished => Status::Finished,
         Error::Local { .. } => Status::Local,
-        // What is left are options and arguments that make no sense; a later version may know more, and says it.
+        // The rest are invalid options and arguments. A later version may have more kinds; their message says what they
+        // are.
         _ => Status::InvalidArgument,
     }
 }
 
-/// Whom it is about.
+/// The rank that the error is about.
 fn rank_of(error: &Error) -> Option<u32> {
     match error {
         Error::Truncated { source_rank, .. } | Error::Mismatch { source_rank, .. } => Some(*source_rank),
@@ -51,7 +52,7 @@ fn rank_of(error: &Error) -> Option<u32> {
     }
 }
 
-/// Why, in words, where that is a thing of its own.
+/// The cause, in words, if it is separate from the error.
 pub(crate) fn cause_of(failure: &Failure) -> CString {
     let cause = match failure {
         Failure::Comm(Error::MemberLost { loss, .. } | Error::Outcast { loss, .. }) => loss.to_string(),

@@ -8,7 +8,7 @@ use crate::status::{ErrorHandle, Failure, Status, guarded};
 use hotlease_comm::Pattern;
 use std::ffi::{c_int, c_void};
 
-/// Which messages; -1 is any.
+/// Reads a pattern; -1 is any.
 fn pattern(source: i64, tag: i64) -> Result<Pattern, Failure> {
     Ok(Pattern {
         source: number_or_none(source, "source")?,
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn hotlease_comm_sendrecv(
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         apart((start, size), (into, capacity), ["bytes", "into"])?;
-        // SAFETY: NULL or valid, as the header demands, and apart.
+        // SAFETY: NULL or valid, as the header demands, and not overlapping.
         let (sent, into) = unsafe { (bytes(start, size, "bytes")?, bytes_mut(into, capacity, "into")?) };
         let pattern = pattern(source, recv_tag)?;
         let status = comm.communicator.sendrecv(sent, to, send_tag, into, pattern)?;
@@ -126,7 +126,7 @@ pub unsafe extern "C" fn hotlease_comm_iprobe(
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         let status = comm.communicator.iprobe(pattern(source, tag)?)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(found, status.is_some().into()) };
         if let Some(status) = status {
             // SAFETY: NULL or valid, as the header demands.
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn hotlease_comm_isend(
         // SAFETY: as the header demands, until the request has ended.
         let memory = unsafe { Memory::of((start, size, "bytes"), (std::ptr::null_mut(), 0, "")) }?;
         let begun = comm.communicator.isend_lent(&memory.input, to, tag)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(request, RequestHandle::give(begun, memory)) };
         Ok(())
     };
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn hotlease_comm_irecv(
         let begun = comm
             .communicator
             .irecv_lent(&memory.output, pattern(source, tag)?)?;
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(request, RequestHandle::give(begun, memory)) };
         Ok(())
     };

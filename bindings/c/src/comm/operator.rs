@@ -1,4 +1,4 @@
-//! `hotlease_comm_operator`: what a reduction does with two elements.
+//! `hotlease_comm_operator`: operators of reductions.
 
 use crate::argument::{put, wanted};
 use crate::comm::datatype::{ALIGNMENT_MAX, alignment, number};
@@ -7,7 +7,7 @@ use hotlease_comm::{Datatype, Operator};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// By the addresses that stand for them in `communicator.h`, from 1.
+/// Operators in the order of their numbers in `communicator.h`, from 1.
 const BUILT_IN: [Operator; 12] = [
     Operator::Sum,
     Operator::Prod,
@@ -22,16 +22,16 @@ const BUILT_IN: [Operator; 12] = [
     Operator::MinLoc,
     Operator::MaxLoc,
 ];
-/// How many bytes of operands that are not aligned are copied at a time.
+/// Bytes of unaligned operands that are copied at a time.
 const ALIGNED_COPY: usize = 16 * 1024;
 
 /// `hotlease_comm_operator`.
 pub struct OperatorHandle(Operator);
 
-/// The operator of a handle.
+/// Returns the operator of a handle.
 ///
 /// # Safety
-/// `handle` is one of those that there are, NULL, or valid.
+/// `handle` is a built-in operator, NULL, or valid.
 pub(super) unsafe fn operator(handle: *const OperatorHandle) -> Result<Operator, Failure> {
     if let Some(built_in) = built_in(handle) {
         return Ok(built_in.clone());
@@ -49,22 +49,22 @@ fn built_in(handle: *const OperatorHandle) -> Option<&'static Operator> {
 
 type RawFunction = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void, usize, u64) -> c_int;
 
-/// A function of the caller's, and what it was given along.
+/// A function of the caller, with its `user` pointer.
 struct UserFunction {
     function: RawFunction,
     user: User,
 }
 
-/// What a function is given along, and who wants to know when it needs it no more.
+/// The `user` pointer of a function, and the callback that releases it.
 struct User {
     pointer: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
-// SAFETY: the header says that the function is called by any thread, and by several at once; the pointer is nothing to us but a
-// value to pass on.
+// SAFETY: the header says that any thread may call the function, and several threads at once; the library only passes
+// the pointer on.
 unsafe impl Send for User {}
-// SAFETY: as above.
+// SAFETY: as for `Send`.
 unsafe impl Sync for User {}
 
 impl Drop for User {
@@ -102,13 +102,14 @@ impl UserFunction {
         // SAFETY: the header says that the function takes these; both are of `count` elements.
         let answer = unsafe { (self.function)(self.user.pointer, one, two, count, number(datatype)) };
         if answer != 0 {
-            // Caught by the engine, which tells all members; it is the caller's failure, so the hook for panics is passed by.
+            // Caught by the engine, which tells all members. It is the caller's failure, so the panic hook is not
+            // called.
             std::panic::resume_unwind(Box::new(format!("the function returned {answer}")));
         }
     }
 }
 
-/// Memory for elements of any type.
+/// Memory aligned for elements of any type.
 struct Aligned(Vec<Block>);
 
 #[derive(Clone)]
@@ -122,7 +123,7 @@ impl Aligned {
 
     fn bytes(&mut self, size: usize) -> &mut [u8] {
         let room = self.0.len() * ALIGNMENT_MAX;
-        // SAFETY: blocks are bytes without gaps, and no more than there are.
+        // SAFETY: blocks are bytes without gaps, and the length is at most theirs.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), size.min(room)) }
     }
 }
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn hotlease_comm_operator_create(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        // First, because it is released whatever comes.
+        // First, because it is released in any case.
         let user = User {
             pointer: user,
             release,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn hotlease_comm_operator_create(
             }),
             commutes: commutes != 0,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(made, Box::into_raw(Box::new(OperatorHandle(operator)))) };
         Ok(())
     };
@@ -174,7 +175,8 @@ mod tests {
     use super::*;
     use hotlease_comm::{Operands, Reduction};
 
-    /// `second = first - second`, which does not commute; refuses to reduce a 13. Counts its calls, and its release by 1000.
+    /// Computes `second = first - second`, which does not commute; fails for a 13. Adds 1 to the counter for each call,
+    /// and 1000 for the release.
     unsafe extern "C" fn minus(
         user: *mut c_void,
         first: *const c_void,
@@ -294,7 +296,7 @@ mod tests {
     fn addresses_that_stand_for_operators_are_never_freed() {
         for (index, expected) in BUILT_IN.iter().enumerate() {
             let handle: *mut OperatorHandle = std::ptr::without_provenance_mut(index + 1);
-            // SAFETY: it is one of those that there are.
+            // SAFETY: it is a built-in operator.
             let found = unsafe { operator(handle) }.ok().expect("an operator");
             assert_eq!(found.name(), expected.name());
             // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! `hotlease_comm_options`: how a member joins.
+//! `hotlease_comm_options`: options of a member that joins.
 
 use crate::argument::{optional_text, path};
 use crate::comm::rendezvous::given_secret;
@@ -42,7 +42,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The library's options: what is given, else what the environment says, else the default.
+    /// Converts to the library's options: the given value, else that of the environment, else the default.
     ///
     /// # Safety
     /// The texts are NULL or valid, and so is the secret.
@@ -103,8 +103,10 @@ impl Options {
         Ok(options)
     }
 
+    /// Reads the secret.
+    ///
     /// # Safety
-    /// It and the file's name are NULL or valid.
+    /// The secret and the file's name are NULL or valid.
     unsafe fn secret(&self) -> Result<Secret, Failure> {
         // SAFETY: the caller's promise.
         if let Some(secret) = unsafe { given_secret(self.secret, self.secret_size) }? {

@@ -1,4 +1,4 @@
-//! `hotlease_comm_rendezvous`: where members find each other.
+//! `hotlease_comm_rendezvous`: where members of a communicator meet.
 
 use crate::argument::{bytes, put, text, wanted};
 use crate::status::{ErrorHandle, Failure, Status, free, guarded};
@@ -8,7 +8,7 @@ use std::ffi::{CString, c_char, c_void};
 
 /// `hotlease_comm_rendezvous`.
 pub struct RendezvousHandle {
-    /// Kept for whoever asks for it.
+    /// Owned by the handle, for the function that returns it.
     address: CString,
     /// Serves until it is dropped.
     _server: Server,
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn hotlease_comm_rendezvous_start(
             address: CString::new(server.address().to_string()).unwrap_or_default(),
             _server: server,
         };
-        // SAFETY: checked to be wanted; valid as the header demands.
+        // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(rendezvous, Box::into_raw(Box::new(handle))) };
         Ok(())
     };
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn hotlease_comm_rendezvous_start(
     unsafe { guarded(error, body) }
 }
 
-/// A secret of these bytes, unless they are NULL.
+/// Makes a secret of these bytes, unless they are NULL.
 ///
 /// # Safety
 /// `secret` is NULL or valid for reading `size` bytes.

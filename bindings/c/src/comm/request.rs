@@ -1,4 +1,4 @@
-//! `hotlease_comm_request`: an operation that goes on, and the memory that it has until then.
+//! `hotlease_comm_request`: an operation in progress, and the memory that it uses.
 
 use crate::argument::{bytes, bytes_mut, object, put, wanted};
 use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
@@ -6,23 +6,23 @@ use hotlease_comm::{Error, Lent, LentMut, Request, wait_any};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-/// Nobody waits for that long.
+/// Longer than any wait.
 const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// `hotlease_comm_request`.
 pub struct RequestHandle {
     progress: Progress,
-    /// Taken back before the caller is told that it has its memory again.
+    /// Taken back before the caller is told that it may use its memory again.
     memory: Memory,
 }
 
 enum Progress {
-    /// None while it is being asked.
+    /// None while a wait has taken it.
     Pending(Option<Request>),
     Ended(Result<hotlease_comm::Status, Error>),
 }
 
-/// What an operation reads and writes; as good as nothing of what it does not.
+/// Input and output of an operation; each is empty if the operation does not use it.
 pub(super) struct Memory {
     pub input: Lent,
     pub output: LentMut,
@@ -48,16 +48,16 @@ impl From<hotlease_comm::Status> for Message {
 }
 
 impl Memory {
-    /// Of the caller's input and output: start, size, and name.
+    /// Lends the caller's input and output: start, size, and name.
     ///
     /// # Safety
-    /// Both are NULL, or valid for so many bytes until the memory is taken back; nobody writes the one until then, and nobody else
-    /// uses the other.
+    /// Both are NULL, or valid for their size until the memory is taken back. Until then, no other code writes the
+    /// input or uses the output.
     pub(super) unsafe fn of(
         input: (*const c_void, usize, &'static str),
         output: (*mut c_void, usize, &'static str),
     ) -> Result<Self, Failure> {
-        // SAFETY: the caller's promise. The slices are checked, and have an address where they have no bytes.
+        // SAFETY: the caller's promise. The slices are checked, and have an address even if they are empty.
         let (input, output) = unsafe {
             (
                 bytes(input.0, input.1, input.2)?,
@@ -73,7 +73,7 @@ impl Memory {
         })
     }
 
-    /// When this returns, nobody uses it.
+    /// Takes the memory back: when this returns, no other code uses it.
     fn take_back(&self) {
         self.input.take_back();
         self.output.take_back();
@@ -94,7 +94,7 @@ impl RequestHandle {
         }))
     }
 
-    /// Whether it has ended; its memory is the caller's then.
+    /// Whether the operation has ended; then the caller may use its memory again.
     fn test(&mut self) -> bool {
         let Progress::Pending(request) = &mut self.progress else {
             return true;
@@ -125,7 +125,7 @@ impl RequestHandle {
 }
 
 impl Drop for RequestHandle {
-    /// Of what has not ended: what can be cancelled is; the rest finds its memory gone.
+    /// Cancels the operation if possible; otherwise it finds its memory taken back.
     fn drop(&mut self) {
         self.cancel();
     }
