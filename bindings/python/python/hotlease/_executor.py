@@ -124,14 +124,13 @@ class Executor(_core.Client, _bases.Executor):
         needs nothing else). A site refuses places that it does not grant.
     imports
         Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
-        Modules that workers import before they run tasks, ``["numpy", "scipy.linalg"]``. If an import fails, there is
         no executor, and the error says why. In a ``namespace`` sandbox the next lease of the program forks its workers
         from an interpreter with these imports: they start in milliseconds, and share its memory until they write to it.
         Random generators of Python and numpy are seeded anew in each; other values from imports are equal in all.
-        Name of the state that tasks leave in the one worker. The functions of `hotlease.state` save it when the lease
-        Name of the state that tasks leave in the one worker. The functions of `hotlease.state` save it when the lease
-        ends or is revoked, and restore it for the tenant's next executor of this program and name, on any node. One at
-        a time.
+    state
+        Name of the state that tasks leave in the one worker. Functions of `hotlease.state` save it when the lease ends
+        or is revoked, and restore it for the tenant's next executor of program and name, on any node. One at a time.
+    options
         More options of the lease: ``sandbox`` (kind of isolation: ``"process"``, ``"namespace"``, ``"container"`` or
         ``"microvm"``; default: the site's choice for this tenant), ``polling``, ``hot_budget``, ``ttl``, ``identity``,
         ``runtime_dir``, ``transport``, ``label``, ``job``; and ``queue_bytes``, limit of the bytes of waiting tasks,
