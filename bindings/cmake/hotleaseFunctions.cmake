@@ -1,9 +1,9 @@
 # hotlease_add_functions(<target> <source>...)
 #
-# Builds a function library: a shared library whose bytes a client sends to its workers. Only what
-# <hotlease/function.h> exports is visible, nothing is left unresolved (a worker would refuse to load
-# it), and a build without a CMAKE_BUILD_TYPE is optimised all the same. Link what else the functions need
-# with target_link_libraries(<target> PRIVATE ...); it must be installed where the workers run.
+# Builds a function library: a shared library whose bytes a client sends to its workers. Only the functions that
+# <hotlease/function.h> exports are visible, no symbol is left unresolved (a worker would refuse to load the library),
+# and a build without a CMAKE_BUILD_TYPE is optimised, too. Link other libraries that the functions need with
+# target_link_libraries(<target> PRIVATE ...); they must be installed where the workers run.
 function(hotlease_add_functions target)
   if(NOT ARGN)
     message(FATAL_ERROR "hotlease_add_functions(${target}): name at least one source file")

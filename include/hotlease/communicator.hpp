@@ -14,15 +14,13 @@
 //  1. Ranks count from 0; counts, lengths and displacements are in elements. Tags are 0 unless given.
 //  2. Elements are trivially copyable: numbers, bool, std::complex, enums, structs without pointers. All
 //     ranks give the same type.
-//  3. What all members do together (barrier ... alltoallv, split, dup, grow) all of them call, in the same
-//     order.
-//  4. Memory is the caller's and is not copied. In a call that waits it is the library's until the call
-//     returns, in one that does not (`i...`) until the request has ended: see hotlease::request, whose
-//     destructor takes care of it.
-//  5. Failures throw hotlease::communication_error, or what is derived from it (hotlease::member_lost, ...),
-//     which is a hotlease::error. What an operator of the program's throws is rethrown here; other ranks get
+//  3. Collectives (barrier ... alltoallv, split, dup, grow) are called by all members, in the same order.
+//  4. Memory is the caller's and is not copied. In a call that waits, the library uses it until the call returns, in
+//     one that does not (`i...`) until the request has ended: see hotlease::request, whose destructor takes care of it.
+//  5. Failures throw hotlease::communication_error, or a class derived from it (hotlease::member_lost, ...), which is a
+//     hotlease::error. An exception of the program's operator is rethrown at its rank; other ranks get
 //     hotlease::mismatch.
-//  6. Communicators may be used by several threads at once, a request by one.
+//  6. Several threads may use a communicator at once, one thread a request.
 #ifndef HOTLEASE_COMMUNICATOR_HPP
 #define HOTLEASE_COMMUNICATOR_HPP
 
@@ -41,39 +39,39 @@
 
 namespace hotlease {
 
-// Members that know each other by rank, and send each other messages. Can be moved, not copied: dup() makes
+// A group of members that know each other by rank, and send each other messages. Can be moved, not copied: dup() makes
 // another one.
 //
-// Destroyed, it finishes, as by finish(), without telling what went wrong then. Where an exception is on its
-// way through the block that made it, it gives up instead, as by abort(): the others learn at once that this
-// member has failed.
+// The destructor finishes, like finish(), without reporting errors. If an exception is leaving the block that made the
+// object, it gives up instead, like abort(): the others learn at once that this member has failed.
 class communicator : public detail::with_collectives {
 public:
     // Meets the others at the rendezvous, and connects with all of them.
     explicit communicator(const communicator_options& options = {}) : communicator(detail::join(options)) {}
-    // The one of the ranks that run this function, from its context: see hotlease_context_communicator in gang.h.
-    // The workers keep it, so it neither finishes nor gives up by this object.
+    // Uses the communicator of the ranks that run this function, from its context: see hotlease_context_communicator in
+    // gang.h. The workers keep it, so this object neither finishes it nor gives it up.
     explicit communicator(const hotlease_context* context) : with_collectives(detail::of_gang(context)) {}
 
-    // From comm/join.hpp: rank, size, name, finish, abort. From comm/messages.hpp: send, recv, recv_value,
-    // recv_vector, sendrecv, probe, iprobe; isend, irecv, irecv_vector. From comm/collectives.hpp: barrier,
-    // broadcast, gather, gatherv, scatter, scatterv, allgather, allgatherv, reduce, allreduce,
-    // reduce_scatter, reduce_scatter_block, scan, exscan, alltoall, alltoallv; each also begun, with an `i`
-    // before.
+    // From comm/join.hpp: rank, size, name, finish, abort. From comm/messages.hpp: send, recv, recv_value, recv_vector,
+    // sendrecv, probe, iprobe; isend, irecv, irecv_vector. From comm/collectives.hpp: barrier, broadcast, gather,
+    // gatherv, scatter, scatterv, allgather, allgatherv, reduce, allreduce, reduce_scatter, reduce_scatter_block, scan,
+    // exscan, alltoall, alltoallv; each also non-blocking, with an `i` before its name.
 
-    // Those of one color together, ranked by key and then by rank here; none for those without a color.
+    // Makes a communicator of the members of one color, ranked by key and then by rank here; none for members without a
+    // color.
     std::optional<communicator> split(std::optional<std::uint32_t> color, std::int64_t key = 0) const
     {
         const std::int64_t number = color ? std::int64_t{*color} : HOTLEASE_COMM_NONE;
         hotlease_comm* part = made<hotlease_comm_split>(number, key);
         return part == nullptr ? std::nullopt : std::optional(communicator(part));
     }
-    // The same members, with messages and collectives of their own.
+    // Makes a communicator of the same members, with separate messages and collectives.
     communicator dup() const { return communicator(made<hotlease_comm_dup>()); }
-    // The members that are left, over new connections; called by all of those, whatever state this is in.
+    // Makes a communicator of the remaining members, over new connections; called by all of them, whatever state this
+    // one is in.
     communicator shrink() const { return communicator(made<hotlease_comm_shrink>()); }
-    // These members, and behind them `joining` new ones, over new connections. Those join as `newcomer`, by
-    // the same name, with the size that it grows to.
+    // Makes a communicator of these members, followed by `joining` new ones, over new connections. The new ones join as
+    // `newcomer`, by the same name, with the size that it grows to.
     communicator grow(std::uint32_t joining) const { return communicator(made<hotlease_comm_grow>(joining)); }
 
 private:
@@ -88,8 +86,8 @@ private:
     }
 };
 
-// Where in the program this thread is, for errors of checked mode: `hotlease::at();` before a collective, or
-// a phase of them.
+// Sets the source location of this thread, for errors of checked mode: `hotlease::at();` before a collective, or a
+// phase of them.
 inline void at(const std::source_location& place = std::source_location::current())
 {
     hotlease_comm_at((place.file_name() + (':' + std::to_string(place.line()))).c_str());

@@ -1,6 +1,6 @@
 /*
- * hotlease/gang.h: functions that run on several workers at the same time, and send each other messages, from C (C11). For those who
- * call them and for those who write them: programs link with -lhotlease, and so do function libraries.
+ * hotlease/gang.h: functions that run on several workers at the same time, and send each other messages, from C (C11).
+ * For callers and for authors of functions: programs link with -lhotlease, and so do function libraries.
  *
  * The function:
  *
@@ -28,12 +28,14 @@
  *
  * (Without the checks that a program has: examples/10_gang. C++: gang.hpp.)
  *
- * Conventions: those of hotlease.h and communicator.h. Besides
+ * Conventions: those of hotlease.h and communicator.h, and
  *
- * 16. The ranks of a gang are the slots of its workers. Each runs the function once in a call, at the same time as the others.
- * 17. The communicator is made in the first call whose functions ask for it, all of them, and kept by the workers: later calls find it
- *     as it was left, with messages that nobody has received. It ends when a function fails at a rank, or its worker dies: what others
- *     do with it fails in two seconds at most (HOTLEASE_MEMBER_LOST), and the next call has a new one.
+ * 16. The ranks of a gang are the slots of its workers. Each runs the function once in a call, at the same time as the
+ *     others.
+ * 17. The communicator is made in the first call whose functions ask for it (all of them must), and kept by the
+ *     workers: later calls find it in its last state, with messages that were not received. It ends when a function
+ *     fails at a rank, or its worker dies: then operations of the others on it fail within two seconds
+ *     (HOTLEASE_MEMBER_LOST), and the next call has a new one.
  */
 #ifndef HOTLEASE_GANG_H
 #define HOTLEASE_GANG_H
@@ -45,50 +47,55 @@
 extern "C" {
 #endif
 
-typedef struct hotlease_gang hotlease_gang; /* workers that run functions at the same time */
+typedef struct hotlease_gang hotlease_gang; /* a group of workers that run functions at the same time */
 
-/* ---- For those who call functions ------------------------------------------------------------------ */
+/* ---- For callers of functions ---------------------------------------------------------------------- */
 
-/* Leases workers, all or none, and loads `code` into them. `options` may be NULL; its workers times slots is the number of ranks, at
- * most 2048. Of them no_new_lease, retries and spread_least are the gang's own, and shared cores are refused: ranks run at the same
- * time. `address`: the IP address of this host at which the workers' hosts reach this program, where ranks find each other and nobody
- * else is let in; NULL: that from which this host reaches the manager, 127.0.0.1 on the platform of this machine. */
+/* Leases workers, all or none, and loads `code` into them. `options` may be NULL; its workers times slots is the number
+ * of ranks, at most 2048. The gang sets no_new_lease, retries and spread_least itself, and shared cores are rejected:
+ * ranks run at the same time. `address`: the IP address of this host at which the workers' hosts reach this program,
+ * where ranks find each other and no other process is admitted; NULL: the address from which this host reaches the
+ * manager, 127.0.0.1 on the platform of this node. */
 hotlease_status hotlease_gang_lease(const hotlease_code* code, const hotlease_options* options, const char* address,
                                     hotlease_gang** gang, hotlease_error** error);
-/* How many ranks there are; 0 for NULL. */
+/* Returns the number of ranks; 0 for NULL. */
 uint32_t hotlease_gang_ranks(const hotlease_gang* gang);
-/* Calls a function at all ranks with the same input, and waits for all. The output of rank r begins at out + r * out_capacity, and has
- * at most `out_capacity` bytes; out_sizes[r] tells how many. `out_sizes` may be NULL. Calls of several threads run one after the other.
+/* Calls a function at all ranks with the same input, and waits for all. The output of rank r starts at out + r *
+ * out_capacity, and has at most `out_capacity` bytes; out_sizes[r] is its size. `out_sizes` may be NULL. Calls of
+ * several threads run one after the other.
  *
- * If a rank fails, the error is that of the first one that failed by itself: its status, hotlease_error_rank, and in the message what
- * it said. Nothing is written then. Ranks that go on for five seconds after another one has failed are ended with the lease. The next
- * call has another lease where workers have died, which is looked for during patience_ms or move_within_ms. */
+ * If a rank fails, the error is that of the first one that failed by itself: its status, hotlease_error_rank, and its
+ * message. Nothing is written then. If ranks go on for five seconds after another one has failed, their lease is ended.
+ * If workers have died, the next call takes another lease, which it tries to get for patience_ms or move_within_ms. */
 hotlease_status hotlease_gang_call(const hotlease_gang* gang, const char* function, const void* in, size_t in_size,
                                    void* out, size_t out_capacity, size_t* out_sizes, hotlease_error** error);
-/* The same with an input for each rank: in[r], of in_sizes[r] bytes. */
+/* Calls a function at all ranks with an input for each rank: in[r], of in_sizes[r] bytes. */
 hotlease_status hotlease_gang_call_each(const hotlease_gang* gang, const char* function, const void* const* in,
                                         const size_t* in_sizes, void* out, size_t out_capacity, size_t* out_sizes,
                                         hotlease_error** error);
-/* Gives the workers back, and waits until they are gone. `usage`, of the last lease, may be NULL; otherwise set its struct_size. Later
- * calls fail with HOTLEASE_LEASE_ENDED. The gang remains to be freed. */
+/* Releases the workers, and waits until they are gone. `usage`, of the last lease, may be NULL; otherwise set its
+ * struct_size. Later calls fail with HOTLEASE_LEASE_ENDED. The gang remains to be freed. */
 hotlease_status hotlease_gang_end(const hotlease_gang* gang, hotlease_usage* usage, hotlease_error** error);
 void hotlease_gang_free(hotlease_gang* gang);
 
-/* ---- For those who write functions ----------------------------------------------------------------- */
+/* ---- For authors of functions ---------------------------------------------------------------------- */
 
-/* Gives the communicator of the ranks that run this function. In the first call of a gang that asks, it waits until all ranks have
- * asked: 15 s at most, and no longer than until one of them has failed.
+/* Returns the communicator of the ranks that run this function. In the first call of a gang that asks for it, this
+ * waits until all ranks have asked: 15 s at most, and only until one of them has failed.
  *
- * Called on the thread that the function runs on; the communicator may be used by other threads too, until the function returns. It is
- * the worker's, hence const: a function does not finish it. What a function makes of it (split, dup) is the function's.
+ * Called on the thread that the function runs on; other threads may use the communicator, too, until the function
+ * returns. It belongs to the worker, hence const: a function does not finish it. Communicators that a function derives
+ * from it (split, dup) belong to the function.
  *
- * HOTLEASE_INVALID_ARGUMENT: the function was not called on a gang. HOTLEASE_NOT_TOGETHER: ranks that have not asked, by number.
- * HOTLEASE_FINISHED: another function has failed on this worker. HOTLEASE_LOCAL: another library has it, which is linked statically. */
+ * HOTLEASE_INVALID_ARGUMENT: the function was not called on a gang. HOTLEASE_NOT_TOGETHER: some ranks have not asked;
+ * the message names them. HOTLEASE_FINISHED: another function has failed on this worker. HOTLEASE_LOCAL: another
+ * statically linked copy of this library has the communicator. */
 hotlease_status hotlease_context_communicator(const hotlease_context* context, const hotlease_comm** communicator,
                                               hotlease_error** error);
 
-/* Ends a function because of an error, with its message and its status as the error number, by which hotlease_gang_call tells who has
- * failed by itself from who failed because of that. Frees the error; NULL is none that is known. */
+/* Ends a function because of an error, with its message, and with its status as the error number: by this number
+ * hotlease_gang_call distinguishes the rank that failed by itself from those that failed as a consequence. Frees the
+ * error; NULL is an unknown one. */
 static inline int32_t hotlease_fail_by(hotlease_error* error, void* out, uint64_t capacity, uint64_t* produced)
 {
     const int32_t status = error == NULL ? HOTLEASE_INTERNAL : (int32_t)hotlease_error_status(error);

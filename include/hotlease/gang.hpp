@@ -1,6 +1,6 @@
-// hotlease/gang.hpp: functions that run on several workers at the same time, and send each other messages, from C++20. For those
-// who call them and for those who write them. Header only, over gang.h; link with -lhotlease, function libraries too (CMake:
-// hotlease::hotlease).
+// hotlease/gang.hpp: functions that run on several workers at the same time, and send each other messages, from C++20.
+// For callers and for authors of functions. Header only, over gang.h; link with -lhotlease, function libraries too
+// (CMake: hotlease::hotlease).
 //
 //     // The function.
 //     HOTLEASE_FUNCTION(total)
@@ -38,18 +38,18 @@
 
 namespace hotlease {
 
-// ---- For those who call functions ---------------------------------------------------------------------
+// ---- For callers of functions -------------------------------------------------------------------------
 
-// Why a call on a gang failed: what(), kind(), code() and the like are of the rank that failed by itself, and
-// rank() says which that is; none if no function was called.
+// Failure of a call on a gang: what(), kind(), code() and so on describe the rank that failed by itself, and rank() is
+// its number; none if no function was called.
 using gang_error = communication_error;
 
-// Workers that run a function at the same time, one rank each: all of them, or none. Can be moved; calls of
+// A group of workers that run a function at the same time, one rank each: all of them, or none. Can be moved; calls of
 // several threads run one after the other. The lease ends with this object, unless end() ended it before.
 class gang {
 public:
-    // As many ranks as options.workers times options.slots. `address`: that of this host at which the workers'
-    // hosts reach this program; empty: that from which this host reaches the manager.
+    // Leases options.workers times options.slots ranks. `address`: the address of this host at which the workers' hosts
+    // reach this program; empty: the one from which this host reaches the manager.
     explicit gang(const code& code, const options& options = {}, const std::string& address = {})
         : reply_bytes_(options.reply_bytes)
     {
@@ -65,8 +65,8 @@ public:
 
     std::uint32_t ranks() const noexcept { return hotlease_gang_ranks(handle_.get()); }
 
-    // Calls a function at all ranks with the same values; gives what each wrote, in the order of ranks. Room
-    // for the output of each: `room` elements, or the reply_bytes of the options.
+    // Calls a function at all ranks with the same values; returns the output of each rank, in the order of ranks. Limit
+    // of each output: `room` elements, by default the reply_bytes of the options.
     template <plain R, plain_range In>
     std::vector<std::vector<R>> call(const std::string& function, const In& in, std::size_t room = 0) const
     {
@@ -84,7 +84,7 @@ public:
         }
         return results;
     }
-    // The same with one value, giving one R of each rank.
+    // Calls a function at all ranks with the same value, returning one R of each rank.
     template <plain R, plain T>
     std::vector<R> call_value(const std::string& function, const T& in) const
     {
@@ -97,7 +97,7 @@ public:
         return all;
     }
 
-    // Gives the workers back; calls fail with kind::lease_ended from now on.
+    // Releases the workers; later calls fail with kind::lease_ended.
     void end()
     {
         alive();
@@ -124,9 +124,9 @@ private:
     std::size_t reply_bytes_;
 };
 
-// ---- For those who write functions --------------------------------------------------------------------
+// ---- For authors of functions -------------------------------------------------------------------------
 
-// Writes one value as a function's output, for on_gang; where it does not fit, the caller is told so.
+// Writes one value as a function's output, for on_gang; if it does not fit, the caller is told the size.
 template <plain R>
 std::uint64_t give(const R& value, void* out, std::uint64_t capacity)
 {
@@ -135,9 +135,9 @@ std::uint64_t give(const R& value, void* out, std::uint64_t capacity)
     return sizeof value;
 }
 
-// Runs the body of a function with the communicator of its gang, and gives what the function has to return. The
-// body gives how many bytes it wrote. What it throws is the function's error, at this rank, and what others do
-// with the communicator fails.
+// Runs the body of a function with the communicator of its gang, and returns the function's return value. The body
+// returns the number of bytes written. An exception of it becomes the function's error, at this rank, and operations of
+// the others on the communicator fail.
 template <class Body>
 std::int32_t on_gang(const hotlease_context* context, void* out, std::uint64_t capacity, std::uint64_t* produced,
                      Body&& body) noexcept
@@ -147,7 +147,7 @@ std::int32_t on_gang(const hotlease_context* context, void* out, std::uint64_t c
         *produced = std::forward<Body>(body)(all);
         return 0;
     } catch (const error& failure) {
-        // By the number the caller tells who has failed first.
+        // By this number the caller finds the rank that failed first.
         const std::int32_t code = static_cast<std::int32_t>(failure.kind());
         return hotlease_fail(code, failure.what(), out, capacity, produced);
     } catch (const std::exception& failure) {

@@ -1,5 +1,5 @@
-// hotlease/hotlease.hpp: for those who CALL functions, from C++20. Header only, over hotlease.h; link with
-// -lhotlease (CMake: hotlease::hotlease).
+// hotlease/hotlease.hpp: for callers of functions, from C++20. Header only, over hotlease.h; link with -lhotlease
+// (CMake: hotlease::hotlease).
 //
 //     hotlease::invoker invoker{hotlease::code{"libtask.so"}, {.slots = 2}};
 //     hotlease::function task = invoker.function("task");
@@ -15,12 +15,12 @@
 //     std::size_t produced = first_half.get();
 //
 // Conventions
-//  1. Objects own what they stand for and may be destroyed in any order. They can be moved; hotlease::code
-//     and hotlease::function can be copied too.
-//  2. Failures throw hotlease::error, which says what failed, whether the function ran, and whether its
-//     time is billed. Nothing throws through C: functions and callbacks must not.
-//  3. Codes, invokers, functions and buffers may be used by several threads at once; a future by one.
-//  4. What crosses to the worker is plain data: trivially copyable types without pointers in them.
+//  1. Objects own their resources and may be destroyed in any order. They can be moved; hotlease::code and
+//     hotlease::function can be copied too.
+//  2. Failures throw hotlease::error, which says what failed, whether the function ran, and whether its time is billed.
+//     No exception may pass through C: functions and callbacks must not throw.
+//  3. Several threads may use codes, invokers, functions and buffers at once; one thread a future.
+//  4. Only plain data crosses to the worker: trivially copyable types without pointers in them.
 //  5. Sizes and counts are in elements, not bytes, wherever a type is named.
 #ifndef HOTLEASE_HOTLEASE_HPP
 #define HOTLEASE_HOTLEASE_HPP
@@ -90,7 +90,7 @@ enum class completion {
     sleep = HOTLEASE_COMPLETION_SLEEP
 };
 
-// What to lease and how to use it; explained at hotlease_options in hotlease.h.
+// Options of a lease, and of its calls; explained at hotlease_options in hotlease.h.
 struct options {
     std::uint32_t workers = 1;
     std::uint32_t slots = 1; // of each worker
@@ -108,23 +108,23 @@ struct options {
     std::string label = {};       // empty: the program's name
     std::string runtime_dir = {}; // empty: from the environment
     std::string manager = {};     // of another host, https://HOST:PORT; empty: from the environment
-    std::string identity = {};    // who asks it, a folder; empty: from the environment
-    std::string transport = {};   // how workers are reached: "shm", "ofi", a provider of libfabric; empty:
-                                  // from the environment
-    std::uint64_t registered_bytes = 0;   // of buffers that a worker knows at a time; 0: 16 GiB
-    std::uint32_t registered_buffers = 0; // the same as a number; 0: 1024, the most
+    std::string identity = {};    // identity of the client there, a folder; empty: from the environment
+    std::string transport = {};   // how workers are reached: "shm", "ofi", a provider of libfabric; empty: from the
+                                  // environment
+    std::uint64_t registered_bytes = 0;   // limit of buffer bytes that a worker knows at a time; 0: 16 GiB
+    std::uint32_t registered_buffers = 0; // limit of buffers that a worker knows at a time; 0: 1024, the maximum
     bool shared = false;                  // cores are shared: slots sleep between invocations, and take turns
     bool wait_for_core = true;            // on shared cores; otherwise kind::busy
-    std::uint32_t spread_least = 0; // 0: all workers on one agent; else over several, at least so many workers
-    bool direct = false;            // asks agents without the manager, where they let clients
-    std::chrono::milliseconds move_within = std::chrono::seconds(5); // looks for another lease when one was lost
-    std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // waits for room
-    std::uint32_t gpus = 0; // of each worker; their numbers are in $HOTLEASE_GPUS
-    std::string sandbox = {}; // what isolates functions, "namespace" for instance; empty: what the site has
-    std::string mounts = {};  // directories that they see there, one per line: PATH[:INSIDE][:rw]
-    bool network = false;     // whether they have the host's network there
-    std::string storage = {}; // object storage that they reach, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
-    std::string state = {};   // a name under which what they leave behind is kept for the next lease; empty: it is not
+    std::uint32_t spread_least = 0; // 0: all workers on one agent; else over several, at least this many workers
+    bool direct = false;            // asks agents without the manager, if they allow that to clients
+    std::chrono::milliseconds move_within = std::chrono::seconds(5); // time to get another lease when one was lost
+    std::chrono::milliseconds patience = std::chrono::milliseconds::zero(); // time to wait for room
+    std::uint32_t gpus = 0; // GPUs of each worker; their numbers are in $HOTLEASE_GPUS
+    std::string sandbox = {}; // kind of isolation, "namespace" for instance; empty: the site's choice
+    std::string mounts = {};  // directories that functions see in their sandbox, one per line: PATH[:INSIDE][:rw]
+    bool network = false;     // whether sandboxes have the host's network
+    std::string storage = {}; // object storage for functions, one place per line: s3://BUCKET[/PREFIX][:ro|:rw]
+    std::string state = {};   // name of the state that functions leave for the next lease; empty: not kept
 };
 
 namespace detail {
@@ -135,7 +135,7 @@ std::uint64_t at_least_0(Time time)
     return time.count() > 0 ? static_cast<std::uint64_t>(time.count()) : 0;
 }
 
-// As C has them; the texts are those of `options`.
+// Converts to the options of C; the texts are those of `options`.
 inline hotlease_options asked(const options& options)
 {
     hotlease_options in_c{};
@@ -177,7 +177,7 @@ inline hotlease_options asked(const options& options)
 
 } // namespace detail
 
-// What a lease has used.
+// Usage of a lease.
 struct usage {
     std::chrono::nanoseconds allocated; // slots times the time they were held
     std::chrono::nanoseconds hot;       // of polling
@@ -185,8 +185,8 @@ struct usage {
     std::uint64_t invocations;
 };
 
-// A lease, and the way to its workers. The lease ends with the last of this object, its functions and
-// their futures, unless deallocate() ended it before.
+// A lease, and the connection to its workers. The lease ends when the last of this object, its functions and their
+// futures is destroyed, unless deallocate() ended it before.
 class invoker {
 public:
     explicit invoker(const code& code, const options& options = {})
@@ -215,7 +215,8 @@ public:
         return hotlease::function(found);
     }
 
-    // Memory for `count` elements, as input, output or both: the names only say what it is meant for.
+    // Makes memory for `count` elements, as input, output or both: the names of input() and output() only show the
+    // intended use.
     template <plain T>
     hotlease::buffer<T> buffer(std::size_t count) const
     {
@@ -239,13 +240,13 @@ public:
         return buffer<T>(count);
     }
 
-    // Slots of all workers together.
+    // Number of slots of all workers together.
     std::uint32_t slots() const noexcept { return hotlease_invoker_slots(handle_.get()); }
 
-    // How its first worker was reached when the lease was taken: "shm", or a provider of libfabric.
+    // How the first worker was reached when the lease was taken: "shm", or a provider of libfabric.
     std::string transport() const { return hotlease_invoker_transport(handle_.get()); }
 
-    // Ends the lease; calls in flight fail with kind::lease_ended. Gives what the lease has used.
+    // Ends the lease; calls in flight fail with kind::lease_ended. Returns the usage of the lease.
     hotlease::usage deallocate()
     {
         hotlease_usage used{};

@@ -29,7 +29,7 @@ inline constexpr bool stands_for_memory<part<T>> = true;
 
 } // namespace detail
 
-// Elements of a buffer, to be read or written by a function in place.
+// Part of a buffer: elements that a function reads or writes in place.
 template <plain T>
 class part {
 public:
@@ -61,7 +61,7 @@ public:
     using value_type = T;
 
     buffer() = default;
-    // What was moved from is empty.
+    // A buffer that was moved from is empty.
     buffer(buffer&& from) noexcept
         : handle_(std::move(from.handle_)), data_(std::exchange(from.data_, nullptr)),
           size_(std::exchange(from.size_, 0))
@@ -85,7 +85,7 @@ public:
     T& operator[](std::size_t i) noexcept { return data_[i]; }
     const T& operator[](std::size_t i) const noexcept { return data_[i]; }
 
-    // `count` elements from `first` on; throws std::out_of_range if there are not so many.
+    // `count` elements from `first` on; throws std::out_of_range if there are fewer.
     hotlease::part<T> part(std::size_t first, std::size_t count) const
     {
         detail::alive(handle_.get(), "hotlease::buffer is empty: it was moved from, or made without an invoker");

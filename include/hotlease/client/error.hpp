@@ -1,4 +1,4 @@
-// What is thrown, and how. Included by hotlease/hotlease.hpp.
+// Exceptions of the client library. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_ERROR_HPP
 #define HOTLEASE_CLIENT_ERROR_HPP
 
@@ -11,7 +11,7 @@
 
 namespace hotlease {
 
-// What kind of failure; explained at hotlease_status in hotlease.h.
+// Kind of a failure; explained at hotlease_status in hotlease.h.
 enum class kind {
     function_failed = HOTLEASE_FUNCTION_FAILED,
     output_too_large = HOTLEASE_OUTPUT_TOO_LARGE,
@@ -62,7 +62,7 @@ public:
     hotlease::ran ran() const noexcept { return ran_; }
     // Whether the time of the failed call counts on the lease's bill.
     bool billed() const noexcept { return billed_; }
-    // Whether the same call may succeed if made again, without the risk of running twice.
+    // Whether the same call may succeed if repeated, without the risk of running twice.
     bool retryable() const noexcept { return retryable_; }
     // kind::function_failed: the number that the function returned.
     std::int32_t code() const noexcept { return code_; }
@@ -106,7 +106,7 @@ void check(Call&& call)
         raise(failure);
 }
 
-// Refuses what was moved from, with a word about it.
+// Throws if an object was moved from; `otherwise` describes the object.
 inline void alive(const void* handle, const char* otherwise)
 {
     if (handle == nullptr) [[unlikely]]

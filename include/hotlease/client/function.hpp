@@ -1,4 +1,4 @@
-// A function that can be called. Included by hotlease/hotlease.hpp.
+// Functions that can be called. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_FUNCTION_HPP
 #define HOTLEASE_CLIENT_FUNCTION_HPP
 
@@ -23,19 +23,19 @@
 
 namespace hotlease {
 
-// How to call a function.
+// Options of a function's calls.
 struct function_options {
     std::chrono::microseconds timeout = std::chrono::microseconds::zero(); // zero: that of the lease
-    std::size_t output_bytes = 0; // most output of a call, unless in a buffer; 0: reply_bytes of the lease
-    std::optional<bool> idempotent = std::nullopt; // may it be run twice? Unless given, as declared
+    std::size_t output_bytes = 0; // limit of a call's output, unless in a buffer; 0: reply_bytes of the lease
+    std::optional<bool> idempotent = std::nullopt; // whether it may run twice; unless given, as declared
 };
 
 // A function on the workers of a lease. Look it up once and call it often. Copies are cheap.
 class function {
 public:
-    // Calls the function on `in` and waits. Without any allocation: the result goes to `out`, and how many
-    // elements of it were written is returned. Each side is a range of values, which is copied, or a buffer
-    // or part of one, which the function uses in place.
+    // Calls the function on `in` and waits, without any allocation: the result goes to `out`; returns the number of
+    // elements written. Each side is a range of values, which is copied, or a buffer or part of one, which the function
+    // uses in place.
     template <input In, place Out>
     std::size_t call_into(const In& in, Out&& out) const
     {
@@ -58,7 +58,7 @@ public:
         return detail::elements<R>(bytes);
     }
 
-    // Calls the function on values, a buffer or a part; gives a vector of R, as long as what it wrote.
+    // Calls the function on values, a buffer or a part; returns a vector of R, as long as the function's result.
     template <plain R, input In>
     std::vector<R> call(const In& in) const
     {
@@ -71,22 +71,22 @@ public:
     {
         return call<R>(std::span<const T>(in.begin(), in.size()));
     }
-    // Its result into a buffer or a part: gives the number of elements written.
+    // Calls the function with its result in a buffer or a part; returns the number of elements written.
     template <input In, place Out>
         requires in_place<Out>
     std::size_t call(const In& in, Out&& out) const
     {
         return call_into(in, out);
     }
-    // The same on the first `count` elements of `in`, to the beginning of `out`.
+    // Calls the function on the first `count` elements of `in`; the result goes to the beginning of `out`.
     template <plain T, plain R>
     std::size_t call(const buffer<T>& in, std::size_t count, buffer<R>& out) const
     {
         return call_into(in.part(0, count), out);
     }
 
-    // Calls the function on several parts of buffers, of which it sees one input, and lets its output fill several
-    // in turn, which must be apart: up to HOTLEASE_PARTS_MAX on each side. Gives the number of elements written.
+    // Calls the function on several parts of buffers, which it sees as one input; its output fills several parts in
+    // turn, which must not overlap: up to HOTLEASE_PARTS_MAX on each side. Returns the number of elements written.
     template <range_of_parts In, range_of_parts Out>
     std::size_t call_parts(const In& in, const Out& out) const
     {
@@ -104,7 +104,7 @@ public:
         return call_parts(std::span(in.begin(), in.size()), std::span(out.begin(), out.size()));
     }
 
-    // Calls the function on one value; gives one R.
+    // Calls the function on one value; returns one R.
     template <plain R, plain T>
     R call_value(const T& in) const
     {
@@ -119,8 +119,8 @@ public:
             0);
     }
 
-    // The same calls, started: get() of the future gives the result. What is in place must be left alone
-    // until the future is ready.
+    // Starts a call on the same arguments as `call`: get() of the future returns the result. Memory used in place must
+    // be left alone until the future is ready.
     template <plain R, input In>
     future<std::vector<R>> submit(const In& in) const
     {
@@ -164,7 +164,7 @@ public:
         return submit(in.part(0, count), out);
     }
 
-    // As submit, but gives nothing where submit would wait because every slot has a full queue.
+    // As submit, but returns nothing instead of waiting when every slot has a full queue.
     template <plain R, plain_range In>
     std::optional<future<std::vector<R>>> try_submit(const In& in) const
     {
@@ -180,7 +180,7 @@ public:
         return std::nullopt;
     }
 
-    // Many small calls in flight on one slot; see pipeline.hpp.
+    // Opens a pipeline: many small calls in flight on one slot; see pipeline.hpp.
     template <plain R, plain T>
     hotlease::pipeline<R, T> pipeline() const
     {
@@ -191,8 +191,8 @@ public:
         return hotlease::pipeline<R, T>(opened);
     }
 
-    // Learns what calls on inputs like this one cost, by making 16 to some 400 of them on one slot: so the
-    // function must be one that may be run more often than its results are wanted. See model.hpp.
+    // Learns the cost of calls on inputs like this one, by making 16 to some 400 of them on one slot: so the function
+    // must be one that may run more often than its results are needed. See model.hpp.
     template <plain_range In>
     hotlease::model learn(const In& in) const
     {
@@ -204,7 +204,7 @@ public:
         return learn_bytes(&in, sizeof in);
     }
 
-    // Mistakes, with a word about them.
+    // Common mistakes, with a message at compile time.
     template <class R, range_of_handles In>
     std::vector<R> call(const In&) const
     {
@@ -250,7 +250,7 @@ public:
                 (void)detail::result<R>::from([&](void*, std::size_t) { return call.out_size; }, 0);
         return results;
     }
-    // The same where each item is a range of values, and each result a vector.
+    // The same for items that are ranges of values, with a vector as each result.
     template <plain R, std::ranges::random_access_range Items>
         requires plain_range<std::ranges::range_value_t<Items>> && (!plain_range<Items>)
     std::vector<std::vector<R>> map(const Items& items) const
@@ -280,7 +280,7 @@ public:
         return function(found);
     }
 
-    // The largest result outside of buffers.
+    // Limit of a result outside of buffers, in bytes.
     std::size_t output_bytes() const noexcept { return hotlease_function_output_bytes(handle_.get()); }
     const hotlease_function* handle() const noexcept { return handle_.get(); }
 

@@ -1,4 +1,4 @@
-// The result of a call that was submitted. Included by hotlease/hotlease.hpp.
+// Future of a submitted call. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_FUTURE_HPP
 #define HOTLEASE_CLIENT_FUTURE_HPP
 
@@ -17,7 +17,7 @@
 
 namespace hotlease {
 
-// How a call ended: a result or an error.
+// Outcome of a call: a result or an error.
 template <class Result>
 class outcome {
 public:
@@ -25,7 +25,7 @@ public:
     explicit outcome(error failure) : value_(std::move(failure)) {}
 
     bool failed() const noexcept { return std::holds_alternative<error>(value_); }
-    // The result; throws the hotlease::error if the call failed.
+    // Returns the result; throws the hotlease::error if the call failed.
     Result get()
     {
         if (failed())
@@ -37,10 +37,10 @@ private:
     std::variant<Result, error> value_;
 };
 
-// The result of a call that was submitted, with the members of std::future. `Result` is what get() gives:
-// T, std::vector<T>, or for a call on buffers the number of elements written.
+// Result of a submitted call, with the members of std::future. `Result` is the type that get() returns: T,
+// std::vector<T>, or for a call on buffers the number of elements written.
 //
-// Destroying a future gives up interest in the result; the function runs all the same.
+// Destroying a future discards the result; the function runs all the same.
 template <class Result, class Form = Result>
 class future {
 public:
@@ -79,9 +79,9 @@ public:
         return detail::result<Form>::from(fetch, capacity_);
     }
 
-    // Calls `callback` with the outcome<Result>, exactly once and on a thread of the library (or here, if
-    // the call has ended already). It should be brief, must not wait for another call, and must not throw.
-    // The future is invalid afterwards.
+    // Calls `callback` with the outcome<Result>, exactly once and on a thread of the library (or on this thread, if the
+    // call has ended already). It should be brief, must not wait for another call, and must not throw. The future is
+    // invalid afterwards.
     template <std::invocable<outcome<Result>> Callback>
     void then(Callback callback)
     {
@@ -90,7 +90,7 @@ public:
         detail::check([&](hotlease_error** failure) {
             return hotlease_then(handle_.release(), deliver<Callback>, kept.get(), failure);
         });
-        kept.release(); // deliver has it
+        kept.release(); // deliver owns it
     }
 
 private:

@@ -1,4 +1,4 @@
-// How many tasks to send. Included by hotlease/hotlease.hpp.
+// Model of the cost of calls. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_MODEL_HPP
 #define HOTLEASE_CLIENT_MODEL_HPP
 
@@ -10,20 +10,20 @@
 
 namespace hotlease {
 
-// What to do with some tasks that are all alike.
+// Division of a number of equal tasks.
 struct plan {
-    std::size_t local;                  // tasks to keep: while they run, those that were sent come back
+    std::size_t local;                  // tasks to keep: while they run, the sent ones come back
     std::size_t remote;                 // tasks to send first
-    std::chrono::nanoseconds predicted; // when all are done
+    std::chrono::nanoseconds predicted; // when all tasks are done
 };
 
-// What calls of a function cost, learned by function::learn.
+// Cost of a function's calls, learned by function::learn.
 //
 //     auto model = task.learn(in);
 //     auto [local, remote, predicted] = model.plan(tasks, time_of_one_here);
 class model {
 public:
-    // How many of `tasks` to keep, each of which takes `local_time` on the caller's core, and how many to send
+    // Returns how many of `tasks` to keep, each of which takes `local_time` on the caller's core, and how many to send
     // to the slots that the function uses, so that the caller never waits for results.
     hotlease::plan plan(std::size_t tasks, std::chrono::nanoseconds local_time) const
     {

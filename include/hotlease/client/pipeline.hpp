@@ -19,7 +19,7 @@ namespace hotlease {
 //     while (!pipeline.empty())
 //         use(pipeline.pop());
 //
-// For one thread. Destroying it gives up interest in what was not popped.
+// For one thread. Destroying a pipeline discards the results that were not popped.
 template <plain R, plain T>
 class pipeline {
 public:
@@ -28,14 +28,15 @@ public:
     // Whether a result must be popped before the next push.
     bool full() const noexcept { return hotlease_pipeline_is_full(handle_.get()) != 0; }
 
-    // Starts a call. Throws kind::busy if it is full.
+    // Starts a call. Throws kind::busy if the pipeline is full.
     void push(const T& in)
     {
         check([&](hotlease_error** failure) {
             return hotlease_pipeline_push(handle_.get(), &in, sizeof in, failure);
         });
     }
-    // Waits for the oldest call; throws if it failed, and the next pop() gives the next result.
+    // Waits for the oldest call and returns its result; throws if the call failed. The next pop() returns the next
+    // result.
     R pop()
     {
         return detail::result<R>::from(

@@ -1,4 +1,4 @@
-// What may cross to a worker and back, and how a result becomes a value. Included by hotlease/hotlease.hpp.
+// Types that may cross to a worker and back, and conversion of results to values. Included by hotlease/hotlease.hpp.
 #ifndef HOTLEASE_CLIENT_RESULT_HPP
 #define HOTLEASE_CLIENT_RESULT_HPP
 
@@ -14,11 +14,11 @@ namespace hotlease {
 
 namespace detail {
 
-// Whether a type stands for memory that is elsewhere: its own bytes mean nothing to a worker.
+// Whether a type refers to memory elsewhere: its own bytes mean nothing to a worker.
 template <class T>
 inline constexpr bool stands_for_memory = std::is_pointer_v<T> || std::is_member_pointer_v<T>;
 
-// Whether a type is a hotlease::buffer or hotlease::part: functions use what it stands for in place.
+// Whether a type is a hotlease::buffer or hotlease::part: functions use its memory in place.
 template <class T>
 inline constexpr bool is_buffer = false;
 template <class T>
@@ -29,12 +29,12 @@ inline constexpr bool never = false;
 
 } // namespace detail
 
-// What may cross to a worker and back.
+// Types whose values may cross to a worker and back.
 template <class T>
 concept plain = std::is_trivially_copyable_v<T> && std::is_object_v<T> && !std::is_const_v<T> &&
                 !detail::stands_for_memory<T>;
 
-// Elements that lie one after another and are plain: vectors, arrays, spans, strings.
+// Contiguous ranges of plain elements: vectors, arrays, spans, strings.
 template <class Range>
 concept plain_range = std::ranges::contiguous_range<const Range> && std::ranges::sized_range<const Range> &&
                       plain<std::ranges::range_value_t<Range>>;
@@ -43,11 +43,11 @@ concept plain_range = std::ranges::contiguous_range<const Range> && std::ranges:
 template <class T>
 concept in_place = detail::is_buffer<std::remove_cvref_t<T>> || detail::is_part<std::remove_cvref_t<T>>;
 
-// What a function can be called on: values, which are copied, or memory that it shares.
+// Inputs of a function: values, which are copied, or memory that it shares.
 template <class T>
 concept input = in_place<T> || plain_range<T>;
 
-// Where its result can go. (A part may be const: it is not the memory.)
+// Destinations of a result. (A part may be const: it is not the memory.)
 template <class T>
 concept place = (in_place<T> && !(detail::is_buffer<std::remove_cvref_t<T>> &&
                                   std::is_const_v<std::remove_reference_t<T>>)) ||
@@ -59,7 +59,7 @@ template <class Range>
 concept range_of_parts = std::ranges::input_range<const Range> &&
                          detail::is_part<std::remove_cvref_t<std::ranges::range_value_t<const Range>>>;
 
-// What is mistaken for an input: a range of pointers, or of buffers and parts.
+// Ranges that are mistaken for inputs: of pointers, or of buffers and parts.
 template <class Range>
 concept range_of_handles =
     std::ranges::range<const Range> && !plain<std::ranges::range_value_t<const Range>> &&
@@ -68,7 +68,7 @@ concept range_of_handles =
 
 namespace detail {
 
-// What a range, a buffer or a part consists of.
+// Element type of a range, a buffer or a part.
 template <class T>
 struct element_of {
     using type = std::ranges::range_value_t<T>;
@@ -80,7 +80,7 @@ struct element_of<T> {
 template <class T>
 using element = typename element_of<T>::type;
 
-// Bytes that a function wrote, as a number of elements.
+// Converts the bytes that a function wrote to a number of elements.
 template <plain T>
 std::size_t elements(std::size_t bytes)
 {
@@ -91,7 +91,7 @@ std::size_t elements(std::size_t bytes)
     return bytes / sizeof(T);
 }
 
-// How each kind of result is fetched: `fetch(out, capacity)` waits and gives the bytes written.
+// Fetches each kind of result: `fetch(out, capacity)` waits and returns the bytes written.
 template <class T> // one value
 struct result {
     template <class Fetch>
@@ -121,7 +121,7 @@ struct result<std::vector<T>> {
 template <plain T>
 struct in_buffer;
 
-template <plain T> // values in a buffer: how many
+template <plain T> // values in a buffer: their number
 struct result<in_buffer<T>> {
     template <class Fetch>
     static std::size_t from(Fetch&& fetch, std::size_t)

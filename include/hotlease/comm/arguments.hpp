@@ -1,4 +1,4 @@
-// What collectives take, checked and as communicator.h takes it. Included by hotlease/communicator.hpp.
+// Arguments of collectives, checked and converted for communicator.h. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_ARGUMENTS_HPP
 #define HOTLEASE_COMM_ARGUMENTS_HPP
 
@@ -12,10 +12,10 @@
 
 namespace hotlease::detail {
 
-// Where a rank's blocks are, for C: one entry for each member, or nothing.
+// Counts or displacements of blocks, for C: one entry for each member, or none.
 using sizes = std::span<const std::size_t>;
 
-// That all blocks are in the memory, and there are as many as members.
+// Checks that all blocks are in the memory, and that there are as many as members.
 inline void fit(std::size_t room, sizes counts, sizes displacements, std::uint32_t members,
                 const char* otherwise)
 {
@@ -28,7 +28,7 @@ inline void fit(std::size_t room, sizes counts, sizes displacements, std::uint32
     }
 }
 
-// That so many blocks of `count` elements are in the memory.
+// Checks that this many blocks of `count` elements are in the memory.
 inline void fit(std::size_t room, std::size_t count, std::uint32_t members, const char* otherwise)
 {
     demand(count <= room / members, otherwise);
@@ -39,7 +39,7 @@ inline const std::size_t* start(sizes given)
     return given.empty() ? nullptr : given.data();
 }
 
-// In C++ memory has a length, so what does not fit is refused before C sees it.
+// In C++ memory has a length: memory that is too short is rejected before the call reaches C.
 class with_arguments : public with_messages {
 protected:
     using with_messages::with_messages;
@@ -50,7 +50,7 @@ protected:
         return std::tuple(output(values), length(values), datatype_of<value_of<Range>>, root);
     }
 
-    // How many elements this rank gives: a block of what is in the output if it is in place.
+    // Number of elements from this rank: one block of the output if it is in place.
     template <class In, class Out>
     std::size_t block(const In& values, const Out& into) const
     {
@@ -134,7 +134,7 @@ protected:
                           datatype_of<common<In, Out>>);
     }
 
-    // As many elements come as go.
+    // Output has as many elements as input.
     template <class In, class Out, class Reducer>
     auto same_length(const In& values, Out&& into, const Reducer& op) const
     {
@@ -201,10 +201,10 @@ protected:
     }
 
 private:
-    // Of what has finished, too, so that nothing is divided by 0: it is refused when it is called.
+    // 1 for a communicator that has finished, so that nothing is divided by 0; the call itself then fails.
     std::uint32_t members() const noexcept { return size() > 0 ? size() : 1; }
 
-    // How many elements this rank gives to be reduced or exchanged.
+    // Number of elements that this rank gives to a reduction or exchange.
     template <class In, class Out>
     static std::size_t reduced(const In& values, const Out& into)
     {

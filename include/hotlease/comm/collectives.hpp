@@ -1,4 +1,4 @@
-// What all members do together. Included by hotlease/communicator.hpp.
+// Collectives: operations of all members together. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_COLLECTIVES_HPP
 #define HOTLEASE_COMM_COLLECTIVES_HPP
 
@@ -16,21 +16,21 @@
 
 namespace hotlease::detail {
 
-// The part of hotlease::communicator that is about collectives. All members make the same calls in the same
-// order, with the same type, root and operator, and counts that fit. `values` is what this rank gives: a
-// vector, array or span, or hotlease::inplace; `into` is where its result goes, with room for it. Ranks that
-// get nothing may give anything as `into`, an empty span for instance. Operators are those of hotlease::op,
-// or functions of two elements: see hotlease::commutative.
+// Collectives of hotlease::communicator. All members make the same calls in the same order, with the same type, root
+// and operator, and counts that match. `values` is this rank's contribution: a vector, array or span, or
+// hotlease::inplace; `into` is the memory for its result, large enough for it. Ranks without a result may pass anything
+// as `into`, an empty span for instance. Operators are those of hotlease::op, or functions of two elements: see
+// hotlease::commutative.
 //
-// A call with an `i` before its name begins the collective, on memory that outlives the request; without one
-// it waits. What gives a value or a std::vector needs no memory of the caller's.
+// A call with an `i` before its name starts the collective, on memory that outlives the request; without one it waits.
+// Calls that return a value or a std::vector need no memory of the caller.
 class with_collectives : public with_arguments {
 public:
-    // Returns when all members are here.
+    // Returns when all members have called it.
     void barrier() const { run<hotlease_comm_barrier>(std::tuple()); }
     request<> ibarrier() const { return begin<hotlease_comm_ibarrier>(std::tuple()); }
 
-    // Everyone's memory becomes as the root's.
+    // Copies the root's memory to all members.
     template <writable Range>
     void broadcast(Range&& values, std::uint32_t root = 0) const
     {
@@ -48,7 +48,7 @@ public:
         return begin<hotlease_comm_ibroadcast>(broadcast_of(values, root));
     }
 
-    // The root's `into` gets everyone's values, in rank order; all give the same number.
+    // Collects the values of all ranks in the root's `into`, in rank order; all give the same number.
     template <given In, writable Out>
     void gather(const In& values, Out&& into, std::uint32_t root = 0) const
     {
@@ -60,7 +60,7 @@ public:
     {
         return begin<hotlease_comm_igather>(gather_of(values, into, root));
     }
-    // A vector of them at the root, an empty one elsewhere.
+    // Returns a vector of all values at the root, an empty one elsewhere.
     template <plain_range In>
     std::vector<value_of<In>> gather(const In& values, std::uint32_t root = 0) const
     {
@@ -74,8 +74,8 @@ public:
         return gather(std::span(&value, 1), root);
     }
 
-    // The same with `counts[i]` values of rank i, from `displacements[i]` on or one after the other; of
-    // interest at the root only.
+    // As gather, with `counts[i]` values of rank i, at `displacements[i]`, or one block after the other. Counts and
+    // displacements matter at the root only.
     template <given In, writable Out>
     void gatherv(const In& values, Out&& into, sizes counts, std::uint32_t root = 0,
                  sizes displacements = {}) const
@@ -89,7 +89,8 @@ public:
     {
         return begin<hotlease_comm_igatherv>(gatherv_of(values, into, counts, root, displacements));
     }
-    // A vector of them all at the root, which asks everyone first how many there are; an empty one elsewhere.
+    // Returns a vector of all values at the root, which first asks each rank how many there are; an empty one
+    // elsewhere.
     template <plain_range In>
     std::vector<value_of<In>> gatherv(const In& values, std::uint32_t root = 0) const
     {
@@ -99,8 +100,8 @@ public:
         return into;
     }
 
-    // Everyone's `into` gets a block of the root's values, in rank order and all of the same length. (With
-    // hotlease::inplace as `into` the root's own block stays where it is.)
+    // Sends each rank's `into` a block of the root's values, in rank order and all of the same length. (With
+    // hotlease::inplace as `into` the root's own block stays in place.)
     template <plain_range In, class Out>
     void scatter(const In& values, Out&& into, std::uint32_t root = 0) const
     {
@@ -112,7 +113,7 @@ public:
     {
         return begin<hotlease_comm_iscatter>(scatter_of(values, into, root));
     }
-    // One value of each rank.
+    // Returns one of the root's values at each rank.
     template <plain_range In>
     value_of<In> scatter_value(const In& values, std::uint32_t root = 0) const
     {
@@ -121,8 +122,8 @@ public:
         return value;
     }
 
-    // The same with `counts[i]` values for rank i, from `displacements[i]` on or one after the other; of
-    // interest at the root only.
+    // As scatter, with `counts[i]` values for rank i, at `displacements[i]`, or one block after the other. Counts and
+    // displacements matter at the root only.
     template <plain_range In, class Out>
     void scatterv(const In& values, sizes counts, Out&& into, std::uint32_t root = 0,
                   sizes displacements = {}) const
@@ -137,7 +138,7 @@ public:
         return begin<hotlease_comm_iscatterv>(scatterv_of(values, counts, into, root, displacements));
     }
 
-    // Everyone's `into` gets everyone's values, in rank order; all give the same number.
+    // Collects the values of all ranks in `into` at each rank, in rank order; all give the same number.
     template <given In, writable Out>
     void allgather(const In& values, Out&& into) const
     {
@@ -171,7 +172,7 @@ public:
         return begin<hotlease_comm_iallgather>(arguments, std::move(own));
     }
 
-    // The same with `counts[i]` values of rank i, from `displacements[i]` on or one after the other.
+    // As allgather, with `counts[i]` values of rank i, at `displacements[i]`, or one block after the other.
     template <given In, writable Out>
     void allgatherv(const In& values, Out&& into, sizes counts, sizes displacements = {}) const
     {
@@ -183,7 +184,7 @@ public:
     {
         return begin<hotlease_comm_iallgatherv>(allgatherv_of(values, into, counts, displacements));
     }
-    // A vector of them all; everyone asks everyone first how many there are.
+    // Returns a vector of all values; each rank first asks the others how many there are.
     template <plain_range In>
     std::vector<value_of<In>> allgatherv(const In& values) const
     {
@@ -193,7 +194,7 @@ public:
         return into;
     }
 
-    // The root's `into` gets the reduction of everyone's values, element by element.
+    // Reduces the values of all ranks, element by element, to the root's `into`.
     template <given In, writable Out, class Op>
     void reduce(const In& values, Out&& into, const Op& by, std::uint32_t root = 0) const
     {
@@ -207,7 +208,7 @@ public:
         const reducer<common<In, Out>> op(by);
         return begin<hotlease_comm_ireduce>(reduce_of(values, into, op, root), {}, op.failure());
     }
-    // Of one value, at the root; none elsewhere.
+    // Reduces one value of each rank, at the root; returns nothing elsewhere.
     template <single T, class Op>
     std::optional<T> reduce(const T& value, const Op& by, std::uint32_t root = 0) const
     {
@@ -216,7 +217,7 @@ public:
         return rank() == root ? std::optional(into) : std::nullopt;
     }
 
-    // Everyone's `into` gets it, the same to the bit.
+    // As reduce, with the result in `into` at each rank, equal to the bit.
     template <given In, writable Out, class Op>
     void allreduce(const In& values, Out&& into, const Op& by) const
     {
@@ -253,8 +254,8 @@ public:
         return begin<hotlease_comm_iallreduce>(arguments, std::move(own), op.failure());
     }
 
-    // `into` gets block i of it, of `counts[i]` elements; values have all blocks, one after the other. In
-    // place `into` has them all, and the result comes at its beginning.
+    // As reduce, with block i of the result, of `counts[i]` elements, in `into` of rank i; values have all blocks, one
+    // after the other. In place, `into` holds all blocks first, and the result at its beginning afterwards.
     template <given In, writable Out, class Op>
     void reduce_scatter(const In& values, Out&& into, sizes counts, const Op& by) const
     {
@@ -269,7 +270,7 @@ public:
         const auto arguments = reduce_scatter_of(values, into, counts, op);
         return begin<hotlease_comm_ireduce_scatter>(arguments, {}, op.failure());
     }
-    // The same with blocks of the same length: values are as many as members, or a multiple of that.
+    // As reduce_scatter, with blocks of equal length: the number of values is a multiple of the number of members.
     template <given In, writable Out, class Op>
     void reduce_scatter_block(const In& values, Out&& into, const Op& by) const
     {
@@ -285,8 +286,8 @@ public:
         return begin<hotlease_comm_ireduce_scatter_block>(arguments, {}, op.failure());
     }
 
-    // `into` gets the reduction of the values of the ranks up to this one; exscan: of those before it, and
-    // rank 0's is left as it is.
+    // Reduces the values of the ranks up to this one to `into`. exscan: of the ranks before this one; leaves `into` of
+    // rank 0 as it is.
     template <given In, writable Out, class Op>
     void scan(const In& values, Out&& into, const Op& by) const
     {
@@ -320,7 +321,7 @@ public:
         const reducer<common<In, Out>> op(by);
         return begin<hotlease_comm_iexscan>(same_length(values, into, op), {}, op.failure());
     }
-    // Of one value; none at rank 0.
+    // exscan of one value; returns nothing at rank 0.
     template <single T, class Op>
     std::optional<T> exscan(const T& value, const Op& by) const
     {
@@ -329,8 +330,8 @@ public:
         return rank() > 0 ? std::optional(into) : std::nullopt;
     }
 
-    // Block i of everyone's values goes to rank i, and block j of `into` is of rank j; all blocks have the
-    // same length.
+    // Sends block i of each rank's values to rank i, so that block j of `into` is from rank j; all blocks have the same
+    // length.
     template <given In, writable Out>
     void alltoall(const In& values, Out&& into) const
     {
@@ -350,8 +351,8 @@ public:
         return into;
     }
 
-    // The same with blocks of any length: `sent[i]` values go to rank i, and `received[j]` come of rank j,
-    // from the displacements on or one after the other. In place `sent` does not count.
+    // As alltoall, with blocks of any length: `sent[i]` values go to rank i, and `received[j]` come from rank j, at the
+    // displacements, or one block after the other. In place, `sent` is ignored.
     template <given In, writable Out>
     void alltoallv(const In& values, sizes sent, Out&& into, sizes received, sizes sent_displacements = {},
                    sizes received_displacements = {}) const

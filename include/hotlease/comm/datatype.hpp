@@ -1,4 +1,4 @@
-// What elements are, and how a reduction makes one of two. Included by hotlease/communicator.hpp.
+// Element types and operators of reductions. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_DATATYPE_HPP
 #define HOTLEASE_COMM_DATATYPE_HPP
 
@@ -17,7 +17,7 @@
 
 namespace hotlease {
 
-// A value and where it is, for op::minloc and op::maxloc.
+// A value and its index, for op::minloc and op::maxloc.
 template <class T>
 struct with_index {
     T value;
@@ -55,7 +55,7 @@ constexpr hotlease_comm_datatype number_of()
         return HOTLEASE_COMM_BOOL;
     else if constexpr (std::same_as<T, std::byte>)
         return HOTLEASE_COMM_BYTES;
-    else if constexpr (is_integer<T>) { // numbered by size, the signed one first
+    else if constexpr (is_integer<T>) { // numbered by size, signed before unsigned
         constexpr hotlease_comm_datatype by_size = sizeof(T) == 1   ? HOTLEASE_COMM_I8
                                                    : sizeof(T) == 2 ? HOTLEASE_COMM_I16
                                                    : sizeof(T) == 4 ? HOTLEASE_COMM_I32
@@ -78,14 +78,14 @@ constexpr hotlease_comm_datatype number_of()
 
 } // namespace detail
 
-// The datatype of a C++ type: numbers, bool, std::byte, std::complex, with_index; an enum is as its
-// underlying type, anything else a record, which only an operator of your own can reduce.
+// The datatype of a C++ type: numbers, bool, std::byte, std::complex, with_index; an enum counts as its underlying
+// type, any other type as a record, which only a user-defined operator can reduce.
 template <class T>
 inline constexpr hotlease_comm_datatype datatype_of = detail::number_of<std::remove_cv_t<T>>();
 
 namespace detail {
 
-// Which types the built-in operators are for.
+// Groups of types that the built-in operators accept.
 enum class suits { numbers, ordered, bits, truths, indexed };
 
 template <suits Suits, class T>
@@ -129,8 +129,8 @@ inline constexpr bool is_commuting<commuting<Function>> = true;
 
 } // namespace detail
 
-// The operators that there are; what they do is said at HOTLEASE_COMM_SUM in communicator.h. Any other
-// associative function of two elements that gives a third can be one too.
+// The built-in operators, explained at HOTLEASE_COMM_SUM in communicator.h. Any other associative function of two
+// elements that returns a third can be an operator, too.
 namespace op {
 inline constexpr detail::built_in<1, detail::suits::numbers> sum{};
 inline constexpr detail::built_in<2, detail::suits::numbers> prod{};
@@ -146,8 +146,7 @@ inline constexpr detail::built_in<11, detail::suits::indexed> minloc{};
 inline constexpr detail::built_in<12, detail::suits::indexed> maxloc{};
 } // namespace op
 
-// A function of two elements for which their order does not matter: faster than one whose operands have to be
-// in rank order.
+// Marks a function of two elements as commutative, which is faster: otherwise its operands have to be in rank order.
 //
 //     all.allreduce(mine, hotlease::commutative([](point a, point b) { return a.x < b.x ? b : a; }));
 template <class Function>
@@ -158,7 +157,7 @@ detail::commuting<std::decay_t<Function>> commutative(Function&& function)
 
 namespace detail {
 
-// A function of the program's, which the library has until nothing needs it any more.
+// A function of the program; the library keeps it until nothing needs it any more.
 template <class T, class Function>
 struct own_operator {
     Function function;
@@ -182,7 +181,7 @@ struct own_operator {
     static void release(void* user) noexcept { delete static_cast<own_operator*>(user); }
 };
 
-// What a collective of elements T reduces by.
+// Operator of a collective on elements T.
 template <class T>
 class reducer {
 public:

@@ -1,4 +1,4 @@
-// What communicators throw. Included by hotlease/communicator.hpp.
+// Exceptions of communicators. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_ERROR_HPP
 #define HOTLEASE_COMM_ERROR_HPP
 
@@ -15,8 +15,7 @@
 
 namespace hotlease {
 
-// A failure in message passing; what() says what was being done, which rank it is about, why, and what to do
-// next.
+// A failure in message passing; what() says what was being done, which rank it is about, why, and what to do next.
 class communication_error : public error {
 public:
     explicit communication_error(const hotlease_error* from)
@@ -25,12 +24,12 @@ public:
     }
     communication_error(hotlease::kind kind, const std::string& message) : error(kind, ran::no, message) {}
 
-    // Of the member that it is about, if it is about one: who has failed, left, or sent what does not fit.
+    // Rank of the member that failed, left, or sent data that does not match, if the error is about one.
     std::optional<std::uint32_t> rank() const noexcept
     {
         return rank_ < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(rank_));
     }
-    // Why, if that is a thing of its own: "its connection was closed: its process has ended" for instance.
+    // Cause, if it is separate from the error: "its connection was closed: its process has ended" for instance.
     const std::string& cause() const noexcept { return cause_; }
 
 private:
@@ -38,15 +37,15 @@ private:
     std::string cause_;
 };
 
-// A member has failed: rank() says which, cause() why. Go on by communicator::shrink.
+// A member has failed: rank() says which, cause() why. Continue with communicator::shrink.
 struct member_lost : communication_error {
     using communication_error::communication_error;
 };
-// A member has finished, and takes no part any more.
+// A member has finished, and takes part no longer.
 struct member_left : communication_error {
     using communication_error::communication_error;
 };
-// The others hold that this member has failed.
+// The other members have declared this member failed.
 struct outcast : communication_error {
     using communication_error::communication_error;
 };
@@ -55,11 +54,11 @@ struct outcast : communication_error {
 struct mismatch : communication_error {
     using communication_error::communication_error;
 };
-// Members are missing at the join, or a rank or the size is another's: cause().
+// Members are missing at the join, or a rank or the size conflicts with another member's: cause().
 struct not_together : communication_error {
     using communication_error::communication_error;
 };
-// A message has more bytes than there is room for, needed(); it waits to be received with more.
+// A message is longer than the receive buffer, needed(); it waits to be received with more room.
 struct truncated : communication_error {
     using communication_error::communication_error;
 };
@@ -93,7 +92,7 @@ namespace detail {
     }
 }
 
-// What an operator of the program's threw first: its collective rethrows it.
+// First exception of an operator of the program: its collective rethrows it.
 class thrown {
 public:
     void keep(std::exception_ptr exception) noexcept
@@ -114,8 +113,8 @@ private:
     std::exception_ptr first_;
 };
 
-// Runs a function of communicator.h with an error to fill in; if it failed, throws what an operator of the
-// program's threw, else that error.
+// Calls a function of communicator.h with an error to fill in. If it failed, throws the exception of the program's
+// operator, else that error.
 template <class Call>
 void communicate(Call&& call, const thrown* by_operator = nullptr)
 {

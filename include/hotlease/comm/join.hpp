@@ -1,5 +1,4 @@
-// How members find each other, and what one of them has in its hands then. Included by
-// hotlease/communicator.hpp.
+// Rendezvous, options of a join, and the base of communicators. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_JOIN_HPP
 #define HOTLEASE_COMM_JOIN_HPP
 
@@ -17,12 +16,12 @@
 
 namespace hotlease {
 
-// Where members find each other, served by a thread of this program until it is destroyed: members that are
-// connected do not need it any more. `hotlease comm rendezvous` is the same as a program.
+// Rendezvous where members meet, served by a thread of this program until it is destroyed; members that are connected
+// do not need it any more. The program `hotlease comm rendezvous` does the same.
 class rendezvous {
 public:
-    // At an address and port, "0.0.0.0:7072" for instance; port 0 is any free one. For members that have this
-    // secret, of at least 16 bytes; without one it is HOTLEASE_COMM_SECRET, or in the file
+    // Serves at an address and port, "0.0.0.0:7072" for instance; port 0 is any free one. For members that have this
+    // secret, of at least 16 bytes; by default HOTLEASE_COMM_SECRET, or the content of the file
     // HOTLEASE_COMM_SECRET_FILE.
     explicit rendezvous(const std::string& listen, std::string_view secret = {})
     {
@@ -33,32 +32,31 @@ public:
         });
         handle_.reset(started);
     }
-    // Where it listens, "127.0.0.1:40123" for instance.
+    // Address on which it listens, "127.0.0.1:40123" for instance.
     std::string address() const { return hotlease_comm_rendezvous_address(handle_.get()); }
 
 private:
     detail::unique<hotlease_comm_rendezvous, hotlease_comm_rendezvous_free> handle_;
 };
 
-// How to join; explained at hotlease_comm_options in communicator.h. What is empty or 0 is as the environment
-// says.
+// Options of a join; explained at hotlease_comm_options in communicator.h. For empty or 0 the environment applies.
 struct communicator_options {
     std::string name = {};                  // empty: HOTLEASE_COMM_NAME
     std::string rendezvous = {};            // "host:port"; empty: HOTLEASE_COMM_RENDEZVOUS
-    std::uint32_t size = 0;                 // how many members there are; 0: HOTLEASE_COMM_SIZE
-    std::optional<std::uint32_t> rank = {}; // none: HOTLEASE_COMM_RANK, or whichever is left
-    std::string secret = {};                // of at least 16 bytes; empty: secret_file
+    std::uint32_t size = 0;                 // number of members; 0: HOTLEASE_COMM_SIZE
+    std::optional<std::uint32_t> rank = {}; // none: HOTLEASE_COMM_RANK, or any free one
+    std::string secret = {};                // at least 16 bytes; empty: secret_file
     std::string secret_file = {}; // empty: HOTLEASE_COMM_SECRET, or the file HOTLEASE_COMM_SECRET_FILE
-    bool sealed = false;          // encrypts what members send each other
+    bool sealed = false;          // encrypts the members' messages
     std::chrono::milliseconds join_timeout = std::chrono::seconds(30);
     std::chrono::milliseconds failure_bound = std::chrono::seconds(2);
     std::chrono::milliseconds linger = std::chrono::seconds(30);
     std::chrono::microseconds spin = std::chrono::microseconds(20);
     std::uint64_t eager_bytes = 256 * 1024;
     std::uint64_t early_bytes = 256 << 20;
-    std::string address = {}; // at which others reach this member; empty: as it reached the rendezvous
+    std::string address = {}; // at which others reach this member; empty: the one that reached the rendezvous
     bool newcomer = false;    // joins a communicator that grows to `size`: communicator::grow
-    bool checked = false;     // members compare what they call before each collective: hotlease::at
+    bool checked = false;     // members compare their calls before each collective: hotlease::at
     // "direct", "tcp", "ofi", "redis://host:6379", "s3://bucket", "dynamodb://table", "auto:..."; empty:
     // HOTLEASE_COMM_LINK
     std::string link = {};
@@ -122,11 +120,11 @@ public:
         return *this;
     }
 
-    // 0 and "" of what has finished, or was moved from.
+    // 0 and "" after it has finished, or was moved from.
     std::uint32_t rank() const noexcept { return hotlease_comm_rank(handle_.get()); }
     std::uint32_t size() const noexcept { return hotlease_comm_size(handle_.get()); }
     std::string name() const { return hotlease_comm_name(handle_.get()); }
-    // What members talk over: "direct", "redis://cache:6379". Where it was "auto", what was chosen.
+    // Link of the members: "direct", "redis://cache:6379". For "auto", the link that was chosen.
     std::string link() const { return hotlease_comm_link(handle_.get()); }
     const hotlease_comm* handle() const noexcept { return handle_.get(); }
 
@@ -138,8 +136,8 @@ public:
         demand(!is_lent_, "communicator::finish: it is the gang's, whose workers keep it");
         communicate([&](hotlease_error** failure) { return hotlease_comm_finish(handle_.release(), failure); });
     }
-    // Gives up, as a member that has failed: the others learn it at once; on a gang when the function has
-    // returned its error. No call is possible afterwards.
+    // Gives up, like a member that has failed: the others learn it at once; on a gang, when the function has returned
+    // its error. No call is possible afterwards.
     void abort() noexcept
     {
         hotlease_comm* const handle = handle_.release();
@@ -149,11 +147,11 @@ public:
 
 protected:
     explicit with_handle(hotlease_comm* handle) : handle_(handle) {}
-    // Of a gang: its worker has it.
+    // Communicator of a gang: its worker owns it.
     explicit with_handle(const hotlease_comm* lent) : handle_(const_cast<hotlease_comm*>(lent)), is_lent_(true) {}
     ~with_handle() { leave(); }
 
-    // Calls a function with these arguments.
+    // Calls a function of communicator.h with these arguments.
     template <auto Function, class Arguments>
     void run(const Arguments& arguments, const thrown* by_operator = nullptr) const
     {
@@ -165,7 +163,7 @@ protected:
             },
             arguments);
     }
-    // Calls a function that begins something.
+    // Calls a function of communicator.h that starts an operation.
     template <auto Function, class Result = void, class Arguments>
     request<Result> begin(const Arguments& arguments, kept<Result> own = {},
                           std::shared_ptr<thrown> by_operator = {}) const

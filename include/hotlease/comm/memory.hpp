@@ -1,4 +1,4 @@
-// Memory of the caller's that messages and collectives use. Included by hotlease/communicator.hpp.
+// Caller's memory in messages and collectives. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_MEMORY_HPP
 #define HOTLEASE_COMM_MEMORY_HPP
 
@@ -11,8 +11,8 @@
 
 namespace hotlease {
 
-// As input, and in scatters as output: what this rank gives is in the output (the input) already, where its
-// result, or its block of it, will be. In gather, gatherv, scatter, scatterv and reduce at the root only.
+// As input, and in scatters as output: this rank's contribution is already in the output (the input), where its result,
+// or its block of it, will be. In gather, gatherv, scatter, scatterv and reduce at the root only.
 struct inplace_t {};
 inline constexpr inplace_t inplace{};
 
@@ -20,18 +20,17 @@ inline constexpr inplace_t inplace{};
 template <class T>
 concept single = plain<T> && !std::ranges::range<T>;
 
-// Memory to write elements to: vectors, arrays, spans.
+// Memory whose elements may be written: vectors, arrays, spans.
 template <class Range>
 concept writable = std::ranges::contiguous_range<Range> && std::ranges::sized_range<Range> &&
                    plain<std::ranges::range_value_t<Range>> &&
                    !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<Range>>>;
 
-// What a rank gives to a collective.
+// Contribution of a rank to a collective.
 template <class T>
 concept given = plain_range<std::remove_cvref_t<T>> || std::same_as<std::remove_cvref_t<T>, inplace_t>;
 
-// What is still there when a call has returned: no temporary, unless it only stands for memory that is
-// elsewhere.
+// Objects that still exist when a call has returned: no temporaries, except views of memory elsewhere.
 template <class T>
 concept lasting = std::is_lvalue_reference_v<T> || std::ranges::borrowed_range<T> ||
                   std::same_as<std::remove_cvref_t<T>, inplace_t>;
@@ -41,7 +40,7 @@ namespace detail {
 template <class Range>
 using value_of = std::ranges::range_value_t<std::remove_cvref_t<Range>>;
 
-// Both sides of a collective, of which one may be in place.
+// Element type of both sides of a collective, of which one may be in place.
 template <class In, class Out>
 struct sides_of {
     using type = value_of<In>;

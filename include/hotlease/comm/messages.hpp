@@ -15,10 +15,10 @@
 
 namespace hotlease::detail {
 
-// The part of hotlease::communicator that is about messages.
+// Messages of hotlease::communicator.
 class with_messages : public with_handle {
 public:
-    // As a source: any member. As a tag: any.
+    // As a source or a tag: any.
     static constexpr std::int64_t any = HOTLEASE_COMM_ANY;
 
     // Sends, and returns when the memory may be used again.
@@ -33,7 +33,7 @@ public:
         send(std::span(&value, 1), to, tag);
     }
 
-    // Receives the first message of that source and tag. One that is longer throws hotlease::truncated, and
+    // Receives the first message with that source and tag. A message that is too long throws hotlease::truncated, and
     // waits to be received with more room.
     template <writable Range>
     message recv(Range&& into, std::int64_t from = any, std::int64_t tag = any) const
@@ -47,7 +47,7 @@ public:
     {
         return recv(std::span(&into, 1), from, tag);
     }
-    // One element; throws if the message has another length.
+    // Receives one element; throws if the message has another length.
     template <single T>
     T recv_value(std::int64_t from = any, std::int64_t tag = any) const
     {
@@ -56,8 +56,8 @@ public:
         detail::demand(got.count<T>() == 1, "communicator::recv_value: the message is empty");
         return value;
     }
-    // However many there are. (While several threads receive by the same source and tag, with a length known
-    // before instead.)
+    // Receives any number of elements. (Not while several threads receive with the same source and tag: use a known
+    // length instead.)
     template <single T>
     std::vector<T> recv_vector(std::int64_t from = any, std::int64_t tag = any) const
     {
@@ -67,7 +67,7 @@ public:
         return values;
     }
 
-    // Sends and receives at once, so that two, or all in a ring, can do so with each other.
+    // Sends and receives at once, so that two members, or all in a ring, can do so with each other.
     template <plain_range From, writable Into>
     message sendrecv(const From& values, std::uint32_t to, Into&& into, std::int64_t from = any,
                      std::uint32_t send_tag = 0, std::int64_t recv_tag = any) const
@@ -78,7 +78,7 @@ public:
         return detail::message_of(got);
     }
 
-    // What recv would receive: waits for it, or says that there is nothing.
+    // Describes the message that recv would receive: probe waits for it, iprobe returns nothing if there is none.
     message probe(std::int64_t from = any, std::int64_t tag = any) const
     {
         hotlease_comm_message found{};
@@ -93,7 +93,7 @@ public:
         return found != 0 ? std::optional(detail::message_of(message)) : std::nullopt;
     }
 
-    // The same, begun. Of a vector that is moved in the request keeps it, and gives it back.
+    // Starts a send or receive. If a vector is moved in, the request owns it, and returns it.
     template <plain_range Range>
         requires lasting<Range>
     request<> isend(Range&& values, std::uint32_t to, std::uint32_t tag = 0) const
@@ -118,7 +118,7 @@ public:
     {
         return irecv(std::span(&into, 1), from, tag);
     }
-    // Up to so many elements, in memory of the request's.
+    // Starts to receive up to this many elements, in memory of the request.
     template <single T>
     request<std::vector<T>> irecv_vector(std::size_t count_max, std::int64_t from = any,
                                          std::int64_t tag = any) const
@@ -135,7 +135,7 @@ private:
     template <class Range>
     static auto bytes_of(const Range& values)
     {
-        (void)datatype_of<value_of<Range>>; // says what cannot be sent
+        (void)datatype_of<value_of<Range>>; // reports types that cannot be sent
         return std::tuple(input(values), length(values) * sizeof(value_of<Range>));
     }
     template <class Range>

@@ -1,4 +1,4 @@
-// Operations that go on while the program does something else. Included by hotlease/communicator.hpp.
+// Requests: operations that go on while the program does something else. Included by hotlease/communicator.hpp.
 #ifndef HOTLEASE_COMM_REQUEST_HPP
 #define HOTLEASE_COMM_REQUEST_HPP
 
@@ -16,13 +16,13 @@
 
 namespace hotlease {
 
-// What was received, or could be.
+// A message that was received, or can be.
 struct message {
-    std::uint32_t source; // who sent it
-    std::uint32_t tag;    // the sender's
+    std::uint32_t source; // rank of the sender
+    std::uint32_t tag;    // tag of the sender
     std::uint64_t bytes;
 
-    // How many elements it has; throws if that is no whole number.
+    // Number of elements; throws if the message is no whole number of them.
     template <plain T>
     std::size_t count() const
     {
@@ -44,7 +44,7 @@ inline message message_of(const hotlease_comm_message& from)
     return {from.source, from.tag, from.size};
 }
 
-// What a request has of its own until its end, and what it gives then.
+// Memory that a request owns until its end, and the result that it returns then.
 template <class Result>
 struct kept { // one value
     std::unique_ptr<Result> value;
@@ -60,7 +60,7 @@ struct kept<message> {
 };
 template <class T>
 struct kept<std::vector<T>> {
-    std::vector<T> values; // their memory stays where it is when this is moved
+    std::vector<T> values; // their memory stays in place when this is moved
     bool is_received = false;
     std::vector<T> taken(const hotlease_comm_message& from)
     {
@@ -72,15 +72,15 @@ struct kept<std::vector<T>> {
 
 } // namespace detail
 
-// A send, a receive or a collective that has begun. `Result` is what wait() gives: nothing where the memory
-// is the caller's, a hotlease::message of a receive into such memory, and a value or a std::vector that is
-// the request's own until then.
+// A send, a receive or a collective that was started. `Result` is the type that wait() returns: nothing if the memory
+// is the caller's, a hotlease::message for a receive into such memory, and a value or a std::vector that the request
+// owns until then.
 //
-// The caller's memory must outlive the request, which never touches it after its end: destroyed before, it
-// cancels the operation if that is possible (a receive that nothing has come for, a send that has not begun),
-// and else waits for its end. Where an exception is on its way through the block that began it, it does not
-// wait but takes the memory back: what other members wait for then fails there, too, instead of waiting for a
-// member that does something else.
+// The caller's memory must outlive the request, which never touches it after its end. A request that is destroyed
+// before its end cancels the operation if possible (a receive without a matching message, a send that has not started),
+// and else waits for its end. If an exception is leaving the block that started it, the request does not wait but takes
+// the memory back: then the operations of other members that depend on it fail, too, instead of waiting for a member
+// that does something else.
 template <class Result = void>
 class [[nodiscard]] request {
 public:
@@ -99,14 +99,14 @@ public:
     }
     ~request() { settle(); }
 
-    // Whether there is something to wait for: its result was not taken yet.
+    // Whether there is something to wait for: the result was not taken yet.
     bool valid() const noexcept { return handle_ != nullptr; }
-    // Whether it has ended, so that wait() returns at once. Makes progress.
+    // Whether the operation has ended, so that wait() returns at once. Makes progress.
     bool test() { return hotlease_comm_test(handle_.get()) != 0; }
-    // Cancels it if that is possible; whether it was. wait() throws hotlease::cancelled then.
+    // Cancels the operation if possible; returns whether it was cancelled. Then wait() throws hotlease::cancelled.
     bool cancel() { return hotlease_comm_cancel(handle_.get()) != 0; }
 
-    // Waits for its end; throws if it failed, what an operator of the program's threw in a collective. The
+    // Waits for the end; throws if the operation failed; in a collective, the exception of the program's operator. The
     // request is not valid afterwards.
     Result wait()
     {
@@ -161,8 +161,8 @@ void wait_all(std::vector<request<Result>>& requests)
     wait_all(std::span(requests));
 }
 
-// Waits until one has ended: the index of the first, for which wait() then returns at once. Those that are not
-// valid are passed over; nothing if none is.
+// Waits until one has ended; returns the index of the first one, for which wait() then returns at once. Requests that
+// are not valid are skipped; returns nothing if none is valid.
 template <class Result>
 std::optional<std::size_t> wait_any(std::span<const request<Result>> requests)
 {
