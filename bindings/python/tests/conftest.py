@@ -1,4 +1,4 @@
-"""A platform of the tests' own, and what they all need."""
+"""Fixtures of all tests: a separate platform, executors, and helpers."""
 
 import os
 import shutil
@@ -18,13 +18,13 @@ for _name in ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY"):
 import hotlease  # noqa: E402
 from hotlease import _executor, _kept, _programs  # noqa: E402
 
-# Executors that do not end. Kept, as the program would wait for one that was dropped.
+# Executors that do not end. Kept, because the program would wait for one that was dropped.
 _stuck = []
 
 
 @pytest.fixture(scope="session")
 def platform():
-    """Where the platform's sockets are. The first Executor starts it; it is taken down at the end."""
+    """Returns the runtime directory of the platform. The first Executor starts it; it is taken down at the end."""
     yield _RUNTIME
     subprocess.run([_programs.find("hotlease"), "down"], capture_output=True, timeout=60)
     shutil.rmtree(_RUNTIME, ignore_errors=True)
@@ -32,7 +32,7 @@ def platform():
 
 @pytest.fixture
 def executor(platform):
-    """With one worker."""
+    """An executor with one worker."""
     executor = hotlease.Executor(1)
     yield executor
     end(executor)
@@ -40,12 +40,12 @@ def executor(platform):
 
 @pytest.fixture
 def pair(platform, eventually):
-    """With two workers, where the machine has them."""
+    """An executor with two workers, if the node has the cores."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores")
     executor = hotlease.Executor(2)
     try:
-        # The second one may have been another executor's a moment ago.
+        # The second worker may have belonged to another executor a moment ago.
         eventually(lambda: executor._slots() == 2, "both workers are there")
         yield executor
     finally:
@@ -53,7 +53,8 @@ def pair(platform, eventually):
 
 
 def end(executor, seconds=15):
-    """Shuts down. What never ends, because of a lost task or one that still waits, fails and is waited for no longer."""
+    """Shuts down. An executor that never ends, because of a lost or waiting task, fails the test and is not waited
+    for."""
     ending = threading.Thread(target=executor.shutdown, daemon=True)
     ending.start()
     ending.join(seconds)
@@ -66,13 +67,13 @@ def end(executor, seconds=15):
 def pytest_unconfigure(config):
     if _stuck:
         config.get_terminal_writer().flush()
-        # Not through the interpreter's end, at which threads are ended that wait for such an executor.
+        # Bypasses the end of the interpreter, which would wait for threads of such an executor.
         os._exit(1)
 
 
 @pytest.fixture(scope="module")
 def kept(platform):
-    """The executor that the program keeps; the workers are free for others' tests afterwards."""
+    """The program's default executor; its workers are free for other tests afterwards."""
     yield _kept.executor
     mine = _kept.executor()
     _kept.forget(mine)
@@ -81,7 +82,7 @@ def kept(platform):
 
 @pytest.fixture
 def eventually():
-    """Waits until something holds, for as long as a loaded machine may need."""
+    """Waits until a condition holds, for as long as a loaded host may need."""
 
     def wait(holds, what, seconds=30):
         end = time.monotonic() + seconds
@@ -94,7 +95,7 @@ def eventually():
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program that finds these modules, in a folder of its own."""
+    """Runs a program that finds these modules, in a separate folder."""
 
     def run(program, **environment):
         path = tmp_path / "program.py"

@@ -1,5 +1,6 @@
-"""Hosts on this machine, network namespaces joined by a bridge in one more, and daemons of a site on them. As in `tests/src/hosts.rs`:
-nothing is seen or changed outside, and what a killed test leaves behind begins with `hlt-PID-`, which the next one removes.
+"""Hosts on this node, network namespaces joined by a bridge in another one, and daemons of a site on them. As in
+`tests/src/hosts.rs`: nothing is visible or changed outside. Leftovers of a killed test have names that start with
+`hlt-PID-`; the next test removes them.
 """
 
 import json
@@ -15,7 +16,7 @@ from hotlease import _programs
 
 _LIMIT = 60
 _NAMES = ("client", "manager", "node", "next")
-# Of whoever runs the tests, and not of the hosts' programs.
+# Variables of the user who runs the tests, hidden from the hosts' programs.
 _NOT_THEIRS = ("HOTLEASE_MANAGER", "HOTLEASE_IDENTITY", "HOTLEASE_KEY_FILE", "HOTLEASE_TOKEN_FILE", "HOTLEASE_MUNGE")
 
 
@@ -31,13 +32,13 @@ def _remove_stale():
 
 
 class Hosts:
-    """A client's host, a manager's and two nodes, each with files of its own in a folder."""
+    """A client's host, a manager's host and two nodes, each with its own files in a folder."""
 
     def __init__(self, folder):
         if os.geteuid() != 0:
             pytest.skip("several hosts on one machine need root")
         self._folder = pathlib.Path(folder)
-        # Where each host sees its own sockets, and nobody else's: who finds an agent's socket is on its machine.
+        # Each host sees only its own sockets there: a client that finds an agent's socket is on the agent's host.
         self._run = self._folder / "run"
         self._prefix = f"hlt-{os.getpid()}-python"
         self._namespaces = []
@@ -78,11 +79,11 @@ class Hosts:
         return f"10.78.0.{1 + _NAMES.index(name)}"
 
     def runtime(self, name):
-        """Where sockets of a host are."""
+        """Returns the folder of a host's sockets."""
         return self._folder / name
 
     def identity(self, role, *arguments, authority="ca"):
-        """A folder with an identity that the site's authority has issued, or another one's."""
+        """Makes a folder with an identity issued by the site's authority, or by another one."""
         if not (self._folder / authority).exists():
             self._issue("init", "--dir", self._folder / authority)
         out = self._folder / f"identity-{len(list(self._folder.iterdir()))}"
@@ -94,7 +95,7 @@ class Hosts:
         subprocess.run(command, check=True, capture_output=True, timeout=_LIMIT)
 
     def start(self, name, *command, environment=None, **options):
-        """A program on a host."""
+        """Starts a program on a host."""
         theirs = {key: value for key, value in os.environ.items() if key not in _NOT_THEIRS}
         theirs.update(environment or {}, HOTLEASE_RUNTIME_DIR=str(self._run))
         seen = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', str(self.runtime(name)), str(self._run)]
@@ -102,7 +103,7 @@ class Hosts:
         return subprocess.Popen(command, env=theirs, stdin=subprocess.DEVNULL, text=True, **options)
 
     def daemon(self, name, *arguments):
-        """A daemon on a host, which serves when this returns, and what it said then."""
+        """Starts a daemon on a host; returns when it serves, with its first output."""
         log = open(self._folder / f"{name}.log", "a")
         program = _programs.find("hotlease")
         daemon = self.start(name, program, "--json", *arguments, stdout=subprocess.PIPE, stderr=log)
@@ -127,7 +128,7 @@ class Hosts:
 
 
 class Site:
-    """A manager, agents that share two cores or have both each, and what a client has to know of them."""
+    """A manager, agents that share two cores or have both each, and the data that a client needs."""
 
     def __init__(self, hosts, nodes=("node",), share=True):
         self.hosts = hosts
@@ -151,11 +152,12 @@ class Site:
         self.manager.wait()
 
     def start_manager(self):
-        """Where the one before was, with what it wrote down."""
+        """Starts the manager again, at the same address and with the same state."""
         self.manager, _ = self.hosts.daemon("manager", *self._manager, "--listen", self._listen)
 
     def program(self, script, *arguments, identity=None):
-        """A Python program on the client's host; workers on the node import the tests' modules from where it stands."""
+        """Starts a Python program on the client's host; workers on the node import the tests' modules from its
+        folder."""
         variables = {"HOTLEASE_IDENTITY": identity or self.client}
         command = [sys.executable, "-c", script, self.url, *map(str, arguments)]
         here = os.path.dirname(os.path.abspath(__file__))

@@ -1,4 +1,5 @@
-"""Every collective on communicators of 1 to 9, against numpy: a program for nine members. They split into smaller groups."""
+"""Every collective on communicators of 1 to 9, compared with numpy: a program for nine members, which split into
+smaller groups."""
 
 import sys
 
@@ -10,7 +11,7 @@ TYPES = ["i4", "f8", "c16", "u1", "i8", "f4"]
 
 
 def given(rank, count, dtype="f8"):
-    """What a rank gives: everybody knows it."""
+    """Contribution of a rank, which all ranks can compute."""
     return ((np.arange(count) * 7 + rank * 3 + 1) % 11).astype(dtype)
 
 
@@ -96,7 +97,7 @@ def reductions(comm, count, dtype, root):
 
 
 def ragged(comm, root):
-    """Blocks of any length, also of none; one after the other, and with gaps in another order."""
+    """Blocks of any length, including empty ones; consecutive, and with gaps in another order."""
     size, rank = comm.size, comm.rank
     counts = [(each * 2) % 5 for each in range(size)]
     mine, is_root = given(rank, counts[rank], "i4"), rank == root
@@ -111,7 +112,7 @@ def ragged(comm, root):
     whole = np.zeros(sum(counts), "i4")
     comm.Allgatherv([mine, MPI.INT], [whole, counts, None, MPI.INT])
     same(whole, wanted)
-    # Backwards, with a gap of one before each.
+    # In reverse order, with a gap of one element before each.
     places = [sum(counts[each + 1 :]) + size - each for each in range(size)]
     whole = np.full(sum(counts) + size + 1, -1, "i4")
     comm.Allgatherv(mine, [whole, counts, places, MPI.INT])
@@ -152,7 +153,7 @@ def operators(comm):
     assert (least["value"][0], least["index"][0], least["index"][1]) == (min(values), values.index(min(values)), 0)
 
     def compose(a, b, datatype):
-        # Of x -> k x + d, which does not commute: b after a.
+        # Composes functions x -> k x + d, which does not commute: b after a.
         first, second = np.frombuffer(a, "f8").reshape(-1, 2), np.frombuffer(b, "f8").reshape(-1, 2)
         assert datatype.Get_size() == 16
         second[:] = np.stack([first[:, 0] * second[:, 0], first[:, 1] * second[:, 0] + second[:, 1]], axis=1)
@@ -188,7 +189,7 @@ def objects(comm, root):
 
 
 def started(comm, root):
-    """The same, begun and waited for together."""
+    """Non-blocking collectives, started one after the other and waited for together."""
     size, rank = comm.size, comm.rank
     mine, total = given(rank, 40), everybody(comm, 40).sum(axis=0)
     copy, result = (mine if rank == root else np.zeros(40)), np.zeros(40)

@@ -1,4 +1,4 @@
-/* Functions that test_native.py calls; each shows one thing that a test can look at. */
+/* Functions for test_native.py; each shows one thing that a test can check. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Twice each double; the plain interface. */
+/* Doubles each double; the plain interface. */
 HOTLEASE_PLAIN_FUNCTION(twice)
 {
     for (uint32_t i = 0; i < size / sizeof(double); i++)
@@ -18,7 +18,7 @@ HOTLEASE_PLAIN_FUNCTION(twice)
     return size;
 }
 
-/* The same through the other one, which takes any size. */
+/* Doubles each double; the context interface, which takes any size. */
 HOTLEASE_FUNCTION(twice_large)
 {
     *produced = size;
@@ -46,7 +46,7 @@ HOTLEASE_PLAIN_FUNCTION(sum)
     return sizeof total;
 }
 
-/* Those doubles that are positive: fewer than there are. */
+/* Returns the positive doubles: fewer than it gets. */
 HOTLEASE_FUNCTION(positive)
 {
     uint64_t found = 0;
@@ -57,7 +57,8 @@ HOTLEASE_FUNCTION(positive)
     return 0;
 }
 
-/* How far input, output and scratch memory are from a multiple of 64, the room for output, and the slot's number. */
+/* Returns how far input, output and scratch memory are from a multiple of 64, the room for output, the slot's number,
+ * and whether there is a deadline. */
 HOTLEASE_FUNCTION(surroundings)
 {
     (void)size;
@@ -74,7 +75,7 @@ HOTLEASE_FUNCTION(fail)
     return hotlease_fail(42, "no luck today", out, capacity, produced);
 }
 
-/* Fails twice in each process, then gives how often it was called. */
+/* Fails twice in each process, then returns the number of its calls. */
 HOTLEASE_FUNCTION(third_time)
 {
     static int64_t calls = 0;
@@ -85,7 +86,7 @@ HOTLEASE_FUNCTION(third_time)
     return 0;
 }
 
-/* What both of these count is in this copy of the library. */
+/* Counter of both functions below, in this copy of the library. */
 static int64_t counted = 0;
 HOTLEASE_PLAIN_FUNCTION(count)
 {
@@ -98,7 +99,7 @@ HOTLEASE_PLAIN_FUNCTION(count_too)
     return sizeof counted;
 }
 
-/* Needs 16 bytes for each that it gets. */
+/* Needs 16 bytes for each byte of input. */
 HOTLEASE_FUNCTION(grow)
 {
     *produced = 16 * size;
@@ -127,7 +128,7 @@ HOTLEASE_PLAIN_FUNCTION(mark_and_crash)
     return 0;
 }
 
-/* Until it is told to stop. */
+/* Runs until it is told to stop. */
 HOTLEASE_FUNCTION(obedient)
 {
     (void)in, (void)size;
@@ -136,7 +137,7 @@ HOTLEASE_FUNCTION(obedient)
     return hotlease_fail(ECANCELED, "told to stop", out, capacity, produced);
 }
 
-/* For ever. */
+/* Runs for ever. */
 HOTLEASE_PLAIN_FUNCTION(stubborn)
 {
     for (;;)
@@ -144,7 +145,7 @@ HOTLEASE_PLAIN_FUNCTION(stubborn)
     return 0;
 }
 
-/* Its child returns from it, too. */
+/* Forks; its child returns from it, too. */
 HOTLEASE_PLAIN_FUNCTION(forks)
 {
     pid_t child = fork();

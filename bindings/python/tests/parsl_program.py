@@ -1,4 +1,4 @@
-"""A program of Parsl's, which test_parsl_load.py runs on both kernels."""
+"""A Parsl program, which test_parsl_load.py runs on both kernels."""
 
 import concurrent.futures
 import pathlib

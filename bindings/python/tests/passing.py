@@ -1,4 +1,5 @@
-"""Functions whose large results other tasks need, and what programs of several hosts see of that: workers import this module."""
+"""Functions whose large results other tasks need, and probes for programs on several hosts: workers import this
+module."""
 
 import os
 import time
@@ -14,14 +15,14 @@ def host(*_):
 
 
 def passed():
-    """Bytes that went through this host's interface, both ways."""
+    """Returns the bytes that went through this host's interface, both ways."""
     with open("/proc/self/net/dev") as interfaces:
         (words,) = (line.split()[1:] for line in interfaces if line.split()[0] == "eth0:")
     return int(words[0]) + int(words[8])
 
 
 def made(megabytes, value, gate=None, path=None):
-    """An array; `path` gets a line for each run."""
+    """Makes an array; `path` gets a line for each run."""
     if gate:
         tasks.wait_for(gate)
     if path:
@@ -53,14 +54,14 @@ def looked_at(array, *_):
 
 
 def state():
-    """Open descriptors and resident bytes of this worker."""
+    """Returns the open descriptors and resident bytes of this worker."""
     with open("/proc/self/statm") as statm:
         resident = int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return os.getpid(), len(os.listdir("/proc/self/fd")), resident
 
 
 def met(path, number):
-    """Where this runs, when two do."""
+    """Waits until two of these run; returns the host."""
     tasks.mark(path)
     while os.path.getsize(path) < 2:
         pass

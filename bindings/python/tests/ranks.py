@@ -9,7 +9,7 @@ from hotlease import MPI, _seat
 
 
 def ring():
-    """The rank before this one, by a message."""
+    """Returns the rank before this one, received in a message."""
     world = MPI.COMM_WORLD
     return world.sendrecv(world.rank, (world.rank + 1) % world.size, source=(world.rank - 1) % world.size)
 
@@ -31,7 +31,7 @@ def array_total(array):
 
 
 def fail_at(rank, path):
-    """The others wait for it, and tell in a file what they are told."""
+    """Fails at one rank. The others wait for it, and write the error that they get to a file."""
     if MPI.COMM_WORLD.rank == rank:
         raise ValueError(f"not on {rank}")
     try:
@@ -43,7 +43,7 @@ def fail_at(rank, path):
 
 
 def fail_quietly_at(rank):
-    """The others never ask."""
+    """Fails at one rank. The others never communicate."""
     if MPI.COMM_WORLD.rank == rank:
         raise ValueError(f"not on {rank}")
     time.sleep(600)
@@ -56,7 +56,7 @@ def die_at(rank):
 
 
 def wait_for_nobody(path):
-    """Without end, once all are here."""
+    """Waits without end, once all ranks are here."""
     MPI.COMM_WORLD.Barrier()
     with open(path, "a"):
         pass
@@ -64,7 +64,7 @@ def wait_for_nobody(path):
 
 
 def leave_a_message():
-    """That nobody receives."""
+    """Sends a message that no rank receives."""
     MPI.COMM_WORLD.send("stale", (MPI.COMM_WORLD.rank + 1) % MPI.COMM_WORLD.size)
 
 
@@ -76,7 +76,7 @@ def first_message():
 
 
 def finalize():
-    """As programs of MPI end."""
+    """Finalizes, as MPI programs do."""
     rank = MPI.COMM_WORLD.rank
     MPI.Finalize()
     return rank
@@ -87,10 +87,10 @@ def say():
 
 
 def offered():
-    """The communicator of the context."""
+    """Returns whether the context's communicator is the world, and a result from it."""
     return hotlease.communicator() is MPI.COMM_WORLD, hotlease.communicator().allreduce(1)
 
 
 def kept():
-    """Which communicator the calls of this gang are made of."""
+    """Returns the name of the communicator that the calls of this gang are made of."""
     return _seat._kept[2].name

@@ -59,14 +59,14 @@ def say_and_return_array(text, count):
 
 
 def say_and_change(array, text):
-    """The result is the argument."""
+    """Changes its argument in place and returns it."""
     print(text)
     array += 1
     return array
 
 
 def say_much(lines):
-    """Lines of 100 bytes."""
+    """Prints lines of 100 bytes."""
     for line in range(lines):
         print(f"{line:08} {'x' * 90}")
     return lines
@@ -102,7 +102,7 @@ def say_what_is(text):
 
 
 class Odd:
-    """It does not pickle."""
+    """An object that does not pickle."""
 
     def __init__(self):
         self.lock = threading.Lock()

@@ -26,14 +26,14 @@ def sleep_and_tell_pid(seconds):
 
 
 def wait_for(path):
-    """Until a file is there."""
+    """Waits until a file exists."""
     while not os.path.exists(path):
         time.sleep(0.005)
     return path
 
 
 def mark(path):
-    """Says in a file that it ran."""
+    """Records in a file that it ran."""
     with open(path, "a") as file:
         file.write("x")
 
@@ -90,7 +90,7 @@ def set_state(value):
 
 
 def dawdle(path, gate):
-    """An initializer that only the first of several workers gets through at once."""
+    """Initializer that only the first of several workers passes at once; the others wait."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -132,7 +132,7 @@ def mark_and_return(path, value):
 
 
 def mark_and_fail(path, times):
-    """Fails so many times, then returns how often it ran."""
+    """Fails the first `times` runs, then returns the number of runs."""
     mark(path)
     runs = os.path.getsize(path)
     if runs <= times:
@@ -167,7 +167,7 @@ def held(holder):
 
 
 def counted(number, size=16_000):
-    """So many bytes of this number."""
+    """Makes an array of this size with this number."""
     import numpy
 
     return numpy.full(size // 8, float(number))
@@ -222,7 +222,7 @@ def mark_and_add(path, number):
 
 
 def place(array):
-    """In which memory an array lies, and at which byte of it: the memory's number is the same in every process."""
+    """Returns the memory of an array and its offset there; the memory's number is the same in every process."""
     address = array.__array_interface__["data"][0]
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -272,7 +272,7 @@ def scale_and_fail_once(array, factor, path):
 
 
 def states(count):
-    """An array of what the initializer has set."""
+    """Makes an array of the value that the initializer has set."""
     import numpy
 
     return numpy.full(count, 0.0 if state is None else float(state))
@@ -284,7 +284,7 @@ def states_like(array):
 
 
 def first_sum(one, two):
-    """In the first one's place, as far as both reach."""
+    """Adds in place of the first array, up to the shorter length."""
     one = one[: two.size]
     one += two[: one.size]
     return one

@@ -1,4 +1,5 @@
-"""`concurrent.futures`: not imported before somebody does, and our classes are derived from its own all the same."""
+"""`concurrent.futures`: not imported before the program imports it; hotlease's classes are derived from its classes all
+the same."""
 
 import importlib.util
 import sys
@@ -42,7 +43,7 @@ def test_our_classes_are_derived_from_its_own_whenever_it_is_imported(run, first
 
 
 def test_so_they_are_where_another_thread_was_importing_it(run):
-    # It had found the module before anybody could have told.
+    # The other thread had found the module before the hook was there.
     missed = "from hotlease import _bases\nsys.meta_path.pop(0)\nimport concurrent.futures\n"
     passes(run(f"import sys, hotlease\n{missed}{DERIVED}"))
     made = "from hotlease import Executor\nsys.meta_path.pop(0)\nimport concurrent.futures\nhotlease._bases.settle()\n"
@@ -96,7 +97,7 @@ def test_what_its_classes_are_needed_for_works_where_nobody_has_imported_it(plat
 
 @pytest.fixture
 def module(tmp_path, monkeypatch):
-    """Its name, and how to write it."""
+    """The name of a module, and a function that writes it."""
     monkeypatch.syspath_prepend(tmp_path)
     name = f"hooked_{tmp_path.name}".replace("-", "_")
     yield name, lambda text: (tmp_path / f"{name}.py").write_text(text)

@@ -1,4 +1,4 @@
-"""The comparison with other systems runs, with those that the tests have anyway. How fast they are is no test's."""
+"""The comparison with other systems runs, with the systems that the tests need anyway. Their speed is not tested."""
 
 import json
 import os

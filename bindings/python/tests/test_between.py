@@ -1,5 +1,5 @@
-"""Large results that only other tasks need, where the workers are on two hosts and the program on a third: they go from one worker to
-the other, and not through the program."""
+"""Large results that only other tasks need, with the workers on two hosts and the program on a third: they go from one
+worker to the other, and not through the program."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def site():
 
 @pytest.fixture
 def run(site, tmp_path):
-    """Runs a program on the client's host; what it printed, by lines."""
+    """Runs a program on the client's host; returns its output, by lines."""
 
     def run(script):
         program = site.program(_BEGIN + textwrap.dedent(script), tmp_path)
@@ -95,7 +95,7 @@ def test_results_that_tasks_on_two_hosts_need_do_not_pass_through_the_program(ru
     )
     assert told[0] == "(10.0, 10.0)"
     passed = int(told[1].split()[1])
-    # Four arrays were made and three sums, of 20 MB each.
+    # Four arrays and three sums were made, of 20 MB each.
     assert passed < 1_000_000, f"{passed} bytes went through the program's host"
 
 

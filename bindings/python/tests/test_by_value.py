@@ -1,4 +1,4 @@
-"""Functions that workers cannot import: what they carry, and what surrounds a program."""
+"""Functions that workers cannot import: their data, and files around the program."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import textwrap
 
 
 def run(folder, script):
-    """A program that stands elsewhere than it lies; what it printed."""
+    """Runs a program from another folder than its own; returns its output."""
     (folder / "program").mkdir()
     program = folder / "program" / "main.py"
     program.write_text(textwrap.dedent(script))

@@ -15,7 +15,7 @@ pytest.importorskip("numpy")
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 HIGGS = ROOT / "examples/11_higgs/kmeans.py"
 TRAINING = ROOT / "examples/12_training/train.py"
-# A python that has torch, which is too large for the tests' own environments.
+# A Python with torch, which is too large for the tests' own environments.
 TORCH = [os.environ["HOTLEASE_TEST_TORCH"]] if "HOTLEASE_TEST_TORCH" in os.environ else [sys.executable, "/usr/bin/python3"]
 
 
@@ -34,7 +34,7 @@ def test_the_clusters_of_k_means_are_the_same_on_any_number_of_ranks():
 
     alone, several = measured(1), measured(4)
     assert alone["points"] == 6 * 4681 and several["ranks"] == 4
-    # Generated around centres as far from each other as from their points: 28 features of variance 1, and what is mixed up.
+    # Generated around centres as far from each other as from their points: 28 features of variance 1, and mixtures.
     assert alone["distance"] == several["distance"] and 20 < alone["distance"] < 60
 
 
@@ -46,7 +46,7 @@ def test_k_means_is_compared_over_the_links_that_there_are():
     records = [json.loads(line) for line in results.read_text().splitlines()]
     assert {record["link"] for record in records} | {"redis"} == set(rows) | {"redis"}, lines
     for record in records:
-        # A rank is charged for at least as long as it waits, and the model knows all of these links.
+        # A rank is charged for at least its waiting time, and the model knows all of these links.
         assert 0 < record["exchange_s"] <= record["epoch_s"] and record["price"] > 0 and record["aws_price"] > 0
     tcp = next(record for record in records if record["link"] == "tcp")
     assert tcp["price"] / tcp["exchange_s"] == pytest.approx(tcp["aws_price"] / tcp["aws_exchange_s"]), "nothing but seconds is charged for"
@@ -54,7 +54,7 @@ def test_k_means_is_compared_over_the_links_that_there_are():
 
 def test_training_on_several_ranks_is_training_on_one():
     def has_torch(python):
-        # Of the version that the extension module is for. Loading torch takes seconds, on a busy machine many.
+        # Of the version that the extension module is built for. Loading torch takes seconds, on a busy host many.
         probe = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}; from importlib.util import find_spec as find; assert find('torch') and find('numpy')"
         return os.path.exists(python) and subprocess.run([python, "-c", probe], capture_output=True).returncode == 0
 

@@ -1,4 +1,5 @@
-"""Executors of a site: manager, workers and the program on different hosts, which know each other by their certificates."""
+"""Executors of a site: manager, workers and the program on different hosts, which identify each other by
+certificates."""
 
 import tempfile
 import textwrap
@@ -19,7 +20,7 @@ def site():
 
 
 def finished(program):
-    """What it printed, by lines; it must have ended well."""
+    """Waits for a program, which must succeed; returns its output, by lines."""
     told, errors = program.communicate(timeout=120)
     assert program.returncode == 0, errors
     return told.splitlines()
@@ -118,7 +119,7 @@ def test_a_run_goes_on_while_its_manager_is_killed_and_started_again(site, tmp_p
     )
     eventually(lambda: begun.exists() or program.poll() is not None, "it runs")
     site.kill_manager()
-    # The worker that dies now is replaced by the agent alone.
+    # The agent alone replaces the worker that dies now.
     eventually(lambda: (tmp_path / "died").exists() or program.poll() is not None, "a worker dies")
     site.start_manager()
     gate.touch()

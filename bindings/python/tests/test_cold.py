@@ -1,4 +1,4 @@
-"""First results: interpreters that wait for the next program of the same kind."""
+"""First results: spare interpreters that wait for the next program of the same kind."""
 
 import json
 import os
@@ -38,7 +38,7 @@ def _spares():
 
 @pytest.fixture
 def ran(platform, tmp_path, eventually):
-    """What a program's worker said, and where it ran. Since then there are spares."""
+    """Result of a program's worker, and its folder. From then on there are spares."""
     said = _run(tmp_path)
     eventually(_spares, "a spare interpreter")
     return said, tmp_path
@@ -48,7 +48,8 @@ def test_a_program_that_runs_again_gets_an_interpreter_that_waits(ran):
     (pid, number, preloaded), folder = ran
     assert not preloaded, "a worker that somebody waits for imports what it needs, and no more"
     seen = set()
-    # What other tests' programs have left is started first, and which spare is whose is not told.
+    # The leftovers of other tests' programs are started first, and the test cannot know which spare is for which
+    # program.
     for _ in range(3):
         seen |= _spares()
         again = _run(folder)
@@ -104,7 +105,7 @@ def test_there_are_no_more_spares_than_cores(ran):
 
 
 def test_an_executor_says_where_its_start_went_and_why_it_was_not_warm(platform, tmp_path):
-    # A program of its own: no spare can be there for it.
+    # A program of its own kind: no spare can exist for it.
     with hotlease.Executor(1, variables={"HOTLEASE_TEST_START": str(tmp_path)}) as executor:
         start = executor.cold_start()
         assert executor.submit(int).result(60) == 0

@@ -1,4 +1,4 @@
-"""Dask's promises, with its tasks in leased workers."""
+"""Dask's guarantees, with its tasks in leased workers."""
 
 import io
 import operator
@@ -155,7 +155,7 @@ def test_bags_are_computed_and_grouped():
     bag = db.from_sequence(words, npartitions=6)
     assert dict(bag.frequencies().compute(scheduler=get)) == {f"word{n}": words.count(f"word{n}") for n in range(7)}
     assert bag.map(lambda word: len(word) * 2).sum().compute(scheduler=get) == 5000
-    # Strings go to groups by their hash, which workers have to agree on.
+    # Strings go to groups by their hash, on which workers have to agree.
     with dask.config.set(scheduler=get):
         groups = bag.groupby(operator.itemgetter(slice(None)), shuffle="tasks").map(lambda group: (group[0], len(group[1]))).compute()
     assert sorted(groups) == sorted((f"word{n}", words.count(f"word{n}")) for n in range(7))

@@ -1,4 +1,4 @@
-"""Futures as arguments: what waits for what, and what becomes of it."""
+"""Futures as arguments: dependencies, and their failures."""
 
 import concurrent.futures
 import os

@@ -1,4 +1,5 @@
-"""Leases that name a packed environment. Where the machine cannot pack or mount one, these say why and are skipped."""
+"""Leases that name a packed environment. On nodes that cannot pack or mount one, these tests are skipped with the
+reason."""
 
 import json
 import os
@@ -20,7 +21,7 @@ MODULE = "only_in_the_environment"
 
 
 class Node:
-    """A manager and an agent with a store and a cache of their own."""
+    """A manager and an agent with a separate store and cache."""
 
     def __init__(self, folder):
         self.runtime, self.store, self.cache = folder / "run", folder / "store", folder / "cache"
@@ -78,7 +79,8 @@ def node(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory, node):
-    """The hash of an environment with what this program has, and a module that is nowhere else; and where it was made."""
+    """Hash of an environment with this program's packages, and a module that exists nowhere else; and its original
+    folder."""
     import cloudpickle
 
     tree = tmp_path_factory.mktemp("made") / "analysis"
@@ -87,7 +89,7 @@ def packed(tmp_path_factory, node):
         folder = pathlib.Path(package.__file__).parent
         shutil.copytree(folder, site / folder.name, ignore=shutil.ignore_patterns("__pycache__"))
     (site / f"{MODULE}.py").write_text("VALUE = 42\n")
-    # What workers import stands in the image, and nowhere else.
+    # The workers' imports are in the image, and nowhere else.
     packed = _pack(tree, node.store)
     shutil.rmtree(tree)
     try:
@@ -100,7 +102,7 @@ def packed(tmp_path_factory, node):
 
 
 def _look(executor):
-    """What a worker finds: the module's value and file, its prefix, and what programs take for it."""
+    """Returns a worker's view: the module's value and file, its prefix, and the prefix that programs see."""
 
     # By value: workers have no pytest, which this file imports.
     def look(module):
@@ -122,7 +124,7 @@ def test_workers_run_from_the_environment_that_a_lease_names(node, packed, event
             raise
         pytest.skip(str(error))
     value, file, prefix, named = _look(executor)
-    # Where it was made, which no host needs to have; in kind process where the node has mounted it.
+    # The original path, which need not exist on any host; in kind process the node's mount.
     place = str(tree) if sandbox == "namespace" else f"{node.cache}/mounts/{name}"
     assert value == 42 and file.startswith(place + "/lib") and prefix == named == place
     assert not tree.exists() and len(node.mounts()) == 1

@@ -1,4 +1,4 @@
-"""The promises of `concurrent.futures.Executor`, on the real platform."""
+"""The guarantees of `concurrent.futures.Executor`, on the real platform."""
 
 import collections
 import concurrent.futures
@@ -18,7 +18,7 @@ import hotlease
 
 
 def run(script, **environment):
-    """A program of its own; what it did."""
+    """Runs a separate program; returns the completed process."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)],
         capture_output=True,
@@ -151,7 +151,7 @@ def test_callbacks_are_called_once_whenever_they_were_added(executor, tmp_path, 
     future = executor.submit(tasks.wait_for, str(gate))
     called = []
     future.add_done_callback(called.append)
-    future.add_done_callback(lambda future: 1 / 0)  # logged, and harms nobody
+    future.add_done_callback(lambda future: 1 / 0)  # logged, and affects nothing else
     future.add_done_callback(called.append)
     assert called == []
     gate.touch()
@@ -373,7 +373,7 @@ def test_objects_that_are_called_are_fresh_for_each_task(executor):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_an_executor_made_right_after_another_one_soon_has_all_of_its_workers(platform, eventually):
-    # The manager hears of the core that is given back with its agent's next report, and until then knows of the other one.
+    # The manager learns of the released core with its agent's next report, and until then knows only of the other one.
     for _ in range(4):
         with hotlease.Executor(1) as first:
             assert first.submit(abs, -1).result(60) == 1
@@ -415,7 +415,7 @@ def test_one_long_task_does_not_hold_up_what_is_queued_behind_it(pair, tmp_path)
 
 def test_long_tasks_behind_short_ones_of_the_same_function_are_shared_by_both_workers(pair):
     tried = []
-    # A worker that a busy machine stops for a while has fewer: then it counts for nothing.
+    # A worker that a busy host stops for a while gets fewer: such a try does not count.
     while sum(len(each) == 2 and min(each) >= 6 for each in tried) < 3:
         assert len(tried) < 9, f"tasks that each worker had, of 20: {tried}"
         concurrent.futures.wait([pair.submit(tasks.sleep_and_tell_pid, 0) for _ in range(500)], timeout=60)

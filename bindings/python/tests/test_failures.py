@@ -1,4 +1,4 @@
-"""What goes wrong is told, on the future that it concerns and on no other."""
+"""Failures are reported on the future that they concern, and on no other."""
 
 import concurrent.futures
 import os
@@ -67,7 +67,7 @@ def test_what_waited_behind_a_death_is_run(executor, tmp_path):
     dying = executor.submit(tasks.die, 1)
     others = [executor.submit(tasks.add, n) for n in range(500)]
     gate.touch()
-    # On a busy machine its agent may be too late to say why.
+    # On a busy host its agent may be too late to say why.
     assert isinstance(dying.exception(60), (hotlease.WorkerDied, hotlease.OutcomeUnknown))
     assert [future.result(60) for future in others] == list(range(500))
 
@@ -98,7 +98,7 @@ def test_a_task_over_its_deadline_is_ended(platform, eventually):
             executor.submit(tasks.sleep, 30).result(60)
 
         def works_in_time():
-            # On a loaded machine the next worker may not even have started by then.
+            # On a loaded host the next worker may not even have started by then.
             try:
                 return works(executor)
             except hotlease.DeadlineExceeded:

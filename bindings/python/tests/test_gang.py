@@ -65,7 +65,7 @@ def test_calls_have_the_connections_of_those_before_until_one_fails(gang, tmp_pa
 def test_a_worker_that_stood_still_between_calls_fails_none(gang):
     workers = pids(gang)
     os.kill(workers[1], signal.SIGSTOP)
-    # For longer than members of a communicator are waited for: the others hold it to be lost by then, or will.
+    # For longer than the other members wait: they declare it lost by then, or will.
     time.sleep(3)
     os.kill(workers[1], signal.SIGCONT)
     assert gang.run(ranks.total, 1) == [3, 3]
@@ -79,7 +79,7 @@ def test_a_function_on_a_gang_is_offered_its_communicator(gang):
 
 
 def test_what_a_rank_raises_is_raised_and_the_others_are_told(gang, monkeypatch, tmp_path):
-    # However busy the machine is.
+    # However busy the host is.
     monkeypatch.setattr(_gang, "_GRACE", 60.0)
     with pytest.raises(ValueError, match="not on 1") as raised:
         gang.run(ranks.fail_at, 1, str(tmp_path / "told"))
@@ -104,7 +104,7 @@ def test_a_worker_that_died_between_calls_is_replaced(gang):
 
 
 def test_ranks_that_do_not_come_together_begin_again_with_other_workers(alone, gang, monkeypatch):
-    # As if a worker had died while they were sent: one rank is behind another one.
+    # As if a worker had died while they were sent: one rank is queued behind another one.
     gang._executor = hotlease.Executor(1)
     monkeypatch.setattr(_gang, "_JOIN", 0.2)
     lease = gang._lease
@@ -129,7 +129,7 @@ def test_ranks_that_never_ask_are_ended_a_while_after_another_failed(gang, monke
 
 
 def test_a_call_is_cancelled_with_its_workers_and_those_behind_it_run(gang, tmp_path, eventually):
-    gang.cancel()  # nothing
+    gang.cancel()  # has no effect
     running = gang.submit(ranks.wait_for_nobody, str(tmp_path / "all are here"))
     following, dropped = gang.submit(ranks.ring), gang.submit(ranks.ring)
     assert dropped.cancel()
@@ -154,7 +154,7 @@ def test_what_ranks_print_is_labelled_with_their_ranks(gang, capsys):
 
 @pytest.fixture
 def alone(gang):
-    """The cores are free, for this test's own gangs."""
+    """Frees the cores, for this test's own gangs."""
     gang._give_back()
 
 
@@ -170,7 +170,7 @@ def test_a_gang_is_whole_or_not_at_all(alone):
         with pytest.raises(hotlease.Refused) as raised:
             hotlease.Gang(2, patience=0)
         assert raised.value.ran is False
-        # What was free is still.
+        # The cores that were free are still free.
         with hotlease.Executor(1, patience=30) as executor:
             with pytest.raises(RuntimeError, match="no ranks run here"):
                 executor.submit(hotlease.communicator).result(60)
@@ -208,7 +208,7 @@ def test_functions_that_run_on_ranks(alone):
     assert total(21) == [42, 42]
     assert total.submit(3).result(60) == [6, 6]
     assert total.local(5) == 5
-    # The program's gang has another size then.
+    # The program's gang then has another size.
     assert hotlease.spmd(ranks.ring, ranks=1)() == [0]
     with pytest.raises(TypeError, match="ranks="):
         hotlease.spmd(ranks.ring)
@@ -242,7 +242,7 @@ def test_nothing_is_left_of_a_program_that_ends(alone, run, eventually, end, sai
         sys.stdout.flush()
         {end}
     """
-    # Of forks beside threads, from Python 3.12 on: the child only looks.
+    # About forks beside threads, from Python 3.12 on: the child only checks an error.
     done = run(textwrap.dedent(program), PYTHONWARNINGS="ignore::DeprecationWarning")
     assert done.stderr == ""
     told, *calls = done.stdout.splitlines()

@@ -1,4 +1,4 @@
-"""joblib's promises, with its batches in leased workers."""
+"""joblib's guarantees, with its batches in leased workers."""
 
 import io
 import multiprocessing
@@ -63,10 +63,10 @@ def test_no_more_tasks_run_at_once_than_jobs_were_asked_for(kept, tmp_path):
 
 
 class Counting(hotlease.Executor):
-    """Says that it has more workers than there are, and counts the tasks at once."""
+    """Executor that claims more workers than there are, and counts the tasks at once."""
 
     def __init__(self, most):
-        # The program's own has all workers.
+        # The program's own executor has all workers.
         from hotlease import _kept
 
         self.inner, self.most, self.now, self.highest = _kept.executor(), most, 0, 0

@@ -1,4 +1,4 @@
-"""Equal tasks with `memo` that are pending at the same time: one is run, and each has a result of its own."""
+"""Equal tasks with `memo` that are pending at the same time: one runs, and each gets a separate copy of the result."""
 
 import concurrent.futures
 import os
@@ -17,9 +17,9 @@ def gate(tmp_path):
 
 @pytest.fixture
 def blocked(executor, gate):
-    """An executor whose one worker waits for the gate: what is submitted waits in the queue."""
+    """An executor whose one worker waits for the gate: later tasks wait in the queue."""
     first = executor.submit(tasks.wait_for, str(gate))
-    # Those that could be sent behind it.
+    # Tasks that may already be sent behind it.
     behind = [executor.submit(tasks.wait_for, str(gate)) for _ in range(3)]
     yield executor
     gate.touch()
@@ -71,7 +71,7 @@ def test_who_waits_gets_a_result_though_the_first_is_cancelled(blocked, gate, tm
     assert third.cancel(), "one that waits can be cancelled"
     assert first.cancel(), "and so can the one that the others wait for"
     gate.touch()
-    # Not long: where it is not handed on, none of them ever has a result.
+    # A short timeout: if the task is not handed on, none of them ever has a result.
     assert second.result(10) == fourth.result(10) == 5 and needs.result(10) == 6
     assert first.cancelled() and third.cancelled()
     assert ran(path) == 1

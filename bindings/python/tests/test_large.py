@@ -12,7 +12,7 @@ numpy = pytest.importorskip("numpy")
 
 
 def test_every_result_of_a_stream_of_short_tasks_arrives_though_none_fits_its_entry(executor):
-    # 16 KB each, twice what fits: the worker is hundreds of them ahead of the client.
+    # 16 KB each, twice the size that fits: the worker is hundreds of them ahead of the client.
     executor.submit(tasks.ones, 2).result(60)
     results = list(executor.map(tasks.counted, range(2000), timeout=120))
     assert [len(result) for result in results] == [2000] * 2000
@@ -48,7 +48,7 @@ def test_unread_results_that_are_not_copied_leave_the_process_descriptors(execut
     before = _opened()
     futures = [executor.submit(tasks.counted, n, 1 << 20) for n in range(160)]
     futures[-1].result(120)
-    # 128 in use, and those that are kept to be used again.
+    # 128 in use, and those that the pool keeps.
     assert _opened() - before < 250
     assert all(int(future.result(60)[0]) == n for n, future in enumerate(futures))
 
@@ -72,7 +72,7 @@ def test_a_death_behind_which_large_and_small_tasks_wait_costs_no_slot_and_none_
 def test_a_poisonous_idempotent_task_with_large_arguments_kills_two_workers_and_no_more(platform, tmp_path):
     path = str(tmp_path / "poison")
     with hotlease.Executor(1, idempotent=True) as executor:
-        # The latter where the agent, on a loaded machine, is late to say why.
+        # OutcomeUnknown if the agent, on a loaded host, is late to say why.
         with pytest.raises((hotlease.WorkerDied, hotlease.OutcomeUnknown)):
             executor.submit(tasks.mark_and_die, path, numpy.ones(100_000)).result(60)
         assert os.path.getsize(path) == 2, "runs, each the end of a worker"
@@ -86,7 +86,7 @@ def test_a_large_task_has_its_whole_time_though_it_waits_behind_another_one(plat
         list(executor.map(tasks.add, range(500), timeout=60))
         first = executor.submit(tasks.sleep, 3.5)
         second = executor.submit(tasks.summed_slowly, big, 3.5)
-        # Uses the memory of the second one, if that is given up.
+        # Uses the memory of the second one, if that was released too early.
         later = executor.submit(tasks.summed, 3 * big)
         assert (first.result(60), second.result(60), later.result(60)) == (3.5, 100_000, 300_000)
 
@@ -145,7 +145,7 @@ def test_a_task_that_runs_again_has_its_large_results_of_others_as_they_were(pla
 def test_a_large_task_starts_at_once_on_an_idle_worker_while_another_one_works(pair, tmp_path):
     gate = tmp_path / "gate"
     big = numpy.ones(100_000)
-    # Both workers know the function and are idle; then one works, and nothing comes in.
+    # Both workers know the function and are idle; then one works, and no result arrives.
     assert pair.submit(tasks.summed, big).result(60) == 100_000
     working = pair.submit(tasks.wait_for, str(gate))
     while not working.running():
@@ -158,7 +158,7 @@ def test_a_large_task_starts_at_once_on_an_idle_worker_while_another_one_works(p
         future = pair.submit(tasks.summed, big)
         while not future.running() and not future.done():
             time.sleep(0.0005)
-        # In a row: on a loaded machine some take longer, and without waking some happen to be fast.
+        # In a row: on a loaded host some take longer, and without a wake-up some happen to be fast.
         at_once = at_once + 1 if time.monotonic() - begin < 0.03 else 0
         assert future.result(60) == 100_000
         assert time.monotonic() < end, "such tasks are sent only when something else wakes the core"

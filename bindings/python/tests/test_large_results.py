@@ -1,4 +1,5 @@
-"""Large results: written to the client's memory, given on to other tasks where they lie; arrays that tasks get without a copy."""
+"""Large results: written to the client's memory, passed on to other tasks in place; arrays that tasks get without a
+copy."""
 
 import gc
 import os
@@ -14,7 +15,7 @@ numpy = pytest.importorskip("numpy")
 _MB = 1 << 20
 _OVER_A_FABRIC = os.environ.get("HOTLEASE_TRANSPORT", "") not in ("", "shm")
 
-# There tasks see their arguments in memory of their worker's own, and where they lie says nothing.
+# Over a fabric tasks see their arguments in memory of their worker, and the address proves nothing.
 in_shared_memory = pytest.mark.skipif(_OVER_A_FABRIC, reason="HOTLEASE_TRANSPORT is a fabric: no memory is shared")
 
 
@@ -23,7 +24,7 @@ def _opened():
 
 
 def _buffers():
-    """The memory of this process that workers may use: which pieces there are."""
+    """Returns the pieces of this process's memory that workers may use."""
     with open("/proc/self/maps") as maps:
         return {line.split()[4] for line in maps if "hotlease-buffer" in line}
 
@@ -112,13 +113,13 @@ def test_a_worker_that_dies_before_a_large_result_is_told_or_replaced(platform, 
 def test_what_was_sent_behind_a_death_runs_on_a_worker_that_was_prepared(platform):
     with hotlease.Executor(1, initializer=tasks.set_state, initargs=(7,)) as executor:
         for _ in range(3):
-            # Short ones first, so that all that follows is sent ahead.
+            # Short ones first, so that all later ones are sent ahead.
             for _ in range(4):
                 futures = [executor.submit(tasks.states, 5000) for _ in range(30)]
                 assert all(future.result(60)[0] == 7 for future in futures)
             dying = executor.submit(tasks.die, 4)
             futures = [executor.submit(tasks.states, 5000) for _ in range(10)]
-            # Of which each has its function with it.
+            # Each of these is sent with its function.
             likes = [lambda array, n=n: tasks.states_like(array) for n in range(10)]
             futures += [executor.submit(like, numpy.ones(20_000)) for like in likes]
             with pytest.raises((hotlease.WorkerDied, hotlease.OutcomeUnknown)):
@@ -151,7 +152,7 @@ def test_ten_thousand_large_results_leave_descriptors_and_memory_as_they_were(ex
     warm[-1].result(120)
     del warm
     gc.collect()
-    # Buffers that are kept to be used again: as many as there will be afterwards.
+    # The pool keeps as many buffers now as it will afterwards.
     descriptors, memory = _opened(), _resident()
     for _ in range(50):
         futures = [executor.submit(tasks.counted, n, size) for n in range(200)]
@@ -163,11 +164,11 @@ def test_ten_thousand_large_results_leave_descriptors_and_memory_as_they_were(ex
 
 
 def _chained(executor, length, hold):
-    """The last of a chain of futures, and the others if they are to be held."""
+    """Returns the last of a chain of futures, and the others if they are to be held."""
     future = executor.submit(tasks.counted, 0, 8 * _MB)
     held = []
     for _ in range(length):
-        # In place, or of a new array.
+        # In place, or into a new array.
         step = executor.submit(tasks.scaled, executor.submit(tasks.increased, future), 1)
         if hold:
             held.append(future)
@@ -185,7 +186,7 @@ def test_a_chain_of_large_arrays_gives_what_it_computes_whoever_holds_its_future
 
 
 def _expected_place(executor):
-    """Where in its memory a result of 8 MiB lies that was written in place."""
+    """Returns the offset in its memory of a result of 8 MiB that was written in place."""
     for _ in range(3):
         executor.submit(tasks.counted, 0, 8 * _MB).result(60)
     return tasks.place(executor.submit(tasks.counted, 0, 8 * _MB).result(60))[1]
@@ -257,7 +258,7 @@ def test_graphs_of_arrays_give_what_they_give_without_workers(platform, seed, id
     print(f"seed {seed}")
     picked = random.Random(seed)
     with hotlease.Executor(2, idempotent=idempotent) as executor:
-        # Of each: what is expected, and its future as long as somebody wants it.
+        # For each: the expected value, and its future as long as it is needed.
         values, futures, checked = [], [], []
         for n in range(150):
             size = picked.choice([10, 3000, 40_000, 150_000])
@@ -304,7 +305,7 @@ def test_remembered_results_stay_as_they_were_when_tasks_write_to_them(executor)
 def test_an_array_in_shared_memory_is_sent_from_where_it_lies(executor):
     small, large = executor.empty(300_000, "uint8"), executor.empty(30_000_000, "uint8")
     small[:] = large[:] = 1
-    # The first call has the function with it, and perhaps room for a result of a size that nobody knows yet.
+    # The first call is sent with the function, and may take memory for a result of unknown size.
     assert executor.submit(tasks.summed, small).result(60) == 300_000
     before = _buffers()
     for _ in range(3):
@@ -317,7 +318,7 @@ def test_an_array_in_shared_memory_reaches_tasks_without_a_copy(executor):
     array = executor.empty((1000, 500), "float32")
     array[:] = 2
     memory, _ = tasks.place(array)
-    # The first call has the function with it.
+    # The first call is sent with the function.
     for _ in range(3):
         assert executor.submit(tasks.place_of, array).result(60)[0] == memory
         assert executor.submit(tasks.place_of, array[:500]).result(60)[0] == memory, "from its beginning on"

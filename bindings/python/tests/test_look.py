@@ -1,4 +1,4 @@
-"""What a program can see of its tasks: times by phase, a report, progress, a hint."""
+"""Observation of tasks by a program: times by phase, a report, progress, a hint."""
 
 import functools
 import html.parser
@@ -106,7 +106,7 @@ def test_nothing_is_timed_unless_asked_for(executor, tmp_path):
 
 
 class _Page(html.parser.HTMLParser):
-    """Tags, what they load, and the text of scripts and cells."""
+    """Parser of a page: its tags, the resources they load, and the text of scripts and cells."""
 
     def __init__(self, text):
         super().__init__()
@@ -144,7 +144,7 @@ def test_the_report_is_one_whole_page_of_the_last_tasks_and_loads_nothing(timed,
     assert page.open == [] and page.loaded == [], "nothing from elsewhere"
     assert not re.search(r"https?:|url\(|import\s|fetch\(|XMLHttp", text)
     data = json.loads(page.scripts[0])
-    # The last 50, which is what was asked for: 49 additions and the nap.
+    # The last 50, as asked for: 49 additions and the nap.
     assert len(data["bars"]) == 50 and data["names"][:2] == ["sleep", "add"], data
     assert "are not told of" in text
     naps = [bar for bar in data["bars"] if bar[3] == 0]
@@ -173,7 +173,7 @@ def test_bars_are_where_their_tasks_ran_at_the_latest():
     def row(sent, ended, running, slot=0):
         return (1, 1, 1, sent, ended, running, 0, slot, 1, 1)
 
-    # Both results of worker 0 were seen at 100: the second one was running until then, the first one before.
+    # Both results of worker 0 were seen at 100: the second task was running until then, the first one before.
     records = [("a", row(10, 100, 30)), ("b", row(11, 100, 20)), ("c", row(5, 50, 45, 1)), ("d", row(12, 0, 0))]
     assert sorted(_report.placed(records)) == [(0, 50, 80, 0), (0, 80, 100, 1), (1, 5, 50, 2)]
 
@@ -233,7 +233,7 @@ def test_what_tasks_print_stands_between_progress_bars(executor, capsys):
             bar.update()
     shown = capsys.readouterr().out
     for n in range(2):
-        # The bar is wiped away before it.
+        # The bar is erased before it.
         assert re.search(rf"\r *\r\[say worker 0\] {n}\n", shown), shown
 
 
@@ -301,7 +301,7 @@ def test_a_program_of_tiny_tasks_of_a_library_s_is_told_what_that_library_offers
     ],
 )
 def test_the_hint_goes_by_who_submits_and_points_at_the_program(through, advice):
-    # Parsl's calls cost so much by themselves that hotlease's part of them is seldom the larger one.
+    # Parsl's calls cost so much by themselves that hotlease's share is seldom the larger one.
     call = functools.partial(_outcomes.hint, 20_000, 5_000)
     for module in through:
         frame = {"__name__": module, "call": call}
@@ -336,6 +336,6 @@ def test_top_tells_what_workers_of_leases_do_between_two_looks(executor):
         calls += 1
     rows = [json.loads(line) for line in top.stdout.read().splitlines()]
     assert top.returncode == 0 and first["busy"] is None and first["calls_per_second"] is None
-    # There may be another one, of this module's executor, which does nothing.
+    # There may be another worker, of this module's executor, which does nothing.
     busy = [row for row in rows if row["calls_per_second"]]
     assert len(busy) == 1 and busy[0]["calls_per_second"] <= calls and 0 <= busy[0]["busy"] <= 1, rows

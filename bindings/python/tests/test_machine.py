@@ -1,4 +1,5 @@
-"""A worker in a virtual machine, an emulated one. Where the machine has no QEMU, or no kernel for it, this says so and is skipped."""
+"""A worker in an emulated virtual machine. On nodes without QEMU, or without a kernel for it, these tests are skipped
+with the reason."""
 
 import os
 import pathlib
@@ -14,12 +15,12 @@ import pytest
 import hotlease
 from hotlease import _programs
 
-# A kernel may take as long on a machine that has other work.
+# A kernel may take that long on a node that has other work.
 _BOOT = 180
 
 
 def _kernel():
-    """As in `tests/machines`."""
+    """Returns the kernel, as `tests/machines` does."""
     named = os.environ.get("HOTLEASE_TEST_KERNEL")
     boot = pathlib.Path(__file__).parents[3] / "target/kernel/boot"
     return named or next((str(path) for path in sorted(boot.glob("vmlinuz-*"))), None)
@@ -27,7 +28,7 @@ def _kernel():
 
 @pytest.fixture
 def runtime():
-    """A platform of its own, whose agent makes emulated machines."""
+    """A separate platform, whose agent makes emulated machines."""
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     folder = tempfile.mkdtemp(prefix="hotlease-machine-")
@@ -48,7 +49,7 @@ def _skipped(error):
 
 
 def _until_one_is_saved(folder):
-    """Others meanwhile would only keep it from its processors."""
+    """Waits until a machine is saved, without starting others, which would only compete for processors."""
     deadline = time.monotonic() + 2 * _BOOT
     while time.monotonic() < deadline:
         listed = subprocess.run(
@@ -80,7 +81,7 @@ def test_machines_that_went_on_from_the_same_one_have_a_time_and_random_numbers_
         except hotlease.Error as error:
             _skipped(error)
         assert abs(each[-1] - time.time()) < 5, "its clock is the host's"
-        # The first is a machine that booted, and where others wait there may be one more of those.
+        # The first is a machine that booted; while others wait there may be another one.
         if "forked from a zygote" in start.why:
             drawn.append(each)
         else:

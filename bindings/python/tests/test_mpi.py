@@ -15,7 +15,7 @@ np = pytest.importorskip("numpy")
 
 HERE = pathlib.Path(__file__).parent
 TUTORIAL = HERE / "tutorial"
-# A python that has mpi4py, to hold the same programs against, where there is one.
+# A Python with mpi4py, to run the same programs for comparison, if there is one.
 MPI4PY = os.environ.get("HOTLEASE_TEST_MPI4PY", HERE.parents[2] / "target/peers/mpi4py/bin/python")
 SAYS = {
     "messages": (
@@ -28,13 +28,13 @@ SAYS = {
 
 
 def run(ranks, program, *options, **environment):
-    """A program of so many members: a file, or text."""
+    """Runs a program with this many members: a file, or text."""
     if isinstance(program, str):
         program = ["-c", program]
     else:
         program = [str(program)]
     command = [_programs.find("hotlease"), "comm", "run", "-n", str(ranks), *options, sys.executable, *program]
-    # Members write what they print as a whole, at their end.
+    # Members write their output as a whole, at their end.
     env = {**os.environ, "PYTHONUNBUFFERED": "", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=env, stdin=subprocess.DEVNULL)
 
@@ -45,7 +45,7 @@ def good(done):
 
 
 def test_every_collective_of_one_to_nine_members_does_as_numpy():
-    # 14 of each size that rank 0 is of, which is all of them.
+    # 14 of each size whose group includes rank 0, which is all of them.
     assert good(run(9, HERE / "mpi_operations.py")) == "126 cases of collectives\n"
 
 
@@ -193,7 +193,7 @@ def test_what_the_environment_lacks_is_named(run_alone):
 
 
 def test_a_communicator_is_joined_by_name_and_grows(tmp_path):
-    """Members of a rendezvous of their own, without the launcher."""
+    """Members of a separate rendezvous, without the launcher."""
     program = """
 import sys
 from hotlease import MPI

@@ -1,4 +1,4 @@
-"""Functions of shared libraries, called on arrays through the same executor as functions of Python."""
+"""Functions of shared libraries, called on arrays through the same executor as Python functions."""
 
 import concurrent.futures
 import os
@@ -117,7 +117,7 @@ def test_nothing_is_pickled_on_the_way(executor, library, monkeypatch):
     echo = hotlease.native(library, "echo")
     executor.submit(echo, b"warm").result(60)
     monkeypatch.setattr(pickle, "dumps", fail)
-    # Which also cannot be.
+    # A memoryview also cannot be pickled.
     assert executor.submit(echo, memoryview(bytearray(range(200)))).result(60)[199] == 199
 
 
@@ -383,7 +383,7 @@ def test_a_deadline_is_known_to_the_function_and_kills_one_that_does_not_heed_it
             worker = executor.submit(os.getpid).result(60)
             with pytest.raises((hotlease.DeadlineExceeded, hotlease.WorkerDied)) as raised:
                 executor.submit(hotlease.native(library, "obedient"), b"").result(60)
-            # A busy machine may not let it run in the 50 ms after which its worker is ended.
+            # A busy host may not let it run in the 50 ms after which its worker is ended.
             if executor.submit(os.getpid).result(60) == worker:
                 break
         assert raised.type is hotlease.DeadlineExceeded
