@@ -4,7 +4,7 @@
 
 #include "members.h"
 
-/* The call failed so, with an error that is about this rank and says this word. */
+/* Checks that the call failed with this status, and with an error about this rank that contains this word. */
 static void failed(int line, hotlease_status status, hotlease_error* error, hotlease_status expected,
                    int64_t rank, const char* word)
 {
@@ -22,7 +22,7 @@ static void failed(int line, hotlease_status status, hotlease_error* error, hotl
         hotlease_status status = (call);                       \
         failed(__LINE__, status, error, expected, rank, word); \
     } while (0)
-/* The call worked; its last argument is `&error`. */
+/* Checks that the call succeeded; its last argument is `&error`. */
 static void worked(int line, hotlease_status status, hotlease_error* error)
 {
     if (status != HOTLEASE_OK)

@@ -1,4 +1,4 @@
-/* How the test programs test: every check is counted, a failed one is told and the rest goes on. */
+/* Checks of the test programs: every check is counted; a failed one is reported and the test goes on. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -17,7 +17,7 @@ static int checks_failed;
         }                                                                        \
     } while (0)
 
-/* What main returns. */
+/* Returns the exit status for main. */
 static int checks_done(void)
 {
     printf("    %d checks, %d failed\n", checks_passed + checks_failed, checks_failed);

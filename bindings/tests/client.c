@@ -47,7 +47,7 @@ static void calls(void)
         CHECK(got == size && memcmp(in, out, size) == 0);
         CHECK(size == sizeof out || out[size] == 0);
     }
-    /* NULL is fine for nothing, and for a size that nobody wants to know. */
+    /* NULL is allowed for empty memory, and for a size that the caller does not need. */
     CHECK(hotlease_invoke(echo, NULL, 0, NULL, 0, NULL, NULL) == HOTLEASE_OK);
     hotlease_error* error = NULL;
     CHECK(hotlease_invoke(echo, NULL, 5, out, sizeof out, NULL, &error) == HOTLEASE_INVALID_ARGUMENT);
@@ -178,7 +178,7 @@ static void futures(void)
     }
     CHECK(status == HOTLEASE_BUSY && count > 0 && count < 4096);
     for (size_t i = 0; i < count; i++)
-        hotlease_invocation_free(queued[i]); /* nobody wants the results any more */
+        hotlease_invocation_free(queued[i]); /* the results are not needed any more */
     hotlease_function_free(wait_ms);
 }
 
@@ -293,12 +293,12 @@ static void plans(void)
     hotlease_model* model = NULL;
     CHECK(hotlease_model_learn(wait_ms, &ms, sizeof ms, &model, NULL) == HOTLEASE_OK);
 
-    /* The slot takes about as long for a task as we do (and longer on a busy machine, but not 9 times). */
+    /* The slot takes about as long for a task as this thread (longer on a busy host, but not 9 times). */
     hotlease_plan plan = {.struct_size = sizeof plan};
     CHECK(hotlease_model_plan(model, 100, local_ns, &plan, NULL) == HOTLEASE_OK);
     CHECK(plan.local + plan.remote == 100 && plan.remote >= 10 && plan.remote <= 75);
     CHECK(plan.predicted_ns >= plan.local * local_ns);
-    /* What takes no time here is kept. */
+    /* Tasks that take no time here are kept. */
     CHECK(hotlease_model_plan(model, 100, 1, &plan, NULL) == HOTLEASE_OK);
     CHECK(plan.local == 100 && plan.remote == 0);
     CHECK(hotlease_model_plan(model, 0, local_ns, &plan, NULL) == HOTLEASE_OK);
@@ -321,7 +321,7 @@ static void plans(void)
     hotlease_function_free(fail);
 }
 
-/* Where no libfabric is installed, only what is refused can be seen. */
+/* Without libfabric, only the rejection can be tested. */
 static void transports(const hotlease_code* code)
 {
     hotlease_options options = {.struct_size = sizeof options, .transport = "carrier pigeon"};
@@ -351,7 +351,7 @@ static void transports(const hotlease_code* code)
         hotlease_error_free(error);
     }
 
-    /* A program of before this option says so by its struct_size, and has what it had. */
+    /* A program from before this option shows that by its struct_size, and behaves as before. */
     options.struct_size = offsetof(hotlease_options, transport);
     options.transport = "carrier pigeon";
     CHECK(hotlease_allocate(code, &options, &over, NULL) == HOTLEASE_OK);
@@ -360,7 +360,7 @@ static void transports(const hotlease_code* code)
     hotlease_invoker_free(over);
 }
 
-/* How often its function has been called, by leases of this state. */
+/* Returns how often the function has been called, by leases of this state. */
 static uint64_t visits(const hotlease_code* code, const hotlease_options* options)
 {
     hotlease_invoker* kept = NULL;
@@ -388,7 +388,7 @@ static void states(const hotlease_code* code)
         CHECK(visits(code, &options) == time);
     options.state = "";
     CHECK(visits(code, &options) == 1);
-    /* A program of before this option has what it had. */
+    /* A program from before this option behaves as before. */
     options.state = "visits-c";
     options.struct_size = offsetof(hotlease_options, state);
     CHECK(visits(code, &options) == 1);
@@ -414,7 +414,7 @@ int main(int argc, char** argv)
     CHECK(strcmp(hotlease_code_function_name(code, 0), "alignment") == 0);
     CHECK(hotlease_code_function_name(code, 8) == NULL);
 
-    /* Impossible options are refused before anybody is asked. */
+    /* Impossible options are rejected before any request is sent. */
     hotlease_options odd = {.struct_size = sizeof odd, .depth = 63};
     CHECK(hotlease_allocate(code, &odd, &invoker, &error) == HOTLEASE_INVALID_ARGUMENT);
     CHECK(strstr(hotlease_error_message(error), "depth") != NULL);
@@ -435,7 +435,7 @@ int main(int argc, char** argv)
         return 1;
     }
     CHECK(hotlease_invoker_slots(invoker) == 1 && strcmp(hotlease_invoker_transport(invoker), "shm") == 0);
-    hotlease_code_free(code); /* the invoker has what it needs of it */
+    hotlease_code_free(code); /* the invoker keeps what it needs */
 
     calls();
     failures();

@@ -84,7 +84,7 @@ static void parts(void)
     unsigned *in = hotlease_buffer_data(from), *out = hotlease_buffer_data(to);
     for (unsigned i = 0; i < 1000; i++)
         in[i] = i;
-    /* 5 numbers, gathered in this order and scattered in that. */
+    /* 5 numbers, gathered in the first order and scattered in the second. */
     const hotlease_range gathered[] = {{from, 3600, 8}, {from, 0, 4}, {from, 40, 0}, {from, 400, 8}};
     const hotlease_range scattered[] = {{to, 8, 4}, {to, 3000, 16}, {to, 0, 4}};
     size_t size = 0;
@@ -92,7 +92,7 @@ static void parts(void)
     CHECK(size == 20 && out[2] == 901 && out[750] == 902 && out[751] == 1 && out[752] == 101 && out[753] == 102);
     CHECK(out[0] == 0 && out[1] == 0 && out[3] == 0 && out[749] == 0 && out[754] == 0);
 
-    /* No parts: nothing goes in, nothing may come out. */
+    /* No parts: no input, and no room for output. */
     CHECK(hotlease_invoke_parts(increment, NULL, 0, scattered, 3, &size, NULL) == HOTLEASE_OK && size == 0);
     CHECK(hotlease_invoke_parts(increment, NULL, 0, NULL, 0, &size, NULL) == HOTLEASE_OK && size == 0);
     CHECK(hotlease_invoke_parts(increment, gathered, 4, NULL, 0, &size, NULL) == HOTLEASE_OUTPUT_TOO_LARGE);

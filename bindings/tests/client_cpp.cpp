@@ -41,12 +41,12 @@ static void calls(const hotlease::invoker& invoker)
     std::array<short, 4> out{};
     CHECK(echo.call_into(std::vector<short>{1, 2, 3}, out) == 3 && out[2] == 3 && out[3] == 0);
 
-    // A result of another size than the type's is told, not cut.
+    // A result whose size is not the type's is an error, and is not cut.
     const auto odd = failure_of([&] { (void)echo.call<double>(std::string_view("12345")); });
     CHECK(odd.kind() == hotlease::kind::function_failed && odd.ran() == hotlease::ran::yes);
     CHECK(failure_of([&] { (void)echo.call_value<double>(1.0f); }).kind() == hotlease::kind::function_failed);
 
-    // A copy is the same function; more output is a matter of its options.
+    // A copy is the same function; larger output needs an option.
     const hotlease::function copy = echo;
     CHECK(copy.call<char>(std::string(4096, 'x')).size() == 4096);
     const std::string long_text(100'000, 'y');
@@ -62,7 +62,7 @@ static void failures(const hotlease::invoker& invoker)
     const auto own = failure_of([&] { (void)invoker.function("fail").call<char>(std::string_view("no")); });
     CHECK(own.kind() == hotlease::kind::function_failed && own.code() == 7 && own.billed());
     CHECK(std::string(own.what()).find("as asked") != std::string::npos);
-    // The message is whole, although the result would have been small, and also where the output is staged.
+    // The message is complete although the result would have been small, and also if the output is staged.
     const auto brief = failure_of([&] { (void)invoker.function("fail").call_value<char>('x'); });
     CHECK(std::string(brief.what()).find("error 7; it says: as asked") != std::string::npos);
     const auto roomy = invoker.function("fail", {.output_bytes = 100'000});
@@ -72,7 +72,7 @@ static void failures(const hotlease::invoker& invoker)
     CHECK(std::string(staged_vector.what()).find("it says: as asked") != std::string::npos);
     const auto later = failure_of([&] { (void)roomy.submit<char>(std::string_view("x")).get(); });
     CHECK(std::string(later.what()).find("it says: as asked") != std::string::npos);
-    // A result that is small but too large for its place is told as such.
+    // A small result that is too large for its place is reported as such.
     const auto cut = failure_of([&] {
         std::array<char, 2> out{};
         (void)invoker.function("echo").call_into(std::string_view("abcd"), out);
@@ -96,7 +96,7 @@ static void other_ways(const hotlease::invoker& invoker)
     CHECK(increment.call(three, place) == 3 && place[2] == 10);
     CHECK(increment.call(numbers, place) == 10'000 && place[9'999] == 10'000);
     CHECK(increment.call_into(numbers, numbers) == 10'000 && numbers[0] == 1);
-    // In place whatever its size, so that only the output's room counts.
+    // The input is in place, whatever its size, so that only the output's room counts.
     const auto large = failure_of([&] { (void)increment.call<std::uint32_t>(numbers); });
     CHECK(large.kind() == hotlease::kind::output_too_large && large.needed() == 40'000);
     auto from = increment.submit<std::uint32_t>(numbers.part(0, 1));
@@ -116,7 +116,7 @@ static void other_ways(const hotlease::invoker& invoker)
             break;
         waiting.push_back(std::move(*next));
     }
-    CHECK(!waiting.empty() && waiting.size() < 1000); // full, and told so instead of waiting
+    CHECK(!waiting.empty() && waiting.size() < 1000); // full, and reported instead of waiting
     for (auto& each : waiting)
         (void)each.get();
 
@@ -130,7 +130,7 @@ static void other_ways(const hotlease::invoker& invoker)
     while (!pipeline.empty())
         sum += pipeline.pop();
     CHECK(sum == 1000 * 1001 / 2);
-    // A result of another size is that call's failure only.
+    // A result of another size fails that call only.
     auto small = invoker.function("alignment").pipeline<std::uint32_t, char>();
     small.push('x');
     small.push('y');
@@ -138,7 +138,7 @@ static void other_ways(const hotlease::invoker& invoker)
     CHECK(failure_of([&] { (void)small.pop(); }).needed() == 8);
     CHECK(failure_of([&] { (void)pipeline.pop(); }).kind() == hotlease::kind::invalid_argument);
 
-    // What was moved from says so.
+    // A moved-from object says so.
     auto moved = std::move(place);
     CHECK(place.size() == 0 && moved.size() == 10'000);
     const auto gone = failure_of([&] { (void)increment.call(three, place); });
@@ -164,7 +164,7 @@ static void buffers(const hotlease::invoker& invoker)
     CHECK(low.get() == n && high.get() == n && out[2 * n - 1] == 2 * n);
     CHECK(!low.valid());
 
-    // Several parts of two buffers, seen as one input, to several of one.
+    // Several parts of two buffers, seen as one input, to several parts of one.
     CHECK(increment.call_parts({in.part(5, 2), out.part(0, 1)}, {out.part(10, 1), out.part(20, 2)}) == 3);
     CHECK(out[10] == 6 && out[11] == 12 && out[20] == 7 && out[21] == 2);
     const std::vector from{in.part(0, 1), in.part(9, 1)};

@@ -1,6 +1,6 @@
-/* communicator.h but for the collectives' results: messages, operators, parts, and what goes wrong. Needs no platform.
+/* communicator.h except the results of collectives: messages, operators, parts, and failures. Needs no platform.
  *
- * Run again as `comm ADDRESS` it is a member of two that ends without a word. */
+ * Run again as `comm ADDRESS` it is a member of two that dies without notice. */
 
 #include "calls.h"
 #include "members.h"
@@ -37,7 +37,7 @@ static void messages(hotlease_comm* comm)
         free(in);
     }
 
-    /* Three are never read as two and one; what waits can be asked about. */
+    /* Three bytes are never received as two and one; a waiting message can be probed. */
     char three[3] = "abc", two[2] = {0};
     int found = 77;
     WORKS(hotlease_comm_send(comm, three, 3, other, 8, &error));
@@ -129,7 +129,7 @@ static void operators(hotlease_comm* comm)
     WORKS(hotlease_comm_iallreduce(comm, in, out, COUNT, matrix, product, &request, &error));
     hotlease_comm_operator_free(product);
     WORKS(hotlease_comm_wait(request, NULL, &error));
-    /* Who combines is for the algorithm to say; somebody does. */
+    /* The algorithm decides which rank combines; some rank does. */
     int64_t calls = user.calls, of_all = 0;
     WORKS(hotlease_comm_allreduce(comm, &calls, &of_all, 1, HOTLEASE_COMM_I64, HOTLEASE_COMM_SUM, &error));
     EXPECT(memcmp(out, expected, sizeof expected) == 0 && of_all > 0);
@@ -141,11 +141,11 @@ static void operators(hotlease_comm* comm)
           HOTLEASE_INVALID_ARGUMENT, -1, "datatype: 99");
     FAILS(hotlease_comm_allreduce(comm, &number, &total, 1, HOTLEASE_COMM_I64, NULL, &error),
           HOTLEASE_INVALID_ARGUMENT, -1, "op is NULL");
-    /* Nothing was sent by those, so all can go on. */
+    /* These calls sent nothing, so all can go on. */
     WORKS(hotlease_comm_allreduce(comm, &number, &total, 1, HOTLEASE_COMM_I64, HOTLEASE_COMM_SUM, &error));
     EXPECT(total == size);
 
-    /* One that says it cannot, which harms no other communicator. */
+    /* An operator that fails, which harms no other communicator. */
     struct user unwilling = {0, 0, 1};
     hotlease_comm* same = NULL;
     WORKS(hotlease_comm_dup(comm, &same, &error));
@@ -196,7 +196,7 @@ static void arguments(hotlease_comm* comm)
           HOTLEASE_INVALID_ARGUMENT, -1, "");
     EXPECT(request == NULL);
 
-    /* Counts that do not fit are told to everyone, and nothing goes on after that. */
+    /* Counts that do not match are reported to all ranks, and no later collective succeeds. */
     const hotlease_status status = hotlease_comm_allreduce(comm, in, out, 1 + hotlease_comm_rank(comm),
                                                            HOTLEASE_COMM_F64, HOTLEASE_COMM_SUM, NULL);
     EXPECT(status == HOTLEASE_MISMATCH);
@@ -204,7 +204,7 @@ static void arguments(hotlease_comm* comm)
     hotlease_comm_free(comm);
 }
 
-/* In checked mode everyone is told what two call, and where. */
+/* In checked mode all ranks learn what two of them call, and where. */
 static void checked(hotlease_comm* comm)
 {
     const uint32_t rank = hotlease_comm_rank(comm);
@@ -237,7 +237,7 @@ static void parts(hotlease_comm* comm)
     EXPECT(hotlease_comm_rank(same) == rank && hotlease_comm_size(same) == size);
     FAILS(hotlease_comm_split(comm, -2, 0, &none, &error), HOTLEASE_INVALID_ARGUMENT, -1, "color cannot be -2");
 
-    /* What is sent in one is not received in another. */
+    /* A message sent in one is not received in another. */
     const uint32_t next = (rank + 1) % size, before = (rank + size - 1) % size;
     uint32_t a = 1, b = 2, got = 0;
     WORKS(hotlease_comm_send(comm, &a, 4, next, 0, &error));
@@ -259,7 +259,7 @@ static void parts(hotlease_comm* comm)
     WORKS(hotlease_comm_finish(same, &error));
 }
 
-/* One gives up; the others learn who and why, and go on without it; then two new ones come. */
+/* One gives up; the others learn which and why, and go on without it; then a new one joins. */
 static void fewer_and_more(hotlease_comm* comm)
 {
     const uint32_t rank = hotlease_comm_rank(comm), size = hotlease_comm_size(comm);
@@ -298,7 +298,7 @@ static void joining(void)
 {
     hotlease_comm* comm = NULL;
     hotlease_comm_options options = options_of("alone", 2);
-    options.join_timeout_ms = 2000; /* time enough to be let in */
+    options.join_timeout_ms = 2000; /* enough time to be admitted */
     FAILS(hotlease_comm_join(&options, &comm, &error), HOTLEASE_NOT_TOGETHER, -1, "rank 1 of 2");
     hotlease_error* error = NULL;
     EXPECT(hotlease_comm_join(&options, &comm, &error) == HOTLEASE_NOT_TOGETHER);
@@ -316,7 +316,7 @@ static void joining(void)
     options.struct_size = 4;
     FAILS(hotlease_comm_join(&options, &comm, &error), HOTLEASE_INVALID_ARGUMENT, -1, "struct_size");
 
-    /* What is not given is in the environment. */
+    /* Values that are not given come from the environment. */
     FAILS(hotlease_comm_join(NULL, &comm, &error), HOTLEASE_INVALID_ARGUMENT, -1, "HOTLEASE_COMM_NAME");
     setenv("HOTLEASE_COMM_NAME", "alone", 1);
     setenv("HOTLEASE_COMM_RENDEZVOUS", hotlease_comm_rendezvous_address(meeting), 1);
@@ -380,7 +380,7 @@ static void killed(char* self)
     hotlease_comm_request* request = NULL;
     WORKS(hotlease_comm_iallreduce(comm, &number, &total, 1, HOTLEASE_COMM_F64, HOTLEASE_COMM_SUM, &request,
                                    &error));
-    WORKS(hotlease_comm_send(comm, &number, sizeof number, 1, 0, &error)); /* now */
+    WORKS(hotlease_comm_send(comm, &number, sizeof number, 1, 0, &error)); /* it dies now */
     hotlease_error* error = NULL;
     EXPECT(hotlease_comm_wait(request, NULL, &error) == HOTLEASE_MEMBER_LOST);
     EXPECT(hotlease_error_rank(error) == 1 && strstr(hotlease_error_cause(error), "process has ended") != NULL);

@@ -1,16 +1,16 @@
-/* Every collective of communicator.h against a plain reference, waiting and not. Needs no platform. */
+/* Every collective of communicator.h, waiting and non-blocking, compared with a plain reference. Needs no platform. */
 
 #include "members.h"
 
 enum { COUNT_MAX = 3000, ELEMENTS = RANKS_MAX * (COUNT_MAX + RANKS_MAX) };
 
-/* What rank `rank` gives as element `i`: small, so that sums and products by sign stay exact. */
+/* Element `i` of rank `rank`: small, so that sums and products by sign stay exact. */
 static int64_t value(uint32_t rank, size_t i)
 {
     return (int64_t)((rank * 31 + i * 7) % 101) - 50;
 }
 
-/* One way to call: with so many elements, waiting or not. */
+/* One variant of the calls: with this many elements, waiting or not. */
 struct way {
     hotlease_comm* comm;
     uint32_t rank, size;
@@ -19,7 +19,7 @@ struct way {
     int64_t *in, *out;
 };
 
-/* Fills both buffers with what is to be given, and with what is wrong everywhere. */
+/* Fills the input with this rank's values, and the output with a value that is wrong everywhere. */
 static void prepare(const struct way* way, size_t elements)
 {
     for (size_t i = 0; i < elements; i++)
@@ -87,7 +87,7 @@ static void equal_blocks(const struct way* way, uint32_t root)
         out[i] = in[i];
     COLLECTIVE(way, broadcast, n, value(root, i), out, n, HOTLEASE_COMM_I64, root);
 
-    /* In place: what is given stands where the result, or its block, will be. */
+    /* In place: the contribution is where the result, or its block, will be. */
     prepare(way, n);
     for (size_t i = 0; is_root && i < n; i++)
         out[root * n + i] = in[i];
@@ -135,7 +135,7 @@ static void reductions(const struct way* way, uint32_t root)
                HOTLEASE_COMM_SUM);
 }
 
-/* Rank r has n + r elements, or none if n is odd and r is 1; with a gap of one before each, or one after the other. */
+/* Rank r has n + r elements, or none if n is odd and r is 1; with a gap of one before each, or without gaps. */
 struct blocks {
     size_t counts[RANKS_MAX], places[RANKS_MAX];
 };
@@ -150,7 +150,7 @@ static struct blocks blocks_of(const struct way* way, size_t gap)
     return blocks;
 }
 
-/* What stands at place i of such blocks, of which element k of rank r is `value(from(r), k)`; -999 in gaps. */
+/* The value at place i of such blocks, in which element k of rank r is `value(r, k)`; -999 in gaps. */
 static int64_t placed(const struct blocks* blocks, uint32_t size, size_t i)
 {
     for (uint32_t rank = 0; rank < size; rank++)
@@ -185,7 +185,7 @@ static void uneven_blocks(const struct way* way, uint32_t root)
                    is_root ? HOTLEASE_COMM_IN_PLACE : in, is_root ? 12345 : own, out, blocks.counts, places,
                    HOTLEASE_COMM_I64, root);
 
-        /* Everyone sends its block r to rank r, as long as rank r's: so r gets `size` blocks of its own length. */
+        /* Each rank sends its block r, as long as rank r's, to rank r: so r gets `size` blocks of its own length. */
         struct blocks received = {0};
         for (uint32_t from = 0; from < size; from++) {
             received.counts[from] = own;

@@ -1,4 +1,4 @@
-// communicator.hpp: members as threads, values against a plain reference, and what goes wrong. Needs no platform.
+// communicator.hpp: members as threads, values against a plain reference, and failures. Needs no platform.
 
 #include <hotlease/communicator.hpp>
 
@@ -38,7 +38,7 @@ static std::mutex counting;
         CHECK(expected_ && #condition);        \
     } while (0)
 
-// The error of this type that a call throws; a call that does not is a failed check.
+// The error of this type that a call throws; a call that throws nothing is a failed check.
 template <class Error, class Call>
 static Error failure_of(Call call)
 {
@@ -53,7 +53,7 @@ static Error failure_of(Call call)
     return Error(hotlease::kind::internal, "none");
 }
 
-// Runs a member of each rank.
+// Runs a member for each rank.
 template <class Act>
 static void each(std::uint32_t size, Act act, const hotlease::communicator_options& given = {})
 {
@@ -118,7 +118,7 @@ static void messages(communicator& all)
     std::array<double, 2> pair{}, given{static_cast<double>(all.rank()), 7};
     EXPECT(all.sendrecv(given, other, pair, other).count<double>() == 2 && pair[0] == other && pair[1] == 7);
 
-    // What does not fit says so, and waits.
+    // A message that does not fit is an error, and waits.
     all.send(numbers, other);
     std::array<int, 2> two{};
     const auto cut = failure_of<hotlease::truncated>([&] { all.recv(two, other); });
@@ -129,7 +129,7 @@ static void messages(communicator& all)
     const auto nobody = failure_of<hotlease::communication_error>([&] { all.send(1, 7); });
     EXPECT(nobody.kind() == hotlease::kind::invalid_argument && !nobody.rank());
 
-    // Begun: on the caller's memory, and on the request's.
+    // Non-blocking: on the caller's memory, and on the request's.
     std::vector<int> into(3);
     auto receive = all.irecv(into, other, 5);
     auto owned = all.irecv_vector<int>(10, other, 6);
@@ -140,7 +140,7 @@ static void messages(communicator& all)
     sent.wait();
     EXPECT(!sent.valid());
 
-    // Whichever ends first.
+    // Waits for the one that ends first.
     std::array<int, 2> places{};
     std::vector<hotlease::request<hotlease::message>> several;
     for (std::uint32_t tag : {0, 1})
@@ -148,7 +148,7 @@ static void messages(communicator& all)
     for (std::uint32_t tag : {1, 0}) {
         all.send(8 + tag, other, 20 + tag);
         EXPECT(hotlease::wait_any(several) == tag && several[tag].wait().tag == 20 + tag);
-        all.barrier(); // Nobody sends the next one before.
+        all.barrier(); // The next one is not sent before.
     }
     EXPECT((places == std::array{8, 9}) && !hotlease::wait_any(several));
     const auto twice = failure_of<hotlease::communication_error>([&] { sent.wait(); });
@@ -160,7 +160,7 @@ static void messages(communicator& all)
 static void destroyed(communicator& all)
 {
     const std::uint32_t other = 1 - all.rank();
-    // A receive that nothing has come for is cancelled: what comes later goes elsewhere.
+    // A receive without a message is cancelled: a later message goes elsewhere.
     int never = 5;
     {
         auto forgotten = all.irecv(never, other, 9);
@@ -173,7 +173,7 @@ static void destroyed(communicator& all)
     EXPECT(cancelled.cancel());
     EXPECT(failure_of<hotlease::cancelled>([&] { cancelled.wait(); }).kind() == hotlease::kind::cancelled);
 
-    // A collective, and a large send that has begun, are waited for, so their memory may go right after.
+    // A collective, and a large send that was started, are waited for, so their memory may be freed right after.
     for (int round = 0; round < 20; ++round) {
         std::vector<double> sums(1000, all.rank() + 1.0);
         auto reduction = all.iallreduce(inplace, sums, op::sum);
@@ -184,7 +184,7 @@ static void destroyed(communicator& all)
         all.recv(room, other, 1);
     }
     EXPECT(room == large);
-    // One takes the place of another one, which is cancelled.
+    // One request replaces another one, which is cancelled.
     auto first = all.irecv(never, other, 9);
     first = all.irecv(never, other, 10);
     all.send(11, other, 10);
@@ -192,7 +192,7 @@ static void destroyed(communicator& all)
     all.barrier();
 }
 
-// In an exception nothing is waited for: this member's part fails at the others, too.
+// During an exception no request waits: this member's part fails at the others, too.
 static void unwound(communicator& all)
 {
     std::vector<double> sums(1'000'000);
@@ -248,7 +248,7 @@ static void values(communicator& all)
     EXPECT(all.allreduce(std::complex<double>(1, me), op::sum) == std::complex<double>(size, sum));
     const hotlease::with_index<double> least{static_cast<double>((rank + 1) % size), me};
     EXPECT((all.allreduce(least, op::minloc) == hotlease::with_index<double>{0, static_cast<int>(size) - 1}));
-    // Of different lengths: rank r has r elements.
+    // Different lengths: rank r has r elements.
     const std::vector<int> own(rank, me);
     std::vector<int> expected;
     for (std::uint32_t other = 0; other < size; ++other)
@@ -257,7 +257,7 @@ static void values(communicator& all)
            all.gatherv(own, root) == (is_root ? expected : std::vector<int>{}));
 }
 
-// Each in memory of the caller's, waiting and not, in place and not.
+// Each collective in memory of the caller, waiting and not, in place and not.
 static void spans(communicator& all)
 {
     const std::uint32_t rank = all.rank(), size = all.size();
@@ -303,7 +303,7 @@ static void spans(communicator& all)
         EXPECT(rank != 0 || packed[start(size - 1)] == of(size - 1, 0));
         waits ? all.scatterv(packed, counts, piece, 0) : run(all.iscatterv(packed, counts, piece, 0));
         EXPECT(piece == own);
-        // Rank r gets its part of everyone's, as long as counts[r].
+        // Rank r gets its part of each rank's values, as long as counts[r].
         std::vector<std::size_t> received(size, counts[rank]);
         std::vector<long> exchanged(size * counts[rank]);
         for (std::size_t r = 0; r < size; ++r)
@@ -364,7 +364,7 @@ static void operators(communicator& all)
     EXPECT((all.iallreduce(line{rank + 2, rank}, then).wait() == expected));
     const auto longer = hotlease::commutative([](double a, double b) { return a < b ? b : a; });
     EXPECT(all.allreduce(static_cast<double>(rank), longer) == static_cast<double>(size - 1));
-    // What it holds lives until nothing needs it any more.
+    // Objects that it captures live until nothing needs it any more.
     const auto alive = std::make_shared<int>(1);
     {
         std::int64_t total = rank;
@@ -375,7 +375,7 @@ static void operators(communicator& all)
     }
     EXPECT(alive.use_count() == 1);
 
-    // What it throws is thrown here, and told to the others; another communicator is not harmed.
+    // Its exception is rethrown here, and reported to the others; another communicator is not harmed.
     const communicator same = all.dup();
     const auto throwing = [](int, int) -> int { throw std::out_of_range("too far"); };
     bool is_told = false;
@@ -404,7 +404,7 @@ static void failures(communicator& all)
         EXPECT(failure_of<hotlease::communication_error>(call).kind() == hotlease::kind::invalid_argument);
     EXPECT(failure_of<hotlease::communication_error>([&] { all.allreduce(two, two, op::sum); }).kind() ==
            hotlease::kind::invalid_argument);
-    // Counts that do not fit are found where data meets; nothing goes on after it.
+    // Counts that do not match are found where data meets; no later collective succeeds.
     std::vector<int> uneven(all.rank() + 1);
     EXPECT(failure_of<hotlease::mismatch>([&] { (void)all.allreduce(uneven, op::sum); }).kind() ==
            hotlease::kind::mismatch);
@@ -414,7 +414,7 @@ static void failures(communicator& all)
     EXPECT(std::string(gone.what()).find("it has finished") != std::string::npos && moved.size() == 0);
 }
 
-// In checked mode both calls are told, with their places.
+// In checked mode both calls are reported, with their places.
 static void checked(communicator& all)
 {
     hotlease::at();
@@ -438,7 +438,7 @@ static void parts(communicator& all)
     all.finish();
 }
 
-// Whoever leaves by an exception has failed in the eyes of the others, who go on.
+// To the others, a member that leaves by an exception has failed; they go on.
 static void thrown_out(communicator& all)
 {
     const auto act = [](communicator mine) {
@@ -465,7 +465,7 @@ static void joining()
                                                  .size = 3,
                                                  .rank = 1,
                                                  .secret = secret,
-                                                 .join_timeout = 2s}; // time enough to be let in
+                                                 .join_timeout = 2s}; // enough time to be admitted
     const auto missing = failure_of<hotlease::not_together>([&] { communicator{options}; });
     EXPECT(missing.cause().find("ranks 0 and 2 of 3") != std::string::npos);
     auto other = options;

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The call was refused as a bad argument, with an error that says which. */
+/* Checks that the call was rejected as a bad argument, with an error that names it. */
 static void refused(hotlease_status status, hotlease_error* error, const char* word)
 {
     CHECK(status == HOTLEASE_INVALID_ARGUMENT);
@@ -21,7 +21,7 @@ static void refused(hotlease_status status, hotlease_error* error, const char* w
         hotlease_status status = (call); \
         refused(status, error, word);    \
     } while (0)
-/* Both ways of a collective. */
+/* Checks both forms of a collective. */
 #define REFUSED_BOTH(name, ...)                                                              \
     do {                                                                                     \
         hotlease_comm_request* request = NULL;                                               \
@@ -109,7 +109,7 @@ int main(void)
     CHECK(gang == NULL && all == NULL && hotlease_gang_ranks(NULL) == 0);
     hotlease_gang_free(NULL);
 
-    /* What an operator was given along is released whatever comes. */
+    /* The `user` pointer of an operator is released in any case. */
     REFUSED(hotlease_comm_operator_create(NULL, &one, release, 0, &made, &error), "function is NULL");
     REFUSED(hotlease_comm_operator_create(function, &one, release, 0, NULL, &error), "made is NULL");
     CHECK(released == 2 && made == NULL);

@@ -17,7 +17,7 @@ static void requests(hotlease_comm* comm)
     }
     for (uint32_t i = COUNT; i-- > 0;)
         WORKS(hotlease_comm_isend(comm, &mine[i], 4, other, i, &all[COUNT + i], &error));
-    /* One of them is waited for by asking, and again by waiting; the last entry is none. */
+    /* One of them is tested until it ends, and then waited for; the last entry is NULL. */
     while (!hotlease_comm_test(all[7]))
         ;
     EXPECT(in[1 - other][7] == 100 * (1 - other) + 7 && hotlease_comm_test(all[7]) == 1);
@@ -28,7 +28,7 @@ static void requests(hotlease_comm* comm)
                all[i] == NULL);
     WORKS(hotlease_comm_wait_all(NULL, 0, NULL, &error));
 
-    /* What comes first is told first, wherever it stands; entries that are NULL are passed over. */
+    /* The request that ends first is reported first, wherever it is; entries that are NULL are skipped. */
     size_t first = 0;
     WORKS(hotlease_comm_irecv(comm, &in[1 - other][1], 4, other, 41, &all[1], &error));
     WORKS(hotlease_comm_irecv(comm, &in[1 - other][3], 4, other, 43, &all[3], &error));
@@ -38,7 +38,8 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_wait(all[3], &got[3], &error));
     all[3] = NULL;
     EXPECT(memcmp(&in[1 - other][3], "late", 4) == 0 && got[3].tag == 43);
-    /* Both have taken theirs before either sends the next: else the other's "then" may be here for the first look. */
+    /* Both have received theirs before either sends the next: else the other's "then" may be here at the first check.
+     * */
     WORKS(hotlease_comm_barrier(comm, &error));
     WORKS(hotlease_comm_send(comm, "then", 4, other, 41, &error));
     WORKS(hotlease_comm_wait_any(all, 4, &first, &error));
@@ -52,7 +53,7 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_wait_any(NULL, 0, &first, &error));
     EXPECT(first == 0);
 
-    /* A receive that nothing has come for can be cancelled; freed without that, its memory is the caller's too. */
+    /* A receive without a message can be cancelled; if it is freed instead, its memory is the caller's again, too. */
     hotlease_comm_request* never = NULL;
     uint32_t memory = 5;
     WORKS(hotlease_comm_irecv(comm, &memory, 4, other, 99, &never, &error));
@@ -65,7 +66,7 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_barrier(comm, &error));
     EXPECT(memory == 5);
 
-    /* Of several the first failure is returned, and the others' results are there. */
+    /* Of several failures the first one is returned, and the results of the others are there. */
     WORKS(hotlease_comm_irecv(comm, &memory, 2, other, 99, &all[0], &error));
     WORKS(hotlease_comm_irecv(comm, &in[1 - other][3], 4, other, 100, &all[1], &error));
     WORKS(hotlease_comm_send(comm, "good", 4, other, 100, &error));

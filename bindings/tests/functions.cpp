@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-// Gives back what it gets.
+// Returns its input.
 HOTLEASE_FUNCTION(echo)
 {
     (void)context;
@@ -16,7 +16,7 @@ HOTLEASE_FUNCTION(echo)
     return 0;
 }
 
-// The same with the plain interface.
+// Returns its input, with the plain interface.
 HOTLEASE_PLAIN_FUNCTION(plain_echo)
 {
     std::memcpy(out, in, size);
@@ -37,7 +37,7 @@ HOTLEASE_FUNCTION(increment)
     return 0;
 }
 
-// Where its input and output begin, from a multiple of 64 bytes on.
+// Returns the distance of its input and output from a multiple of 64 bytes.
 HOTLEASE_FUNCTION(alignment)
 {
     (void)context, (void)size;
@@ -49,7 +49,7 @@ HOTLEASE_FUNCTION(alignment)
     return 0;
 }
 
-// Takes the number of milliseconds in its input, and looks whether it should stop.
+// Runs for the number of milliseconds in its input, unless it is cancelled.
 HOTLEASE_FUNCTION(wait_ms)
 {
     std::uint32_t ms = 0;
@@ -72,7 +72,7 @@ HOTLEASE_FUNCTION(fail)
     return hotlease_fail(7, "as asked", out, capacity, produced);
 }
 
-// Says whether its context is what function.h promises.
+// Checks that its context is as function.h promises.
 HOTLEASE_FUNCTION(check_context)
 {
     (void)in, (void)size;

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The rank that this worker was told to have failed; -1: none. Kept between calls. */
+/* The rank that this worker was told has failed; -1: none. Kept between calls. */
 static int64_t lost = -1;
 
 static int32_t give(const void* value, uint64_t bytes, void* out, uint64_t capacity, uint64_t* produced)
@@ -18,7 +18,7 @@ static int32_t give(const void* value, uint64_t bytes, void* out, uint64_t capac
     return 0;
 }
 
-/* The sum of the ranks' numbers. */
+/* Returns the sum of the ranks' numbers. */
 HOTLEASE_FUNCTION(total)
 {
     const hotlease_comm* all = NULL;
@@ -33,7 +33,7 @@ HOTLEASE_FUNCTION(total)
     return give(&sum, sizeof sum, out, capacity, produced);
 }
 
-/* Who and where: the rank, how many there are, the process, and what this worker was told of others. */
+/* Returns the rank, the number of ranks, the process, and the rank that this worker was told has failed. */
 HOTLEASE_FUNCTION(where)
 {
     const hotlease_comm *all = NULL, *again = NULL;
@@ -50,7 +50,7 @@ HOTLEASE_FUNCTION(where)
     return give(told, sizeof told, out, capacity, produced);
 }
 
-/* Sends a number to the next rank, that nobody receives. */
+/* Sends a number to the next rank, which does not receive it in this call. */
 HOTLEASE_FUNCTION(leave)
 {
     const hotlease_comm* all = NULL;
@@ -62,7 +62,7 @@ HOTLEASE_FUNCTION(leave)
     return 0;
 }
 
-/* Receives it, in a later call. */
+/* Receives the number of an earlier call. */
 HOTLEASE_FUNCTION(take)
 {
     const hotlease_comm* all = NULL;
@@ -77,8 +77,8 @@ HOTLEASE_FUNCTION(take)
     return 0;
 }
 
-/* What a rank does that the input names: 'f' fails, 'd' dies, 'r' fails before it asks for the communicator. The
- * others wait for rank 1; 's' sleeps instead, for a minute. */
+/* Acts by the letter in the input: 'f' fails, 'd' dies, 'r' fails before it asks for the communicator, 's' sleeps for a
+ * minute. Other ranks wait for rank 1. */
 HOTLEASE_FUNCTION(act)
 {
     const char what = size == 1 ? *(const char*)in : '?';

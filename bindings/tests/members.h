@@ -58,7 +58,7 @@ static void* live(void* given)
     return NULL;
 }
 
-/* Each member acts, and frees its communicator. */
+/* Runs `act` in each member; it frees the communicator. */
 static void each(uint32_t size, void (*act)(hotlease_comm* comm))
 {
     pthread_t threads[RANKS_MAX];
@@ -72,10 +72,10 @@ static void each(uint32_t size, void (*act)(hotlease_comm* comm))
         pthread_join(threads[rank], NULL);
 }
 
-/* Serves them. */
+/* Starts the rendezvous. */
 static void meet(void)
 {
-    setvbuf(stdout, NULL, _IOLBF, 0); /* also what is printed before a crash */
+    setvbuf(stdout, NULL, _IOLBF, 0); /* so that output before a crash is printed, too */
     hotlease_error* error = NULL;
     if (hotlease_comm_rendezvous_start("127.0.0.1:0", SECRET, sizeof SECRET - 1, &meeting, &error) !=
         HOTLEASE_OK) {

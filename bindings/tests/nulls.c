@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* The call was refused as a bad argument, with an error that says which. */
+/* Checks that the call was rejected as a bad argument, with an error that names it. */
 static void refused(hotlease_status status, hotlease_error* error, const char* word)
 {
     CHECK(status == HOTLEASE_INVALID_ARGUMENT);
@@ -108,14 +108,14 @@ int main(void)
     hotlease_invocation_free(NULL);
     hotlease_error_free(NULL);
 
-    /* What is no function library is told as such, with its name. */
+    /* A file that is not a function library is rejected as such, with its name. */
     hotlease_error* error = NULL;
     CHECK(hotlease_code_open("/nonexistent.so", &code, &error) == HOTLEASE_CODE_REJECTED);
     CHECK(strstr(hotlease_error_message(error), "/nonexistent.so") != NULL);
     hotlease_error_free(error);
     CHECK(hotlease_code_from_bytes("hello", 5, &code, NULL) == HOTLEASE_CODE_REJECTED);
 
-    /* The library is the one that this header is of. */
+    /* The library has the version of this header. */
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d", HOTLEASE_VERSION_MAJOR, HOTLEASE_VERSION_MINOR,
              HOTLEASE_VERSION_PATCH);

@@ -445,7 +445,7 @@ def test_the_same_is_true_where_numpy_is_not(library, tmp_path):
 
 
 def test_more_libraries_than_a_process_may_load_are_refused_with_the_limit(tmp_path):
-    # Each is another one by one byte behind its end, which no loader reads.
+    # Each differs by one byte behind its end, which no loader reads.
     source = tmp_path / "small.c"
     source.write_text("unsigned f(const void* in, unsigned size, void* out) { return 0; }\n")
     small = pathlib.Path(_compiled(tmp_path, source, "small"))

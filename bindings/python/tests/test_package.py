@@ -1,4 +1,4 @@
-"""The package as people get it: a wheel made by `pip`, installed where nothing else is, and the quickstart with it."""
+"""The package as users get it: a wheel made by `pip`, installed in an empty environment, and the quickstart with it."""
 
 import os
 import pathlib
@@ -27,7 +27,7 @@ def _run(*command, **options):
 
 @pytest.fixture(scope="module")
 def wheel():
-    """Made as `pip install .` makes it, but with hatchling and what cargo has made already."""
+    """The wheel, made as `pip install .` makes it, but with hatchling and the binaries that cargo has built."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-wheel-"))
     environment = {**os.environ, "HOTLEASE_BUILT": os.environ["HOTLEASE_PROGRAMS"]}
     options = ["--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet"]
@@ -39,7 +39,7 @@ def wheel():
 
 @pytest.fixture(scope="module")
 def installed(wheel):
-    """Runs a command of an environment with nothing but the package; its variables are those given, and no others."""
+    """Runs a command of an environment with only the package; its variables are those given, and no others."""
     # Not pytest's folders: a socket's path has 108 bytes at most.
     home = pathlib.Path(tempfile.mkdtemp(prefix="hotlease-installed-"))
     environment = home / "venv"
@@ -94,7 +94,7 @@ def test_an_installed_command_runs_its_own_program_whatever_is_in_path(installed
     found = "from hotlease._programs import find; print(find('hotlease'), find('hotlease-worker'), sep='\\n')"
     for path in installed("python", "-c", found, PATH=str(tmp_path)).splitlines():
         assert path.startswith(f"{installed.home}/venv/lib")
-    # Unless somebody who builds them says otherwise.
+    # Unless the builder of the programs says otherwise.
     assert installed("python", "-c", found, HOTLEASE_PROGRAMS=str(tmp_path)).splitlines()[0] == str(other)
 
 
@@ -116,8 +116,8 @@ def test_a_source_distribution_is_the_whole_workspace(tmp_path):
         assert not [name for name in names if "/target/" in name or "/bin/hotlease" in name or name.endswith(".so")]
         sources.extractall(tmp_path)
     unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
-    # Resolves every member of the workspace, from what is there and with the versions that were tested; what only other
-    # systems need was never fetched.
+    # Resolves every member of the workspace, from the unpacked files and with the tested versions; packages that only
+    # other systems need were never fetched.
     told = _run("rustc", "--version", "--verbose").splitlines()
     (host,) = [line.split()[1] for line in told if line.startswith("host:")]
     _run("cargo", "metadata", "--locked", "--offline", "--format-version=1", f"--filter-platform={host}", cwd=unpacked)
@@ -126,7 +126,7 @@ def test_a_source_distribution_is_the_whole_workspace(tmp_path):
 
 
 def _modules_of(statement, folder):
-    """What a statement imports, after checking that it does nothing else."""
+    """Returns the modules that a statement imports, after checking that it has no other effect."""
     script = (
         "import os, sys, threading\n"
         "def seen(): return set(os.listdir('/proc/self/fd')), os.listdir('/proc/self/task'), os.listdir('.')\n"
@@ -135,7 +135,7 @@ def _modules_of(statement, folder):
         "assert seen() == before, (seen(), before)\n"
         "print(*sorted(set(sys.modules) - known))"
     )
-    # Without what an environment's own files import at the start.
+    # Without the imports that an environment's own files do at the start.
     environment = {"PYTHONPATH": str(pathlib.Path(hotlease.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": "1"}
     return set(_run(sys.executable, "-S", "-c", script, cwd=folder, env=environment).split())
 
@@ -156,7 +156,7 @@ def test_an_executor_and_its_first_task_import_no_more_than_they_need(tmp_path):
     ours = {"", "._bases", "._core", "._executor", "._hook", "._platform", "._versions", ".errors"}
     executor = _modules_of("from hotlease import Executor", tmp_path)
     assert executor - needed - {"__future__"} == {f"hotlease{name}" for name in ours}
-    # While the lease is taken.
+    # Imported while the lease is taken.
     needed |= _modules_of("import pickle", tmp_path)
     more = {"._called", "._outcomes", "._pickles", "._remote"}
     first = _modules_of("from hotlease import Executor, _called", tmp_path)
@@ -175,14 +175,14 @@ def test_the_quickstart_does_what_it_says(installed):
     page = (ROOT / "docs/python.md").read_text()
     blocks = re.findall(r"^```(\w+)\n(.*?)^```(?:\n+<!-- prints\n(.*?)-->)?", page, re.M | re.S)
     programs = [(code, prints) for language, code, prints in blocks if language == "python"]
-    # What is in C, and how it is compiled, in the checkout.
+    # The C source of the page, and its compilation, in the checkout.
     (installed.home / "include").symlink_to(ROOT / "include")
     for (_, source, _), (_, command, _) in zip(blocks, blocks[1:]):
         if command.startswith("cc "):
             (installed.home / command.split()[-1]).write_text(source)
             _run(*command.split(), cwd=installed.home)
     assert len(programs) >= 4 and any("pip install ." in code for language, code, _ in blocks if language == "sh")
-    # What it tells to install beside hotlease is in this environment.
+    # Packages that the page installs beside hotlease are in this environment.
     beside = sysconfig.get_path("purelib")
     for number, (code, prints) in enumerate(programs):
         file = installed.home / f"block_{number}.py"

@@ -39,7 +39,7 @@ def test_the_page_of_errors_has_a_row_for_each_exception():
     rows = re.findall(r"^\| `(\w+)`", page.partition("\n## Of the Python package\n")[2], re.M)
     values = (getattr(hotlease, name) for name in dir(hotlease))
     exceptions = {value.__name__ for value in values if isinstance(value, type) and issubclass(value, Exception)}
-    # Of Error, and of the warning, the text speaks.
+    # Error and the warning are described in the text.
     assert sorted(exceptions - {"Error", "OverheadWarning"} | {"CancelledError"}) == sorted(rows)
 
 

@@ -1,4 +1,4 @@
-"""Cancelling Parsl's apps, where they are tasks of hotlease's own dataflow kernel. Parsl's kernel refuses it."""
+"""Cancelling Parsl's apps that are tasks of hotlease's own dataflow kernel. Parsl's kernel refuses it."""
 
 from concurrent.futures import CancelledError
 
@@ -39,10 +39,10 @@ def test_what_was_not_sent_is_cancelled_and_never_runs_and_what_has_ended_cannot
         second = mark(first, str(marked), outputs=[File(str(marked))])
         third = same(second)
         was_cancelled = second.cancel()
-        # Whatever fails from here on, the kernel's end waits for what runs.
+        # Even if the test fails from here on, the end of the kernel waits for running tasks.
         gate.touch()
         assert was_cancelled and second.cancelled() and second.done()
-        # Nobody makes the file that it promised.
+        # The file that it promised is never made.
         for future in (second, second.outputs[0]):
             with pytest.raises(CancelledError):
                 future.result(300)

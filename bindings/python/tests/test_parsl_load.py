@@ -1,4 +1,4 @@
-"""Parsl's promises, with its apps as tasks of hotlease's own dataflow kernel."""
+"""Parsl's guarantees, with its apps as tasks of hotlease's own dataflow kernel."""
 
 import concurrent.futures
 import os
@@ -30,7 +30,7 @@ from parsl.utils import get_all_checkpoints  # noqa: E402
 
 @pytest.fixture
 def load(platform, tmp_path):
-    """As the program does; with one worker, and what is left over is cleaned up."""
+    """Loads a kernel as the program does, with one worker; cleans up remaining kernels afterwards."""
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two cores: the kept kernel has one")
     kernels = []
@@ -50,7 +50,7 @@ def load(platform, tmp_path):
 
 @pytest.fixture(scope="module")
 def kernel(platform, tmp_path_factory):
-    """Kept for the tests that change nothing of it; cleared, so that others may load their own."""
+    """Kernel for the tests that do not change it; cleared, so that others may load their own."""
     config = Config(executors=[hotlease.parsl.HotleaseExecutor(max_workers=1)], run_dir=str(tmp_path_factory.mktemp("runs")))
     kernel = hotlease.parsl.load(config)
     parsl.clear()
@@ -60,7 +60,7 @@ def kernel(platform, tmp_path_factory):
 
 @pytest.fixture
 def loaded(kernel):
-    """The kept one, as if the program had loaded it."""
+    """The shared kernel, as if the program had loaded it."""
     parsl.dataflow.dflow.DataFlowKernelLoader._dfk = kernel
     yield kernel
     parsl.clear()
@@ -152,7 +152,7 @@ def join_what(what):
 
 
 def is_direct(future):
-    """Whether its task is one of hotlease's kernel, and not of Parsl's."""
+    """Whether its task belongs to hotlease's kernel, and not to Parsl's."""
     return isinstance(future, hotlease.Future) and isinstance(future, parsl.dataflow.futures.AppFuture)
 
 
@@ -446,7 +446,7 @@ def test_leaving_with_an_exception_does_not_wait_for_what_was_not_begun(load, tm
 
 
 class Copied(Staging):
-    """Brings files of a scheme of its own."""
+    """Stages files of a separate scheme."""
 
     def can_stage_in(self, file):
         return file.scheme == "copied"

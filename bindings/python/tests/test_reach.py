@@ -1,4 +1,5 @@
-"""What tasks reach beyond their sandbox. Where the machine cannot make sandboxes, these say why and are skipped."""
+"""Resources of tasks beyond their sandbox. On nodes that cannot make sandboxes, these tests are skipped with the
+reason."""
 
 import os
 import tempfile
@@ -14,7 +15,7 @@ from conftest import end
 def folder():
     with tempfile.TemporaryDirectory() as path:
         if os.geteuid() == 0:
-            # Nothing in a sandbox writes what is root's.
+            # No code in a sandbox can write root's files.
             os.chown(path, 54321, 54321)
         yield path
 
@@ -46,7 +47,7 @@ def test_a_task_writes_into_a_directory_that_its_lease_declares(platform, folder
     with open(os.path.join(folder, "file")) as file:
         assert file.read() == "made"
     assert os.stat(os.path.join(folder, "file")).st_uid == os.stat(folder).st_uid
-    # An interpreter that has waited, or one that is new: neither sees it.
+    # A spare interpreter or a new one: neither sees the directory.
     executor = _executor(kind)
     assert not executor.submit(os.path.exists, "/data").result(60)
     end(executor)

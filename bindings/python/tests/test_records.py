@@ -1,4 +1,4 @@
-"""What tasks log reaches the program's loggers."""
+"""Log records of tasks reach the program's loggers."""
 
 import logging
 import os

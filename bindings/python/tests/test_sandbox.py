@@ -1,4 +1,4 @@
-"""Workers in sandboxes of kind namespace. Where the machine cannot make them, these say why and are skipped."""
+"""Workers in sandboxes of kind namespace. On nodes that cannot make them, these tests are skipped with the reason."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from conftest import end
 
 @pytest.fixture
 def sandboxed(platform):
-    """With one worker in a namespace."""
+    """An executor with one worker in a namespace."""
     if os.environ.get("HOTLEASE_TRANSPORT"):
         pytest.skip("a worker without a network is reached through shared memory only")
     executor = None
@@ -34,7 +34,7 @@ def _seen(file, runtime):
 
 
 def test_tasks_run_and_see_a_root_of_their_own(sandboxed):
-    # Of the home only what leads to this Python is there.
+    # Of the home directory, only the path to this Python is visible.
     with tempfile.NamedTemporaryFile(dir=os.path.expanduser("~")) as own:
         runtime = os.environ["HOTLEASE_RUNTIME_DIR"]
         user, sockets, system, file = sandboxed.submit(_seen, own.name, runtime).result(60)

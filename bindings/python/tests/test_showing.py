@@ -1,4 +1,4 @@
-"""Who shows what tasks print, when, and what becomes of it where that fails."""
+"""Threads that show the output of tasks, the time at which they do, and failures to show it."""
 
 import asyncio
 import concurrent.futures
@@ -33,7 +33,7 @@ class Stream:
 
 @pytest.fixture
 def stream():
-    """In the place of standard output, from its call on."""
+    """A replacement of standard output, from its call on."""
     with contextlib.ExitStack() as stack:
         yield lambda: stack.enter_context(contextlib.redirect_stdout(Stream()))
 
@@ -67,7 +67,7 @@ def test_workers_do_not_wait_for_python_s_lock(executor, capsys, tmp_path):
     path = tmp_path / "marks"
     path.touch()
     futures = [executor.submit(talking.say_and_mark, str(path)) for _ in range(3_000)]
-    # In C, with the lock, which nobody else may ask for so soon: nobody can show anything meanwhile.
+    # A C call that keeps the GIL, with a long switch interval: no other thread can show anything meanwhile.
     c, usual = ctypes.PyDLL(None), sys.getswitchinterval()
     c.lseek.argtypes, c.lseek.restype = (ctypes.c_int, ctypes.c_int64, ctypes.c_int), ctypes.c_int64
     with open(path) as marks:
@@ -150,7 +150,7 @@ def test_a_callable_may_submit_tasks_and_wait_for_them(platform):
 
 
 class Stuck:
-    """Takes lines, and is not done with the first before its gate is open."""
+    """Takes lines, and blocks on the first until its gate is open."""
 
     def __init__(self):
         self.gate, self.inside, self.seen = threading.Event(), threading.Event(), []
@@ -185,7 +185,7 @@ def test_what_is_not_shown_in_time_is_bounded(platform):
     first, cut, *shown = output.seen
     assert first == "the first" and 250 < len(shown) < 300, "16 MiB"
     left_out = 400 - len(shown)
-    # In the order in which they ended, which is not quite that of their numbers: what is large is fetched.
+    # In the order in which they ended, which is not quite that of their numbers: large results are fetched.
     numbers = {int(text[:3]) for text in shown}
     assert len(numbers) == len(shown) and numbers >= set(range(left_out + 100, 400)), "the last ones"
     # In pieces, each of which has a head.
@@ -237,7 +237,7 @@ def test_it_is_shown_before_the_result_of_what_as_completed_gives(executor, caps
     futures = {executor.submit(talking.say, n): n for n in range(20)}
     said = ""
     for future in concurrent.futures.as_completed(futures):
-        # It may have ended before, so that nobody has waited for it.
+        # It may have ended before, so that no thread has waited for it.
         future.result(60)
         said += capsys.readouterr().out
         assert f"[say worker 0] {futures[future]}\n" in said

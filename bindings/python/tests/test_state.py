@@ -1,4 +1,5 @@
-"""What tasks leave in a worker, saved by the functions of `hotlease.state` and restored in the next executor of that name."""
+"""State that tasks leave in a worker, saved by the functions of `hotlease.state` and restored in the next executor of
+that name."""
 
 import os
 import pickle
@@ -35,7 +36,7 @@ hotlease.state(save=_save, restore=_restore)
 @pytest.fixture(scope="module")
 def kept():
     """A platform that keeps states, and options for its executors."""
-    # A sandbox's user is another one, and sees what everybody may.
+    # A sandbox runs as another user, who can read only what is readable to all.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         for name in ("run", "swap"):

@@ -1,4 +1,5 @@
-"""Object storage by lease, as boto3 uses it. Where there is no store, or the machine makes no sandboxes, these say why and are skipped."""
+"""Object storage of a lease, through boto3. Without a store, or without sandboxes, these tests are skipped with the
+reason."""
 
 import contextlib
 import importlib.util
@@ -22,7 +23,7 @@ _OWN = f"uid:{os.geteuid()}"
 
 
 def _stores():
-    """How the benchmarks start their stores."""
+    """Returns the benchmarks' module that starts stores."""
     spec = importlib.util.spec_from_file_location("stores", _ROOT / "bench/cases/stores.py")
     stores = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stores)
@@ -31,7 +32,8 @@ def _stores():
 
 @pytest.fixture(scope="module")
 def granted():
-    """A platform of its own, whose agent grants a prefix of a bucket; the site's secret, and where the platform is."""
+    """A separate platform, whose agent grants a prefix of a bucket; returns the site's secret and the runtime
+    directory."""
     stores = _stores()
     with contextlib.ExitStack() as stack:
         try:
@@ -125,7 +127,7 @@ def test_what_the_lease_does_not_have_is_refused_with_words(granted):
     assert secret not in environment.values()
     assert environment["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:9000"
     end(executor)
-    # What has waited, or comes next, has neither keys nor a way.
+    # A spare worker, or the next one, has neither keys nor access.
     executor = _executor(runtime)
     assert not any(name.startswith("AWS_") for name in executor.submit(_environment).result(60))
     end(executor)

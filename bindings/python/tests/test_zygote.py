@@ -1,4 +1,4 @@
-"""Imports that an executor names, and workers that are forked from an interpreter that has done them."""
+"""Imports that an executor names, and workers that are forked from an interpreter with these imports."""
 
 import importlib
 import json
@@ -13,7 +13,8 @@ import pytest
 from hotlease import Executor, _programs
 
 _FORKED = "forked from a zygote"
-# Bytes of its own that a process has after it has used numpy. An expression, as a function would have its module imported.
+# Expression for the private bytes of a process after it has used numpy. Not a function, whose module would have to be
+# imported.
 _PRIVATE = """__import__("numpy").arange(10.0).sum() and 1024 * sum(
     int(line.split()[1]) for line in open("/proc/self/smaps_rollup") if line.startswith("Private")
 )"""
@@ -34,7 +35,7 @@ def _facts():
 
 
 def _files():
-    # Below folders there may be what the interpreter needs.
+    # Only files: the interpreter may need folders there.
     folders = "/tmp", "/dev/shm"
     return tuple([name for name in os.listdir(folder) if os.path.isfile(f"{folder}/{name}")] for folder in folders)
 
@@ -53,7 +54,8 @@ def _skip_without_sandboxes():
 
 
 def _again(imports, until, seconds=30, **options):
-    """Leases, one after the other, until one began as it shall: how, and what a function found there."""
+    """Takes leases, one after the other, until one starts as required; returns its start, and the facts that a function
+    found there."""
     before = time.monotonic()
     while True:
         with _executor(imports, **options) as executor:
@@ -81,7 +83,7 @@ def test_imports_are_there_before_the_first_task_and_one_that_cannot_be_is_named
     before = time.monotonic()
     with pytest.raises(hotlease.Refused, match="import no_such_module: ModuleNotFoundError") as refused:
         _executor(["no_such_module"], patience=120)
-    # No other node could have it, so nobody waits for one.
+    # No other node could import it either, so the executor does not wait.
     assert time.monotonic() - before < 20 and not refused.value.may_pass
     for bad, error in (("numpy", TypeError), (["nu mpy"], ValueError), ([""], ValueError), ([7], ValueError)):
         with pytest.raises(error, match="imports"):
@@ -131,7 +133,7 @@ def _look():
     ],
 )
 def test_imports_that_a_fork_would_share_or_lack_are_refused_and_said(monkeypatch, leaves, text):
-    # The sandbox's user is another one, and sees what everybody may.
+    # A sandbox runs as another user, who can read only what is readable to all.
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         with open(f"{folder}/leaving.py", "w") as module:
@@ -169,7 +171,7 @@ def test_an_import_that_hangs_in_a_zygote_keeps_no_other_program_s_workers_waiti
         monkeypatch.syspath_prepend(folder)
         with _executor(["hanging_beside"]) as executor:
             assert executor.submit(eval, "6 * 7").result() == 42
-        # It hangs for 30 s from now on, and the next one's turn comes after 9.
+        # It hangs for 30 s from now on, and the next program's turn comes after 9.
         _again(["colorsys"], _is_forked, seconds=25)
 
 

@@ -1,4 +1,4 @@
-"""A matrix times a vector, both spread by rows over all."""
+"""A matrix times a vector, both distributed by rows over all ranks."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Point to point: objects, non-blocking, and arrays, with their type said and not."""
+"""Point to point: objects, non-blocking calls, and arrays, with and without an explicit type."""
 
 import numpy as np
 
@@ -28,7 +28,7 @@ elif rank == 1:
     count = status.Get_count(MPI.DOUBLE)
     print("arrays:", int(numbers.sum()), float(halves[:count].sum()), count, "of rank", status.Get_source(), "tag", status.Get_tag())
 
-# Everybody with its neighbours, all at once.
+# Each rank with its neighbours, all at once.
 right, left = (rank + 1) % comm.size, (rank - 1) % comm.size
 got = comm.sendrecv(f"from {rank}", dest=right, source=left)
 everything = comm.gather(got)
