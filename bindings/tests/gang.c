@@ -1,4 +1,4 @@
-/* gang.h: functions at the same time on two workers, what they keep, and how they fail together. With the platform's
+/* gang.h: functions at the same time on two workers, their kept state, and their common failure. Needs a platform with
  * two cores; the argument is the library of gang_functions.c. */
 
 #include <hotlease/gang.h>
@@ -11,7 +11,7 @@ enum { ranks = 2 };
 
 static hotlease_code* code;
 
-/* Frees the error, and tells it where none was expected. */
+/* Frees the error, and prints it if it was not expected. */
 static hotlease_status done(hotlease_status status, hotlease_error* error, hotlease_status expected)
 {
     if (status != expected)
@@ -30,7 +30,7 @@ static hotlease_gang* leased(hotlease_options options)
     return gang;
 }
 
-/* That all ranks have the sum. */
+/* Checks that all ranks get the sum. */
 static void adds_up(const hotlease_gang* gang)
 {
     const double one = 1, two = 2;
@@ -45,7 +45,7 @@ static void adds_up(const hotlease_gang* gang)
     CHECK(sizes[0] == sizeof *sums && sizes[1] == sizeof *sums);
 }
 
-/* Of each rank: its number, how many there are, its process, and who it was told has failed since. */
+/* For each rank: its number, the number of ranks, its process, and the rank that it was told has failed since. */
 typedef struct place {
     int64_t rank, size, pid, lost;
 } place;
@@ -60,7 +60,7 @@ static void look(const hotlease_gang* gang, place places[ranks])
         CHECK(places[rank].rank == rank && places[rank].size == ranks);
 }
 
-/* A call in which ranks do what these letters say fails at this rank, for this reason. */
+/* Checks that a call in which ranks act by these letters fails at this rank, for this reason. */
 static void fails(const hotlease_gang* gang, const char* acts, hotlease_status status, int64_t rank, const char* why)
 {
     char out[ranks][64];
@@ -91,10 +91,10 @@ static void fails_together(const hotlease_gang* gang)
 
     fails(gang, "wf", HOTLEASE_FUNCTION_FAILED, 1, "not me");
     look(gang, after);
-    CHECK(after[0].lost == 1); /* the other one was told, and by whom */
+    CHECK(after[0].lost == 1); /* the other rank was told which one failed */
     CHECK(after[0].pid == before[0].pid && after[1].pid == before[1].pid);
 
-    /* Nobody waits for who has not even asked. */
+    /* No rank waits for one that has not even asked. */
     CHECK(hotlease_gang_call(gang, "nothing", NULL, 0, NULL, 0, NULL, NULL) == HOTLEASE_UNKNOWN_FUNCTION);
     fails(gang, "rf", HOTLEASE_FUNCTION_FAILED, 0, "not this one");
     fails(gang, "wr", HOTLEASE_FUNCTION_FAILED, 1, "not this one");
@@ -106,7 +106,7 @@ static void fails_together(const hotlease_gang* gang)
     CHECK(after[0].pid != before[0].pid && after[1].pid != before[1].pid);
     adds_up(gang);
 
-    /* Who never asks is ended. */
+    /* A rank that never asks is ended. */
     look(gang, before);
     fails(gang, "sf", HOTLEASE_FUNCTION_FAILED, 1, "not me");
     look(gang, after);

@@ -52,10 +52,10 @@ typedef struct hotlease_gang hotlease_gang; /* a group of workers that run funct
 /* ---- For callers of functions ---------------------------------------------------------------------- */
 
 /* Leases workers, all or none, and loads `code` into them. `options` may be NULL; its workers times slots is the number
- * of ranks, at most 2048. The gang sets no_new_lease, retries and spread_least itself, and shared cores are rejected:
- * ranks run at the same time. `address`: the IP address of this host at which the workers' hosts reach this program,
- * where ranks find each other and no other process is admitted; NULL: the address from which this host reaches the
- * manager, 127.0.0.1 on the platform of this node. */
+ * of ranks, at most 2048. The gang sets no_new_lease and retries itself; spread_least is rejected, and so are shared
+ * cores, as ranks run at the same time. `address`: the IP address of this host at which the workers' hosts reach this
+ * program, where ranks find each other and no other process is admitted; NULL: the address from which this host reaches
+ * the manager, 127.0.0.1 on the platform of this node. */
 hotlease_status hotlease_gang_lease(const hotlease_code* code, const hotlease_options* options, const char* address,
                                     hotlease_gang** gang, hotlease_error** error);
 /* Returns the number of ranks; 0 for NULL. */
