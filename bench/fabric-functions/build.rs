@@ -1,4 +1,4 @@
-//! Strips the library: its bytes travel to workers, and a cold start is measured with it.
+//! Strips the library: its bytes are sent to workers, and a cold start is measured with it.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,--strip-all");

@@ -1,4 +1,4 @@
-//! Compiles the gRPC peer's messages.
+//! Compiles the messages of the gRPC peer.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(["proto/echo.proto"], ["proto"])?;

@@ -1,30 +1,30 @@
-//! The memory that client and peer share.
+//! Memory that client and peer share.
 
 use std::sync::atomic::AtomicU64;
 
-/// Payload that fits beside the sequence word in one line.
+/// Bytes of payload that fit into one line beside the sequence word.
 pub const LINE_PAYLOAD_BYTES: usize = 56;
 
 const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 
-/// The sequence word that tells the peer to return.
+/// Sequence word that tells the peer to return.
 pub(crate) const STOP: u64 = u64::MAX;
 
-/// Bytes of memory that a round trip with this payload needs; page-aligned halves, so that the two
+/// Returns the bytes of memory that a round trip with this payload needs. The halves are page-aligned, so that the two
 /// directions share no line and no prefetched neighbour.
 pub fn memory_bytes(payload_bytes: usize) -> usize {
     2 * (LINE_BYTES + payload_bytes).next_multiple_of(PAGE_BYTES)
 }
 
-/// One line: the sequence word first.
+/// One cache line, which begins with the sequence word.
 #[repr(C, align(64))]
 pub(crate) struct Line {
     pub(crate) seq: AtomicU64,
     pub(crate) words: [AtomicU64; 7],
 }
 
-/// One direction.
+/// Memory of one direction: a line, and the payload behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Direction {
     line: *mut Line,
@@ -38,17 +38,17 @@ impl Direction {
     }
 
     pub(crate) fn line(&self) -> &Line {
-        // SAFETY: promised in `new`; a line is atomics, for which any bytes are valid.
+        // SAFETY: promised in `new`; a line consists of atomics, for which any bytes are valid.
         unsafe { &*self.line }
     }
 
-    /// First byte after the line.
+    /// Returns the first byte after the line.
     pub(crate) fn payload(&self) -> *mut u8 {
         self.line.wrapping_add(1).cast()
     }
 }
 
-/// Both directions and what fits into them.
+/// Both directions, and the payload that fits into each.
 #[derive(Clone, Copy)]
 pub(crate) struct Area {
     pub(crate) request: Direction,
@@ -57,11 +57,11 @@ pub(crate) struct Area {
 }
 
 impl Area {
-    /// `None` if the memory is too small or not aligned to a line.
+    /// Returns `None` if the memory is too small or not aligned to a line.
     ///
     /// # Safety
-    /// `memory` is valid for reads and writes of `bytes` bytes as long as the area is used, and everybody
-    /// else who uses it follows the protocol.
+    /// `memory` is valid for reads and writes of `bytes` bytes as long as the area is used, and all its other users
+    /// follow the protocol.
     pub(crate) unsafe fn new(memory: *mut u8, bytes: usize) -> Option<Self> {
         let half = bytes / 2;
         if half < PAGE_BYTES

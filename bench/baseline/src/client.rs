@@ -1,4 +1,4 @@
-//! The client's side.
+//! Client's side of the raw round trips.
 
 use crate::Kind;
 use crate::area::{Area, Line, STOP};
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// The peer has not answered for seconds: it is gone.
+/// Error of a peer that has not answered for ten seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Silent;
 
@@ -23,15 +23,15 @@ impl fmt::Display for Silent {
 impl std::error::Error for Silent {}
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Looks at the reply between two looks at the clock.
+/// Number of looks at the reply between two looks at the clock.
 const SPINS: u32 = 1 << 20;
 
-/// Makes memory ready for a new pair of peer and client, of whatever it was used for before.
+/// Makes memory ready for a new pair of peer and client, whatever it was used for before.
 pub fn prepare(memory: &mut [u64]) {
     memory.fill(0);
 }
 
-/// One client of one peer. Payloads longer than the memory has room for are cut to it.
+/// Client of one peer. Payloads longer than the memory has room for are cut to that length.
 pub struct Client<'a> {
     area: Area,
     kind: Kind,
@@ -40,12 +40,11 @@ pub struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Of a peer that was started, with the same kind, after [`prepare`]. `None` if the memory is too
+    /// Connects to a peer that was started with the same kind, after [`prepare`]. Returns `None` if the memory is too
     /// small (see [`crate::memory_bytes`]) or does not begin on a line of 64 bytes.
     pub fn new(memory: &'a mut [u64], kind: Kind) -> Option<Self> {
-        // SAFETY: the slice is borrowed exclusively as long as self lives. The peer, in another process,
-        // is outside of what the language sees; both sides access the sequence words as atomics, and the
-        // payloads only in turn.
+        // SAFETY: the slice is borrowed exclusively as long as self lives. The peer is in another process, which the
+        // language does not see; both sides access the sequence words as atomics, and the payloads only in turn.
         let area = unsafe { Area::new(memory.as_mut_ptr().cast(), size_of_val(memory)) }?;
         let fits = match kind {
             Kind::Line { words } => words <= 7,
@@ -60,7 +59,7 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// One round trip of this client's kind.
+    /// Does one round trip of this client's kind.
     ///
     /// # Errors
     /// [`Silent`] if the peer does not answer within ten seconds.
@@ -72,8 +71,8 @@ impl<'a> Client<'a> {
             Kind::Line { .. } => echo_line(request, reply, self.last, input, output),
             Kind::Copy { bytes } => {
                 let (ingoing, outgoing) = (bytes.min(input.len()), bytes.min(output.len()));
-                // SAFETY: `bytes` fits the payload areas (checked in `new`), and both counts are at most
-                // that; the peer has answered the last request and so touches neither area.
+                // SAFETY: `bytes` fits the payload areas (checked in `new`), and both counts are at most `bytes`; the
+                // peer has answered the last request, and so touches neither area.
                 unsafe { copy_nonoverlapping(input.as_ptr(), self.area.request.payload(), ingoing) };
                 request.seq.store(self.last, Release);
                 spin(&reply.seq, self.last)?;
@@ -94,7 +93,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Makes the peer return. The client is then of no more use.
+    /// Makes the peer return. The client is of no use afterwards.
     pub fn stop(self) {
         self.area.request.line().seq.store(STOP, Release);
         futex::wake(&self.area.request.line().seq);
@@ -103,7 +102,7 @@ impl<'a> Client<'a> {
 
 #[inline]
 fn echo_line(request: &Line, reply: &Line, seq: u64, input: &[u8], output: &mut [u8]) -> Result<(), Silent> {
-    // Whole words, as any program with such a protocol would have; a shorter rest is padded.
+    // Whole words, as any such protocol would use; a shorter rest is padded.
     for (cell, bytes) in request.words.iter().zip(input.chunks(8)) {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);

@@ -1,11 +1,11 @@
-//! The two system calls, on the low half of a sequence word.
+//! Two futex calls on the low half of a sequence word.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 fn call(word: &AtomicU64, operation: libc::c_int, value: u32) {
-    // Little-endian: the low half comes first. All supported machines are.
+    // Little-endian, as all supported machines are: the low half comes first.
     let address = word.as_ptr().cast::<u32>();
-    // SAFETY: the word is valid as long as it is borrowed; no timeout; FUTEX_WAIT returns early for many
+    // SAFETY: the word is valid as long as it is borrowed; there is no timeout; FUTEX_WAIT returns early for many
     // reasons, and all callers check their condition again.
     unsafe {
         libc::syscall(
@@ -18,7 +18,7 @@ fn call(word: &AtomicU64, operation: libc::c_int, value: u32) {
     }
 }
 
-/// Sleeps until the word is no longer `old`.
+/// Sleeps until the word is no longer `old`; returns its new value.
 pub(crate) fn sleep_while(word: &AtomicU64, old: u64) -> u64 {
     loop {
         let now = word.load(Ordering::Acquire);

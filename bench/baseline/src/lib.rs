@@ -1,16 +1,16 @@
-//! What the benchmarks compare with: the least that two processes can do to exchange a message through
-//! shared memory, with no lease, no bounds, no functions and no credits.
+//! Baselines of the benchmarks: the least that two processes can do to exchange a message through shared memory,
+//! without lease, bounds, functions or credits.
 //!
-//! * [`Kind::Line`] — one cache line each way: a sequence word and up to 56 bytes in the same line.
-//! * [`Kind::Copy`] — contiguous payload, copied in by the client, from request to reply by the peer, and
-//!   out by the client; the sequence word is written last.
+//! * [`Kind::Line`] — one cache line each way, with a sequence word and up to 56 bytes.
+//! * [`Kind::Copy`] — contiguous payload: the client copies it in, the peer copies it from request to reply, and the
+//!   client copies it out; the sequence word is written last.
 //! * [`Kind::Futex`] — one futex word each way: the peer sleeps, the client sleeps or spins.
 //!
-//! The two cores of a virtual machine move, so that the same code is now fast and now slow. A baseline
-//! therefore must run on the same two cores, in the same kind of memory, and within the same
-//! milliseconds as what it is compared with. That is why the peer ([`answer`]) is a function that runs
-//! *inside a leased slot* on a registered buffer: it answers until told to stop, returns, and the next
-//! invocations of the same slot are what is measured.
+//! The two cores of a virtual machine move, so the same code is fast at one time and slow at another. A baseline must
+//! therefore run on the same two cores, in the same kind of memory, and within the same milliseconds as the code that
+//! it is compared with. That is why the peer ([`answer`]) is a function that runs *inside a leased slot* on a
+//! registered buffer: it answers until it is told to stop, and returns; then the next invocations of the same slot are
+//! measured.
 //!
 //! ```text
 //! memory   | line 0: request  | request payload ... | half: reply line | reply payload ... |
@@ -28,28 +28,28 @@ pub use area::{LINE_PAYLOAD_BYTES, memory_bytes};
 pub use client::{Client, Silent, prepare};
 pub use peer::answer;
 
-/// Which round trip.
+/// Kind of a round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// One cache line each way, this many payload words (at most 7) in it.
+    /// One cache line each way, with this many payload words (at most 7).
     Line {
-        /// Eight bytes each.
+        /// Number of words, eight bytes each.
         words: usize,
     },
     /// Contiguous payload of this many bytes, copied three times.
     Copy {
-        /// Of the payload.
+        /// Length of the payload.
         bytes: usize,
     },
-    /// A futex word each way.
+    /// One futex word each way.
     Futex {
-        /// Whether the client sleeps too; otherwise it spins, and the peer need not wake it.
+        /// Whether the client sleeps, too; otherwise it spins, and the peer need not wake it.
         client_sleeps: bool,
     },
 }
 
 impl Kind {
-    /// As two words, for the peer's function.
+    /// Encodes the kind as two words, for the peer's function.
     pub fn to_words(self) -> [u64; 2] {
         match self {
             Self::Line { words } => [0, words as u64],
@@ -58,7 +58,7 @@ impl Kind {
         }
     }
 
-    /// Back again.
+    /// Decodes the words of [`to_words`](Self::to_words).
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
         match words {
             [0, words] if words <= 7 => Some(Self::Line {
@@ -79,7 +79,7 @@ impl Kind {
 mod tests {
     use super::*;
 
-    /// A client and a peer on two threads that share a vector's memory.
+    /// Runs a client and a peer on two threads that share a vector's memory.
     fn round_trips(kind: Kind, payload: usize) {
         let mut memory = vec![0u64; memory_bytes(payload) / 8 + 8];
         let start = memory.as_ptr().align_offset(64);
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(Kind::from_words([3, 0]), None);
         let mut small = vec![0u64; memory_bytes(64) / 8];
         assert!(Client::new(&mut small, Kind::Copy { bytes: 5000 }).is_none());
-        // SAFETY: the memory is ours; the call must refuse before it touches it.
+        // SAFETY: the memory is this test's; the call must return before it touches it.
         assert!(!unsafe { answer(small.as_mut_ptr().cast(), 64, Kind::Line { words: 1 }) });
     }
 }

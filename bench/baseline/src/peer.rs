@@ -1,4 +1,4 @@
-//! The peer: answers until told to stop.
+//! Peer of the raw round trips: answers until told to stop.
 
 use crate::Kind;
 use crate::area::{Area, STOP};
@@ -6,12 +6,12 @@ use crate::futex;
 use std::ptr::copy_nonoverlapping;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Answers the client of `memory` until it says stop. False, without touching anything, if the memory is
-/// too small or misaligned for the kind.
+/// Answers the client of `memory` until that client says stop. Returns false, without touching anything, if the memory
+/// is too small or misaligned for the kind.
 ///
 /// # Safety
-/// `memory` is valid for reads and writes of `bytes` bytes during the call, and everybody else who uses
-/// it is one [`crate::Client`] of the same kind.
+/// `memory` is valid for reads and writes of `bytes` bytes during the call, and its only other user is one
+/// [`crate::Client`] of the same kind.
 pub unsafe fn answer(memory: *mut u8, bytes: usize, kind: Kind) -> bool {
     // SAFETY: promised by the caller.
     let Some(area) = (unsafe { Area::new(memory, bytes) }) else {
@@ -58,8 +58,8 @@ fn answer_copies(area: &Area, bytes: usize) {
     loop {
         let seq = request.seq.load(Acquire);
         if seq == expected {
-            // SAFETY: `bytes` fits both payloads (checked by the caller), which do not overlap; the client
-            // touches neither between its request and our reply.
+            // SAFETY: `bytes` fits both payloads (checked by the caller), which do not overlap; the client touches
+            // neither between its request and the reply.
             unsafe { copy_nonoverlapping(area.request.payload(), area.reply.payload(), bytes) };
             reply.seq.store(seq, Release);
             expected += 1;

@@ -1,15 +1,16 @@
-//! Functions that the benchmarks of fabrics invoke: those of `hotlease-bench-functions`, and the peers of
-//! their baselines, which so run in the very slot that is compared with them.
+//! Functions that the benchmarks of fabrics invoke: those of `hotlease-bench-functions`, and the peers of their
+//! baselines, which thus run in the very slot that is compared with them.
 //!
 //! | function | input | output |
 //! |---|---|---|
-//! | `produce` | anything | as many bytes as the output takes, untouched |
-//! | `work` | nanoseconds, bytes, anything | so many bytes, untouched, after so long |
-//! | `raw_fabric_open` | [`Opening`] | what a client needs to know of the raw peer, which is made |
-//! | `raw_fabric_serve` | what the client says of itself, or nothing | none: answers the client until told to stop |
-//! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, says the token, answers each frame |
+//! | `produce` | any bytes | as many bytes as the output has room for, not written |
+//! | `work` | nanoseconds, bytes, any bytes | that many bytes, not written, after that time |
+//! | `raw_fabric_open` | [`Opening`] | address and keys of the raw peer, which it makes |
+//! | `raw_fabric_serve` | address and keys of the client, or nothing | none: answers the client until told to stop |
+//! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, sends the token, answers each frame |
 //!
-//! A library of its own: libfabric's bindings would be in every cold start that the other one measures.
+//! It is a separate library: otherwise libfabric's bindings would be part of every cold start that is measured with the
+//! other one.
 
 mod sink;
 
@@ -19,13 +20,13 @@ use hotlease_fabric::memory::Memory;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the peers of baselines return when something does not work.
+/// Error code of a baseline's peer that does not work.
 const FAILED: i32 = 5;
 
-/// `work` works no longer.
+/// Longest time that `work` spins.
 const LONGEST_NS: u64 = 1_000_000_000;
 
-/// Of the one slot on which a benchmark runs.
+/// Raw peer of the one slot on which a benchmark runs.
 static PEER: Mutex<Option<Peer>> = Mutex::new(None);
 
 fn open(input: &[u8]) -> Option<Vec<u8>> {
@@ -61,7 +62,7 @@ context_functions! {
             while begin.elapsed() < Duration::from_nanos(time.min(LONGEST_NS)) {
                 std::hint::spin_loop();
             }
-            // A size that does not fit is the caller's to read.
+            // A size that does not fit is reported to the caller.
             Ok(usize::try_from(bytes).unwrap_or(usize::MAX).min(output.len()))
         };
 

@@ -1,16 +1,16 @@
-//! The other end of a copy through one TCP connection.
+//! Receiving end of a copy through one TCP connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// By which the client knows who connects.
+/// Length of the token by which the client recognises this connection.
 const TOKEN_BYTES: usize = 16;
 const PIECE_BYTES: usize = 1 << 20;
-/// A client that is gone must not hold the slot.
+/// Time limit for connecting and for each read: a client that is gone must not occupy the slot.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Connects and reads frames (a length of 64 bits, then as many bytes), and answers a byte to each.
+/// Connects, reads frames (a length of 64 bits, then as many bytes), and answers each with one byte.
 pub(crate) fn run(input: &[u8]) -> io::Result<()> {
     let bad = || io::Error::from(ErrorKind::InvalidInput);
     let (token, address) = input.split_at_checked(TOKEN_BYTES).ok_or_else(bad)?;

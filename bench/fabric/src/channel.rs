@@ -1,4 +1,4 @@
-//! A channel of the transport between two ports of this process, as benchmarks use it.
+//! Channel of the transport between two ports of this process, as benchmarks use it.
 
 use super::Failure;
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing, RequestRing, WorkerChannel};
@@ -21,13 +21,13 @@ const CALL: Call = Call {
     output_capacity: u32::MAX,
 };
 
-/// Both ends.
+/// Both ends of a channel.
 pub struct Channel {
     asking: Asking,
     serving: Serving,
 }
 
-/// The client's end.
+/// Client's end of a channel.
 pub struct Asking {
     client: ClientChannel<OfiRing>,
     port: Arc<Port>,
@@ -36,7 +36,7 @@ pub struct Asking {
     sleeps: bool,
 }
 
-/// The worker's end; its function is an echo.
+/// Worker's end of a channel; its function is an echo.
 pub struct Serving {
     worker: WorkerChannel<OfiRing>,
     port: Arc<Port>,
@@ -44,7 +44,7 @@ pub struct Serving {
     sleeps: bool,
 }
 
-/// Memory of both ends, registered.
+/// Registered memory of both ends.
 pub struct Lent {
     from: Registration,
     to: Registration,
@@ -125,7 +125,7 @@ impl Asking {
         Ok(())
     }
 
-    /// As a worker writes a result into a client's buffer, then an invocation behind it.
+    /// Writes to the worker, as a worker writes a result into a client's buffer; then does an invocation behind it.
     pub fn write(&mut self, lent: &Lent, length: u64) -> Result<(), Failure> {
         let spans = Spans {
             remote: lent.to.remote(),
@@ -144,7 +144,7 @@ impl Serving {
         self.serve(stop, |_, _| Ok(()))
     }
 
-    /// As a worker reads a client's buffer before it runs a function.
+    /// Serves like a worker that reads a client's buffer before it runs a function.
     pub fn read(&mut self, lent: &Lent, length: u64, stop: &AtomicBool) -> Result<(), Failure> {
         let spans = Spans {
             remote: lent.from.remote(),

@@ -1,8 +1,8 @@
-//! Measures the transport `ofi` beside raw libfabric, in turn, over every provider that is there.
+//! Measures the transport `ofi` beside raw libfabric, in turn, over every provider of this host.
 //!
-//! `hotlease-bench-fabric [LIBRARY [PROVIDER ...]]`; one JSON object a line, as all benchmarks.
-//! `hotlease-bench-fabric bandwidth [LIBRARY [PROVIDER ...]]`: only that.
-//! `hotlease-bench-fabric startup [LIBRARY [PROVIDER]]`: how long a first and a second channel take.
+//! `hotlease-bench-fabric [LIBRARY [PROVIDER ...]]`: prints one JSON object a line, as all benchmarks do.
+//! `hotlease-bench-fabric bandwidth [LIBRARY [PROVIDER ...]]`: measures only the bandwidth.
+//! `hotlease-bench-fabric startup [LIBRARY [PROVIDER]]`: measures how long a first and a second channel take.
 #![allow(clippy::print_stdout)]
 
 mod channel;
@@ -28,7 +28,7 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 fn pin(core: usize) {
     let mut cores = nix::sched::CpuSet::new();
-    // Where pinning is not allowed the figures are noisier, no more.
+    // If pinning is not allowed, the figures are noisier, but still valid.
     let _ = cores
         .set(core)
         .and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &cores));
@@ -53,7 +53,7 @@ fn beside<R>(
 }
 
 fn timed(times: &mut Histogram<u64>, mut trip: impl FnMut() -> Result<(), Failure>) -> Result<(), Failure> {
-    // The first of a block wakes caches and clocks.
+    // The first round trip of a block wakes caches and clocks, and is not counted.
     trip()?;
     for _ in 0..PER_BLOCK {
         let begin = Instant::now();
@@ -118,7 +118,7 @@ fn in_a_row(count: usize, mut step: impl FnMut() -> Result<(), Failure>) -> Resu
 }
 
 fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
-    // Datagrams in software: megabytes take a second.
+    // Datagrams in software: a megabyte takes a second.
     let sizes: &[usize] = if provider.name() == "udp;ofi_rxd" {
         &[1]
     } else {
@@ -136,11 +136,11 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
     for &mebibytes in sizes {
         let bytes = mebibytes * MIB;
         let rounds = (512 / mebibytes).clamp(4, 40);
-        // In a row, so that what is measured is not a thread that begins.
+        // Several in a row, so that the start of a thread is not measured.
         let row = (16 / mebibytes).max(1);
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..rounds {
-            // The other end's thread has begun when it answers.
+            // The other end's thread has started when it answers.
             let raw = beside(
                 |stop| Ok(peer.answer(stop)?),
                 || {

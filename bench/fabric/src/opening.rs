@@ -1,4 +1,4 @@
-//! What a peer in another process is asked to be.
+//! Parameters of a raw peer in another process.
 
 use hotlease_fabric::ofi::providers::named;
 use hotlease_fabric::ofi::{Libfabric, OfiError, Provider};
@@ -6,25 +6,25 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Memory that a peer may be asked for.
+/// Most memory that a peer can be asked for.
 const MEMORY_BYTES_MAX: u64 = 1 << 32;
 const TEXT_BYTES_MAX: usize = 4096;
 
-/// The same library, provider and way of waiting as the client's.
+/// Parameters of a raw peer: library, provider and way of waiting as the client's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Opening {
-    /// Of libfabric.
+    /// Path of libfabric.
     pub library: PathBuf,
-    /// libfabric's name of it.
+    /// Provider, by libfabric's name.
     pub provider: String,
-    /// Whether it waits on the descriptor instead of polling.
+    /// Whether the peer waits on the descriptor instead of polling.
     pub sleeps: bool,
-    /// That clients may write to.
+    /// Memory that clients may write to.
     pub memory_bytes: u64,
 }
 
 impl Opening {
-    /// As it travels to the other process.
+    /// Encodes the parameters for the other process.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![u8::from(self.sleeps)];
         bytes.extend(self.memory_bytes.to_le_bytes());
@@ -34,7 +34,7 @@ impl Opening {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) made; `None` for what it cannot have made.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes); returns `None` for all other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (sleeps, rest) = bytes.split_first()?;
         let (memory_bytes, text) = rest.split_first_chunk()?;
@@ -51,7 +51,7 @@ impl Opening {
         })
     }
 
-    /// On the loopback interface of this process's machine.
+    /// Finds the provider, on the loopback interface of this host.
     pub fn provider(&self) -> Result<Provider, OfiError> {
         let library = Libfabric::load_from(&self.library)?;
         named(&library, &self.provider, Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))

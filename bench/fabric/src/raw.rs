@@ -1,4 +1,4 @@
-//! The two raw ends.
+//! Both ends of the raw exchange over libfabric.
 
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::ofi::endpoint::{Completions, Endpoint, Posted, RegionKeys};
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Looks between two looks at the clock.
+/// Number of polls between two looks at the clock.
 const SPINS: u32 = 1 << 12;
-/// Longest message.
+/// Length of the longest message.
 pub const MESSAGE_BYTES: usize = 8192;
-/// Messages that may arrive before one is taken.
+/// Number of posted receives: messages that may arrive before one is taken.
 const RECEIVES: usize = 4;
-/// Longest address of an endpoint.
+/// Length of the longest address of an endpoint.
 const ADDRESS_BYTES_MAX: usize = 256;
-/// Operations that are no receives: a send, and writes.
+/// Numbers of the operations that are no receives: a send, and writes.
 const SEND: usize = RECEIVES;
 const WRITES: usize = 8;
 
-/// The other end has not answered for seconds, or an operation failed.
+/// Error of an operation, or of another end that has not answered for ten seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Silent(pub String);
 
@@ -34,7 +34,7 @@ impl std::fmt::Display for Silent {
 
 impl std::error::Error for Silent {}
 
-/// What one end needs to know of the other.
+/// Address and keys that one end sends to the other.
 #[derive(Debug, Clone)]
 pub struct Hello {
     address: Vec<u8>,
@@ -43,7 +43,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// As it travels to the other process.
+    /// Encodes them for the other process.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.address.len() + 16);
         bytes.extend(self.memory.to_le_bytes());
@@ -52,7 +52,7 @@ impl Hello {
         bytes
     }
 
-    /// What [`to_bytes`](Self::to_bytes) made; `None` for what it cannot have made.
+    /// Decodes the bytes of [`to_bytes`](Self::to_bytes); returns `None` for all other bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (memory, rest) = bytes.split_first_chunk()?;
         let (key, address) = rest.split_first_chunk()?;
@@ -67,7 +67,7 @@ impl Hello {
 #[repr(C, align(64))]
 struct Context([u64; 8]);
 
-/// One end: an endpoint, buffers, and memory for RMA.
+/// One end: an endpoint, message buffers, and memory for RMA.
 struct End {
     endpoint: Endpoint,
     contexts: Box<[Context]>,
@@ -82,7 +82,7 @@ struct End {
     sleeps: bool,
 }
 
-// SAFETY: handles and addresses without thread affinity; one thread uses it at a time.
+// SAFETY: handles and addresses have no thread affinity; one thread uses them at a time.
 unsafe impl Send for End {}
 
 impl End {
@@ -93,7 +93,7 @@ impl End {
             ((RECEIVES + 1) * MESSAGE_BYTES) as u64,
         )?);
         let access = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
-        // The regions are never closed: they end with the process, as the endpoint does not outlive it.
+        // The regions are never closed: they end with the process, and the endpoint does not outlive it.
         // SAFETY: both memories are held by self, which also holds the endpoint and drops it first.
         let (buffer_descriptor, keys) = unsafe {
             let bytes = buffers.size_bytes() as usize;
@@ -134,13 +134,13 @@ impl End {
     }
 
     fn meet(&mut self, other: &Hello) -> Result<(), OfiError> {
-        // SAFETY: an address of an endpoint of the same provider.
+        // SAFETY: `address` is that of an endpoint of the same provider.
         self.peer = unsafe { self.endpoint.insert(&other.address) }?;
         Ok(())
     }
 
     fn buffer(&self, number: usize) -> *mut u8 {
-        // SAFETY: inside the buffers.
+        // SAFETY: the result is inside the buffers.
         unsafe { self.buffers.start().as_ptr().add(number * MESSAGE_BYTES) }
     }
 
@@ -158,7 +158,7 @@ impl End {
         {}
     }
 
-    /// Takes completions; the number and length of a message that arrived.
+    /// Takes one completion; returns number and length of a message that arrived.
     #[inline]
     fn poll(&mut self) -> Result<Option<(usize, usize)>, Silent> {
         let mut entry = [fi_cq_msg_entry {
@@ -189,7 +189,7 @@ impl End {
         let begin = Instant::now();
         loop {
             let posted = if bytes <= self.endpoint.inject_bytes() {
-                // SAFETY: the send buffer, which nobody else writes.
+                // SAFETY: the send buffer, which is not written meanwhile.
                 self.endpoint
                     .inject(unsafe { std::slice::from_raw_parts(buffer, bytes) }, self.peer)
             } else {
@@ -204,13 +204,13 @@ impl End {
                 Posted::Yes => return Ok(()),
                 Posted::Failed(result) => return Err(Silent(self.endpoint.text(result as i32))),
                 Posted::Again if begin.elapsed() > PATIENCE => return Err(Silent("no room".into())),
-                // Only during connection set-up, when nothing else can arrive.
+                // Happens only during connection set-up, when no other message can arrive.
                 Posted::Again => drop(self.poll()?),
             }
         }
     }
 
-    /// The next message, unless told to stop.
+    /// Waits for the next message; returns `None` if told to stop.
     #[inline]
     fn next(&mut self, stop: Option<&AtomicBool>) -> Result<Option<(usize, usize)>, Silent> {
         let begin = Instant::now();
@@ -235,7 +235,7 @@ impl End {
     fn doze(&self) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         if let Some(fd) = self.endpoint.wait_fd() {
-            // A signal makes the caller look, as readiness does.
+            // The caller looks again after a signal, as after readiness.
             let _ = poll(
                 &mut [PollFd::new(fd, PollFlags::POLLIN)],
                 PollTimeout::from(100u8),
@@ -243,7 +243,7 @@ impl End {
         }
     }
 
-    /// Until the send buffer is free.
+    /// Waits until the send buffer is free.
     #[inline]
     fn settle(&mut self) -> Result<(), Silent> {
         while self.sends > 0 {
@@ -253,26 +253,26 @@ impl End {
     }
 }
 
-/// The end that answers.
+/// End that answers.
 pub struct Peer(End);
 
 impl Peer {
-    /// With memory that clients may write to. `sleeps`: waits on the descriptor instead of polling.
+    /// Opens an end with memory that clients may write to. With `sleeps` it waits on the descriptor instead of polling.
     pub fn open(provider: &Provider, memory: &Arc<Memory>, sleeps: bool) -> Result<Self, OfiError> {
         End::open(provider, memory, sleeps).map(Self)
     }
 
-    /// For the client.
+    /// Returns address and keys for the client.
     pub fn hello(&self) -> Result<Hello, OfiError> {
         self.0.hello()
     }
 
-    /// Knows its client from now on.
+    /// Sets the client that the peer answers from now on.
     pub fn meet(&mut self, client: &Hello) -> Result<(), OfiError> {
         self.0.meet(client)
     }
 
-    /// Sends back what arrives, copied once, until told to stop.
+    /// Sends back each message, copied once, until told to stop.
     pub fn answer(&mut self, stop: &AtomicBool) -> Result<(), Silent> {
         while let Some(message) = self.0.next(Some(stop))? {
             self.reply(message)?;
@@ -280,7 +280,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The same until [`Client::stop`], for a client in another process.
+    /// Sends back each message until [`Client::stop`], for a client in another process.
     pub fn serve(&mut self) -> Result<(), Silent> {
         while let Some(message) = self.0.next(None)? {
             if self.reply(message)? == 0 {
@@ -295,7 +295,7 @@ impl Peer {
         let end = &mut self.0;
         end.settle()?;
         let bytes = bytes.min(MESSAGE_BYTES);
-        // SAFETY: two buffers of the same size, neither under way.
+        // SAFETY: two buffers of the same size, with no operation on either.
         unsafe { std::ptr::copy_nonoverlapping(end.buffer(number), end.buffer(SEND), bytes) };
         end.post(number);
         end.send(bytes)?;
@@ -303,14 +303,14 @@ impl Peer {
     }
 }
 
-/// The end that asks.
+/// End that asks.
 pub struct Client {
     end: End,
     far: Hello,
 }
 
 impl Client {
-    /// With memory to write from. `sleeps`: waits on the descriptor instead of polling.
+    /// Opens an end with memory to write from. With `sleeps` it waits on the descriptor instead of polling.
     pub fn open(
         provider: &Provider,
         memory: &Arc<Memory>,
@@ -325,12 +325,12 @@ impl Client {
         })
     }
 
-    /// For the peer.
+    /// Returns address and keys for the peer.
     pub fn hello(&self) -> Result<Hello, OfiError> {
         self.end.hello()
     }
 
-    /// One round trip of at most [`MESSAGE_BYTES`]; how many bytes came back.
+    /// Does one round trip of at most [`MESSAGE_BYTES`]; returns how many bytes came back.
     #[inline]
     pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, Silent> {
         let end = &mut self.end;
@@ -349,13 +349,13 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Tells a peer in [`Peer::serve`] that this was all: an empty message, which comes back as the last one.
+    /// Tells a peer in [`Peer::serve`] to stop, by an empty message, which it returns as its last one.
     pub fn stop(&mut self) -> Result<(), Silent> {
         self.echo(&[], &mut []).map(drop)
     }
 
-    /// Writes the first `bytes` of our memory to the peer's, in pieces of `chunk`, and returns when they are
-    /// there: the echo that follows is behind them.
+    /// Writes the first `bytes` of this end's memory to the peer's, in pieces of `chunk`, and returns when they have
+    /// arrived: the echo that follows comes behind them.
     pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), Silent> {
         let end = &mut self.end;
         let context = end.context(SEND + 1);
@@ -364,8 +364,8 @@ impl Client {
         while done < bytes || end.writes > 0 {
             if done < bytes && end.writes < WRITES {
                 let length = chunk.min(bytes - done);
-                // SAFETY: inside of the memory, which is registered and not changed meanwhile. The context
-                // is shared: no provider here asks for one (their mode bits are clear).
+                // SAFETY: inside the memory, which is registered and not changed meanwhile. The context is shared: no
+                // provider used here needs a separate one (their mode bits are clear).
                 let posted = unsafe {
                     let start = end.memory.start().as_ptr().add(done);
                     let (address, key) = (self.far.memory + done as u64, self.far.key);

@@ -1,4 +1,4 @@
-//! How long it takes until a first channel is there, and a second one, step by step.
+//! Time until a first channel works, and a second one, step by step.
 
 use super::{Failure, beside};
 use crate::channel::Channel;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Notes how long each step took, in microseconds.
+/// Durations of the steps, in microseconds.
 struct Steps(Map<String, Value>);
 
 impl Steps {
@@ -21,8 +21,8 @@ impl Steps {
     }
 }
 
-/// One JSON object for each of two channels. The first has to load the library, so this is to be the first
-/// thing that a process does. `name`: `None` takes the best provider.
+/// Prints one JSON object for each of two channels. The first channel has to load the library, so this must be the
+/// first action of a process. `name`: `None` takes the best provider.
 pub fn startup(path: &Path, name: Option<&str>) -> Result<(), Failure> {
     let loopback = "127.0.0.1".parse()?;
     for which in ["first", "second"] {

@@ -2,23 +2,23 @@
 //!
 //! | function | input | output |
 //! |---|---|---|
-//! | `noop` | anything | nothing |
+//! | `noop` | any bytes | nothing |
 //! | `echo` | bytes | the same bytes |
 //! | `touch` | at least one byte | the first byte |
 //! | `sum` | 64-bit words | their wrapping sum: every byte is read |
-//! | `whereabouts` | anything | process id and processor, two 64-bit words |
-//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
+//! | `whereabouts` | any bytes | process id and processor, two 64-bit words |
+//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer, through which it answers its client until told to stop |
 //!
-//! The first two have the plain interface of the papers, the others that with a context; a data symbol
-//! `hotlease_context_NAME` tells which. `hotlease/function.h` is the same for C.
+//! `noop` and `echo` have the plain interface of the papers; the others have the interface with a context, which a data
+//! symbol `hotlease_context_NAME` shows. `hotlease/function.h` does the same for C.
 
 use hotlease_bench_baseline::{Kind, answer};
 use std::ffi::c_void;
 
-/// What `raw` and `sum` return for an input or output that does not make sense.
+/// Error code of `raw` and `sum` for an invalid input or output.
 pub const BAD_ARGUMENT: i32 = 22;
 
-/// The worker's context; these functions need nothing of it.
+/// Worker's context, of which these functions need nothing.
 #[repr(C)]
 pub struct Context([u8; 0]);
 
@@ -42,8 +42,8 @@ pub unsafe extern "C" fn echo(input: *const c_void, size: u32, output: *mut c_vo
     size
 }
 
-/// Functions with a context: name, marker and documentation of each, and its body, which gets input and
-/// output as slices and returns how many bytes the result has, or an error code.
+/// Defines functions with a context: name, marker and documentation of each, and its body, which gets input and output
+/// as slices and returns the number of bytes of the result, or an error code.
 #[macro_export]
 macro_rules! context_functions {
     ($($name:ident $marker:ident $doc:literal: |$input:ident, $output:ident| $body:expr;)*) => {$(
@@ -119,7 +119,7 @@ context_functions! {
             let Some(kind) = kind else {
                 return BAD_ARGUMENT;
             };
-            // SAFETY: the output is ours until we return, apart from the client of the baseline.
+            // SAFETY: until this function returns, the output belongs to it and to the client of the baseline.
             match unsafe { answer(output.as_mut_ptr(), output.len(), kind) } {
                 true => Ok(0),
                 false => Err(BAD_ARGUMENT),
@@ -127,10 +127,10 @@ context_functions! {
         };
 }
 
-/// A result that does not fit is not written: its size tells the caller what is needed.
+/// Writes a result if it fits. Otherwise only its size is returned, which tells the caller how much room is needed.
 ///
 /// # Errors
-/// None; it is what a body of [`context_functions`] returns.
+/// None; the type is that of a body of [`context_functions`].
 pub fn write(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
     if let Some(place) = output.get_mut(..result.len()) {
         place.copy_from_slice(result);

@@ -1,4 +1,4 @@
-//! The benchmark's end of every peer.
+//! Benchmark's end of every peer.
 
 use crate::{Kind, grpc, http, runtime, socket};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::UnixStream;
 use tokio::runtime::Runtime;
 
-/// A peer cannot be reached, or hung up.
+/// Error of a peer that cannot be reached, or hung up.
 #[derive(Debug)]
 pub struct PeerError {
     kind: Kind,
@@ -33,17 +33,17 @@ enum Connection {
     Http(http::Caller, Runtime),
 }
 
-/// A connection to a peer.
+/// Connection to a peer.
 pub struct Client {
     kind: Kind,
     connection: Connection,
 }
 
 impl Client {
-    /// To the place that the server announced.
+    /// Connects to the place that the server announced.
     ///
     /// # Errors
-    /// If nobody listens there.
+    /// If no server listens there.
     pub fn connect(kind: Kind, place: &str) -> Result<Self, PeerError> {
         let connection = match kind {
             Kind::Unix => UnixStream::connect(place).map(Connection::Unix),
@@ -55,10 +55,10 @@ impl Client {
         }
     }
 
-    /// One round trip; `output` is as long as `input`.
+    /// Does one round trip; `output` is as long as `input`.
     ///
     /// # Errors
-    /// If the peer hung up or answered something else.
+    /// If the peer hung up or answered with other bytes.
     pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), PeerError> {
         let kind = self.kind;
         match &mut self.connection {

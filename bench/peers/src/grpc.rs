@@ -29,8 +29,8 @@ impl Echo for Service {
     }
 }
 
-/// Until the client hangs up. The HTTP/2 connection is hyper's, as inside of tonic's own server, which
-/// however goes on waiting for the next client.
+/// Serves until the client hangs up. The HTTP/2 connection is hyper's, as inside tonic's own server; that server would
+/// go on waiting for the next client.
 pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
     runtime.block_on(async {
         stream.set_nonblocking(true)?;
@@ -43,7 +43,7 @@ pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
     })
 }
 
-/// The client's side.
+/// Client's side of the gRPC peer.
 pub(crate) struct Caller {
     client: EchoClient<Channel>,
 }

@@ -1,4 +1,4 @@
-//! Echo by an HTTP/1.1 POST on a connection that is kept.
+//! Echo by an HTTP/1.1 POST on a persistent connection.
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
@@ -13,7 +13,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpStream};
 use tokio::runtime::Runtime;
 
-/// Until the client hangs up.
+/// Serves until the client hangs up.
 pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
     let echo = |body: Bytes| async { body };
     let router = Router::new()
@@ -29,7 +29,7 @@ pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
     })
 }
 
-/// The client's side.
+/// Client's side of the HTTP peer.
 pub(crate) struct Caller {
     sender: SendRequest<Full<Bytes>>,
 }

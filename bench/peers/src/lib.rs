@@ -1,13 +1,12 @@
-//! The same echo through what is in use today: a Unix socket, TCP, gRPC and HTTP.
+//! The same echo through the transports in use today: a Unix socket, TCP, gRPC and HTTP.
 //!
-//! [`serve`] is run in a process of its own, as a worker is; [`Client`] in the benchmark's. Both ends are
-//! blocking for the sockets, and single-threaded runtimes for the others, which is each one's fastest
-//! form for one call at a time. Connections are made once and kept.
+//! [`serve`] runs in a separate process, as a worker does; [`Client`] in that of the benchmark. Both ends block for the
+//! sockets, and have single-threaded runtimes for the others: the fastest form of each for one call at a time.
+//! Connections are made once and kept.
 //!
-//! The servers are benchmark peers and nothing else: they live as long as one run, listen on the loopback
-//! address and a port of the kernel's choice only (the Unix socket: in a directory of the user's own),
-//! serve a single connection, keep no state, and echo at most [`BYTES_MAX`] bytes. Whoever connects to one gets his
-//! own bytes back.
+//! The servers are benchmark peers and nothing else: they live as long as one run, listen only on the loopback address
+//! and a port that the kernel chooses (the Unix socket: in a directory of the user's own), serve a single connection,
+//! keep no state, and echo at most [`BYTES_MAX`] bytes. Any process that connects to one gets its own bytes back.
 
 #![forbid(unsafe_code)]
 
@@ -25,10 +24,10 @@ use std::path::Path;
 use std::str::FromStr;
 use tokio::runtime::{Builder, Runtime};
 
-/// Longest message that a peer echoes.
+/// Length of the longest message that a peer echoes.
 pub const BYTES_MAX: usize = 4096;
 
-/// Which peer.
+/// Kind of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Unix stream socket, blocking at both ends.
@@ -42,10 +41,10 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Unix, Self::Tcp, Self::Grpc, Self::Http];
 
-    /// One word, for arguments and results.
+    /// Returns one word, for arguments and results.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unix => "unix",
@@ -55,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// In words, for people.
+    /// Returns a description for people.
     pub fn title(self) -> &'static str {
         match self {
             Self::Unix => "Unix socket",
@@ -75,8 +74,8 @@ impl FromStr for Kind {
     }
 }
 
-/// Serves one client until it hangs up. Writes one line to `announce` as soon as it listens: the port, or
-/// the path of the Unix socket, which is made in `directory`.
+/// Serves one client until it hangs up. Writes one line to `announce` as soon as it listens: the port, or the path of
+/// the Unix socket, which it creates in `directory`.
 ///
 /// # Errors
 /// If listening, announcing or serving fails.

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 
 const LENGTH_BYTES: usize = 4;
 
-/// Until the client hangs up.
+/// Serves until the client hangs up.
 pub(crate) fn serve(mut stream: impl Read + Write) -> io::Result<()> {
     let mut frame = [0; LENGTH_BYTES + BYTES_MAX];
     loop {
@@ -37,7 +37,7 @@ pub(crate) fn echo(stream: &mut (impl Read + Write), input: &[u8], output: &mut 
     Ok(())
 }
 
-/// One frame, with as few reads as possible: most come whole. Returns the message's length.
+/// Reads one frame, with as few reads as possible: most arrive whole. Returns the message's length.
 fn receive(stream: &mut impl Read, frame: &mut [u8; LENGTH_BYTES + BYTES_MAX]) -> io::Result<usize> {
     let mut have = 0;
     loop {
