@@ -1,5 +1,5 @@
-"""Stores of this machine, each a server of its own on loopback, gone with the block: what members talk through, what has to be in their
-environment, and what to start them with.
+"""Stores for the case studies. Each is a separate server on loopback of this machine, and ends with the block; the
+block gets its link, the environment variables of members, and the command that they are started with.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ STARTS_WITHIN = 60
 
 
 class Absent(Exception):
-    """What is needed is not there, and how to get it."""
+    """Error of a store whose program is not installed; says how to get it."""
 
 
 def free_port():
@@ -30,7 +30,7 @@ def free_port():
 
 @contextlib.contextmanager
 def server(command, port, **options):
-    """Runs until the end of the block, from when the port answers."""
+    """Runs a server until the end of the block, which begins when the port answers."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
     try:
         deadline = time.monotonic() + STARTS_WITHIN
@@ -73,7 +73,8 @@ def s3():
     if not program.is_file():
         raise Absent("there is no versitygw (`make setup` builds it where there is Go)")
     port = free_port()
-    access = {"AWS_ACCESS_KEY_ID": "member", "AWS_SECRET_ACCESS_KEY": "of-this-run", "AWS_REGION": "us-east-1"}  # no secret: it ends with this
+    # Not secret: the store ends with this block.
+    access = {"AWS_ACCESS_KEY_ID": "member", "AWS_SECRET_ACCESS_KEY": "of-this-run", "AWS_REGION": "us-east-1"}
     with tempfile.TemporaryDirectory() as folder:
         os.makedirs(f"{folder}/data/cases")
         os.mkdir(f"{folder}/attributes")
@@ -83,7 +84,7 @@ def s3():
             yield f"s3://cases?endpoint=http://127.0.0.1:{port}", access, []
 
 
-# It would listen on all addresses, so it has a network of its own. Ends with its input.
+# This server would listen on all addresses, so it gets a separate network namespace. It ends with its standard input.
 DYNAMODB = """
 ip link set lo up || exit
 cd "$0" || exit
@@ -116,7 +117,7 @@ def dynamodb():
 
 
 def make_table():
-    """In the network of DynamoDB Local, once it answers."""
+    """Creates the table, in the network namespace of DynamoDB Local, as soon as the server answers."""
     keys = {"pk": "HASH", "sk": "RANGE"}
     table = {
         "TableName": "cases", "BillingMode": "PAY_PER_REQUEST",
@@ -138,7 +139,7 @@ def make_table():
     urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/", json.dumps(table).encode(), headers)).close()
 
 
-# By the name of the link, as `hotlease comm plan` has it; `direct` is shared memory here.
+# By the name of the link in `hotlease comm plan`; `direct` is shared memory here.
 STORES = {"direct": nothing, "tcp": tcp, "redis": redis, "s3": s3, "dynamodb": dynamodb}
 
 if __name__ == "__main__":

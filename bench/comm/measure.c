@@ -1,9 +1,10 @@
-/* What a message and a collective take, in the manner of the OSU micro-benchmarks: the same program over hotlease and over MPI.
+/* Times messages and collectives in the manner of the OSU micro-benchmarks: the same program over hotlease and MPI.
  *
  *     measure SECONDS BYTES_MAX [CASE...]
  *
- * Rank 0 prints a line of JSON for each case and size. A collective is timed at each rank from its call to its return, with a barrier that is not
- * timed before each; told is the mean over the ranks of their medians. SECONDS is about how long each size is measured. */
+ * * Rank 0 prints a line of JSON for each case and size. Each rank times a collective from its call to its return,
+ *   after a barrier that is not timed; the result is the mean over the ranks of their medians. SECONDS is about how
+ *   long each size is measured. */
 #define _POSIX_C_SOURCE 200809L
 #include "measure.h"
 
@@ -39,7 +40,7 @@ static int by_value(const void* first, const void* second) {
     return (a > b) - (a < b);
 }
 
-/* What each case does once. `count` is that of one rank's block, in integers. */
+/* Runs a case once. `count` is the number of integers in one rank's block. */
 typedef void operation(int count);
 
 static void do_barrier(int count) {
@@ -72,7 +73,7 @@ static void do_stream(int count) {
     size_t size = (size_t)count * sizeof *input;
     if (rank > 1) return;
     for (int i = 0; i < WINDOW; i++) {
-        /* All into the same memory: only the last one is looked at. */
+        /* All into the same memory: only the last one is checked. */
         if (rank == 0)
             start_send(&all[i], 1, input, size);
         else
@@ -85,7 +86,7 @@ static void do_stream(int count) {
         send_to(0, input, 4);
 }
 
-/* The element `at` of a block of `count` that rank `from` gives, and what the ranks up to `last` give together. */
+/* Element `at` of a block of `count` that rank `from` gives, and its sum over the ranks up to `last`. */
 static int32_t given(int from, int at) { return (from + 1) * 7 + at % 1000; }
 static int32_t summed(int last, int at) { return 7 * (last + 1) * (last + 2) / 2 + (last + 1) * (at % 1000); }
 
@@ -181,7 +182,7 @@ static void measure(const struct test* test, size_t bytes) {
     reduce(mine, mean, 2);
     if (rank > 0) return;
     double p50 = mean[0], p99 = mean[1];
-    if (test->kind == PING) { /* One way, of the two that take part. */
+    if (test->kind == PING) { /* one way, between the two ranks that take part */
         p50 = samples[planned / 2] / 2.0;
         p99 = samples[planned * 99 / 100] / 2.0;
     }
@@ -205,7 +206,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "usage: measure SECONDS BYTES_MAX [CASE...], at 2 ranks or more\n");
         return 2;
     }
-    /* A block of 20,000 bytes, 5,000 integers, is the paper's. */
+    /* The paper has blocks of 20,000 bytes, 5,000 integers. */
     size_t room = (bytes_max > 20000 ? bytes_max : 20000) * 2 + 64;
     size_t sizes[64], count = 0;
     for (size_t bytes = 4; bytes <= bytes_max; bytes *= bytes < 8 ? 2 : 8) sizes[count++] = bytes;
@@ -220,7 +221,7 @@ int main(int argc, char** argv) {
             continue;
         }
         for (size_t i = 0; i < count; i++) {
-            /* All blocks together are as long as the message of others. */
+            /* All blocks together are as long as the message of the other cases. */
             size_t bytes = test->blocks ? sizes[i] / (size_t)ranks / 4 * 4 : sizes[i];
             if (bytes >= 4) measure(test, bytes);
         }

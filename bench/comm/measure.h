@@ -1,4 +1,4 @@
-/* What measure.c needs of a message passing library: a few calls, each of which must succeed. One of over_*.h defines them. */
+/* Calls of a message passing library that measure.c needs; each must succeed. One of over_*.h defines them. */
 #ifndef MEASURE_H
 #define MEASURE_H
 
@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A send or a receive that goes on. */
+/* A send or a receive that has been started. */
 typedef struct passing passing;
 
 static int rank, ranks;
@@ -20,7 +20,7 @@ static void start_send(passing* one, int to, const void* bytes, size_t size);
 static void start_receive(passing* one, int from, void* bytes, size_t size);
 static void wait_for(passing* all, int count);
 
-/* Of 32-bit integers; sums; the root is rank 0. */
+/* Collectives of 32-bit integers; reductions are sums; the root is rank 0. */
 static void barrier(void);
 static void broadcast(int32_t* buffer, int count);
 static void gather(const int32_t* input, int32_t* output, int count);

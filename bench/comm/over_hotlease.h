@@ -1,4 +1,4 @@
-/* measure.h by hotlease. */
+/* measure.h over hotlease. */
 #include <hotlease/communicator.h>
 
 #define INTS HOTLEASE_COMM_I32

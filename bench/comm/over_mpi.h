@@ -1,7 +1,7 @@
-/* measure.h by MPI. */
+/* measure.h over MPI. */
 #include <mpi.h>
 
-/* MPI ends the program at an error unless it is told otherwise. */
+/* MPI ends the program at an error unless an error handler is set. */
 #define ALL MPI_COMM_WORLD
 #define INTS MPI_INT32_T
 

@@ -1,5 +1,6 @@
-/* Half round trips between two ranks of an MPI, as asked for on standard input, one line each: "BYTES BATCHES ROUNDS".
-   Answers each with the seconds of one half round trip, in the batch of so many rounds that took the least. Built and run by `cargo run --release --example near`. */
+/* Measures half round trips between two ranks of an MPI. Standard input has one request a line: "BYTES BATCHES ROUNDS".
+Answers each with the seconds of one half round trip in the fastest batch of that many rounds. Built and run by `cargo
+run --release --example near`. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +27,7 @@ int main(int argc, char **argv) {
                 order[1] = 0;
             MPI_Send(order, 3, MPI_INT, 1, 0, MPI_COMM_WORLD);
         } else {
-            /* Without burning a processor meanwhile, which others are measured on. */
+            /* Polls with pauses, so that it does not use a processor on which others are measured. */
             for (int is_there = 0; !is_there; usleep(200))
                 MPI_Iprobe(0, 0, MPI_COMM_WORLD, &is_there, MPI_STATUS_IGNORE);
             MPI_Recv(order, 3, MPI_INT, 0, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);

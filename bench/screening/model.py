@@ -1,4 +1,4 @@
-"""What the screening computes: molecules as text to predicted efficiencies. Imported by the program and by its workers."""
+"""The screening's computation: molecules as text to predicted efficiencies. Imported by the program and its workers."""
 
 import csv
 import functools
@@ -21,7 +21,7 @@ _fingerprints = rdFingerprintGenerator.GetMorganGenerator(radius=2, fpSize=BITS)
 
 
 def features(smiles):
-    """A row for each molecule: the bits of its Morgan fingerprint."""
+    """Returns a row for each molecule: the bits of its Morgan fingerprint."""
     rows = np.empty((len(smiles), BITS), dtype=np.float32)
     for row, text in zip(rows, smiles):
         row[:] = _fingerprints.GetFingerprintAsNumPy(Chem.MolFromSmiles(text))
@@ -35,12 +35,12 @@ def _load(model):
 
 
 def screen(model, smiles):
-    """The task: predicted efficiencies of some molecules. The model's file is read once in each process."""
+    """The task: predicts the efficiencies of some molecules. Each process reads the model's file once."""
     return _load(model).predict(features(smiles))
 
 
 def read(path, count):
-    """As many molecules as asked for, and how many there are in the file; it is repeated for more."""
+    """Returns `count` molecules, and all rows of the file; the file's molecules are repeated if `count` is larger."""
     with gzip.open(path, "rt") as file:
         rows = list(csv.DictReader(file))
     smiles = [row["smiles"] for row in rows]
@@ -48,7 +48,7 @@ def read(path, count):
 
 
 def train(rows, path, count):
-    """Trains on molecules from all over the table, into a file; how well it does on their neighbours there."""
+    """Trains on molecules from the whole table, into a file; returns how well it predicts their neighbours there."""
     step = max(2, len(rows) // count)
     known, others = rows[::step], rows[1::step]
     regressor = MLPRegressor(hidden_layer_sizes=(64,), max_iter=30, early_stopping=True, random_state=1)

@@ -1,4 +1,4 @@
-"""Draws what screening.py recorded: plot.py RECORDS.jsonl CHART.svg. Runtime over the size of a batch."""
+"""Draws the records of screening.py: plot.py RECORDS.jsonl CHART.svg. Runtime over the size of a batch."""
 
 import json
 import sys

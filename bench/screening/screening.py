@@ -1,5 +1,7 @@
-"""Virtual screening: the efficiency of many molecules, predicted in batches by workers; hotlease, Parsl's HTEX and a loop in
-turn, for each size of batch and each number of workers. See README.md; `bench/screening/run` sets up what this needs.
+"""Virtual screening: workers predict the efficiency of many molecules, in batches.
+
+Compares hotlease, Parsl's HTEX and a loop in turn, for each size of batch and each number of workers. See README.md;
+`bench/screening/run` sets up the environment.
 """
 
 import argparse
@@ -56,11 +58,11 @@ SYSTEMS = {"loop": loop, "hotlease": hotlease, "parsl_htex": parsl_htex}
 
 
 def measure(system, workers, file, smiles, batch):
-    """Seconds to the workers' first results, with imports and the model's loading; seconds of the screening; predictions."""
+    """Returns the seconds to the workers' first results (imports, model), those of the screening, and predictions."""
     calls = [(file, smiles[begin : begin + batch]) for begin in range(0, len(smiles), batch)]
     begin = time.perf_counter()
     with SYSTEMS[system](workers) as run:
-        # Longer than a batch of one takes, so that each worker has some.
+        # These tasks take longer than a batch of one, so that each worker gets some.
         run([(file, smiles[:50])] * (4 * workers))
         started = time.perf_counter()
         found = run(calls)
@@ -100,7 +102,7 @@ def main():
                     start, seconds, found = measure(system, workers, file, smiles, batch)
                     if expected is None:
                         expected = found
-                    # Sums of floats in another order: batches of other sizes.
+                    # Batches of other sizes add floats in another order.
                     if len(found) != len(expected) or not np.allclose(found, expected, atol=1e-4):
                         sys.exit(f"screening: {system} predicted something else")
                     record = {

@@ -1,4 +1,4 @@
-"""Each peer behind the same few methods (cases.py). Its library is imported when it is opened, in its own environment."""
+"""Adapters that give each peer the same few methods (cases.py). Each imports its library only when it is opened."""
 
 import itertools
 import logging
@@ -17,17 +17,17 @@ def chunks(items, size):
 
 
 class Peer:
-    """Of an executor with `submit`, whose futures have `result`."""
+    """Adapter of an executor with `submit`, whose futures have `result`."""
 
     packages: tuple[str, ...] = ()
-    # Whether `submit` takes futures for arguments.
+    # Whether `submit` takes futures as arguments.
     futures_as_arguments = False
-    # Whether a task's result comes back to the program.
+    # Whether a task's result returns to the program.
     returns_results = True
 
     def __init__(self, workers, folder):
         self.executor = self.open(workers, folder)
-        # No method of ours between.
+        # Without a method of the adapter in between.
         self.submit = self.executor.submit
 
     def result(self, future):
@@ -37,7 +37,7 @@ class Peer:
         return [future.result() for future in futures]
 
     def map_chunked(self, function, items, chunk):
-        """With what the library has for it, if it has something."""
+        """Maps with the library's own chunks, if it has them."""
         return list(self.executor.map(function, items, chunksize=chunk))
 
     def close(self):
@@ -45,7 +45,7 @@ class Peer:
 
 
 class Chunks:
-    """For those without chunks of their own: a task for each, as their users write it."""
+    """Chunks for peers without their own: a task for each chunk, as users of these peers write it."""
 
     def map_chunked(self, function, items, chunk):
         results = self.results([self.submit(run_chunk, function, some) for some in chunks(items, chunk)])
@@ -153,7 +153,7 @@ class Dask(Chunks, Peer):
         return self
 
     def submit(self, function, *arguments):
-        # Not remembered by its arguments.
+        # Dask must not reuse the result of an earlier call with the same arguments.
         return self.client.submit(function, *arguments, pure=False)
 
     def results(self, futures):
@@ -199,7 +199,7 @@ class Ray(Chunks, Peer):
 
 
 class HyperQueue(Chunks, Peer):
-    """Tasks are submitted as jobs, of all that was asked for until a result is; no result comes back to the program."""
+    """Tasks as a job, submitted when the first result is requested; no result returns to the program."""
 
     packages = ("hyperqueue",)
     futures_as_arguments = True
@@ -212,7 +212,7 @@ class HyperQueue(Chunks, Peer):
         from hyperqueue.cluster import LocalCluster, WorkerConfig
         from hyperqueue.task.function import PythonEnv
 
-        # Its bar would be drawn for each task there and back.
+        # Otherwise a progress bar is drawn for each round trip of a task.
         hyperqueue.client.tqdm = lambda **options: tqdm.tqdm(**options, disable=True)
         self.new_job = lambda: hyperqueue.Job(default_workdir=folder)
         self.cluster = LocalCluster(os.path.join(folder, "server"), WorkerConfig(cores=workers))
@@ -255,5 +255,5 @@ PEERS = {
 
 
 def temporary_folder():
-    """A short one: sockets are in there, whose paths have 108 bytes at most."""
+    """A temporary folder with a short path: sockets are in it, whose paths have 108 bytes at most."""
     return tempfile.TemporaryDirectory(prefix="peer-", dir="/tmp", ignore_cleanup_errors=True)

@@ -1,7 +1,7 @@
-"""What is measured of an executor of Python tasks; the same for each. Imported by workers, too: they run its functions.
+"""Cases that are measured of each executor of Python tasks. Workers import this module, too: they run its functions.
 
-A peer (adapters.py) has `submit`, `result`, `results` and `map_chunked`; `futures_as_arguments`, without which a chain waits for
-each result; and `returns_results`. Cases are bounded by seconds, as peers differ by a factor of a thousand.
+A peer (adapters.py) has `submit`, `result`, `results` and `map_chunked`; `futures_as_arguments` (if false, a chain
+waits for each result); and `returns_results`. Cases are limited in seconds, as peers differ by a factor of a thousand.
 """
 
 import time
@@ -20,7 +20,7 @@ def echo(value):
 
 
 def work(turns):
-    """A loop of so many turns; the seconds of a core that it took."""
+    """Runs a loop of this many turns; returns the seconds of processor time that it took."""
     begin = time.thread_time()
     for _ in range(turns):
         pass
@@ -33,16 +33,16 @@ def percentiles(times):
 
 
 def within(rate, seconds, least, most):
-    """How many tasks at a rate take so many seconds."""
+    """Returns how many tasks at this rate take this many seconds, within limits."""
     return int(min(max(rate * seconds, least), most))
 
 
 def rate_of(peer):
-    """Roughly, tasks a second; and everything is warm then."""
+    """Returns roughly the tasks per second of a peer, and warms it up."""
     peer.result(peer.submit(noop, 0))
     begin = time.perf_counter()
     peer.result(peer.submit(noop, 0))
-    # Of so many tasks that how long one of them takes does not count.
+    # Enough tasks that the duration of a single one does not count.
     enough = max(0.25, 3 * (time.perf_counter() - begin))
     count = 8
     while True:
@@ -55,7 +55,7 @@ def rate_of(peer):
 
 
 def there_and_back(peer, seconds, most=20_000):
-    """One task at a time."""
+    """One task at a time, from submit to result."""
     times = []
     end = time.perf_counter() + seconds
     while len(times) < 10 or (len(times) < most and time.perf_counter() < end):
@@ -66,7 +66,7 @@ def there_and_back(peer, seconds, most=20_000):
 
 
 def per_second(peer, count):
-    """Many at once."""
+    """Many tasks at once."""
     submit = peer.submit
     begin = time.perf_counter()
     futures = [submit(noop, n) for n in range(count)]
@@ -77,7 +77,7 @@ def per_second(peer, count):
 
 
 def chunked(peer, calls, chunk):
-    """Calls of a function in tasks of so many."""
+    """Calls of a function, in tasks of `chunk` calls each."""
     begin = time.perf_counter()
     results = peer.map_chunked(noop, range(calls), chunk)
     seconds = time.perf_counter() - begin
@@ -87,7 +87,7 @@ def chunked(peer, calls, chunk):
 
 
 def chain(peer, length):
-    """Each task needs the one before it."""
+    """A chain in which each task needs the one before it."""
     begin = time.perf_counter()
     future = peer.submit(add, 0, 1)
     for _ in range(length - 1):
@@ -101,7 +101,7 @@ def chain(peer, length):
 
 
 def tree(peer, adds):
-    """Adds of pairs of adds, up to one."""
+    """A tree of adds: sums of pairs, of pairs of these, and so on up to one sum."""
     leaves = (adds + 1) // 2
     begin = time.perf_counter()
     level = [peer.submit(add, n, n) for n in range(leaves)]
@@ -119,24 +119,24 @@ def tree(peer, adds):
     return {"adds_per_second": adds / seconds, "adds": adds}
 
 
-# Of a task's length, in microseconds.
+# Lengths of tasks, in microseconds.
 LENGTHS_US = (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000, 100_000)
 
 
 def efficiency(peer, workers, rate, seconds):
-    """The share of the workers' time that tasks of a length use, for each length; and METG(50 %): the length at half.
+    """Returns the share of the workers' time that tasks use, for each length, and METG(50 %), the length at half.
 
-    A task is a loop of a number of turns. It takes what the clock of its thread says, which stands still while the task waits for
-    a core: that is no work.
+    A task is a loop of a number of turns. Its length is measured by the clock of its thread, which stands still while
+    the task waits for a core: that time is no work.
     """
     turns = 200_000
     took = sorted(peer.results([peer.submit(work, turns) for _ in range(4 * workers)]) if peer.returns_results else map(work, 4 * [turns]))
-    # About what a turn takes; and where no result comes back, what it is taken to be.
+    # Approximate time of a turn; also used as its true time if no results return.
     each = took[len(took) // 2] / turns
     curve = []
     for length_us in LENGTHS_US:
         count = within(1 / max(length_us / 1e6 / workers, 1 / rate), seconds, 4 * workers, 50_000)
-        # Whole rounds of the workers: the last one would wait for others.
+        # Full rounds of all workers: in the last round, too, no worker is idle.
         count = -(-count // workers) * workers
         turns = max(1, round(length_us / 1e6 / each))
         begin = time.perf_counter()
@@ -148,7 +148,7 @@ def efficiency(peer, workers, rate, seconds):
 
 
 def metg(curve, share=0.5):
-    """The shortest length from which on the share is reached, between the points by their logarithms; None if it never is."""
+    """Returns the shortest length from which the share is reached (log-interpolated between points), or None."""
     from math import exp, log
 
     above = None
@@ -163,7 +163,7 @@ def metg(curve, share=0.5):
 
 
 def echo_array(peer, seconds, size=1_000_000, function=echo):
-    """An array there and back."""
+    """An array to a worker and back."""
     import numpy
 
     array = numpy.arange(size, dtype=numpy.uint8)

@@ -1,4 +1,4 @@
-"""One peer, all cases, once; prints one JSON object. Started by `run` in the peer's environment."""
+"""Measures one peer in all cases, once, and prints one JSON object. Started by `run` in the peer's environment."""
 
 import argparse
 import json
@@ -51,7 +51,7 @@ def main():
     parser.add_argument("--seconds", type=float, required=True, help="of each case")
     parser.add_argument("--cases", required=True)
     asked = parser.parse_args()
-    # What libraries print is not the result.
+    # Output of libraries goes to standard error, so that standard output has only the result.
     result = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with adapters.temporary_folder() as folder:

@@ -1,4 +1,4 @@
-"""records.json as a table in Markdown."""
+"""Formats records.json as a table in Markdown."""
 
 COLUMNS = (
     ("there and back, median", "there_and_back", "p50_us", "us"),
@@ -13,7 +13,7 @@ COLUMNS = (
 
 
 def number(value):
-    """Three digits."""
+    """Formats a number with three digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -1,10 +1,11 @@
-"""Arrays there and back, beside ProcessPoolExecutor, interleaved in the same run; and what large arguments and chains cost.
+"""Measures arrays to a worker and back, beside ProcessPoolExecutor, and the cost of large arguments and chains.
 
     python bindings/python/bench/arrays.py [--rounds N] [--seconds S] [--megabytes N] [--json]
 
-Of 1 MB: `echo` returns its argument, `copy` a new array, `sum` a number. Of more (100 MB): a task that reads 4 KB of its
-argument, which is the program's own array or one of `Executor.empty`; a task that makes an array, whose first number is read;
-and a step of a chain, each of which makes a new array of the last one's, or changes that in place.
+All are interleaved in one run. With 1 MB: `echo` returns its argument, `copy` a new array, `sum` a number. With more
+(100 MB): a task that reads 4 KB of its argument, which is the program's own array or one of `Executor.empty`; a task
+that makes an array, of which the program reads the first number; and a step of a chain, which makes a new array from
+that of the step before, or changes it in place.
 """
 
 import argparse
@@ -16,7 +17,7 @@ import time
 
 import numpy
 
-# Both executors behind the same methods, and the echo, are those of the comparison with other systems.
+# The adapters of both executors, and the echo, are those of the comparison with other systems.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "bench/peers/python"))
 import adapters  # noqa: E402
 import cases  # noqa: E402
@@ -47,7 +48,7 @@ def changed(array):
 
 
 def microseconds(call, seconds):
-    """The median; of three at least."""
+    """Returns the median duration of a call, of three calls at least."""
     times = []
     end = time.perf_counter() + seconds
     while len(times) < 3 or time.perf_counter() < end:
@@ -72,7 +73,7 @@ def chain(executor, size, step, length):
     for _ in range(length):
         future = executor.submit(step, future)
     last = executor.submit(looked_at, future)
-    # Whose future somebody has is copied.
+    # A result whose future is still referenced would be copied.
     del future
     return last.result()
 

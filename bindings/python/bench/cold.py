@@ -1,5 +1,7 @@
-"""The first result of a program, from before its imports: with no platform yet, with one, with one that has run such a program
-a moment ago; beside ProcessPoolExecutor, interleaved in the same run.
+"""Measures the time to a program's first result, from before its imports, beside ProcessPoolExecutor.
+
+Three starts, interleaved in one run: without a platform, with one, and with one that has run such a program a moment
+ago.
 
     python bindings/python/bench/cold.py [--rounds N] [--json]
 
@@ -18,7 +20,7 @@ import time
 
 from hotlease import _programs
 
-# Of a program: what it prints is the time from its first line, and where it went.
+# Each program prints the time from its first line, and the parts of that time.
 OURS = """
 import time; begin = time.perf_counter()
 import hotlease; from hotlease import Executor; imported = time.perf_counter()
@@ -54,7 +56,7 @@ def one_round(times):
     try:
         times["ProcessPoolExecutor"].append(run(PEER, folder))
         times["no platform"].append(run(OURS, folder))
-        # What the lease has left behind is started in the background.
+        # After a lease, the platform starts spare workers in the background.
         time.sleep(1)
         times["again"].append(run(OURS, folder))
         down(folder)

@@ -1,5 +1,7 @@
-"""What Python adds to message passing: a ping-pong of 8 bytes, and an allreduce of 16 MiB, each beside the native call
-(crates/comm/examples/pingpong.rs), in turn, in one run.
+"""Measures the cost that Python adds to message passing.
+
+A ping-pong of 8 bytes and an allreduce of 16 MiB, each beside the native call (crates/comm/examples/pingpong.rs), in
+turn, in one run.
 
     cargo build --release --package hotlease-comm --examples
     python bindings/python/bench/comm.py [--ranks N] [--rounds N] [--json]
@@ -19,7 +21,7 @@ CASES = {"pingpong_8B_us": (2, 8, 2000), "allreduce_16MiB_us": (None, 16 << 20, 
 
 
 def member(case, size, calls):
-    """One member's part; rank 0 prints the median of a call, in microseconds."""
+    """Runs one member's part; rank 0 prints the median of a call, in microseconds."""
     import numpy as np
 
     from hotlease import MPI

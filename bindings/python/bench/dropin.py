@@ -1,4 +1,4 @@
-"""No-op tasks per second through joblib, Dask and Parsl, on hotlease and on what each has itself, in the same run.
+"""Measures no-op tasks per second through joblib, Dask and Parsl, on hotlease and on their own executors, in one run.
 
     python bindings/python/bench/dropin.py [--workers N] [--tasks N] [--json]
 """
@@ -27,7 +27,7 @@ from hotlease.parsl import HotleaseExecutor
 
 
 def per_second(run, count):
-    """After one run that starts what has to be started."""
+    """Returns the calls per second, after one run that starts all that is needed."""
     run(20)
     begin = time.perf_counter()
     run(count)
@@ -37,7 +37,7 @@ def per_second(run, count):
 def through_joblib(backend, asked, **options):
     with joblib.parallel_config(backend=backend, n_jobs=asked.workers, **options):
         calls = joblib.delayed(operator.neg)
-        # One task at a time: joblib's batches would measure joblib.
+        # One task at a time: with joblib's batches, joblib itself would be measured.
         return per_second(lambda count: joblib.Parallel(batch_size=1)(calls(n) for n in range(count)), asked.tasks)
 
 
@@ -67,10 +67,10 @@ def main():
     asked = parser.parse_args()
     if asked.workers < 2:
         parser.error("--workers: at least 2; with one, joblib runs everything in the program")
-    # Its programs are looked for in PATH, where those of an environment that was not activated are not.
+    # Parsl looks for its programs in PATH, which does not have those of an environment that was not activated.
     os.environ["PATH"] = f"{sys.prefix}/bin:{os.environ['PATH']}"
     own = HighThroughputExecutor(max_workers_per_node=asked.workers, provider=LocalProvider(), encrypted=False)
-    # The workers are given back, for Parsl's.
+    # At the end of the block the workers are given back, for Parsl's executor.
     with hotlease.Executor(asked.workers) as executor:
         measured = {
             "joblib": {

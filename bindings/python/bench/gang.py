@@ -1,5 +1,5 @@
-"""What a call on a gang costs: of a function that does nothing, over the connections of the call before, and over new ones for each call
-(as after one that failed), in turn, in one run.
+"""Measures the cost of a call on a gang: of a function that does nothing, over the connections of the previous call,
+and over new connections for each call (as after a call that failed), in turn, in one run.
 
     python bindings/python/bench/gang.py [--ranks N] [--calls N] [--json]
 """
@@ -13,11 +13,11 @@ import hotlease
 
 
 def nothing():
-    """Leaves the ranks' connections as they are."""
+    """Does nothing, and leaves the ranks' connections as they are."""
 
 
 def finish():
-    """Ends them, so that the next call needs others."""
+    """Closes the ranks' connections, so that the next call needs new ones."""
     from hotlease import MPI
 
     MPI.Finalize()
@@ -33,7 +33,7 @@ def main():
     times = {kind: [] for kind in kinds}
     with hotlease.Gang(options.ranks) as gang:
         for _ in range(options.calls // 10):
-            # The first call of ten of a kind is on what the other kind has left.
+            # The first of ten calls of a kind finds the connections that the other kind has left.
             for kind, function in kinds.items():
                 gang.run(function)
                 for _ in range(10):

@@ -1,5 +1,6 @@
-"""A state of numpy between two leases: saved at the end of one, restored by the next one; beside leases that compute it again and
-that begin with nothing, interleaved in the same run.
+"""Measures numpy state between two leases, saved at the end of one and restored by the next.
+
+Interleaved in one run with leases that compute it again, and with leases that begin with nothing.
 
     python bindings/python/bench/state.py [--mib N] [--rounds N] [--directory DIR] [--json]
 """
@@ -78,7 +79,7 @@ def hotlease(*words):
 def measure(asked, directory, times):
     from hotlease import Executor
 
-    # Imported here, too, so that functions are found by name.
+    # Imported here, too, so that functions are pickled by name.
     import stated
 
     hotlease("up", "--detach", "--swap-directory", directory, "--swap-limit", "30s", "--swap-state-bytes", "8G")
@@ -90,7 +91,7 @@ def measure(asked, directory, times):
         times[name].append(1000 * (time.perf_counter() - begin))
         return executor, value
 
-    # What waits for the next lease is there, and warm.
+    # After this lease a spare worker waits for the next one, and is warm.
     lease("nothing", stated.last)[0].shutdown()
     time.sleep(1)
     times["nothing"].clear()

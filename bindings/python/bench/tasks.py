@@ -1,6 +1,7 @@
-"""No-op tasks per second, and one task there and back, beside ProcessPoolExecutor in the same run; and tasks that need others:
-a chain, a tree of adds, and bytes for each task that waits; and a megabyte of array there and back, by a function of Python and by
-one in C (`hotlease.native`), which needs a C compiler.
+"""Measures no-op tasks per second, and one task from submit to result, beside ProcessPoolExecutor in the same run.
+
+Also tasks that need others: a chain, a tree of adds, and the memory of each task that waits; and a megabyte of array to
+a worker and back, through a function of Python and one in C (`hotlease.native`), which needs a C compiler.
 
     python bindings/python/bench/tasks.py [--workers N] [--tasks N] [--json]
 """
@@ -19,7 +20,7 @@ import time
 
 import hotlease
 
-# The cases, and both executors behind the same methods, are those of the comparison with other systems.
+# The cases, and the adapters of both executors, are those of the comparison with other systems.
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench/peers/python"))
 import adapters  # noqa: E402
@@ -41,7 +42,7 @@ def resident():
 
 
 def bytes_waiting(executor, tasks):
-    """Of a task that waits for another one, with its future and without."""
+    """Returns the bytes of memory of a task that waits for another one, with its future."""
     blocker = executor.submit(time.sleep, 2 + tasks / 50_000)
     gc.collect()
     before = resident()
@@ -80,7 +81,7 @@ HOTLEASE_FUNCTION(echo)
 
 
 def arrays(workers, rounds=5):
-    """A megabyte there and back: peers and functions in turn."""
+    """A megabyte to a worker and back: peers and functions in turn."""
     with tempfile.TemporaryDirectory() as folder:
         library = pathlib.Path(folder, "libecho.so")
         compiler = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-O2", "-I", ROOT / "include", "-x", "c", "-", "-o", library]

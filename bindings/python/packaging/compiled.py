@@ -1,7 +1,7 @@
-"""What of the package is compiled: the extension module, and the programs that it carries.
+"""Compiled parts of the package: the extension module, and the programs that it contains.
 
-A build hook of hatchling, which does everything else. cargo builds all of it at once, for the interpreter that runs this.
-``HOTLEASE_BUILT`` names a folder where cargo has done so already, like ``target/release``.
+A build hook of hatchling, which makes all other parts. cargo builds all of it at once, for the interpreter that runs
+this. ``HOTLEASE_BUILT`` names a folder with the finished results of cargo, like ``target/release``.
 """
 
 import os
@@ -14,7 +14,7 @@ import tempfile
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# The packages that they are compiled from have their names, but for one.
+# All programs but one have the names of the packages that they are compiled from.
 PROGRAMS = {
     "hotlease": "hotlease-cli",
     **{name: name for name in ("hotlease-worker", "hotlease-nursery", "hotlease-machine")},
@@ -23,19 +23,19 @@ SOURCES = "bindings/python/python/hotlease"
 
 
 class CompiledHook(BuildHookInterface):
-    """Adds to a wheel what cargo makes."""
+    """Adds the results of cargo to a wheel."""
 
     def initialize(self, version, build_data):
         root = pathlib.Path(self.root)
         built = os.environ.get("HOTLEASE_BUILT")
         built = pathlib.Path(built) if built else build(root)
-        # One wheel for each version of Python: buffers are in no stable ABI that 3.10 has.
+        # A wheel is for one version of Python: no stable ABI of Python 3.10 has buffers.
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         files = {f"bin/{name}": built / name for name in PROGRAMS}
         files["_core" + sysconfig.get_config_var("EXT_SUFFIX")] = built / "lib_core.so"
         if version == "editable":
-            # The package is used from the checkout, where git ignores them.
+            # The package is used from the checkout, where git ignores these files.
             place = root / SOURCES
         else:
             self._folder = tempfile.TemporaryDirectory(prefix="hotlease-wheel-")
@@ -51,15 +51,16 @@ class CompiledHook(BuildHookInterface):
 
 
 def build(root):
-    """Has cargo build them; where they are."""
+    """Has cargo build the extension module and the programs; returns their folder."""
     if not shutil.which("cargo"):
         sys.exit("hotlease is compiled from source: that needs Rust 1.88 or later and a C compiler (https://rustup.rs)")
     packages = [f"--package={package}" for package in [*PROGRAMS.values(), "hotlease-python"]]
     command = ["cargo", "build", "--release", "--locked", *packages]
-    # Not that of the environment that pip makes for this build: it has another name each time, and cargo would begin anew.
+    # Not the interpreter of the environment that pip makes for this build: its path is new each time, so cargo would
+    # compile everything again.
     interpreter = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
     print("Running", *command, "for", interpreter, file=sys.stderr, flush=True)
-    # Standard output is the build frontend's.
+    # Standard output belongs to the build frontend.
     done = subprocess.run(command, cwd=root, stdout=sys.stderr, env={**os.environ, "PYO3_PYTHON": interpreter})
     if done.returncode:
         sys.exit("hotlease could not be compiled; cargo says why above")
@@ -67,9 +68,9 @@ def build(root):
 
 
 def put(source, place):
-    """A copy without symbols, which are half of its size."""
+    """Installs a file without its symbols, which are half of its size."""
     place.parent.mkdir(exist_ok=True)
-    # Beside it and renamed: the old one may be running.
+    # Written beside the destination and renamed: the old program may be running.
     fresh = place.with_name(f".{place.name}.new")
     shutil.copy(source, fresh)
     if shutil.which("strip"):
