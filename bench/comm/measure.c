@@ -2,9 +2,9 @@
  *
  *     measure SECONDS BYTES_MAX [CASE...]
  *
- * * Rank 0 prints a line of JSON for each case and size. Each rank times a collective from its call to its return,
- *   after a barrier that is not timed; the result is the mean over the ranks of their medians. SECONDS is about how
- *   long each size is measured. */
+ * Rank 0 prints a line of JSON for each case and size. Each rank times a collective from its call to its return, after
+ * a barrier that is not timed; the result is the mean over the ranks of their medians. SECONDS is about how long each
+ * size is measured. */
 #define _POSIX_C_SOURCE 200809L
 #include "measure.h"
 

@@ -1,6 +1,6 @@
 /* Measures half round trips between two ranks of an MPI. Standard input has one request a line: "BYTES BATCHES ROUNDS".
-Answers each with the seconds of one half round trip in the fastest batch of that many rounds. Built and run by `cargo
-run --release --example near`. */
+   Answers each with the seconds of one half round trip in the fastest batch of that many rounds. Built and run by
+   `cargo run --release --example near`. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

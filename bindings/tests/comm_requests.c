@@ -38,8 +38,7 @@ static void requests(hotlease_comm* comm)
     WORKS(hotlease_comm_wait(all[3], &got[3], &error));
     all[3] = NULL;
     EXPECT(memcmp(&in[1 - other][3], "late", 4) == 0 && got[3].tag == 43);
-    /* Both have received theirs before either sends the next: else the other's "then" may be here at the first check.
-     * */
+    /* Both have received theirs before either sends the next: else "then" may be here at the first check. */
     WORKS(hotlease_comm_barrier(comm, &error));
     WORKS(hotlease_comm_send(comm, "then", 4, other, 41, &error));
     WORKS(hotlease_comm_wait_any(all, 4, &first, &error));

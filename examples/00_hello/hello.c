@@ -14,7 +14,7 @@ int main(int argc, char** argv)
     hotlease_options options = {.struct_size = sizeof options, .slots = 1};
     int failed = 1;
 
-    /* Every step that can fail returns 0 (HOTLEASE_OK) or says in `error` why it did. */
+    /* Every step that can fail returns 0 (HOTLEASE_OK) or sets `error`. */
     if (hotlease_code_open(argc > 1 ? argv[1] : "libhello_functions.so", &code, &error))
         goto done;
     if (hotlease_allocate(code, &options, &invoker, &error))
@@ -38,7 +38,7 @@ int main(int argc, char** argv)
 done:
     if (failed)
         fprintf(stderr, "hello: %s\n", hotlease_error_message(error));
-    /* In any order; NULL is fine. */
+    /* In any order; NULL is allowed. */
     hotlease_error_free(error);
     hotlease_function_free(add);
     hotlease_invoker_free(invoker);

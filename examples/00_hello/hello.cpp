@@ -18,7 +18,7 @@ try {
     // this takes a few milliseconds, once.
     hotlease::invoker invoker{code};
 
-    // A call: as fast as the cores can exchange a few bytes.
+    // A call: about as fast as two cores can exchange a few bytes.
     const hotlease::function add = invoker.function("add");
     const std::vector<double> sum = add.call<double>({1.0, 2.0, 39.0});
     std::printf("1 + 2 + 39 = %g\n", sum.at(0));
@@ -28,7 +28,7 @@ try {
     std::printf("%.*s\n", static_cast<int>(greeting.size()), greeting.data());
     std::printf("this is process %d\n", static_cast<int>(getpid()));
 
-    // Give the core back. (The destructor would do it too, but cannot tell what was used.)
+    // Gives the core back. (The destructor would do it, too, but cannot report the usage.)
     const hotlease::usage used = invoker.deallocate();
     std::printf("%llu calls\n", static_cast<unsigned long long>(used.invocations));
 } catch (const hotlease::error& error) {

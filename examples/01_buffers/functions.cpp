@@ -2,13 +2,13 @@
 
 #include <cstddef>
 
-// Doubles every number. It neither knows nor cares whether its input and output are in a buffer of the
-// client or came through the ring.
+// Doubles every number. The same code serves both cases: input and output in a buffer of the client, or sent through
+// the ring.
 HOTLEASE_FUNCTION(double_all)
 {
     (void)context;
     if (size > capacity) {
-        *produced = size; // how much room it takes; the caller gets an error that says so
+        *produced = size; // the room that is needed; the caller gets an error that says so
         return 0;
     }
     const auto* numbers = static_cast<const double*>(in);
@@ -20,7 +20,7 @@ HOTLEASE_FUNCTION(double_all)
     return 0;
 }
 
-// Writes one number, whatever the size of its input: what is left of the time is the cost of the call.
+// Writes one number, whatever the size of its input, so that the time measured is the cost of the call.
 HOTLEASE_FUNCTION(last)
 {
     (void)context;

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstddef>
 
-// One step of a heat equation would do as well: something that takes a while for each element.
+// Stands for any work that takes a while for each element, such as a step of a heat equation.
 HOTLEASE_FUNCTION(task)
 {
     (void)context;

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-// What the worker's `task` does too.
+// Does the same as the worker's `task`.
 static void local_task(const double* x, std::size_t count, double* y)
 {
     for (std::size_t i = 0; i < count; ++i)
@@ -22,7 +22,7 @@ try {
     hotlease::invoker invoker{hotlease::code{argc > 1 ? argv[1] : "libfutures_functions.so"}};
     const hotlease::function task = invoker.function("task");
 
-    // A loop of 2n elements, shared with the worker: it takes the first half, we take the second.
+    // A loop over 2n elements, shared with the worker: it does the first half, this program the second.
     constexpr std::size_t n = 1'000'000;
     auto in = invoker.input<double>(2 * n);
     auto out = invoker.output<double>(2 * n);
@@ -34,7 +34,7 @@ try {
     const double sum = std::accumulate(out.begin(), out.end(), 0.0);
     std::printf("%zu elements from the worker, %zu from here, sum %.0f\n", produced, n, sum);
 
-    // Many calls in flight: the slot works through them without waiting for us in between.
+    // Many calls in flight: the slot does them one after the other, without waiting for this program in between.
     std::vector<hotlease::future<std::vector<double>>> results;
     for (int i = 0; i < 32; ++i)
         results.push_back(task.submit<double>(std::vector<double>(16, i)));

@@ -2,13 +2,13 @@
 
 #include <cstdint>
 
-// How many primes there are in [begin, end).
+// Counts the primes in [begin, end).
 struct range {
     std::uint64_t begin, end;
 };
 
 HOTLEASE_FUNCTION(count_primes);
-HOTLEASE_IDEMPOTENT(count_primes); // counting again does no harm: a worker that dies costs only time
+HOTLEASE_IDEMPOTENT(count_primes); // a second count does no harm: a worker that dies costs only time
 
 std::int32_t count_primes(hotlease_context* context, const void* in, std::uint64_t size, void* out,
                           std::uint64_t capacity, std::uint64_t* produced)

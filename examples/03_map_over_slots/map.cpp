@@ -24,7 +24,7 @@ try {
     // processes instead; then one can crash without the other.)
     hotlease::invoker invoker{hotlease::code{library}, {.slots = slots}};
 
-    // 64 pieces of unequal work: a slot that is done with one takes the next.
+    // 64 pieces of unequal work: a slot that has finished one takes the next.
     std::vector<range> pieces;
     for (std::uint64_t i = 0; i < 64; ++i)
         pieces.push_back({i * 5000, (i + 1) * 5000});

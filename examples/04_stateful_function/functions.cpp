@@ -1,5 +1,5 @@
-// A worker lives as long as its lease, and so may what a function keeps: a connection, a model, a cache.
-// Here: a table that is expensive to make, and a count.
+// A worker lives as long as its lease, so a function can keep state in it: a connection, a model, a cache. This one
+// keeps a table that is expensive to make, and a count.
 
 #include <hotlease/function.h>
 
@@ -16,7 +16,7 @@ struct state {
 
     state()
     {
-        // Stands for what takes long: loading a model, opening a file, warming a cache.
+        // Stands for slow work: loading a model, opening a file, warming a cache.
         std::this_thread::sleep_for(std::chrono::milliseconds(50));
         for (int i = 0; i < 1000; ++i) {
             double root = 1;
@@ -42,8 +42,8 @@ HOTLEASE_FUNCTION(square_root)
     if (number >= 1000)
         return hotlease_fail(2, "the table ends at 999", out, capacity, produced);
 
-    // `*context->state` is one pointer for each slot. Only this slot's thread uses it: no lock. The worker
-    // never frees it; when the lease ends, the process does.
+    // `*context->state` is one pointer for each slot. Only this slot's thread uses it, so it needs no lock. The worker
+    // never frees the state; it ends with the process, at the end of the lease.
     if (*context->state == nullptr)
         *context->state = new state;
     auto* kept = static_cast<state*>(*context->state);

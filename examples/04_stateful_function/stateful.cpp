@@ -1,4 +1,4 @@
-// A stateful function: slow on its first call, which makes what the function keeps, and fast from then on.
+// A stateful function: slow on its first call, which makes the state, and fast from then on.
 
 #include <hotlease/hotlease.hpp>
 
@@ -13,8 +13,8 @@ struct answer {
 
 int main(int argc, char** argv)
 try {
-    // One slot: each slot has a state of its own, so that with several the calls would be counted apart.
-    // It polls for its next call instead of sleeping, and so do we for the answer.
+    // One slot: each slot has its own state, so with several slots the calls would be counted separately. The slot
+    // polls for its next call instead of sleeping, and this program polls for the answer.
     hotlease::invoker invoker{
         hotlease::code{argc > 1 ? argv[1] : "libstateful_functions.so"},
         {.polling = hotlease::polling::hot, .completion = hotlease::completion::spin}};

@@ -1,5 +1,5 @@
-// Every failure says what happened, whether the function ran, and whether it is billed; and only what was
-// declared idempotent is ever run twice.
+// Every failure says what happened, whether the function ran, and whether it is billed. Only functions that are
+// declared idempotent are ever run twice.
 
 #include <hotlease/hotlease.hpp>
 
@@ -15,7 +15,7 @@ static const char* word(hotlease::ran ran)
     return ran == hotlease::ran::yes ? "ran" : ran == hotlease::ran::no ? "did not run" : "may have run";
 }
 
-// Runs `call`, which is expected to fail, and tells how.
+// Runs `call`, which is expected to fail, and prints its error.
 template <class Call>
 static void show(const char* what, Call call)
 {
@@ -35,21 +35,21 @@ try {
     hotlease::invoker invoker{code};
     const std::vector<int> input{1};
 
-    // What goes wrong before anything runs.
+    // Failures before any function runs.
     show("a name that does not exist", [&] { (void)invoker.function("reffuse"); });
     show("a file that is no library", [] { hotlease::code{"/etc/hostname"}; });
     show("more cores than there are", [&] { hotlease::invoker{code, {.slots = 1000}}; });
 
-    // What the function itself decides.
+    // Failures that the function itself reports.
     show("an error of the function", [&] { invoker.function("refuse").call<int>(input); });
     show("a result that does not fit", [&] { invoker.function("verbose").call<char>(input); });
 
-    // A deadline: the function is asked to stop; one that does not is killed.
+    // A deadline: the function is asked to stop; if it does not, it is killed.
     const auto hurried = invoker.function("endless", {.timeout = std::chrono::milliseconds(100)});
     show("a function without end", [&] { hurried.call<char>(input); });
 
-    // A crash takes the worker with it, and nothing else: the next call gets a new worker. Nobody knows how
-    // far the function came, so it is not run again.
+    // A crash ends the worker, and nothing else: the next call gets a new worker. It is unknown how far the function
+    // got, so it is not run again.
     show("a crash", [&] { invoker.function("crash").call<int>(input); });
 
     // A function that may be run twice is run again, and the caller sees only the result.

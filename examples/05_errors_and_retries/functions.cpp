@@ -1,4 +1,4 @@
-// Functions that fail in all the ways there are.
+// Functions that fail in all possible ways.
 
 #include <hotlease/function.h>
 
@@ -9,14 +9,14 @@
 #include <string>
 #include <unistd.h>
 
-// Returns an error of its own.
+// Returns its own error.
 HOTLEASE_FUNCTION(refuse)
 {
     (void)context, (void)in, (void)size;
     return hotlease_fail(EDOM, "I only take even numbers", out, capacity, produced);
 }
 
-// Has more to say than there is room for.
+// Has a longer result than there is room for.
 HOTLEASE_FUNCTION(verbose)
 {
     (void)context, (void)in, (void)size;
@@ -45,8 +45,8 @@ HOTLEASE_FUNCTION(endless)
     return hotlease_fail(ECANCELED, "cancelled", out, capacity, produced);
 }
 
-// Crashes the first time, as by a cosmic ray: when the file named in the input does not exist yet. It makes
-// the file first, so that the second run succeeds. Running it twice does no harm, and it says so.
+// Crashes the first time: when the file named in the input does not exist yet. It creates the file first, so that the
+// second run succeeds. A second run does no harm, and the marker below says so.
 HOTLEASE_FUNCTION(unlucky);
 HOTLEASE_IDEMPOTENT(unlucky);
 

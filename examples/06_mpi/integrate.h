@@ -1,15 +1,15 @@
-// The work: what a rank does itself and what it gives to its worker are the same code.
+// The work: a rank and its worker run the same code.
 #ifndef INTEGRATE_H
 #define INTEGRATE_H
 
 #include <cstdint>
 
-// Steps begin to end of `count` equal ones that the interval from 0 to 1 is cut into.
+// Steps begin to end, if the interval from 0 to 1 is divided into `count` equal steps.
 struct steps {
     std::uint64_t begin, end, count;
 };
 
-// Their part of the integral of 4 / (1 + x^2), which is pi in all.
+// Returns the part of these steps in the integral of 4 / (1 + x^2), which is pi in total.
 inline double integrate(steps part)
 {
     const double width = 1.0 / static_cast<double>(part.count);

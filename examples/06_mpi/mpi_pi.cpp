@@ -2,7 +2,7 @@
 //
 //     mpirun -n 2 ./mpi_pi
 //
-// What hotlease adds to the MPI program are the five lines marked with (+).
+// The five lines marked with (+) are all that hotlease adds to the MPI program.
 
 #include "integrate.h"
 

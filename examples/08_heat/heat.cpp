@@ -1,14 +1,15 @@
-// A metal plate with one hot edge, spread over processes: each has some of its rows, tells its neighbours the rows at its
-// borders (halo exchange), and learns with all others when the temperatures have settled (allreduce).
+// Temperatures of a metal plate with one hot edge, computed by several processes: each has some of its rows, sends the
+// rows at its borders to its neighbours (halo exchange), and learns with all others when the temperatures have settled
+// (allreduce).
 //
-// Every process is a member of one communicator. Who and where they are is in the environment:
+// Every process is a member of one communicator, which is described in the environment:
 //
 //     export HOTLEASE_COMM_SECRET=$(openssl rand -hex 16) HOTLEASE_COMM_RENDEZVOUS=127.0.0.1:7072
 //     hotlease comm rendezvous --listen $HOTLEASE_COMM_RENDEZVOUS &
 //     export HOTLEASE_COMM_NAME=plate HOTLEASE_COMM_SIZE=4
 //     ./heat & ./heat & ./heat & ./heat; kill %1
 //
-// As many members as you like give the same temperatures.
+// Any number of members gives the same temperatures.
 
 #include <hotlease/communicator.hpp>
 
@@ -27,7 +28,8 @@ static void settle(hotlease::communicator& all)
 {
     const std::size_t rank = all.rank(), size = all.size();
     const std::size_t first = height * rank / size, rows = height * (rank + 1) / size - first;
-    // This member's rows, and one more at either side: the neighbours', or the plate's edge, of which the upper one is hot.
+    // This member's rows, and one more at either side: a neighbour's, or the plate's edge, of which the upper one is
+    // hot.
     std::vector<double> now((rows + 2) * width, 0.0);
     if (rank == 0)
         std::fill_n(now.begin(), width, 100.0);
@@ -36,7 +38,7 @@ static void settle(hotlease::communicator& all)
 
     int steps = 0;
     for (double change = 100; change > tolerance; ++steps) {
-        // Both directions at once: receives first, so that what comes has its place.
+        // Both directions at once. Receives are started first, so that arriving rows have their place.
         std::vector<hotlease::request<hotlease::message>> halos;
         std::vector<hotlease::request<>> borders;
         if (rank > 0) {

@@ -1,10 +1,10 @@
-// What each rank of a gang does: its share of an integral, and with the others all of it.
+// Function of a gang: each rank computes its share of an integral, and all together the whole.
 
 #include "share.h"
 
 #include <hotlease/gang.hpp>
 
-// The integral of 4/(1+x*x) from 0 to 1, which is pi, over as many intervals as the caller says.
+// The integral of 4/(1+x*x) from 0 to 1, which is pi, over as many intervals as the caller asks for.
 HOTLEASE_FUNCTION(integrate)
 {
     if (size != sizeof(std::uint64_t))
@@ -18,7 +18,7 @@ HOTLEASE_FUNCTION(integrate)
             mine += 4 / (1 + x * x);
         }
         mine /= static_cast<double>(intervals);
-        // Every rank gets the sum. A rank that fails, here or before, ends this at all others.
+        // Every rank gets the sum. A rank that fails, here or before, ends the call at all others.
         return hotlease::give(share{all.rank(), mine, all.allreduce(mine, hotlease::op::sum)}, out, capacity);
     });
 }

@@ -1,5 +1,5 @@
-// A gang: workers that are leased together, all or none, and run a function at the same time, one rank each. Their functions have a
-// communicator, by which they sum up here what each has found.
+// A gang: workers that are leased together, all or none, and run a function at the same time, one rank each. Their
+// functions have a communicator, with which they add up their results.
 //
 //     ./gang [RANKS]     (2, unless you have more cores to lease)
 
@@ -18,7 +18,7 @@ try {
     options.patience = std::chrono::seconds(10); // for so many cores to be free at once
     hotlease::gang gang{hotlease::code{"libgang_functions.so"}, options};
 
-    // The first call makes the communicator, the second one has it.
+    // The first call makes the communicator; the second one uses it.
     for (std::uint64_t intervals : {1000, 1'000'000})
         for (const share& of : gang.call_value<share>("integrate", intervals))
             std::printf("rank %u of %u: %.3f of pi = %.10f\n", of.rank, gang.ranks(), of.part, of.sum);

@@ -1,4 +1,4 @@
-// What a rank gives back.
+// Result of a rank.
 #include <cstdint>
 
 struct share {

@@ -1,8 +1,9 @@
-"""Distributed k-means over any link, as LambdaML does it on functions: in each epoch one allreduce makes the centroids those of all ranks.
+"""Distributed k-means over any link, as LambdaML does it on functions: one allreduce an epoch makes the new centroids.
 
     hotlease comm run -n 10 python examples/11_higgs/kmeans.py
 
-HOTLEASE_COMM_LINK says what the ranks talk over. The points are generated, in the shape of the HIGGS data set: 28 features each.
+HOTLEASE_COMM_LINK names the link between the ranks. The points are generated, in the shape of the HIGGS data set: 28
+features each.
 """
 
 import argparse
@@ -14,19 +15,19 @@ import numpy as np
 from hotlease import MPI
 
 FEATURES, CLUSTERS, SEED = 28, 10, 2014
-POINTS = (1 << 20) // (8 * FEATURES)  # of a batch: 1 MiB
-SUMS = (CLUSTERS, FEATURES + 2)  # of each cluster: its points' coordinates, their number, their squared lengths
+POINTS = (1 << 20) // (8 * FEATURES)  # in a batch of 1 MiB
+SUMS = (CLUSTERS, FEATURES + 2)  # for each cluster: sums of coordinates, number of points, squared lengths
 
 
 def batch(number):
-    """The same points whichever rank has them: around ten centres, as far from each other as the points from them."""
+    """Returns the same points at every rank: around ten centres, as far from each other as points are from theirs."""
     centres = np.random.default_rng(SEED).normal(size=(CLUSTERS, FEATURES))
     random = np.random.default_rng([SEED, number])
     return centres[random.integers(CLUSTERS, size=POINTS)] + random.normal(size=(POINTS, FEATURES))
 
 
 def epoch(world, mine, centroids):
-    """The next centroids, how far the points are from those of now on average, and what the exchange took."""
+    """Returns the next centroids, the average squared distance of points from the old ones, and the exchange's time."""
     sums = np.zeros(SUMS)
     for points in mine:
         nearest = np.argmin((centroids**2).sum(axis=1) - 2 * points @ centroids.T, axis=1)
@@ -56,7 +57,7 @@ def main():
         centroids, distance, exchanges[number] = epoch(world, mine, centroids)
         took[number] = time.perf_counter() - began
     world.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-    world.Allreduce(MPI.IN_PLACE, exchanges, MPI.MIN)  # of the rank that came last: it waited for nobody
+    world.Allreduce(MPI.IN_PLACE, exchanges, MPI.MIN)  # of the rank that came last: it did not wait for others
     measured = {
         "ranks": world.size, "epochs": options.epochs, "points": options.batches * POINTS, "bytes": int(8 * np.prod(SUMS)),
         "epoch_s": float(np.median(took)), "exchange_s": float(np.median(exchanges)), "distance": round(float(distance), 6),

@@ -1,8 +1,8 @@
-"""Data-parallel training of a small PyTorch model: each rank has a part of each batch, one allreduce a step makes the gradients those of all.
+"""Data-parallel training of a small PyTorch model on parts of each batch: one allreduce a step adds up gradients.
 
     hotlease comm run -n 2 python examples/12_training/train.py
 
-Rank 0 trains the same model alone, on whole batches, and compares: what differs is rounding.
+Rank 0 trains the same model alone, on whole batches, and compares: only rounding differs.
 """
 
 import numpy as np
@@ -20,14 +20,14 @@ def model():
 
 
 def data():
-    """What collisions look like, and whether they are signals: generated, by a model that is not known to this one."""
+    """Returns generated collisions, and whether they are signals, by a rule that the model does not know."""
     random = torch.Generator().manual_seed(2)
     points = torch.randn(POINTS, FEATURES, generator=random)
     return points, (torch.sin(points[:, :4]).sum(dim=1, keepdim=True) > 0).double()
 
 
 def in_one_piece(tensors):
-    """A tensor with all of these one after the other, and each of them as a view of it."""
+    """Returns a tensor with all of these one after the other, and each of them as a view of it."""
     whole = torch.cat([tensor.detach().flatten() for tensor in tensors])
     parts = whole.split([tensor.numel() for tensor in tensors])
     return whole, [part.view_as(tensor) for part, tensor in zip(parts, tensors)]
@@ -39,7 +39,7 @@ def train(world, net, points, labels):
     gradients, slopes = in_one_piece([torch.zeros_like(weight) for weight in views])
     for parameter, view, slope in zip(parameters, views, slopes):
         parameter.data, parameter.grad = view, slope  # backward() adds to it in place
-    # numpy's arrays of the same memory: what is received is in the model.
+    # numpy arrays of the same memory: received data is in the model at once.
     world.Bcast(weights.numpy())
     optimizer = torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
     losses = np.zeros(STEPS)
@@ -47,7 +47,7 @@ def train(world, net, points, labels):
         batch = torch.arange(step * BATCH, (step + 1) * BATCH) % POINTS
         mine = batch[world.rank :: world.size]
         gradients.zero_()
-        # The sum over this rank's points, of the mean over all: parts need not be of one length.
+        # Sum over this rank's points of the mean over all: parts may have different lengths.
         loss = torch.nn.functional.binary_cross_entropy_with_logits(net(points[mine]), labels[mine], reduction="sum") / BATCH
         loss.backward()
         world.Allreduce(MPI.IN_PLACE, gradients.numpy())
