@@ -96,7 +96,7 @@ static void other_ways(const hotlease::invoker& invoker)
     CHECK(increment.call(three, place) == 3 && place[2] == 10);
     CHECK(increment.call(numbers, place) == 10'000 && place[9'999] == 10'000);
     CHECK(increment.call_into(numbers, numbers) == 10'000 && numbers[0] == 1);
-    // The input is in place, whatever its size, so that only the output's room counts.
+    // The input is in place, at any size, so that only the output's room counts.
     const auto large = failure_of([&] { (void)increment.call<std::uint32_t>(numbers); });
     CHECK(large.kind() == hotlease::kind::output_too_large && large.needed() == 40'000);
     auto from = increment.submit<std::uint32_t>(numbers.part(0, 1));

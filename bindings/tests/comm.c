@@ -20,7 +20,7 @@ static void messages(hotlease_comm* comm)
     hotlease_comm_message got = {77, 77, 77};
     static const size_t sizes[] = {0, 1, 20000, 3000000};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-        /* Both send first, whatever the size. */
+        /* Both send first, at any size. */
         unsigned char *out = calloc(1, sizes[i] + 1), *in = calloc(1, sizes[i] + 1);
         if (out == NULL || in == NULL)
             abort();

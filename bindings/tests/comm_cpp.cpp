@@ -155,7 +155,7 @@ static void messages(communicator& all)
     EXPECT(std::string(twice.what()).find("already") != std::string::npos);
 }
 
-// ---- Requests that nobody waits for ------------------------------------------------------------------------
+// ---- Requests without a wait --------------------------------------------------------------------------------
 
 static void destroyed(communicator& all)
 {

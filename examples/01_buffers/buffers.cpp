@@ -1,4 +1,4 @@
-// Buffers: memory that client and worker share, so that nothing is copied, whatever its size.
+// Buffers: memory of any size that client and worker share, so that nothing is copied.
 
 #include <hotlease/hotlease.hpp>
 

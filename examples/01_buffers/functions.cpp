@@ -20,7 +20,7 @@ HOTLEASE_FUNCTION(double_all)
     return 0;
 }
 
-// Writes one number, whatever the size of its input, so that the time measured is the cost of the call.
+// Writes one number, at any size of its input, so that the time measured is the cost of the call.
 HOTLEASE_FUNCTION(last)
 {
     (void)context;

@@ -121,9 +121,8 @@ hotlease_status hotlease_comm_split(const hotlease_comm* comm, int64_t color, in
                                     hotlease_error** error);
 /* Makes a communicator of the same members and ranks, with separate messages and collectives. Called by all members. */
 hotlease_status hotlease_comm_dup(const hotlease_comm* comm, hotlease_comm** same, hotlease_error** error);
-/* Makes a communicator of the remaining members, in the same order, over new connections. All of them call it, whatever
- * state this communicator is in; a member that does not call it within the join timeout is left out. Needs the
- * rendezvous. */
+/* Makes a communicator of the remaining members, in the same order, over new connections. All of them call it, in any
+ * state of this communicator; a member that does not call it within the join timeout is left out. Needs a rendezvous. */
 hotlease_status hotlease_comm_shrink(const hotlease_comm* comm, hotlease_comm** smaller, hotlease_error** error);
 /* Makes a communicator of the same members with the same ranks, followed by `joining` new ones, over new connections.
  * New members call hotlease_comm_join with `newcomer`, the same name, and the size that it grows to. Called by all

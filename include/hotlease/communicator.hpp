@@ -67,8 +67,8 @@ public:
     }
     // Makes a communicator of the same members, with separate messages and collectives.
     communicator dup() const { return communicator(made<hotlease_comm_dup>()); }
-    // Makes a communicator of the remaining members, over new connections; called by all of them, whatever state this
-    // one is in.
+    // Makes a communicator of the remaining members, over new connections; called by all of them, in any state of this
+    // communicator.
     communicator shrink() const { return communicator(made<hotlease_comm_shrink>()); }
     // Makes a communicator of these members, followed by `joining` new ones, over new connections. The new ones join as
     // `newcomer`, by the same name, with the size that it grows to.

@@ -154,14 +154,14 @@ void hotlease_code_free(hotlease_code* code);
 
 /* ---- Leases --------------------------------------------------------------------------------------- */
 
-/* How a slot waits for its next invocation. */
+/* Way in which a slot waits for its next invocation. */
 typedef enum hotlease_polling {
     HOTLEASE_POLLING_ADAPTIVE = 0, /* polls while recent arrivals make it worth while, then sleeps */
     HOTLEASE_POLLING_HOT = 1,      /* polls for the whole hot budget after each invocation */
     HOTLEASE_POLLING_WARM = 2      /* sleeps at once: slowest to answer, and free while idle */
 } hotlease_polling;
 
-/* How the client waits for its results. */
+/* Way in which the client waits for its results. */
 typedef enum hotlease_completion {
     HOTLEASE_COMPLETION_ADAPTIVE = 0, /* spins for up to 100 us, then sleeps */
     HOTLEASE_COMPLETION_SPIN = 1,     /* spins: lowest latency, one core busy */

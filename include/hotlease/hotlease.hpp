@@ -7,7 +7,7 @@
 //     // A call: bytes in, bytes out.
 //     std::vector<double> doubled = task.call<double>(std::vector{1.0, 2.0, 3.0});
 //
-//     // A future, on memory that is not copied, whatever its size: a loop shared with the worker.
+//     // A future, on memory of any size that is not copied: a loop shared with the worker.
 //     auto in = invoker.input<double>(2 * n);
 //     auto out = invoker.output<double>(2 * n);
 //     auto first_half = task.submit(in, n, out);       // the worker takes the first n elements
@@ -243,7 +243,7 @@ public:
     // Number of slots of all workers together.
     std::uint32_t slots() const noexcept { return hotlease_invoker_slots(handle_.get()); }
 
-    // How the first worker was reached when the lease was taken: "shm", or a provider of libfabric.
+    // Way in which the first worker was reached when the lease was taken: "shm", or a provider of libfabric.
     std::string transport() const { return hotlease_invoker_transport(handle_.get()); }
 
     // Ends the lease; calls in flight fail with kind::lease_ended. Returns the usage of the lease.

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of looks at the reply between two looks at the clock.
 const SPINS: u32 = 1 << 20;
 
-/// Makes memory ready for a new pair of peer and client, whatever it was used for before.
+/// Makes memory ready for a new pair of peer and client, after any earlier use.
 pub fn prepare(memory: &mut [u64]) {
     memory.fill(0);
 }

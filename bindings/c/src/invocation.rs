@@ -16,11 +16,11 @@ pub struct InvocationHandle(Call);
 
 /// A call, and the place of its output.
 enum Call {
-    /// In flight; the output will be bytes.
+    /// Call in flight, whose output will be bytes.
     Bytes(Invocation),
-    /// In flight; the output is in a buffer.
+    /// Call in flight, whose output is in a buffer.
     Buffer(BufferInvocation),
-    /// Ended: with bytes, or with no bytes and a length in a buffer.
+    /// Ended call: with bytes, or with no bytes and a length in a buffer.
     Ended(Outcome),
 }
 

@@ -238,7 +238,7 @@ pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int 
             Ran::Yes => 1,
             Ran::Unknown => 2,
         },
-        // Other ranks may have run, whatever the outcome of this one.
+        // Other ranks may have run, even if this one did not.
         Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != Ran::Yes),
         Some(Failure::Panic(_)) => 2,
         _ => 0,

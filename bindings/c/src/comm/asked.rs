@@ -34,7 +34,7 @@ pub unsafe extern "C" fn hotlease_comm_at(place: *const c_char) {
 #[derive(Clone, Copy)]
 pub(super) enum How {
     Wait,
-    /// Not; the request goes to this place.
+    /// Does not wait; the request is written to this place.
     Begin(*mut *mut RequestHandle),
 }
 

@@ -17,7 +17,7 @@ pub struct RequestHandle {
 }
 
 enum Progress {
-    /// None while a wait has taken it.
+    /// `None` while a wait has taken the request.
     Pending(Option<Request>),
     Ended(Result<hotlease_comm::Status, Error>),
 }

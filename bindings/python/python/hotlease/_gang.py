@@ -231,7 +231,7 @@ class Gang:
                 raise OSError(listed.stderr.strip())
             leases = [lease for lease in map(json.loads, listed.stdout.splitlines()) if lease["label"] == self._label]
             for lease in leases:
-                # It may have ended just now.
+                # The lease may have ended just now.
                 run([*command, "--release", lease["id"]])
         except (OSError, subprocess.TimeoutExpired) as error:
             advice = f"see `hotlease leases`, where its label is {self._label!r}"
@@ -245,7 +245,7 @@ class Gang:
 
     def _call(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[R]:
         if not isinstance(fn, (types.FunctionType, types.BuiltinFunctionType)):
-            # It has a state of its own, of which each call gets a fresh copy.
+            # The callable has a state of its own, of which each call gets a fresh copy.
             fn, args = _remote.call, (fn, *args)
         if self._task is None or self._task.__wrapped__ is not fn:
             self._task = _seat.Task(fn)
@@ -301,7 +301,7 @@ class Gang:
             try:
                 rank = told.get(timeout=None if until is None else max(0.0, until - time.monotonic()))
             except queue.Empty:
-                # Some ranks go on regardless.
+                # Some ranks have not stopped.
                 until = None
                 self._kill()
                 continue
@@ -455,7 +455,7 @@ def _kept_gang(ranks: int) -> Gang:
         if _kept is not None and (_kept[0] != os.getpid() or _kept[1].ranks != ranks):
             (process, other), _kept = _kept, None
             if process == os.getpid():
-                # Its workers may be needed. Its calls end first.
+                # The other gang's workers may be needed. Its calls end first.
                 other.shutdown()
         if _kept is None:
             _kept = os.getpid(), Gang(ranks)

@@ -25,7 +25,7 @@ class NativeFunction(_core.Native, Function[[Any], Any]):
     other function. Threads may share it.
     """
 
-    # Its arguments of `_make`, apart from the library's bytes.
+    # Arguments of `_make` for this function, apart from the library's bytes.
     _made: tuple[str, str, Output, Any]
 
     def __init__(self, *_: Any) -> None:

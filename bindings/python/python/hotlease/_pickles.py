@@ -179,7 +179,7 @@ def load_result(data: bytes, buffers: list[Any]) -> Any:
     try:
         return pickle.loads(data, buffers=buffers)
     except TaskError:
-        # From a native function: the result is not as declared.
+        # Error of a native function: the result is not as declared.
         raise
     except Exception as error:
         text = f"the function ran, but its result does not unpickle here: {type(error).__name__}: {error}"

@@ -74,7 +74,7 @@ def interpreter(variables: Mapping[str, str], image: Optional[str] = None) -> di
         passed.pop("VIRTUAL_ENV", None)
         path = [folder for folder in path if _is_own(folder)]
         return _described("bin/python", {**passed, **variables}, path, image)
-    # Where a worker finds this package, before it has the rest of the path.
+    # Folder in which a worker finds this package, before it has the rest of the path.
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     if os.path.basename(here) not in ("site-packages", "dist-packages"):
         passed["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))

@@ -33,7 +33,7 @@ def begin(level: int) -> None:
     if "logging" in sys.modules:
         _keep_records(level, file)
     else:
-        # Its import takes as long as a worker's start.
+        # Importing logging takes as long as a worker's start.
         Hook("logging", lambda _: _keep_records(level, file))
 
 

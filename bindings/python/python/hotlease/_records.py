@@ -67,7 +67,7 @@ def keep(level: int, file: Any) -> None:
 
     @functools.wraps(usual)
     def basic_config(**options: Any) -> None:
-        # It does nothing if there is a handler.
+        # The original function does nothing if there is a handler.
         if root.handlers == [handler]:
             root.removeHandler(handler)
         usual(**options)

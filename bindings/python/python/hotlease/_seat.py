@@ -65,7 +65,7 @@ class Task:
 
 # Communicator of the running call, if it is a gang's.
 _world: Optional[Intracomm] = None
-# From the call before: its gang, the rank of this process, and the communicator that was duplicated.
+# State of the previous call: its gang, the rank of this process, and the communicator that was duplicated.
 _kept: Optional[tuple[str, int, Intracomm]] = None
 
 

@@ -41,7 +41,7 @@ pub struct Away {
     place: Place,
     bytes: usize,
     target: Arc<Target>,
-    /// How to make the result again, if that is allowed.
+    /// Call that can make the result again, if that is allowed.
     again: Option<Again>,
     /// Set once the result was brought to the client: the result, or the reason why there is none.
     here: OnceLock<Arc<Outcome>>,

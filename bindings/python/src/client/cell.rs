@@ -47,7 +47,7 @@ pub enum Stage {
     Cancelled = 4,
 }
 
-/// How a task ended.
+/// End of a task.
 pub enum Outcome {
     /// With the bytes of a reply.
     Reply(Box<[u8]>),
@@ -164,13 +164,13 @@ struct Inside {
 
 /// State of a task as an argument of another one.
 pub enum Known {
-    /// It has no outcome yet.
+    /// The task has no outcome yet.
     Pending,
-    /// It has this outcome.
+    /// The task has this outcome.
     Ended(Arc<Outcome>),
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled,
-    /// It had an outcome, which its future has decoded or is decoding.
+    /// The task had an outcome, which its future has decoded or is decoding.
     Taken,
 }
 

@@ -71,7 +71,7 @@ impl State {
             .map(|(at, _)| at)
     }
 
-    /// How a thread waits for the next result, on a node with `cores` cores for this process.
+    /// Returns the way a thread waits for the next result, on a node with `cores` cores for this process.
     pub fn patience(&self, cores: usize) -> Patience {
         let busy = || self.lanes.iter().filter(|lane| !lane.flights.is_empty());
         // Workers on other hosts do not need the cores of this node.
@@ -101,7 +101,7 @@ pub struct Core {
     pub cores: usize,
     /// Number of threads that wait for a result.
     pub waiters: AtomicUsize,
-    /// Of these, the threads that sleep until another thread has collected results.
+    /// Number of these threads that sleep until another thread has collected results.
     pub followers: AtomicUsize,
     pub progress: (Mutex<()>, Condvar),
     /// Watched tasks that have an outcome and are not finished yet.
@@ -188,7 +188,7 @@ impl Core {
     /// Adds the slots that have joined since, prepares them and sends them tasks.
     pub fn adopt(&self) -> Result<(), Error> {
         let first = self.state().lanes.len();
-        // Not under the lock: a slot that was lost already is repaired first.
+        // Done without the lock: a slot that was lost already is repaired first.
         let lanes = lanes_from(&self.invoker, first)?;
         let mut guard = self.state();
         let state = &mut *guard;

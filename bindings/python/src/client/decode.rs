@@ -15,9 +15,9 @@ use std::sync::Arc;
 
 /// Result of a task as Python objects.
 pub enum Decoded {
-    /// It returned this value.
+    /// The task returned this value.
     Value(Py<PyAny>),
-    /// It raised this exception, or there is no result for this reason.
+    /// The task raised this exception, or there is no result for this reason.
     Raised(Py<PyAny>),
 }
 

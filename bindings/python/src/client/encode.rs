@@ -28,7 +28,7 @@ const FUNCTIONS_MAX: usize = 4096;
 #[derive(Default)]
 pub struct Functions(Mutex<Known>);
 
-/// By address: the object there, which is kept alive, and how it is sent.
+/// Functions by the address of their object, which is kept alive, and the way each is sent.
 type Known = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 
 /// Declarations of a function for its tasks: idempotent, retries, priority, memo.
@@ -57,11 +57,12 @@ fn plan_of(declared: Declared<'_>) -> PyResult<Plan> {
     })
 }
 
-/// How a callable is sent.
+/// Way in which a callable is sent.
 pub enum Callable {
-    /// As the function of the task.
+    /// Sent as the function of the task.
     Target(Arc<Target>),
-    /// As the first argument of a function that calls it: the callable has its own state, which each task gets afresh.
+    /// Sent as the first argument of a function that calls it: the callable has its own state, which each task gets
+    /// afresh.
     Argument(Arc<Target>),
 }
 

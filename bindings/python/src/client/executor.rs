@@ -445,7 +445,7 @@ fn unsendable<'py>(
     target: Option<Arc<Target>>,
     error: PyErr,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // Not under the lock: the code below runs Python code.
+    // The lock is not held here: the code below runs Python code.
     let closed = opened.core.state().closed.clone();
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));

@@ -36,7 +36,7 @@ pub struct Gather<'a> {
     pub inputs: Vec<Input>,
 }
 
-/// The same state, while arguments are pickled.
+/// State of a gather while arguments are pickled.
 struct Gathering {
     core: Arc<Core>,
     inputs: Vec<Input>,
@@ -56,7 +56,7 @@ fn push(inputs: &mut Vec<Input>, input: Input) -> PyResult<usize> {
 }
 
 impl<'a> Gather<'a> {
-    /// For a call to this executor.
+    /// Starts a gather for a call to this executor.
     #[inline]
     pub fn new(core: &'a Arc<Core>) -> Self {
         Self {
@@ -121,7 +121,7 @@ fn look<'py>(
 }
 
 fn gathering<T>(with: impl FnOnce(&mut Gathering) -> PyResult<T>) -> PyResult<T> {
-    // Not borrowed meanwhile: Python code may run.
+    // No borrow is held here: Python code may run.
     let Some(mut gather) = GATHERING.take() else {
         return Err(PyTypeError::new_err(
             "a future cannot be pickled: pass it as an argument of submit, whose task then gets its result",

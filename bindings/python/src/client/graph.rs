@@ -44,7 +44,8 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// For at most this many pending tasks: the core counts those, and the kernel also the promises that they wait for.
+    /// Makes a graph for at most this many pending tasks: the core counts those, and the kernel also the promises that
+    /// they wait for.
     pub fn new(pending_max: u32) -> Self {
         let limits = Limits {
             pending_max: pending_max.saturating_mul(2).saturating_add(FOREIGN_MAX),
@@ -378,7 +379,7 @@ impl Core {
                     let by = state.graph.ended_by.clone();
                     let cause = (Some(planned.target.clone()), by.clone());
                     state.graph.causes.insert(task, cause);
-                    // Not cancelled: its executor has no workers.
+                    // The task was not cancelled: its executor has no workers.
                     let gone = || Outcome::Unprepared("its executor has no workers".into());
                     self.end_task(state, &planned, by.map_or_else(gone, Outcome::Shared));
                     self.computed(state, task, &planned, None);

@@ -8,7 +8,7 @@ use super::core::Core;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the thread asks for the rest: agents report every half second, thousands of them every two.
+/// Time limit of asking for the missing workers: agents report every half second, thousands of them every two seconds.
 const WITHIN: Duration = Duration::from_millis(2500);
 
 /// Starts a thread that asks for the workers that are missing out of `workers`.
@@ -20,7 +20,7 @@ pub fn start(core: &Arc<Core>, workers: usize) {
     let ask = move || {
         let end = Instant::now() + WITHIN;
         let more = |left| core.invoker.complete(left).and_then(|()| core.adopt());
-        // Where there are no more, or the executor has ended, it goes on with the workers it has.
+        // If there are no more workers, or the executor has ended, it goes on with those it has.
         while core.invoker.slots() < workers && more(end.saturating_duration_since(Instant::now())).is_ok() {}
     };
     let thread = std::thread::Builder::new().name("hotlease-growth".into());

@@ -12,11 +12,11 @@ use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
 pub struct Target {
-    /// Its name on the wire.
+    /// Name of the function on the wire.
     pub key: Key,
     /// Function or library, as it is sent to workers.
     pub blob: Blob,
-    /// Whether it may run again after a worker died of it.
+    /// Whether a task may run again after a worker died of it.
     pub idempotent: bool,
     /// Name shown to users.
     pub name: Box<str>,
@@ -56,14 +56,14 @@ pub struct Plan {
     pub priority: Option<i32>,
     /// Whether and how its result is memoised.
     pub memo: Option<Memo>,
-    /// Whether it may run again after its worker died.
+    /// Whether the task may run again after its worker died.
     pub idempotent: Option<bool>,
 }
 
 /// Key under which a result is memoised.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memo {
-    /// Not memoised.
+    /// The result is not memoised.
     Not,
     /// Key made of the function and arguments.
     Content,
@@ -90,9 +90,9 @@ impl Plan {
 
 /// A request without its function.
 pub enum Payload {
-    /// In private memory: it fits a ring entry, or waits for shared memory.
+    /// Request in private memory: it fits a ring entry, or waits for shared memory.
     Own(Box<[u8]>),
-    /// In shared memory.
+    /// Request in shared memory.
     Shared(Box<Extent>),
 }
 
@@ -130,7 +130,7 @@ pub fn set_flag(bytes: &mut [u8], flag: u8, is_set: bool) {
     }
 }
 
-/// The same request with or without a flag. Only for a request that no worker is reading.
+/// Sets or clears a flag of a request that no worker is reading, and returns the request.
 pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
     // Long enough: such a request has a buffer or a result, which starts at this offset at the earliest.
     let front = extent.bytes().first_chunk::<ALIGNMENT>().copied();
@@ -156,7 +156,7 @@ pub struct Job {
     pub prepares: bool,
     /// Higher priorities are sent first.
     pub priority: i32,
-    /// Whether it may run again after its worker died.
+    /// Whether the task may run again after its worker died.
     pub idempotent: bool,
     /// The graph's name of the task, and the number of its run; `None`: the graph does not know it, or only waits for
     /// it.

@@ -60,7 +60,7 @@ impl Graph {
                 priority(planned) > priority(first) && first.cell.stage() == Stage::Pending
             });
         if overtakes {
-            // In its old place it would wait behind tasks of the other one's priority.
+            // In the old place it would wait behind tasks of the other task's priority.
             let first = std::mem::replace(&mut under_way.run, run);
             under_way.waiting.push_front(first);
         } else {
@@ -86,7 +86,7 @@ impl Graph {
         };
         under_way.gone += 1;
         let before = under_way.waiting.len();
-        // Not each time: that would visit all of them.
+        // Not after each cancelled task: that would visit all waiting ones each time.
         if under_way.gone > before / 2 {
             let flow = &self.flow;
             under_way
@@ -149,7 +149,7 @@ impl Core {
         let graph = &mut state.graph;
         let under_way = graph.joined.under_way.get(&key);
         if under_way.is_none_or(|under_way| under_way.run.0 != task) {
-            // It has the result of another task; or it waited, and was cancelled.
+            // The task has the result of another task; or it waited, and was cancelled.
             return graph.leave(&key);
         }
         let Some(result) = result else {

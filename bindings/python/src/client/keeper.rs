@@ -1,7 +1,8 @@
 //! Keeper, the core's own thread: collects results while no thread waits for one, and tells the watchers of futures.
 //!
-//! It costs other threads little: a program that alternates submitting and waiting never wakes it. After work it naps
-//! for a while, so that the next submitted task need not wake it either; later it parks, and the next task wakes it.
+//! The keeper costs other threads little: a program that alternates submitting and waiting never wakes it. After work
+//! it naps for a while, so that the next submitted task need not wake it either; later it parks, and the next task
+//! wakes it.
 
 use super::core::{Closed, Core};
 use super::future::finish_all;
@@ -76,7 +77,7 @@ impl Keeper {
         self.has_lead.load(Ordering::Acquire)
     }
 
-    /// Makes the thread look again, whatever it is doing.
+    /// Makes the thread look again, also if it sleeps or waits for results.
     pub fn rouse(&self, invoker: &Invoker) {
         self.roused.store(true, Ordering::Release);
         self.wake();

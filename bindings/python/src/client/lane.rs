@@ -19,11 +19,11 @@ const KNOWN_MAX: usize = 512;
 
 /// Path by which a task was sent.
 pub enum Sent {
-    /// Through the ring.
+    /// Sent through the ring.
     Ring,
-    /// In shared memory, which the task needs until it has ended.
+    /// Sent in shared memory, which the task needs until it has ended.
     Whole(Invocation, Extent),
-    /// With memory for its result; the request is in shared memory if it is large.
+    /// Sent with memory for the result; the request is in shared memory if it is large.
     Placed(BufferInvocation, Option<Extent>, Memory),
     /// Request to fetch a kept result.
     Taking(BufferInvocation, Memory),
@@ -88,7 +88,7 @@ pub struct Lane {
     reply_bytes: usize,
     /// Rate at which its results come.
     pub beat: Beat,
-    /// Its worker uses memory of this process in place, not over a fabric.
+    /// Whether its worker uses memory of this process in place, not over a fabric.
     pub shares_memory: bool,
     /// Number of workers that the slot had before this one.
     pub worker: u64,
@@ -224,7 +224,7 @@ impl Lane {
                 Some(whole) => whole.front(extent),
             };
             if let Some((from, front)) = front {
-                // It borrows the bytes that are overwritten.
+                // `whole` borrows the bytes that are overwritten.
                 drop(whole);
                 return extent.put_before(from, &front).ok_or(None);
             }
@@ -272,7 +272,7 @@ impl Lane {
         if let Some(extent) = extent {
             let invocation = match self.function.submit_from_buffer(extent.slice()) {
                 Ok(invocation) => invocation,
-                // Its worker died since: collecting finds out.
+                // The worker has died since: collecting finds out.
                 Err(_) if !self.is_usable() => return Err(None),
                 Err(error) => return Err(Some(Box::new(error))),
             };
@@ -289,7 +289,7 @@ impl Lane {
                 Ok(Sent::Ring)
             }
             Err(Error::NoCredit) => Err(None),
-            // Its worker died since: collecting finds out.
+            // The worker has died since: collecting finds out.
             Err(_) if pipeline.is_closed() => Err(None),
             Err(error) => Err(Some(Box::new(error))),
         }
@@ -335,7 +335,7 @@ impl Lane {
                     self.places += 1;
                     self.flights.push_back(Flight { job, sent });
                 }
-                // Its worker died since: collecting finds out.
+                // The worker has died since: collecting finds out.
                 Err(_) if !self.is_usable() => self.kept.push_front(Kept { job, ticket, bytes }),
                 Err(error) => return Err(Box::new((job, error))),
             }

@@ -23,7 +23,7 @@ const SHORT: Duration = Duration::from_micros(50);
 /// With this many tasks on each slot, a thread hardly waits for one of them alone.
 const MANY: usize = 4;
 
-/// How a thread waits for results.
+/// Way in which a thread waits for results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
     /// A core is free for the thread, or a result comes soon: poll for a while.
@@ -127,7 +127,7 @@ impl Pace {
         beat.grown = (2 * beat.grown).min(self.depth);
     }
 
-    /// How a thread waits on a core that a worker needs, while each busy slot has at least `least` tasks.
+    /// Returns the way a thread waits on a core that a worker needs, while each busy slot has at least `least` tasks.
     pub fn patience(&self, least: usize) -> Patience {
         let ahead = Duration::from_secs_f64((self.task_seconds * least as f64).min(1.0));
         // Half of it: a slot that runs dry costs more than one more look.

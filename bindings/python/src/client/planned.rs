@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Planned {
     pub cell: Arc<Cell>,
     pub target: Arc<Target>,
-    /// Its request, without the results that it needs.
+    /// Request of the task, without the results that it needs.
     pub payload: Payload,
     pub plan: Plan,
     /// Results that existed when the task was submitted, each with its number.
@@ -160,7 +160,7 @@ impl Core {
                 job.stays = planned.makes.is_none() && matches!(planned.plan.memo, None | Some(Memo::Not));
                 job.has_left = results.iter().any(|result| is_away(result));
                 job.near = near;
-                // It cannot be cancelled any more: this run, or another run of the task, was already sent.
+                // The task cannot be cancelled any more: this run, or another run of it, was already sent.
                 job.sent = attempt > 1 || planned.cell.stage() == Stage::Running;
                 state.queued_bytes += job.size();
                 state.queue.push_back(job);

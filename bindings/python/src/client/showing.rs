@@ -27,9 +27,10 @@ const BYTES_MAX: usize = 16 << 20;
 const ENTRY_BYTES: usize = 128;
 /// Time that an entry waits for a thread that waits for its task, before the separate thread shows it.
 const DELAY: Duration = Duration::from_millis(5);
-/// How long to wait for another thread that shows earlier entries and makes no progress.
+/// Time limit of waiting for another thread that shows earlier entries and makes no progress.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same limit at the end, after which nothing is shown any more, even if another thread has waited in vain before.
+/// The same time limit at the end of the executor. After it no output is shown any more, even if another thread has
+/// waited in vain before.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Output of one task.
@@ -60,15 +61,16 @@ struct Waiting {
 /// Output of tasks that waits to be shown; see the module.
 pub struct Showing {
     /// Called with the function's name, the worker, and pieces; `None`: no output is wanted, or the lease has ended.
-    /// The garbage collector does not visit it: it is needed as long as tasks run, whatever else refers to it.
+    /// The garbage collector does not visit this callable: it is needed as long as tasks run, even if it is part of a
+    /// cycle.
     show: Mutex<Option<Py<PyAny>>>,
     waiting: Mutex<Waiting>,
     moved: Condvar,
-    /// Some entry is not shown to its end.
+    /// Whether some entry is not shown to its end.
     is_any: AtomicBool,
     /// The separate thread; `None`: it could not be started.
     thread: OnceLock<Option<Thread>>,
-    /// The program was told that showing fails.
+    /// Whether the program was told that showing fails.
     told: AtomicBool,
 }
 
@@ -195,7 +197,7 @@ impl Showing {
                     waiting.by = Some(me);
                     return Some((Turn(self), upto));
                 }
-                // Its own output callable waits for a result.
+                // This thread's own output callable waits for a result.
                 Some(by) if by == me => return None,
                 Some(_) if waiting.is_stuck && patience < LAST_PATIENCE => return None,
                 Some(_) if left.is_zero() => {
@@ -257,7 +259,7 @@ impl Showing {
             thread.unpark();
         }
         let show = self.callable().take();
-        // Not under the lock: this may run Python code.
+        // Dropped without the lock: this may run Python code.
         Python::try_attach(|_| drop(show));
     }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How a task ended, in records.
+/// End of a task, in records.
 #[derive(Debug, Clone, Copy)]
 #[repr(u8)]
 pub enum Ending {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 /// Polls between two looks at the clock.
 const POLLS: u32 = 64;
-/// How long a thread spins for a result before it sleeps; compared with longer tasks, the time to wake up is small.
+/// Time that a thread spins for a result before it sleeps; compared with longer tasks, the time to wake up is small.
 const SPIN: Duration = Duration::from_micros(100);
-/// The same if every core has a busy worker.
+/// Time that a thread spins if every core has a busy worker.
 const SPIN_CROWDED: Duration = Duration::from_micros(20);
 /// After this time the thread yields the core, which a worker may need.
 const YIELD_AFTER: Duration = Duration::from_micros(20);
@@ -41,7 +41,7 @@ impl Core {
         }
     }
 
-    /// For a thread that waits for room: collects results, if no other thread does, and sleeps for a moment.
+    /// Makes room for a thread that waits for it: collects results, if no other thread does, and sleeps for a moment.
     pub fn make_room(self: &Arc<Self>) {
         let taken = match self.try_collecting() {
             Some(mut scratch) => self.collect(&mut scratch),

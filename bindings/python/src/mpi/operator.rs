@@ -27,7 +27,7 @@ impl Raised {
 #[pyclass(frozen, module = "hotlease.MPI")]
 pub struct Op {
     name: String,
-    /// None: the name is not a reduction's.
+    /// `None`: the name is not that of a reduction.
     operator: Option<Operator>,
     /// Function for two objects.
     call: Py<PyAny>,
@@ -183,7 +183,7 @@ fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], k
     if let Err(error) = &done
         && let Some(traceback) = error.traceback(py)
     {
-        // Its frames keep the objects that the function made of the views.
+        // The traceback's frames keep the objects that the function made of the views.
         py.import("traceback")?
             .call_method1("clear_frames", (traceback,))?;
     }

@@ -154,7 +154,7 @@ impl Task {
 /// An operation that was started. Its memory is kept until it has ended, also if the program does not wait for it.
 #[pyclass(frozen, subclass, module = "hotlease.MPI")]
 pub struct Request {
-    /// None: it has ended, and the end was reported.
+    /// `None`: the operation has ended, and its end was reported.
     task: Mutex<Option<Task>>,
     member: Option<Arc<Member>>,
 }
@@ -188,7 +188,7 @@ impl Request {
         Self::of(member, Task::Nothing { source })
     }
 
-    /// Whether it has not ended, or its end was not reported yet.
+    /// Whether the operation has not ended, or its end was not reported yet.
     pub fn is_active(&self, py: Python<'_>) -> bool {
         self.task(py).is_some()
     }
@@ -236,7 +236,7 @@ impl Request {
         Ok(Some(py.None().into_bound(py)))
     }
 
-    /// Whether it has ended; the end is reported later.
+    /// Whether the operation has ended; its end is reported later.
     pub fn has_ended(&self, py: Python<'_>) -> bool {
         let mut place = self.task(py);
         let Some(task) = &mut *place else {

@@ -162,12 +162,12 @@ impl Part {
         }
     }
 
-    /// One run of elements.
+    /// Reads one run of elements.
     pub fn of(spec: &Bound<'_, PyAny>, access: Access, what: &str) -> PyResult<Self> {
         Self::of_blocks(spec, access, 1, what)
     }
 
-    /// As many runs as there are ranks, of one length, one after the other.
+    /// Reads as many runs as there are ranks, of one length, one after the other.
     pub fn of_blocks(spec: &Bound<'_, PyAny>, access: Access, ranks: usize, what: &str) -> PyResult<Self> {
         let said = Said::of(spec, what, |count| {
             count.is_instance_of::<PyTuple>() || count.is_instance_of::<PyList>()

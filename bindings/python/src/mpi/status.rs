@@ -10,7 +10,7 @@ pub const ANY_SOURCE: i64 = -1;
 pub const ANY_TAG: i64 = -1;
 /// No rank: sends and receives do nothing.
 pub const PROC_NULL: i64 = -2;
-/// In place of a number that is not defined.
+/// Value for a number that is not defined.
 pub const UNDEFINED: i64 = -32766;
 
 /// Source, tag and length of a message.

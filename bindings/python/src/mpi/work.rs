@@ -16,7 +16,7 @@ pub struct Work {
     request: Request,
     /// Send and receive buffer, only kept alive here.
     _loans: [Option<Loan>; 2],
-    /// Where the exception of a program's operator is stored, if there is one.
+    /// Store for the exception of a program's operator, if there is one.
     raised: Option<Raised>,
 }
 

@@ -31,7 +31,7 @@ type Called<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
 pub enum Output {
     /// Fixed room, and recipe.
     Fixed(u64, Box<[u8]>),
-    /// As many items as the input has, of the dtype of this pickle.
+    /// Room for as many items as the input has, of the dtype in this pickle.
     AsInput(Box<[u8]>),
     /// Result of the method `_output_of` for each input.
     Asked,

@@ -47,7 +47,7 @@ pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
     }
     reserved.number += 1;
     reserved.bytes += bytes.len();
-    // Not held while code of the library runs.
+    // The lock is not held while code of the library runs.
     drop(reserved);
     let loaded = Library::load(bytes);
     let mut table = table();

@@ -99,7 +99,7 @@ impl Output<'_> {
         head[0] = reply::IN_REQUEST;
         head[reply::HEAD_BYTES..][..8].copy_from_slice(&(at as u64).to_le_bytes());
         head[reply::HEAD_BYTES + 8..].copy_from_slice(&(bytes as u64).to_le_bytes());
-        // Not kept for later: by then the memory holds another request.
+        // Such a reply is not kept for later: by then the memory holds another request.
         let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
             self.write(&mut Kept::default(), &head, &[pickle]);

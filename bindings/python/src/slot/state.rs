@@ -65,7 +65,7 @@ fn in_python(what: impl FnOnce(&Bound<'_, PyModule>) -> PyResult<()>) -> Result<
         let module = PyModule::import(py, "hotlease._state").map_err(|error| error.to_string())?;
         what(&module).map_err(
             |error| match error.is_instance_of::<pyo3::exceptions::PyRuntimeError>(py) {
-                // Its text is complete.
+                // The text of such an error is complete.
                 true => error.value(py).to_string(),
                 false => error.to_string(),
             },

@@ -450,13 +450,13 @@ impl State {
             Option<Bound<'py, PyBytes>>,
             Bound<'py, PyBytes>,
         );
-        // Not `value`: that would lose the traceback.
+        // `value` would lose the traceback.
         let error = error.into_value(py).into_bound(py);
         let described = self.describe.bind(py).call1((&error,));
         let (traceback, pickle, text) =
             match described.and_then(|described| described.extract::<Described<'_>>()) {
                 Ok(described) => described,
-                // Not even the description succeeds.
+                // Even the description fails.
                 Err(_) => {
                     let name = error.get_type().qualname();
                     let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());

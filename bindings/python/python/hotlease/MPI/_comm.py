@@ -228,8 +228,7 @@ class Comm(Collectives):
         return COMM_NULL if handle is None else Intracomm(handle)
 
     def Split_type(self, split_type: int, key: int = 0, info: object = None) -> Comm:
-        """For ``MPI.COMM_TYPE_SHARED``: makes a communicator of the members on this node; for ``MPI.UNDEFINED``:
-        ``COMM_NULL``."""
+        """Makes a communicator of this node's members (``COMM_TYPE_SHARED``); ``UNDEFINED``: returns ``COMM_NULL``."""
         if split_type not in (COMM_TYPE_SHARED, UNDEFINED):
             raise ValueError(f"a split type of {split_type}; it is MPI.COMM_TYPE_SHARED or MPI.UNDEFINED; by any colour: Split")
         machines = self.allgather(_machine())

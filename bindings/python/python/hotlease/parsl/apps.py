@@ -19,7 +19,7 @@ class App:
     Parsl's own wrapper returns exceptions. This one raises them, so that dependent tasks are not run.
     """
 
-    # It declares no options for its tasks, and is sent as a function, not as an argument.
+    # An app declares no options for its tasks, and is sent as a function, not as an argument.
     _hotlease_declared = (None, None, None, None)
 
     def __init__(self, function: Callable[..., Any], pickled: Optional[bytes] = None, is_timed: bool = False) -> None:
@@ -69,7 +69,7 @@ def _raised(wrapped: RemoteExceptionWrapper) -> BaseException:
     try:
         pickled = cloudpickle.dumps(wrapped)
     except Exception:
-        # Its text goes to the program then.
+        # In this case only the text of the exception is sent to the program.
         return error
     carrier = AppRaised(pickled, f"{type(error).__name__}: {error}")
     carrier.__cause__ = error

@@ -60,7 +60,7 @@ class AppFuture(Future[Any], ParslFuture):  # type: ignore[misc,unused-ignore]
         try:
             raise error
         finally:
-            # It has a traceback, which has this frame.
+            # The error has a traceback, which refers to this frame.
             del error
 
     def exception(self, timeout: Optional[float] = None) -> Optional[BaseException]:
