@@ -11,10 +11,9 @@
  *     hotlease_comm_allreduce(all, &mine, &sum, 1, HOTLEASE_COMM_F64, HOTLEASE_COMM_SUM, NULL);
  *     hotlease_comm_finish(all, NULL);
  *
- * (Without the checks that a program has: see docs/message-passing-in-c.md. C++: communicator.hpp. Functions on workers that are
- * leased together get their communicator from their context: gang.h.) No platform is
- * needed, only a rendezvous where members find each other: `hotlease comm rendezvous`, or
- * hotlease_comm_rendezvous_start in any program.
+ * (Without the checks that a program has: see docs/message-passing-in-c.md. C++: communicator.hpp. Functions on workers
+ * that are leased together get their communicator from their context: gang.h.) No platform is needed, only a rendezvous
+ * where members find each other: `hotlease comm rendezvous`, or hotlease_comm_rendezvous_start in any program.
  *
  * Conventions: those of hotlease.h, and
  *
@@ -122,7 +121,8 @@ hotlease_status hotlease_comm_split(const hotlease_comm* comm, int64_t color, in
 /* Makes a communicator of the same members and ranks, with separate messages and collectives. Called by all members. */
 hotlease_status hotlease_comm_dup(const hotlease_comm* comm, hotlease_comm** same, hotlease_error** error);
 /* Makes a communicator of the remaining members, in the same order, over new connections. All of them call it, in any
- * state of this communicator; a member that does not call it within the join timeout is left out. Needs a rendezvous. */
+ * state of this communicator; a member that does not call it within the join timeout is left out. Needs the
+ * rendezvous. */
 hotlease_status hotlease_comm_shrink(const hotlease_comm* comm, hotlease_comm** smaller, hotlease_error** error);
 /* Makes a communicator of the same members with the same ranks, followed by `joining` new ones, over new connections.
  * New members call hotlease_comm_join with `newcomer`, the same name, and the size that it grows to. Called by all

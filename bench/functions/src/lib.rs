@@ -7,7 +7,7 @@
 //! | `touch` | at least one byte | the first byte |
 //! | `sum` | 64-bit words | their wrapping sum: every byte is read |
 //! | `whereabouts` | any bytes | process id and processor, two 64-bit words |
-//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer, through which it answers its client until told to stop |
+//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
 //!
 //! `noop` and `echo` have the plain interface of the papers; the others have the interface with a context, which a data
 //! symbol `hotlease_context_NAME` shows. `hotlease/function.h` does the same for C.

@@ -220,7 +220,7 @@ impl Cell {
         self.exchange(start).is_ok()
     }
 
-    /// Cancels the task if it was not sent. `None`: it was sent; else says who has to be told.
+    /// Cancels the task if it was not sent. Returns the parties to tell; `None`: it was sent.
     pub fn cancel(&self) -> Option<Told> {
         let cancel = |word| {
             let next = if word & WATCHED == 0 {
