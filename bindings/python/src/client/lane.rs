@@ -75,7 +75,6 @@ pub struct Lane {
     /// The slot's function, for tasks that do not go through the pipeline. The slot's deadlines apply to both. Tasks
     /// that the worker did not run come back: the executor counts the workers that die of a task, and prepares the next
     /// one first.
-    /// its worker did not run comes back: the executor counts the workers that die of a task, and prepares the next one first.
     function: Function,
     pub flights: VecDeque<Flight>,
     /// Number of flights that have memory for their results.

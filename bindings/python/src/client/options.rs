@@ -17,7 +17,6 @@ const PENDING_MAX: u32 = 1_000_000;
 const DEPTH: u32 = 512;
 /// Reason to reject shared cores: an operator's limit ends an invocation on them after some seconds, and a slot rejects
 /// requests while others have its core. Tasks sent ahead, initializers and fetched results need neither.
-/// tasks that an executor sends ahead, initializers, and results that are fetched are not for that.
 const SHARED: &str = "shared: Python workers have cores of their own; ask for fewer workers (max_workers=), or call native functions on \
                       shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)";
 
