@@ -93,7 +93,7 @@ def join(
     name, size
         Name and size of the communicator, the same at all members.
     rendezvous
-        Where members find each other, as ``"host:port"``: the address of ``hotlease comm rendezvous``. Default:
+        Meeting point of members, as ``"host:port"``: the address of ``hotlease comm rendezvous``. Default:
         ``HOTLEASE_COMM_RENDEZVOUS``.
     rank
         Rank of this member. Default: any free one.
@@ -105,9 +105,9 @@ def join(
     newcomer
         Joins an existing communicator, whose members call ``Comm.Grow``; ``size`` is the size that it grows to.
     link
-        What members send over, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``,
-        ``"s3://bucket"``, ``"dynamodb://table"``, or ``"auto:"`` and several of these, of which the model of ``hotlease
-        comm plan`` chooses one (``"auto"``: from those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` is the chosen one).
+        Link between members, the same for all: ``"direct"``, ``"tcp"``, ``"ofi"``, ``"redis://host:6379"``,
+        ``"s3://bucket"``, ``"dynamodb://table"``, or ``"auto:"`` and several of these, from which the model of
+        ``hotlease comm plan`` chooses one (``"auto"``: from those in ``HOTLEASE_COMM_LINKS``; ``Comm.link`` names it).
         Default: ``HOTLEASE_COMM_LINK``, or else direct.
 
     Raises
