@@ -12,12 +12,8 @@ pub mod s3;
 
 /// The check of the decoder of this name.
 pub fn check(name: &str) -> fn(&[u8]) -> bool {
-    let of_wire = decoders::DECODERS
-        .iter()
-        .map(|decoder| (decoder.name, decoder.check));
-    let of_journal = journal::DECODERS
-        .iter()
-        .map(|decoder| (decoder.name, decoder.check));
+    let of_wire = decoders::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
+    let of_journal = journal::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
     let of_flow = flow::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
     let of_s3 = s3::DECODERS.iter().map(|decoder| (decoder.name, decoder.check));
     let found = of_wire

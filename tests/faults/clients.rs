@@ -29,10 +29,7 @@ const LONG: Duration = Duration::from_secs(30);
 /// An agent with as many cores as leases, of which each real one stands for many.
 fn platform() -> Parts {
     let mut parts = Parts::new();
-    let system = System::new(
-        &parts.directory().join("orders"),
-        &parts.directory().join("nowhere"),
-    );
+    let system = System::new(&parts.directory().join("orders"), &parts.directory().join("nowhere"));
     system.pretend_cores(LEASES);
     // Workers get a new environment, and need the cores as well.
     let wrapper = parts.directory().join("worker");
@@ -93,11 +90,7 @@ fn thousand_leases_of_clients_that_vanish_are_free_again() {
         let began = Instant::now();
         let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&parts)).collect();
         for (_, lines) in &mut clients {
-            assert_eq!(
-                lines.next().as_deref(),
-                Some("ready"),
-                "a client has all of its leases"
-            );
+            assert_eq!(lines.next().as_deref(), Some("ready"), "a client has all of its leases");
         }
         row.took("leases taken in", None, began.elapsed());
         let manager = parts.manager();

@@ -36,8 +36,7 @@ fn clock_that_jumps_an_hour_ends_no_lease_and_bills_no_hour() {
         |(), run, row| {
             let mut random = random(seed, run);
             let mut parts = Parts::new();
-            let orders =
-                |name: &str| System::new(&parts.directory().join(name), &parts.directory().join("nowhere"));
+            let orders = |name: &str| System::new(&parts.directory().join(name), &parts.directory().join("nowhere"));
             let (of_manager, of_agent) = (orders("manager.orders"), orders("agent.orders"));
             parts.start_part(Part::Manager, Some(&of_manager));
             parts.start_part(Part::Agent, Some(&of_agent));

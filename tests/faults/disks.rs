@@ -127,11 +127,7 @@ fn failing_disk_refuses_with_its_reason_and_loses_nothing() {
             );
             let tally = scene.tally.clone();
             let bill = scene.end_with_bill();
-            assert_eq!(
-                ledger::total(&bill).invocations,
-                tally.total(),
-                "every call is billed"
-            );
+            assert_eq!(ledger::total(&bill).invocations, tally.total(), "every call is billed");
         },
         |(), _| (),
     );
@@ -211,10 +207,7 @@ fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
         );
         std::thread::sleep(Duration::from_millis(600));
         let daemons = [Part::Manager, Part::Agent].map(|part| scene.parts.process(part));
-        assert!(
-            daemons.iter().all(Process::is_alive),
-            "a daemon died of a full disk"
-        );
+        assert!(daemons.iter().all(Process::is_alive), "a daemon died of a full disk");
         fs::remove_file(filler).expect("room");
         let healed = Instant::now();
         until_leased(&scene.parts, LIMIT);
@@ -231,11 +224,7 @@ fn full_disk_of_the_whole_platform_loses_nothing_once_there_is_room() {
         );
         let tally = scene.tally.clone();
         let (bill, parts) = scene.end_with_parts();
-        assert_eq!(
-            ledger::total(&bill).invocations,
-            tally.total(),
-            "every call is billed"
-        );
+        assert_eq!(ledger::total(&bill).invocations, tally.total(), "every call is billed");
         row.ran();
         drop(parts);
         drop(disk);

@@ -17,8 +17,8 @@ use hotlease_tests::session::RawSession;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, BillRequest, FunctionUsage, HeartbeatRequest, JournalTotal, LeaseInfo,
-    ListRequest, PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
+    AcquireRequest, AgentInfo, BillRequest, FunctionUsage, HeartbeatRequest, JournalTotal, LeaseInfo, ListRequest,
+    PastUsage, PastUsageRequest, RegisterRequest, ReleaseRequest, Usage, VerifyRequest,
 };
 use prost::Message;
 use prost::bytes::{Buf, BufMut};
@@ -306,10 +306,7 @@ impl Site {
             .env("HOTLEASE_MANAGER", manager.address.to_string())
             .env("HOTLEASE_IDENTITY", authority.client("alice"));
         until_true("the agent registers", LIMIT, || {
-            let output = host
-                .command(&program("hotlease"))
-                .args(["agents", "--json"])
-                .output();
+            let output = host.command(&program("hotlease")).args(["agents", "--json"]).output();
             String::from_utf8_lossy(&output.expect("hotlease runs").stdout).contains("serving")
         });
         let how = Steady {
@@ -362,10 +359,7 @@ struct Attacker<'a> {
 
 impl Attacker<'_> {
     fn runtime() -> Runtime {
-        Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime")
+        Builder::new_current_thread().enable_all().build().expect("a runtime")
     }
 
     /// How many were answered.
@@ -397,9 +391,7 @@ impl Attacker<'_> {
             let bytes = noise(&mut self.random);
             // It may be closed before all is written, or refused for the number of strangers.
             let _ = match &self.listener {
-                Listener::Local(path) => {
-                    UnixStream::connect(path).and_then(|mut stream| stream.write_all(&bytes))
-                }
+                Listener::Local(path) => UnixStream::connect(path).and_then(|mut stream| stream.write_all(&bytes)),
                 Listener::Tls(address, _) => {
                     TcpStream::connect(address.authority()).and_then(|mut stream| stream.write_all(&bytes))
                 }

@@ -1,6 +1,6 @@
 //! Torn and flipped bytes of the usage journal, under a real agent.
 
-use hotlease_journal::frame::{FRAME_BYTES, Kind, Record};
+use hotlease_journal::frame::{FRAME_BYTES, RecordKind, TotalRecord};
 use hotlease_journal::{JOURNAL_FILE, read};
 use hotlease_lease::ledger::covers;
 use hotlease_tests::faults::caller::{check, make};
@@ -93,9 +93,7 @@ fn damage(journal: &[u8], random: &mut StdRng) -> (Vec<u8>, String) {
             format!("zeros at {at} to {to}")
         }
         3 => {
-            let garbage: Vec<u8> = (0..random.random_range(1..1000))
-                .map(|_| random.random())
-                .collect();
+            let garbage: Vec<u8> = (0..random.random_range(1..1000)).map(|_| random.random()).collect();
             bytes.splice(at..at, garbage);
             format!("something put in at {at}")
         }
@@ -122,10 +120,10 @@ fn left(bytes: &[u8]) -> Bill {
         if frame[..4] != *b"HLuj" {
             continue;
         }
-        let Some(record) = Record::decode(frame) else {
+        let Some(record) = TotalRecord::decode(frame) else {
             continue;
         };
-        if matches!(record.kind, Kind::Running | Kind::Ended) {
+        if matches!(record.kind, RecordKind::Running | RecordKind::Ended) {
             let total = found.entry(record.lease.to_string()).or_default();
             *total = hotlease_lease::ledger::larger(*total, record.usage);
         }
@@ -166,11 +164,7 @@ fn damaged_journal_never_makes_a_wrong_bill_and_every_whole_record_counts() {
             parts.spawn(Part::Manager, None);
             parts.spawn(Part::Agent, None);
             parts.until_serving(LIMIT);
-            row.took(
-                "agent registered in",
-                Some(Duration::from_secs(5)),
-                start.elapsed(),
-            );
+            row.took("agent registered in", Some(Duration::from_secs(5)), start.elapsed());
             let bill = ledger::until_settled(&parts);
             for (lease, billed) in &bill {
                 let used = snapshot.truth.get(lease).copied().unwrap_or_default();

@@ -12,7 +12,7 @@ use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::{Process, cores};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use nix::sys::signal::Signal;
 use rand::RngExt;
 use std::sync::Arc;
@@ -106,10 +106,7 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
             steady.told().longest_gap_after(died - Duration::from_millis(20)),
         );
         let (outcomes, invoker) = steady.finish();
-        let failed: Vec<&Outcome> = outcomes
-            .iter()
-            .filter(|outcome| outcome.failed.is_some())
-            .collect();
+        let failed: Vec<&Outcome> = outcomes.iter().filter(|outcome| outcome.failed.is_some()).collect();
         assert!(failed.is_empty(), "calls go on without a manager: {failed:?}");
         sure.give_back(invoker);
     }
@@ -123,11 +120,7 @@ fn manager_dies_at(number: u64, how: Strike, seed: u64, row: &mut Row) -> u64 {
             "lease {lease} was granted, and no row of it is left"
         );
     }
-    assert_eq!(
-        ledger::total(&bill).invocations,
-        tally.total(),
-        "every call is billed"
-    );
+    assert_eq!(ledger::total(&bill).invocations, tally.total(), "every call is billed");
     operations
 }
 
@@ -227,12 +220,7 @@ fn agent_that_loses_power_at_any_write_of_its_journal_bills_all_that_was_told() 
         |(), run, row| {
             let ways = [Strike::Power, Strike::Tear, Strike::Power, Strike::KillAfter];
             let how = ways[((u64::from(run) + u64::from(run) / operations) % 4) as usize];
-            agent_dies_at(
-                1 + u64::from(run) % operations,
-                how,
-                seed.wrapping_add(run.into()),
-                row,
-            );
+            agent_dies_at(1 + u64::from(run) % operations, how, seed.wrapping_add(run.into()), row);
         },
         |(), _| (),
     );
@@ -287,14 +275,12 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
                 let (outcome, number) = long.join().expect("no panic");
                 let failed = outcome.failed.clone().expect("its worker is gone");
                 assert!(
-                    failed.1 != Ran::No && scene.tally.runs(number) == 1,
+                    failed.1 != RunCertainty::No && scene.tally.runs(number) == 1,
                     "it ran once, and was told {failed:?}"
                 );
                 row.took("told in", Some(TOLD), outcome.ended - killed);
             }
-            let gone = until_true("no worker is left", LIMIT, || {
-                !workers.iter().any(Process::is_alive)
-            });
+            let gone = until_true("no worker is left", LIMIT, || !workers.iter().any(Process::is_alive));
             row.took("workers gone in", Some(TOLD), gone);
             scene.parts.spawn(Part::Agent, None);
             let started = Instant::now();
@@ -314,9 +300,7 @@ fn killed_agent_takes_its_workers_along_and_bills_what_it_wrote_down() {
 fn workers_of(parts: &Parts, lease: &str) -> Vec<Process> {
     let workers = parts.manager().workers().unwrap_or_default();
     let of_lease = workers.iter().filter(|worker| worker.lease == lease);
-    of_lease
-        .filter_map(|worker| Process::of(worker.pid as i32))
-        .collect()
+    of_lease.filter_map(|worker| Process::of(worker.pid as i32)).collect()
 }
 
 #[test]
@@ -351,10 +335,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                         let code = hotlease_client::Code::open(hotlease_tests::library::library("tally"));
                         let start = Instant::now();
                         let taken = Invoker::allocate(&code.expect("a library"), options);
-                        (
-                            start.elapsed(),
-                            taken.map(drop).map_err(|error| error.to_string()),
-                        )
+                        (start.elapsed(), taken.map(drop).map_err(|error| error.to_string()))
                     });
                     std::thread::sleep(Duration::from_micros(random.random_range(0..6_000)));
                     // The pool's worker is taken, and another started in its place: both.
@@ -362,9 +343,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     let killed: Vec<Process> = agent
                         .descendants()
                         .into_iter()
-                        .filter(|worker| {
-                            !held.contains(worker) && (!known.contains(worker) || random.random_bool(0.5))
-                        })
+                        .filter(|worker| !held.contains(worker) && (!known.contains(worker) || random.random_bool(0.5)))
                         .collect();
                     killed.iter().for_each(|worker| worker.signal(Signal::SIGKILL));
                     let (took, taken) = taking.join().expect("no panic");
@@ -397,7 +376,7 @@ fn death_of_a_worker_is_told_and_another_takes_its_place() {
                     let (outcome, number) = long.join().expect("no panic");
                     let (words, ran) = outcome.failed.clone().expect("its worker is gone");
                     assert!(
-                        ran == Ran::Unknown && words.contains("signal 9") && scene.tally.runs(number) == 1,
+                        ran == RunCertainty::Unknown && words.contains("signal 9") && scene.tally.runs(number) == 1,
                         "it ran once, and was told {ran:?}: {words}"
                     );
                     row.took("told in", Some(TOLD), outcome.ended - killed);

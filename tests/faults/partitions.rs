@@ -175,16 +175,8 @@ fn one(site: &Site, cut: Cut, flaps: bool, random: &mut StdRng, row: &mut Row) {
     cut.set(&site.hosts, false);
     let healed = Instant::now();
     if cut.is_in_the_way_of_calls() {
-        row.took(
-            "calls again in",
-            Some(WHOLE),
-            told.until_success_after(healed, LIMIT),
-        );
-        row.took(
-            "longest call",
-            Some(TTL + TOLD + MOVES),
-            told.longest_call_after(began),
-        );
+        row.took("calls again in", Some(WHOLE), told.until_success_after(healed, LIMIT));
+        row.took("longest call", Some(TTL + TOLD + MOVES), told.longest_call_after(began));
     } else {
         told.until_success_after(healed, LIMIT);
         row.took(
@@ -192,18 +184,11 @@ fn one(site: &Site, cut: Cut, flaps: bool, random: &mut StdRng, row: &mut Row) {
             None,
             told.longest_gap_after(began),
         );
-        assert_eq!(
-            told.failure_after(began),
-            None,
-            "a call has nothing to do with {cut:?}"
-        );
+        assert_eq!(told.failure_after(began), None, "a call has nothing to do with {cut:?}");
     }
     let begun = Instant::now();
     while !site.serves() {
-        assert!(
-            begun.elapsed() < LIMIT,
-            "the agent does not come back after {cut:?}"
-        );
+        assert!(begun.elapsed() < LIMIT, "the agent does not come back after {cut:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
     row.took("agent serving again in", Some(WHOLE), healed.elapsed());

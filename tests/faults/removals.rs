@@ -10,7 +10,7 @@ use hotlease_tests::faults::tally::Tally;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use nix::sys::signal::Signal;
 use rand::RngExt;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ fn is_told_rightly(tally: &Tally, outcome: &Outcome, number: u64) {
     let (words, ran) = outcome.failed.clone().expect("it never returns");
     let given_back = words.contains("given back") || words.contains("stopping");
     assert!(
-        given_back && ran == Ran::Unknown && tally.runs(number) == 1,
+        given_back && ran == RunCertainty::Unknown && tally.runs(number) == 1,
         "it ran once, and was told {ran:?}: {words}"
     );
 }
@@ -134,14 +134,8 @@ fn node_that_is_taken_during_hot_calls_is_clean_in_time_and_every_call_is_told()
                 early < Duration::from_millis(60),
                 "{way:?}: cut {early:?} before its time"
             );
-            row.took(
-                "told in",
-                Some(TOLD),
-                outcome.ended.saturating_duration_since(due),
-            );
-            until_true("no worker is left", LIMIT, || {
-                !workers.iter().any(Process::is_alive)
-            });
+            row.took("told in", Some(TOLD), outcome.ended.saturating_duration_since(due));
+            until_true("no worker is left", LIMIT, || !workers.iter().any(Process::is_alive));
             row.took("clean in", Some(CLEAN), due.elapsed());
             way.give_again(scene);
             let again = Instant::now();

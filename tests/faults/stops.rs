@@ -79,11 +79,7 @@ fn agent_stops(scene: &Scene, stop: Duration, row: &mut Row) {
     agent.signal(Signal::SIGCONT);
     if let Some(suspected) = suspected {
         // A listing waits for two seconds for an agent that does not answer.
-        row.took(
-            "agent: listed as suspected in",
-            Some(SUSPECTED + 2 * GRACE),
-            suspected,
-        );
+        row.took("agent: listed as suspected in", Some(SUSPECTED + 2 * GRACE), suspected);
     } else {
         assert!(
             stop < SUSPECTED + 4 * GRACE,
@@ -109,9 +105,7 @@ fn worker_stops(scene: &Scene, stop: Duration, row: &mut Row) {
     let lease = scene.caller().invoker().lease().to_string();
     let workers = scene.parts.manager().workers().expect("listed");
     let of_lease = workers.iter().filter(|worker| worker.lease == lease);
-    let own: Vec<Process> = of_lease
-        .filter_map(|worker| Process::of(worker.pid as i32))
-        .collect();
+    let own: Vec<Process> = of_lease.filter_map(|worker| Process::of(worker.pid as i32)).collect();
     assert!(!own.is_empty(), "the lease has a worker");
     let stopped = Instant::now();
     own.iter().for_each(|worker| worker.signal(Signal::SIGSTOP));

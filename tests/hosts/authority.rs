@@ -1,7 +1,7 @@
 //! What an authority issues, what of it is refused, and that any bytes can be read as a certificate.
 
-use hotlease_net::authority::{Request, init, issue};
-use hotlease_net::peer::describe;
+use hotlease_net::authority::{IdentityRequest, init, issue};
+use hotlease_net::peer::parse_certificate;
 use hotlease_net::{Identity, IdentityError, Role};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::platform::program;
@@ -15,10 +15,7 @@ fn folder_whose_key_others_can_read_is_refused() {
     let authority = Authority::new();
     let identity = authority.client("alice");
     let key = identity.join("key.pem");
-    assert_eq!(
-        fs::metadata(&key).expect("a key").permissions().mode() & 0o777,
-        0o600
-    );
+    assert_eq!(fs::metadata(&key).expect("a key").permissions().mode() & 0o777, 0o600);
     Identity::load(&identity).expect("as issued");
     for path in [&key, &identity] {
         let before = fs::metadata(path).expect("there").permissions();
@@ -29,10 +26,7 @@ fn folder_whose_key_others_can_read_is_refused() {
     }
     // A key of another certificate, and files that are no PEM.
     fs::copy(authority.client("bob").join("key.pem"), &key).expect("copied");
-    assert!(
-        Identity::load(&identity).is_err(),
-        "the key is not the certificate's"
-    );
+    assert!(Identity::load(&identity).is_err(), "the key is not the certificate's");
     fs::write(&key, "nothing").expect("written");
     assert!(matches!(
         Identity::load(&identity),
@@ -44,25 +38,25 @@ fn folder_whose_key_others_can_read_is_refused() {
 fn nobody_is_issued_what_could_be_mistaken() {
     let authority = Authority::new();
     let out = authority.directory().join("out");
-    let client = |tenant: &str| Request {
+    let client = |tenant: &str| IdentityRequest {
         tenant: Some(tenant.into()),
-        ..Request::new(Role::Client)
+        ..IdentityRequest::new(Role::Client)
     };
     let refused = [
-        Request::new(Role::Client),
-        Request::new(Role::Agent),
-        Request::new(Role::Manager),
+        IdentityRequest::new(Role::Client),
+        IdentityRequest::new(Role::Agent),
+        IdentityRequest::new(Role::Manager),
         client("uid:0"),
         client("alice/../bob"),
         client(""),
-        Request {
+        IdentityRequest {
             days: 0,
             ..client("alice")
         },
-        Request {
+        IdentityRequest {
             hosts: vec!["m".into()],
             tenant: Some("alice".into()),
-            ..Request::new(Role::Manager)
+            ..IdentityRequest::new(Role::Manager)
         },
     ];
     for request in refused {
@@ -72,10 +66,7 @@ fn nobody_is_issued_what_could_be_mistaken() {
         );
         assert!(!out.exists(), "something was written for {request:?}");
     }
-    assert!(
-        init(&authority.directory()).is_err(),
-        "an authority was overwritten"
-    );
+    assert!(init(&authority.directory()).is_err(), "an authority was overwritten");
     issue(&authority.directory(), &client("alice"), &out).expect("well-formed");
     assert!(
         issue(&authority.directory(), &client("bob"), &out).is_err(),
@@ -139,7 +130,7 @@ fn certificates_of_any_bytes_are_read_without_harm() {
     let pem = fs::read_to_string(authority.client("alice").join("cert.pem")).expect("a certificate");
     let text: String = pem.lines().filter(|line| !line.starts_with('-')).collect();
     let der = base64(&text);
-    assert!(describe(&der).is_ok(), "as issued");
+    assert!(parse_certificate(&der).is_ok(), "as issued");
     let seed: u64 = rand::random();
     eprintln!("seed {seed}");
     let mut random = StdRng::seed_from_u64(seed);
@@ -151,7 +142,7 @@ fn certificates_of_any_bytes_are_read_without_harm() {
         }
         bytes.truncate(random.random_range(0..=bytes.len()));
         // Any answer will do, but one.
-        if let Ok(described) = describe(&bytes) {
+        if let Ok(described) = parse_certificate(&bytes) {
             assert!(!described.peer.name.is_empty());
         }
     }

@@ -91,8 +91,7 @@ fn channel_over_a_link_of_somebody_else_is_refused() {
     let (second, _) = leased.connect();
     let link = RawLink::make(&first, &leased.provider);
     link.probe();
-    let replies =
-        hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
+    let replies = hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
     let near = link.port.open_channel(replies.near()).expect("an end");
     let stolen = link.open(&second, *near.end());
     assert!(stolen.is_err(), "a link of another connection was taken");
@@ -155,11 +154,7 @@ fn slot_does_not_wait_for_memory_of_a_client_that_is_gone() {
     let start = std::time::Instant::now();
     leased.still_serves();
     // The transfer alone would be tried for 30 s.
-    assert!(
-        start.elapsed().as_secs() < 10,
-        "served after {:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed().as_secs() < 10, "served after {:?}", start.elapsed());
 }
 
 /// How far a client gets before it breaks off.
@@ -179,8 +174,7 @@ fn break_off(leased: &mut Leased, state: u64) {
         return;
     }
     if state == 3 {
-        let replies =
-            hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
+        let replies = hotlease_fabric::channel::ReplyRing::create(hotlease_tests::connection::SHAPE).expect("a ring");
         let near = link.port.open_channel(replies.near()).expect("an end");
         link.open(&connection, *near.end()).expect("opened");
         return;
@@ -246,10 +240,7 @@ fn thousand_clients_that_break_off_in_every_state_leave_nothing_on_either_side()
     let memory = [memory_of(&worker), memory_of(&ours)];
     (0..1000).for_each(|number| break_off(&mut leased, number % STATES));
     leased.still_serves();
-    for (process, before, name) in [
-        (&worker, descriptors[0], "worker"),
-        (&ours, descriptors[1], "client"),
-    ] {
+    for (process, before, name) in [(&worker, descriptors[0], "worker"), (&ours, descriptors[1], "client")] {
         until_true(
             &format!("descriptors of the {name} are back at {before}"),
             LIMIT,

@@ -211,8 +211,7 @@ fn call_to_a_host_that_vanishes_ends_with_its_lease_and_later_calls_go_on() {
 #[test]
 fn leases_over_a_fabric_leave_nothing_behind() {
     let Some(site) = Site::new() else { return };
-    site.call("ofi", "behaved", &["connections", "20"])
-        .expect("a provider");
+    site.call("ofi", "behaved", &["connections", "20"]).expect("a provider");
     site.until_free();
 }
 

@@ -7,14 +7,14 @@ use crate::munged::Munged;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use hotlease_net::tunnel::{session, silence_of};
-use hotlease_net::{Credential, NetError, Proof, Site as NetSite, SiteChannel, Trust, Wanted};
+use hotlease_net::{Credential, NetError, Proof, SiteAccess as NetSite, SiteChannel, SiteOptions, Trust};
 use hotlease_tests::hosts::{Host, Hosts};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::session::RawSession;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, agent};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AcquireRequest, Grant, InfoRequest};
 use hotlease_wire::session::SessionReply;
@@ -42,8 +42,7 @@ impl Issuer {
             "x": BASE64.encode(key.public_key().as_ref())}]});
         fs::write(files.join("jwks.json"), keys.to_string()).expect("a file");
         let file = files.join("issuers.toml");
-        let text =
-            format!("[[issuer]]\nissuer = \"{ISSUER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n");
+        let text = format!("[[issuer]]\nissuer = \"{ISSUER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n");
         fs::write(&file, text).expect("a file");
         Self { key, file }
     }
@@ -112,14 +111,7 @@ impl Doors {
             hosts,
             here,
         };
-        doors.operator(&[
-            "admin",
-            "tenant",
-            "add",
-            "chem",
-            "--member",
-            "jwt:alice@example.org",
-        ]);
+        doors.operator(&["admin", "tenant", "add", "chem", "--member", "jwt:alice@example.org"]);
         until_true("the agent registers", LIMIT, || {
             doors.operator(&["agents", "--json"]).contains("serving")
         });
@@ -179,18 +171,18 @@ impl Doors {
     fn channel(&self, credential: &Credential) -> SiteChannel {
         let address = self.manager.address.to_string();
         let authority = self.files.join("ca.pem");
-        let site = NetSite::find(Wanted {
+        let site = NetSite::find(SiteOptions {
             manager: Some(&address),
             credential: Some(credential),
             authority: Some(&authority),
-            ..Wanted::default()
+            ..SiteOptions::default()
         });
         let site = site.expect("a site").expect("named");
         let _within = self.runtime.enter();
         site.channel()
     }
 
-    fn acquire(&self, channel: &SiteChannel, ttl: Duration) -> Result<Grant, Refusal> {
+    fn acquire(&self, channel: &SiteChannel, ttl: Duration) -> Result<Grant, Rejection> {
         let request = AcquireRequest {
             workers: 1,
             slots_per_worker: 1,
@@ -226,7 +218,7 @@ impl Doors {
     }
 
     /// What the agent says to somebody with this token.
-    fn refused(&self, grant: &Grant, token: &[u8]) -> Refusal {
+    fn refused(&self, grant: &Grant, token: &[u8]) -> Rejection {
         match self.session(grant, token).map(drop) {
             Err(NetError::Refused(refusal)) => refusal,
             other => panic!("not refused: {other:?}"),
@@ -344,10 +336,7 @@ fn a_token_that_expires_is_replaced_by_what_its_file_says_then() {
     let path = doors.token("token", -300);
     let with = |path: &Path| doors.hotlease(("HOTLEASE_TOKEN_FILE", path), &["agents"]);
     let (status, text) = with(&path);
-    assert!(
-        status != Some(0) && text.contains("expired"),
-        "{status:?}: {text}"
-    );
+    assert!(status != Some(0) && text.contains("expired"), "{status:?}: {text}");
     doors.token("token", 300);
     let (status, text) = with(&path);
     assert_eq!(status, Some(0), "{text}");
@@ -369,7 +358,7 @@ fn a_token_that_expires_is_replaced_by_what_its_file_says_then() {
         doors.operator(&["admin", "key", "rotate"]);
     }
     let refusal = info().expect_err("the file's token has expired");
-    assert!(matches!(refusal, Refusal::NotAuthenticated { .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::NotAuthenticated { .. }), "{refusal}");
     doors.token("token", 300);
     info().expect("the file's token is good again");
 }

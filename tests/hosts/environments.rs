@@ -6,7 +6,7 @@ use hotlease_tests::hosts::Hosts;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, FindImageRequest, PythonRuntime, ReadImageRequest};
 use hotlease_wire::ids::CodeHash;
@@ -101,7 +101,7 @@ impl Site {
             .ask(|mut manager| async move { manager.acquire(request).await });
         match refused {
             // Each has it in another folder.
-            Err(refusal @ (Refusal::NoEnvironment { .. } | Refusal::Nowhere { .. })) => {
+            Err(refusal @ (Rejection::NoEnvironment { .. } | Rejection::Nowhere { .. })) => {
                 eprintln!("as it should be: {refusal}");
             }
             other => panic!("{other:?}"),
@@ -156,10 +156,7 @@ fn environments_are_for_agents_only() {
         };
         manager.find_image(request).await
     });
-    assert!(
-        matches!(refused, Err(Refusal::NotPermitted { .. })),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, Err(Rejection::NotPermitted { .. })), "{refused:?}");
 
     let address = a.endpoint.parse().expect("an address");
     let identity = site.client.identity();
@@ -173,5 +170,5 @@ fn environments_are_for_agents_only() {
             .await;
         read.map(drop).map_err(grpc::refusal)
     });
-    assert!(matches!(read, Err(Refusal::NotPermitted { .. })), "{read:?}");
+    assert!(matches!(read, Err(Rejection::NotPermitted { .. })), "{read:?}");
 }

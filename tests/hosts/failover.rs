@@ -10,7 +10,7 @@ use hotlease_tests::hosts::Hosts;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::site::{Authority, Daemon, RemoteClient};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{BillBy, BillRequest, Grant, ReleaseRequest, Usage};
 use nix::sys::signal::Signal;
 use std::collections::BTreeMap;
@@ -58,19 +58,11 @@ impl Site {
         let hosts = Hosts::new(&["m", "n", "a", "c"])?;
         let authority = Authority::new();
         let mut managers = MANAGERS.map(|name| manager(&hosts, &authority, name, &database));
-        until_true("a manager leads", LIMIT, || {
-            managers.iter_mut().any(Daemon::serves)
-        });
+        until_true("a manager leads", LIMIT, || managers.iter_mut().any(Daemon::serves));
         let addresses = MANAGERS.map(|name| address(&hosts, name));
         let both = addresses.each_ref().map(Address::to_string).join(",");
-        let agent = hotlease_tests::site::agent_of(
-            hosts.host("a"),
-            "",
-            &authority,
-            &both,
-            &["alice"],
-            &["--cores", "2"],
-        );
+        let agent =
+            hotlease_tests::site::agent_of(hosts.host("a"), "", &authority, &both, &["alice"], &["--cores", "2"]);
         let identity = authority.client("alice");
         let client = RemoteClient::of_several(hosts.host("c"), &identity, addresses.to_vec());
         let site = Self {
@@ -89,11 +81,7 @@ impl Site {
 
     fn leader(&mut self) -> usize {
         let leads: Vec<_> = self.managers.iter_mut().map(Daemon::serves).collect();
-        assert_eq!(
-            leads.iter().filter(|leads| **leads).count(),
-            1,
-            "one leads: {leads:?}"
-        );
+        assert_eq!(leads.iter().filter(|leads| **leads).count(), 1, "one leads: {leads:?}");
         leads.iter().position(|leads| *leads).expect("just counted")
     }
 
@@ -122,7 +110,7 @@ impl Site {
             let answer = self
                 .client
                 .ask(|mut manager| async move { manager.release(request).await });
-            let is_answer = !matches!(&answer, Err(Refusal::Unavailable { .. }));
+            let is_answer = !matches!(&answer, Err(Rejection::Unavailable { .. }));
             released = is_answer.then_some(answer);
             is_answer
         });
@@ -134,9 +122,7 @@ impl Site {
 
     /// A program that leases, and calls a function all the time.
     fn works(&self, tally: &Arc<Tally>) -> Client {
-        let both = MANAGERS
-            .map(|name| address(&self.hosts, name).to_string())
-            .join(",");
+        let both = MANAGERS.map(|name| address(&self.hosts, name).to_string()).join(",");
         let program = Path::new(env!("CARGO_BIN_EXE_hotlease-test-tally"));
         let mut command = self.hosts.host("c").command(program);
         command
@@ -198,20 +184,13 @@ fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
     let pause = client.told().longest_gap_after(begun);
     eprintln!("longest pause of calls that no manager takes part in: {pause:?}");
     let (outcomes, told) = client.finish();
-    let failed: Vec<_> = outcomes
-        .iter()
-        .filter(|outcome| outcome.failed.is_some())
-        .collect();
+    let failed: Vec<_> = outcomes.iter().filter(|outcome| outcome.failed.is_some()).collect();
     assert!(
         failed.is_empty() && !outcomes.is_empty(),
         "calls go on without a leader: {failed:?}"
     );
     let invocations: u64 = told.values().map(|usage| usage.invocations).sum();
-    assert_eq!(
-        invocations,
-        tally.total(),
-        "each call is in what its client was told"
-    );
+    assert_eq!(invocations, tally.total(), "each call is in what its client was told");
     until_true("what the client was told is billed", LIMIT, || {
         let bill = site.bill();
         let billed = |lease: &String| bill.get(lease).map(|usage| usage.invocations);
@@ -221,10 +200,7 @@ fn a_leader_that_is_killed_is_replaced_and_nothing_acknowledged_is_lost() {
     took.sort();
     eprintln!("a killed leader is replaced within: {took:?}");
     // Half of them: one may meet a machine that is busy.
-    assert!(
-        took[2] < SERVING_WITHIN && took[4] < 2 * SERVING_WITHIN,
-        "{took:?}"
-    );
+    assert!(took[2] < SERVING_WITHIN && took[4] < 2 * SERVING_WITHIN, "{took:?}");
 }
 
 #[test]

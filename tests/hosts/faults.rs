@@ -68,11 +68,7 @@ fn host_that_comes_back_as_another_boot_serves_the_same_invoker() {
     let start = Instant::now();
     site.agent.kill();
     let line = caller.until("failed after");
-    assert!(
-        start.elapsed() < SILENT,
-        "told after {:?}: {line}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < SILENT, "told after {:?}: {line}", start.elapsed());
     let host = site.hosts.host("a");
     site.agent = agent(host, &site.authority, &site.manager.address, &["alice"], &[]);
     host.link(true);
@@ -177,8 +173,7 @@ fn hosts_without_ipv4_call_over_every_provider() {
         site.call(provider, "behaved", &["few"]);
         site.until_free();
     }
-    site.call("ofi", "behaved", &["few"])
-        .expect("whatever is best works");
+    site.call("ofi", "behaved", &["few"]).expect("whatever is best works");
 }
 
 #[test]
@@ -190,8 +185,7 @@ fn neither_locked_memory_nor_huge_pages_are_needed() {
         hosts.host(name).forbid_locked_memory();
     }
     let site = Site::on(hosts, &[]);
-    let limits =
-        std::fs::read_to_string(format!("/proc/{}/limits", site.agent.process().pid)).expect("limits");
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", site.agent.process().pid)).expect("limits");
     let limit = limits.lines().find(|line| line.starts_with("Max locked memory"));
     let limit: Vec<&str> = limit.expect("its line").split_whitespace().collect();
     assert_eq!(limit[3..5], ["0", "0"], "the agent may lock memory");
@@ -257,14 +251,7 @@ fn host_names_that_do_not_resolve_are_named_and_no_core_stays_taken() {
     site.until_free();
     // An agent whose manager has no address waits for it, and says what for.
     let nowhere = Address::new("no-such-manager.invalid", 7070);
-    let lost = agent_in(
-        site.hosts.host("a"),
-        "lost",
-        &site.authority,
-        &nowhere,
-        &["alice"],
-        &[],
-    );
+    let lost = agent_in(site.hosts.host("a"), "lost", &site.authority, &nowhere, &["alice"], &[]);
     until_true("it says why it does not register", LIMIT, || {
         let log = lost.log();
         log.contains("no-such-manager.invalid") && log.contains("resolve")
@@ -275,14 +262,7 @@ fn host_names_that_do_not_resolve_are_named_and_no_core_stays_taken() {
 fn two_agents_of_a_node_serve_calls_at_the_same_time() {
     let Some(site) = Site::new() else { return };
     let host = site.hosts.host("a");
-    let second = agent_in(
-        host,
-        "second",
-        &site.authority,
-        &site.manager.address,
-        &["alice"],
-        &[],
-    );
+    let second = agent_in(host, "second", &site.authority, &site.manager.address, &["alice"], &[]);
     until_true("both serve", LIMIT, || {
         site.client.agents().is_ok_and(|agents| agents.len() == 2)
     });
@@ -336,8 +316,5 @@ fn calls_are_right_where_packets_are_late_overtaken_and_repeated() {
     }
     let done = site.hosts.meddle("c", Meddling::default());
     eprintln!("{done:?}");
-    assert!(
-        done.overtaken > 10 && done.repeated > 10,
-        "nobody meddled: {done:?}"
-    );
+    assert!(done.overtaken > 10 && done.repeated > 10, "nobody meddled: {done:?}");
 }

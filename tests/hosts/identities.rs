@@ -1,13 +1,13 @@
 //! Who is refused, by whom, and what that says. After each refusal everybody else is served as before.
 
 use crate::remote::{LONG, Scene};
-use hotlease_net::authority::Request;
+use hotlease_net::authority::IdentityRequest;
 use hotlease_net::{NetError, Role};
 use hotlease_tests::hosts::Host;
 use hotlease_tests::platform::{LIMIT, program};
 use hotlease_tests::site::{Authority, Daemon, RemoteClient, agent};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentInfo, HeartbeatRequest, RegisterRequest, ReleaseRequest, ShutdownRequest,
@@ -55,7 +55,7 @@ fn certificate_of_another_authority_is_refused() {
     // So does the agent.
     let grant = scene.client.acquire(LONG).expect("a lease");
     let error = client(&scene, &mixed).session(&grant).err().expect("refused");
-    assert!(matches!(error, NetError::NotLetIn { .. }), "{error}");
+    assert!(matches!(error, NetError::NotAdmitted { .. }), "{error}");
     scene.client.attached(&grant).release();
     scene.still_serves();
 }
@@ -64,26 +64,23 @@ fn certificate_of_another_authority_is_refused() {
 fn expired_certificate_is_refused_on_either_side() {
     let scene = Scene::new();
     let month_ago = OffsetDateTime::now_utc() - time::Duration::days(31);
-    let expired = scene.authority.issue(&Request {
+    let expired = scene.authority.issue(&IdentityRequest {
         tenant: Some("alice".into()),
         begins: month_ago,
-        ..Request::new(Role::Client)
+        ..IdentityRequest::new(Role::Client)
     });
     says(
         &refused(&scene, &expired),
         &["our certificate has expired", "hotlease identity issue"],
     );
     let host = Host::here();
-    let manager = scene.authority.issue(&Request {
+    let manager = scene.authority.issue(&IdentityRequest {
         hosts: vec!["127.0.0.1".into()],
         begins: month_ago,
-        ..Request::new(Role::Manager)
+        ..IdentityRequest::new(Role::Manager)
     });
     let identity = manager.display().to_string();
-    let old = Daemon::start(
-        &host,
-        &["manager", "--listen", "127.0.0.1:0", "--identity", &identity],
-    );
+    let old = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
     let address = format!("https://{}", old.serving["listen"].as_str().expect("it listens"));
     let address = address.parse().expect("an address");
     let alice = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &address);
@@ -96,19 +93,13 @@ fn expired_certificate_is_refused_on_either_side() {
 fn certificate_for_other_hosts_is_not_trusted() {
     let scene = Scene::new();
     let host = Host::here();
-    let manager = scene.authority.issue(&Request {
+    let manager = scene.authority.issue(&IdentityRequest {
         hosts: vec!["manager.example".into()],
-        ..Request::new(Role::Manager)
+        ..IdentityRequest::new(Role::Manager)
     });
     let identity = manager.display().to_string();
-    let other = Daemon::start(
-        &host,
-        &["manager", "--listen", "127.0.0.1:0", "--identity", &identity],
-    );
-    let address = format!(
-        "https://{}",
-        other.serving["listen"].as_str().expect("it listens")
-    );
+    let other = Daemon::start(&host, &["manager", "--listen", "127.0.0.1:0", "--identity", &identity]);
+    let address = format!("https://{}", other.serving["listen"].as_str().expect("it listens"));
     let alice = RemoteClient::new(
         &scene.here,
         &scene.authority.client("alice"),
@@ -121,11 +112,8 @@ fn certificate_for_other_hosts_is_not_trusted() {
 #[test]
 fn each_role_gets_what_is_its_own_and_nothing_else() {
     let scene = Scene::new();
-    let not_permitted = |what: &str, refusal: Refusal| {
-        assert!(
-            matches!(refusal, Refusal::NotPermitted { .. }),
-            "{what}: {refusal}"
-        );
+    let not_permitted = |what: &str, refusal: Rejection| {
+        assert!(matches!(refusal, Rejection::NotPermitted { .. }), "{what}: {refusal}");
     };
     // An agent takes no leases, and a client is no agent and no operator.
     let node = scene.authority.daemon(Role::Agent, &scene.here);
@@ -144,8 +132,8 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
     let identities = [scene.authority.client("alice"), node.clone()];
     let manager = scene.authority.daemon(Role::Manager, &scene.here);
     for identity in identities.iter().chain([&manager]) {
-        let shutdown = client(&scene, identity)
-            .ask(|mut manager| async move { manager.shutdown(ShutdownRequest {}).await });
+        let shutdown =
+            client(&scene, identity).ask(|mut manager| async move { manager.shutdown(ShutdownRequest {}).await });
         not_permitted("a stranger stops the manager", shutdown.expect_err("refused"));
     }
     // Only managers ask agents for grants; only clients have sessions.
@@ -161,10 +149,7 @@ fn each_role_gets_what_is_its_own_and_nothing_else() {
                 ..AcquireRequest::default()
             };
             let mut agent = AgentClient::new(channel);
-            let ended = agent
-                .end_lease(ReleaseRequest::default())
-                .await
-                .expect_err("refused");
+            let ended = agent.end_lease(ReleaseRequest::default()).await.expect_err("refused");
             not_permitted("a stranger ends a lease", hotlease_net::grpc::refusal(ended));
             agent.grant(request).await.map_err(hotlease_net::grpc::refusal)
         });
@@ -192,7 +177,7 @@ fn tenants_are_kept_apart() {
     let scene = Scene::new();
     let bob = client(&scene, &scene.authority.client("bob"));
     match bob.acquire(LONG) {
-        Err(refusal @ Refusal::TenantNotServed { .. }) => {
+        Err(refusal @ Rejection::TenantNotServed { .. }) => {
             says(&refusal.to_string(), &["bob", "alice", "--tenant"]);
         }
         other => panic!("an agent that serves alice: {other:?}"),
@@ -201,13 +186,10 @@ fn tenants_are_kept_apart() {
     let grant = scene.client.acquire(LONG).expect("a lease");
     let mut session = bob.session(&grant).expect("a session of his own");
     match session.attach(&grant.token) {
-        Ok(SessionReply::Refused(Refusal::WrongTenant)) => {}
+        Ok(SessionReply::Refused(Rejection::WrongTenant)) => {}
         other => panic!("bob attached to alice's lease: {other:?}"),
     }
-    assert!(
-        bob.leases().expect("his own").is_empty(),
-        "bob sees alice's lease"
-    );
+    assert!(bob.leases().expect("his own").is_empty(), "bob sees alice's lease");
     let lease = grant.lease.clone();
     let released = bob.ask(|mut manager| async move {
         let lease = ReleaseRequest {
@@ -217,7 +199,7 @@ fn tenants_are_kept_apart() {
         };
         manager.release(lease).await
     });
-    assert!(matches!(released, Err(Refusal::WrongTenant)), "{released:?}");
+    assert!(matches!(released, Err(Rejection::WrongTenant)), "{released:?}");
     scene.client.attached(&grant).release();
 }
 
@@ -256,9 +238,9 @@ fn agent_with_a_clients_certificate_or_a_foreign_one_does_not_register() {
 fn nobody_speaks_for_an_agent_of_another_certificate() {
     let scene = Scene::new();
     let victim = scene.client.agents().expect("listed").remove(0);
-    let elsewhere = scene.authority.issue(&Request {
+    let elsewhere = scene.authority.issue(&IdentityRequest {
         hosts: vec!["10.9.9.9".into()],
-        ..Request::new(Role::Agent)
+        ..IdentityRequest::new(Role::Agent)
     });
     let mallory = client(&scene, &elsewhere);
     let forged = AgentInfo {
@@ -270,7 +252,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
     let registered =
         mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent, proof: 0 }).await });
     assert!(
-        matches!(registered, Err(Refusal::NotPermitted { .. })),
+        matches!(registered, Err(Rejection::NotPermitted { .. })),
         "{registered:?}"
     );
     // Nor sends it the manager to a host, or a socket, that is not its own.
@@ -280,10 +262,10 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
             address: address.into(),
             ..forged.clone()
         });
-        let registered = mallory
-            .ask(|mut manager| async move { manager.register(RegisterRequest { agent, proof: 0 }).await });
+        let registered =
+            mallory.ask(|mut manager| async move { manager.register(RegisterRequest { agent, proof: 0 }).await });
         assert!(
-            matches!(registered, Err(Refusal::BadRequest { .. })),
+            matches!(registered, Err(Rejection::BadRequest { .. })),
             "{registered:?}"
         );
     }
@@ -296,10 +278,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
         ..Default::default()
     };
     let reported = mallory.ask(|mut manager| async move { manager.heartbeat(heartbeat).await });
-    assert!(
-        matches!(reported, Err(Refusal::NotPermitted { .. })),
-        "{reported:?}"
-    );
+    assert!(matches!(reported, Err(Rejection::NotPermitted { .. })), "{reported:?}");
     assert_eq!(scene.serving(), 1, "the agent was taken away");
     scene.still_serves();
 }
@@ -308,10 +287,7 @@ fn nobody_speaks_for_an_agent_of_another_certificate() {
 fn replaced_certificate_counts_for_the_next_connection() {
     let scene = Scene::new();
     // What a rotation does: issue a new folder, and put its files in the old one's place.
-    let identity = scene.agent.serving["endpoint"]
-        .as_str()
-        .expect("serves")
-        .to_owned();
+    let identity = scene.agent.serving["endpoint"].as_str().expect("serves").to_owned();
     let alice = scene.authority.client("alice");
     let rotated = client(&scene, &alice);
     assert_eq!(rotated.leases().expect("served").len(), 0);

@@ -5,8 +5,8 @@
 
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{
-    Call, Collective, Communicator, Datatype, Error, LinkKind, Operator, Options, Pattern, Question, Rank,
-    Route, Secret, Table,
+    Call, Collective, Communicator, Datatype, Error, LinkKind, Operator, Options, Pattern, Question, Rank, Route,
+    Secret, Table,
 };
 use hotlease_tests::hosts::{Internet, Nat, Point};
 use hotlease_tests::wait::until;
@@ -53,10 +53,7 @@ fn a_member() {
     talk(&all);
     say(&format!("talked: {} ({:?})", routes.join(" "), began.elapsed()));
     let last = all.size() - 1;
-    let error = all.receive(
-        &mut [0; 8],
-        Pattern::of(if all.rank() == last { 0 } else { last }, 9),
-    );
+    let error = all.receive(&mut [0; 8], Pattern::of(if all.rank() == last { 0 } else { last }, 9));
     say(&format!("ended: {}", error.expect_err("nobody sends this")));
 }
 
@@ -82,19 +79,14 @@ fn talk(all: &Communicator) {
         let (sent, mut got) = (vec![me as u8; LARGE], vec![0xff; LARGE]);
         all.sendrecv(&sent, to, 2, &mut got, Pattern::of(from, 2))
             .expect("here");
-        assert!(
-            got.iter().all(|byte| *byte == from as u8),
-            "the large one of {from}"
-        );
+        assert!(got.iter().all(|byte| *byte == from as u8), "the large one of {from}");
     }
     let count = 1000;
     let call = Call::new(Collective::Allreduce { count }, me, size);
     let choice = Table::built_in().choose(&Question::new(&call, 8, LinkKind::Tcp));
     let schedule = choice.recipe.build(&call).expect("there is one");
     let numbers = |of: &dyn Fn(u64) -> u64| -> Vec<u8> {
-        (0..count as u64)
-            .flat_map(|number| of(number).to_le_bytes())
-            .collect()
+        (0..count as u64).flat_map(|number| of(number).to_le_bytes()).collect()
     };
     let mut output = vec![0; 8 * count];
     let sum = Operator::Sum.of(Datatype::U64).expect("there are sums of these");
@@ -138,10 +130,7 @@ impl Member {
             let remaining = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(remaining);
             let line = line.unwrap_or_else(|_| panic!("it does not say {start:?}"));
-            assert!(
-                start == "not joined: " || !line.starts_with("not joined"),
-                "{line}"
-            );
+            assert!(start == "not joined: " || !line.starts_with("not joined"), "{line}");
             if let Some(rest) = line.strip_prefix(start) {
                 return rest.to_owned();
             }
@@ -190,9 +179,7 @@ impl Scene {
 
     /// Members on these hosts talk with each other, each reaching the others so; then the last one is killed.
     fn hold<const SIZE: usize>(&self, hosts: [&Point; SIZE], routes: [&str; SIZE]) {
-        let members: Vec<Member> = (0..SIZE)
-            .map(|rank| self.start(rank, SIZE, hosts[rank]))
-            .collect();
+        let members: Vec<Member> = (0..SIZE).map(|rank| self.start(rank, SIZE, hosts[rank])).collect();
         self.hold_members(members, &routes);
     }
 
@@ -204,11 +191,7 @@ impl Scene {
             assert_eq!(reached, routes[rank], "rank {rank}");
         }
         let relayed = routes.join(" ").matches("relayed").count();
-        assert_eq!(
-            self.server.relayed() as usize * 2,
-            relayed,
-            "pairs that are relayed"
-        );
+        assert_eq!(self.server.relayed() as usize * 2, relayed, "pairs that are relayed");
         let last = members.len() - 1;
         let mut victim = members.pop().expect("the last one");
         victim.process.kill().expect("it runs");
@@ -394,9 +377,7 @@ fn strangers_get_nowhere() {
     let stranger = scene.internet.public();
     let first = scene.start(0, 3, &cone);
     let (port, _) = until("rank 0 listens", PATIENCE, || listening(&cone));
-    until("rank 0 waits", PATIENCE, || {
-        (scene.server.waiting() == 1).then_some(())
-    });
+    until("rank 0 waits", PATIENCE, || (scene.server.waiting() == 1).then_some(()));
     let at = scene.at.address;
     let targets = [(cone.public, port), (at, 7072), (at, 7073)];
     let there = stranger.inside(|| targets.map(|(address, port)| pester(address, port)));

@@ -13,7 +13,7 @@ use hotlease_wire::connection::ConnectionRequest;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::{CodeHash, RegionId};
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{Cause, EndReason, Refusal};
+use hotlease_wire::{Cause, EndReason, Rejection};
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -63,9 +63,7 @@ impl Scene {
     }
 
     pub fn endpoint(&self) -> Address {
-        let endpoint = self.agent.serving["endpoint"]
-            .as_str()
-            .expect("it serves other hosts");
+        let endpoint = self.agent.serving["endpoint"].as_str().expect("it serves other hosts");
         endpoint.parse().expect("an address")
     }
 
@@ -78,11 +76,9 @@ impl Scene {
 
 /// The only worker process that serves a lease of the agent.
 pub fn worker_of(scene: &Scene, grant: &Grant) -> Process {
-    let list = scene.client.ask(|mut manager| async move {
-        manager
-            .list_workers(hotlease_wire::grpc::ListRequest::default())
-            .await
-    });
+    let list = scene
+        .client
+        .ask(|mut manager| async move { manager.list_workers(hotlease_wire::grpc::ListRequest::default()).await });
     let workers = list.expect("listed").workers;
     let worker = workers.iter().find(|worker| worker.lease == grant.lease);
     Process::of(worker.expect("it is listed").pid as i32).expect("it runs")
@@ -100,7 +96,7 @@ fn remote_client_takes_a_lease_loads_a_library_and_gives_it_back() {
         size_bytes: bytes.len() as u64,
     };
     match session.ask(&unknown, &[]) {
-        Ok(SessionReply::Refused(Refusal::NeedCode(_))) => {}
+        Ok(SessionReply::Refused(Rejection::NeedCode(_))) => {}
         other => panic!("the node cannot have it yet: {other:?}"),
     }
     session.load(&bytes).expect("the bytes travel");
@@ -119,13 +115,11 @@ fn remote_client_takes_a_lease_loads_a_library_and_gives_it_back() {
 fn large_library_arrives_whole() {
     let scene = Scene::new();
     // Not a library: it arrives, is hashed, and is rejected for what it is.
-    let bytes: Vec<u8> = (0..(48 << 20))
-        .map(|position: u32| (position / 7) as u8)
-        .collect();
+    let bytes: Vec<u8> = (0..(48 << 20)).map(|position: u32| (position / 7) as u8).collect();
     let grant = scene.client.acquire(LONG).expect("a lease");
     let mut session = scene.client.attached(&grant);
     match session.load(&bytes) {
-        Err(Refusal::CodeRejected { .. }) => {}
+        Err(Rejection::CodeRejected { .. }) => {}
         other => panic!("{} bytes arrived as something else: {other:?}", bytes.len()),
     }
 }
@@ -138,7 +132,7 @@ fn channel_to_a_worker_on_another_host_is_refused_with_the_reason() {
     let (connection, _) = session.worker(0).expect("a connection");
     let shape = hotlease_tests::connection::SHAPE;
     match connection.open(0, shape, shape) {
-        Some(Err(refusal @ Refusal::NeedsSharedMemory { .. })) => {
+        Some(Err(refusal @ Rejection::NeedsSharedMemory { .. })) => {
             assert!(refusal.to_string().contains("another host"), "{refusal}");
         }
         Some(Err(other)) => panic!("refused for something else: {other}"),
@@ -150,12 +144,12 @@ fn channel_to_a_worker_on_another_host_is_refused_with_the_reason() {
     for _ in 0..20 {
         let refused = connection.register(1, &memory);
         assert!(
-            matches!(refused, Err(Refusal::NeedsSharedMemory { .. })),
+            matches!(refused, Err(Rejection::NeedsSharedMemory { .. })),
             "{refused:?}"
         );
         let unknown = connection.done(&ConnectionRequest::Deregister { region: RegionId(1) }, &[]);
         assert!(
-            unknown.is_err() && !matches!(unknown, Err(Refusal::NeedsSharedMemory { .. })),
+            unknown.is_err() && !matches!(unknown, Err(Rejection::NeedsSharedMemory { .. })),
             "the worker's own answer, not ours: {unknown:?}"
         );
     }
@@ -170,10 +164,7 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
     let (connection, epoch) = session.worker(0).expect("a connection");
     worker_of(&scene, &grant).signal(Signal::SIGKILL);
     let start = Instant::now();
-    assert!(
-        connection.is_closed(LIMIT),
-        "the worker's end is the connection's end"
-    );
+    assert!(connection.is_closed(LIMIT), "the worker's end is the connection's end");
     match session.event(LIMIT).0 {
         SessionReply::WorkerDied {
             cause: Cause::Signal { signal: 9, .. },
@@ -191,11 +182,7 @@ fn death_of_a_worker_reaches_the_remote_client_with_its_cause() {
 #[test]
 fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     let scene = Scene::new();
-    let client = RemoteClient::new(
-        &scene.here,
-        &scene.authority.client("alice"),
-        &scene.manager.address,
-    );
+    let client = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
     let grant = client.acquire(LONG).expect("a lease");
     let session = client.attached(&grant);
     // A listing shows the last report of an agent that takes too long to answer it.
@@ -204,10 +191,7 @@ fn cores_are_free_as_soon_as_a_remote_client_is_gone() {
     let took = until_true("the core is free", LIMIT, || scene.free_cores() == 1);
     drop(session);
     let leases = scene.client.leases().expect("listed");
-    let ended = leases
-        .iter()
-        .find(|lease| lease.id == grant.lease)
-        .expect("remembered");
+    let ended = leases.iter().find(|lease| lease.id == grant.lease).expect("remembered");
     assert_eq!(ended.end_reason, EndReason::ClientGone.to_string());
     assert!(took < SOON, "free after {took:?}");
 }
@@ -266,7 +250,7 @@ fn remote_client_is_told_when_its_agent_stops() {
     };
     let mut session = scene.client.session(&stale).expect("let in");
     match session.attach(&stale.token) {
-        Ok(SessionReply::Refused(Refusal::BadToken)) => {}
+        Ok(SessionReply::Refused(Rejection::BadToken)) => {}
         other => panic!("a token of another boot: {other:?}"),
     }
     scene.still_serves();
@@ -319,10 +303,7 @@ fn manager_that_starts_again_knows_its_agents_soon() {
     let (_, took) = until("the agent registers again", LIMIT, known);
     assert!(took < Duration::from_secs(5) + SOON, "after {took:?}");
     let info = client.leases().expect("listed");
-    assert!(
-        info.iter().any(|lease| lease.id == grant.lease),
-        "its lease goes on"
-    );
+    assert!(info.iter().any(|lease| lease.id == grant.lease), "its lease goes on");
     session.release();
     drop((agent, again, agent_host));
 }

@@ -9,7 +9,7 @@ use hotlease_tests::site::{Authority, Daemon, ManagerDaemon, RemoteClient, agent
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -84,7 +84,7 @@ fn leases_on_two_hosts_serve_a_client_on_a_third() {
         sessions.push((session, connection));
     }
     match cluster.client.acquire(LONG) {
-        Err(Refusal::NoCapacity { offered: 1, .. }) => {}
+        Err(Rejection::NoCapacity { offered: 1, .. }) => {}
         other => panic!("both cores are leased: {other:?}"),
     }
     for (session, connection) in sessions {
@@ -140,10 +140,7 @@ fn cores_of_a_vanished_client_are_free_within_its_time_to_live_and_a_second() {
         &cluster.manager.address,
     );
     let grants = cluster.lease_on_each(ttl);
-    let mut sessions: Vec<_> = grants
-        .iter()
-        .map(|grant| cluster.client.attached(grant))
-        .collect();
+    let mut sessions: Vec<_> = grants.iter().map(|grant| cluster.client.attached(grant)).collect();
     for session in &mut sessions {
         let renewed = session.ask(&SessionRequest::Renew, &[]);
         assert!(matches!(renewed, Ok(SessionReply::Renewed { .. })), "{renewed:?}");
@@ -213,10 +210,7 @@ fn vanished_agent_is_suspected_soon_and_comes_back() {
     cluster.hosts.host("a").link(true);
     let back = until_true("it is heard again", LIMIT, || cluster.serving() == 2);
     eprintln!("heard again after {back:?}");
-    assert!(
-        back < Duration::from_secs(8) + GRACE,
-        "heard again after {back:?}"
-    );
+    assert!(back < Duration::from_secs(8) + GRACE, "heard again after {back:?}");
     // Its lease ended there by itself: no core is lost.
     until_true("its core is free", LIMIT, || cluster.free_cores() == 2);
     for grant in cluster.lease_on_each(LONG) {
@@ -248,11 +242,7 @@ fn agent_that_only_hears_nothing_is_suspected_as_well() {
     }
     until_true("it is suspected", LIMIT, || cluster.in_state("suspected") == 1);
     let grant = cluster.client.acquire(LONG).expect("the other agent has a core");
-    assert!(
-        grant
-            .endpoint
-            .contains(&cluster.hosts.host("a").address().to_string())
-    );
+    assert!(grant.endpoint.contains(&cluster.hosts.host("a").address().to_string()));
     cluster.client.attached(&grant).release();
     host.deaf(false);
     until_true("it is heard again", LIMIT, || cluster.serving() == 2);
@@ -270,13 +260,7 @@ fn killed_agent_comes_back_as_another_boot() {
     while session.next(LIMIT).is_ok() {}
     assert!(start.elapsed() < SOON, "its end is a closed connection");
     let host = cluster.hosts.host("a");
-    cluster.agents[0] = agent(
-        host,
-        &cluster.authority,
-        &cluster.manager.address,
-        &["alice"],
-        &[],
-    );
+    cluster.agents[0] = agent(host, &cluster.authority, &cluster.manager.address, &["alice"], &[]);
     let again = |before: &[hotlease_wire::grpc::AgentInfo]| {
         let now = cluster.client.agents().expect("listed");
         let boots: BTreeSet<_> = now.iter().map(|agent| agent.boot.clone()).collect();
@@ -293,14 +277,11 @@ fn killed_agent_comes_back_as_another_boot() {
     };
     let mut session = cluster.client.session(&stale).expect("let in");
     match session.attach(&stale.token) {
-        Ok(SessionReply::Refused(Refusal::BadToken)) => {}
+        Ok(SessionReply::Refused(Rejection::BadToken)) => {}
         other => panic!("a token of the boot before: {other:?}"),
     }
     let leases = cluster.client.leases().expect("listed");
-    let ended = leases
-        .iter()
-        .find(|lease| lease.id == stale.lease)
-        .expect("remembered");
+    let ended = leases.iter().find(|lease| lease.id == stale.lease).expect("remembered");
     assert_eq!(ended.state, "ended", "its leases died with it");
     bystander.release();
 }
@@ -339,12 +320,10 @@ fn large_library_crosses_a_slow_and_lossy_link_while_its_lease_lives_on() {
         cluster.hosts.host(agent).lose(1);
     }
     // Not a library, but it takes more than twice as long as the lease lives unless renewed.
-    let bytes: Vec<u8> = (0..(20 << 20))
-        .map(|position: u32| (position / 11) as u8)
-        .collect();
+    let bytes: Vec<u8> = (0..(20 << 20)).map(|position: u32| (position / 11) as u8).collect();
     let start = Instant::now();
     match session.load(&bytes) {
-        Err(Refusal::CodeRejected { .. }) => {}
+        Err(Rejection::CodeRejected { .. }) => {}
         other => panic!("{} bytes arrived as something else: {other:?}", bytes.len()),
     }
     let took = start.elapsed();
@@ -363,10 +342,7 @@ fn site_of_ipv6_addresses_works_alike() {
     let host = hosts.host("a");
     let port = 7071;
     let listen = format!("[{}]:{port}", host.address_v6());
-    let identity = authority
-        .daemon(hotlease_net::Role::Agent, host)
-        .display()
-        .to_string();
+    let identity = authority.daemon(hotlease_net::Role::Agent, host).display().to_string();
     let at = manager.address.to_string();
     let core = format!("{},", hotlease_tests::process::cores()[0]);
     let arguments = [
@@ -417,11 +393,7 @@ fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_of
     let [on_a, on_b] = cluster.lease_on_each(LONG);
     let mut sessions = [&on_a, &on_b].map(|grant| cluster.client.attached(grant));
     let drained = operator(&["drain", &at("a"), "--within", "300ms", "--wait"]);
-    assert_eq!(
-        drained["agent"],
-        on_a.agent.as_str(),
-        "it is named by its address"
-    );
+    assert_eq!(drained["agent"], on_a.agent.as_str(), "it is named by its address");
     match sessions[0].event(LIMIT).0 {
         SessionReply::LeaseEnded {
             reason: EndReason::Reclaimed,
@@ -433,21 +405,15 @@ fn drained_host_ends_its_leases_only_and_an_order_reaches_a_host_that_was_cut_of
         Ok(SessionReply::Renewed { .. }) => {}
         other => panic!("the other host's lease goes on: {other:?}"),
     }
-    let refusal = cluster
-        .client
-        .acquire(LONG)
-        .expect_err("only a full host is left");
-    assert!(matches!(refusal, Refusal::NoCapacity { .. }), "{refusal}");
+    let refusal = cluster.client.acquire(LONG).expect_err("only a full host is left");
+    assert!(matches!(refusal, Rejection::NoCapacity { .. }), "{refusal}");
 
     // From here on the host hears nothing of the manager.
     cluster.hosts.host("b").link(false);
     let removed = operator(&["remove", &on_b.agent]);
     assert_eq!(removed["done"], false, "it cannot have heard of it: {removed}");
     operator(&["resume", &on_a.agent, "--wait"]);
-    let grant = cluster
-        .client
-        .acquire(LONG)
-        .expect("the resumed host takes leases");
+    let grant = cluster.client.acquire(LONG).expect("the resumed host takes leases");
     assert_eq!(
         grant.agent, on_a.agent,
         "nobody is sent to a host that is to be removed"

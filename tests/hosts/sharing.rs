@@ -68,8 +68,5 @@ fn four_times_the_slots_do_not_get_a_tenant_more_of_a_shared_core() {
         );
     }
     // Half of it is what one core can do; a loaded machine does less.
-    assert!(
-        all >= FOR.as_nanos() as f64 * 0.3,
-        "the core stood idle: {all} ns"
-    );
+    assert!(all >= FOR.as_nanos() as f64 * 0.3, "the core stood idle: {all} ns");
 }

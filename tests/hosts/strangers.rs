@@ -83,10 +83,7 @@ fn bytes_that_are_no_handshake_are_answered_by_closing() {
             // It may have seen enough before it has read all.
             let _ = stream.write_all(&bytes);
             let _ = stream.shutdown(std::net::Shutdown::Write);
-            assert!(
-                is_closed(&mut stream, HANDSHAKE_OVER),
-                "round {round} is still open"
-            );
+            assert!(is_closed(&mut stream, HANDSHAKE_OVER), "round {round} is still open");
         }
     }
     scene.still_serves();
@@ -135,11 +132,7 @@ fn known_clients_are_served_while_strangers_fill_the_door_from_elsewhere() {
     for _ in 0..48 {
         streams.push(TcpStream::connect(ports(&scene)[0]).expect("it listens"));
     }
-    let other = RemoteClient::new(
-        &scene.here,
-        &scene.authority.client("alice"),
-        &scene.manager.address,
-    );
+    let other = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
     assert_eq!(other.agents().expect("served").len(), 1);
     drop(streams);
 }
@@ -150,11 +143,7 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
     let hello = hello();
     let (manager, agent) = (scene.manager.daemon.process(), scene.agent.process());
     let good = |scene: &Scene| {
-        let client = RemoteClient::new(
-            &scene.here,
-            &scene.authority.client("alice"),
-            &scene.manager.address,
-        );
+        let client = RemoteClient::new(&scene.here, &scene.authority.client("alice"), &scene.manager.address);
         let grant = client.acquire(LONG).expect("a lease");
         let mut session = client.attached(&grant);
         let (connection, _) = session.worker(0).expect("a connection");
@@ -186,13 +175,8 @@ fn thousand_broken_connections_leave_no_descriptor_behind() {
     }
     let allowance = 4; // the warm pool is being filled
     for (process, before, name) in [(&manager, before[0], "manager"), (&agent, before[1], "agent")] {
-        until_true("descriptors are back", LIMIT, || {
-            settled(process) <= before + allowance
-        });
-        eprintln!(
-            "{name}: {before} descriptors before, {} after",
-            process.descriptors()
-        );
+        until_true("descriptors are back", LIMIT, || settled(process) <= before + allowance);
+        eprintln!("{name}: {before} descriptors before, {} after", process.descriptors());
     }
     scene.still_serves();
 }
@@ -228,10 +212,7 @@ fn whole_session(client: &RemoteClient, agent: &Proxy) -> Result<(), String> {
         }
     };
     let attached = session.attach(&grant.token);
-    if !matches!(
-        attached,
-        Ok(hotlease_wire::session::SessionReply::Attached { .. })
-    ) {
+    if !matches!(attached, Ok(hotlease_wire::session::SessionReply::Attached { .. })) {
         give_back();
         return Err(format!("{attached:?}"));
     }

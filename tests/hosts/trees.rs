@@ -63,12 +63,8 @@ impl Forest {
 
     /// Has these agents fetch it at once; they find then that it is no image.
     fn ask(&self, hash: &str, names: &[&str]) {
-        let asked = names
-            .iter()
-            .map(|name| self.site.listed(name).expect("it serves"));
-        let asked: Vec<_> = asked
-            .map(|agent| agent.endpoint.parse().expect("an address"))
-            .collect();
+        let asked = names.iter().map(|name| self.site.listed(name).expect("it serves"));
+        let asked: Vec<_> = asked.map(|agent| agent.endpoint.parse().expect("an address")).collect();
         let (identity, request) = (self.site.client.identity(), naming(hash));
         self.site.client.block_on(async move {
             for address in asked {
@@ -158,9 +154,7 @@ fn many_agents_at_once_read_the_store_once_and_hand_it_on_in_a_tree() {
     let sent = |name: &&str| forest.site.hosts.host(name).sent_bytes();
     let before: Vec<u64> = names.iter().map(sent).collect();
     let took = forest.fetch(&hash, &names);
-    eprintln!(
-        "one from the store: {from_store:?}; one from another: {from_another:?}; {COUNT} at once: {took:?}"
-    );
+    eprintln!("one from the store: {from_store:?}; one from another: {from_another:?}; {COUNT} at once: {took:?}");
     forest.all_have_the_same(&hash, &names, &bytes);
 
     let sources = forest.sources(&hash, &names);
@@ -170,10 +164,7 @@ fn many_agents_at_once_read_the_store_once_and_hand_it_on_in_a_tree() {
         assert!(readers(&sources, Some(name)) <= FAN_OUT, "of {name}: {sources:?}");
         let sent = sent(name) - before;
         // What goes around the pieces is little.
-        assert!(
-            sent <= (FAN_OUT * BYTES * 5 / 4) as u64,
-            "{name} sent {sent} bytes"
-        );
+        assert!(sent <= (FAN_OUT * BYTES * 5 / 4) as u64, "{name} sent {sent} bytes");
     }
     let steps = |name: &&str| {
         let above = std::iter::successors(sources[*name], |above| sources[*above]);
@@ -226,10 +217,7 @@ fn those_below_an_agent_that_dies_while_it_hands_on_go_on_from_others() {
     eprintln!("without {middle}: {sources:?}");
     assert_eq!(readers(&sources, None), 1, "of the store: {sources:?}");
     // What the child had is kept, so that nothing breaks off for who reads from it.
-    assert_eq!(
-        (forest.readings(&child, &hash), forest.readings(&below, &hash)),
-        (2, 1)
-    );
+    assert_eq!((forest.readings(&child, &hash), forest.readings(&below, &hash)), (2, 1));
 }
 
 #[test]

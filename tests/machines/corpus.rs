@@ -34,14 +34,10 @@ fn nothing_escapes_from_a_machine() {
         .collect();
     let of = |verdict: &str| -> Vec<String> {
         let rows = rows.iter().filter(|row| row["verdict"] == verdict);
-        rows.map(|row| format!("{}: {}", row["attempt"], row["how"]))
-            .collect()
+        rows.map(|row| format!("{}: {}", row["attempt"], row["how"])).collect()
     };
     let faults = [of("escaped"), of("failed")].concat();
-    assert!(
-        faults.is_empty() && output.status.success(),
-        "{faults:#?}: {errors}"
-    );
+    assert!(faults.is_empty() && output.status.success(), "{faults:#?}: {errors}");
     let contained = of("contained").len();
     assert!(
         contained >= 60,
@@ -57,15 +53,7 @@ fn no_tenant_finds_anything_of_one_whose_machine_is_gone() {
     let Some(machines) = Machines::take() else {
         return;
     };
-    let output = machines.command(&[
-        "sandbox",
-        "hand-over",
-        "--kind",
-        "microvm",
-        "--times",
-        "2",
-        "--json",
-    ]);
+    let output = machines.command(&["sandbox", "hand-over", "--kind", "microvm", "--times", "2", "--json"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{errors}");
     let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");

@@ -33,19 +33,9 @@ impl Machines {
         if let Some(kernel) = kernel() {
             arguments.extend(["--sandbox-kernel".to_owned(), kernel.display().to_string()]);
         }
-        let machines = Self {
-            arguments,
-            _turn: turn,
-        };
+        let machines = Self { arguments, _turn: turn };
         // Nothing is booted for no attempt, and all that machines are made of is looked for.
-        let looked = machines.command(&[
-            "sandbox",
-            "test",
-            "--kind",
-            "microvm",
-            "--only",
-            "no such attempt",
-        ]);
+        let looked = machines.command(&["sandbox", "test", "--kind", "microvm", "--only", "no such attempt"]);
         if looked.status.success() {
             return Some(machines);
         }
@@ -66,10 +56,7 @@ fn kernel() -> Option<PathBuf> {
         return Some(named.into());
     }
     let fetched = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/kernel/boot");
-    let mut names = std::fs::read_dir(fetched)
-        .ok()?
-        .flatten()
-        .map(|entry| entry.path());
+    let mut names = std::fs::read_dir(fetched).ok()?.flatten().map(|entry| entry.path());
     names.find(|path| {
         path.file_name()
             .is_some_and(|name| name.to_string_lossy().starts_with("vmlinuz-"))

@@ -33,10 +33,7 @@ fn what_machines_lack_is_said_before_any_is_made() {
             ["--sandbox-kernel", "/no/such/vmlinuz-1"],
             ["/no/such/vmlinuz-1", "--sandbox-kernel"],
         ),
-        (
-            ["--sandbox-kernel", "/dev/null"],
-            ["/dev/null", "vmlinuz-VERSION"],
-        ),
+        (["--sandbox-kernel", "/dev/null"], ["/dev/null", "vmlinuz-VERSION"]),
         (
             ["--sandbox-machine-memory", "64M"],
             ["--sandbox-machine-memory", "192 MiB"],

@@ -1,7 +1,7 @@
 //! Leases whose worker is in a machine.
 
 use crate::{BOOT, Machines};
-use hotlease_client::{Code, Directory, Error, Invoker, LeaseOptions, Ran, Reach};
+use hotlease_client::{Code, Directory, Error, Invoker, LeaseOptions, Reach, RunCertainty};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::process::Process;
@@ -94,8 +94,7 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     });
     let code = Code::open(library("inside")).expect("a library");
     let folders = Folders::new();
-    let invoker =
-        leased(&platform, &code, folders.reach()).unwrap_or_else(|error| panic!("no lease: {error}"));
+    let invoker = leased(&platform, &code, folders.reach()).unwrap_or_else(|error| panic!("no lease: {error}"));
     carries_whatever_size(&invoker);
     tells_errors(&invoker);
     is_a_machine(&invoker);
@@ -106,9 +105,7 @@ fn functions_run_in_a_machine_of_their_own_and_die_there() {
     let usage = invoker.usage().expect("told");
     assert!(usage.compute_ns > 0 && usage.invocations >= 12, "{usage:?}");
     let agent = platform.process();
-    until_true("the next machine begins", LIMIT, || {
-        !machines_of(&agent).is_empty()
-    });
+    until_true("the next machine begins", LIMIT, || !machines_of(&agent).is_empty());
     let running = machines_of(&agent);
     invoker.deallocate().expect("given back");
     until_true("machines end with their lease", LIMIT, || {
@@ -157,9 +154,7 @@ fn tells_errors(invoker: &Invoker) {
         panic!("another error");
     };
     assert_eq!(output, b"no luck today");
-    let error = function("echo")
-        .invoke(&[1; 100], &mut [0; 10])
-        .expect_err("no room");
+    let error = function("echo").invoke(&[1; 100], &mut [0; 10]).expect_err("no room");
     assert!(
         matches!(
             error,
@@ -176,7 +171,16 @@ fn tells_errors(invoker: &Invoker) {
         .timeout(Some(timeout))
         .call(b"")
         .expect_err("it has a deadline");
-    assert!(matches!(error, Error::Deadline { ran: Ran::Yes, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Deadline {
+                ran: RunCertainty::Yes,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(begin.elapsed() >= timeout, "told after {:?}", begin.elapsed());
     assert_eq!(
         function("echo").call(b"still there").expect("the same worker"),
@@ -212,10 +216,7 @@ fn reaches_what_it_declares(invoker: &Invoker, folders: &Folders) {
     let owner = fs::metadata(folders.path("written")).expect("it is there").uid();
     assert_eq!(fs::metadata(&made).expect("it is there").uid(), owner);
     assert_eq!(call("reads", "/data/made").expect("it may"), b"written");
-    assert_eq!(
-        call("reads", "/tmp/shown/word").expect("it is seen"),
-        b"from outside"
-    );
+    assert_eq!(call("reads", "/tmp/shown/word").expect("it is seen"), b"from outside");
     let refused = [
         ("writes", "/tmp/shown/made"),
         ("writes", "/made"),
@@ -223,10 +224,7 @@ fn reaches_what_it_declares(invoker: &Invoker, folders: &Folders) {
     ]
     .map(|(name, path)| number_of(&call(name, path).expect_err(path)));
     let errors = [nix::libc::EROFS, nix::libc::EACCES, nix::libc::ENOENT];
-    assert!(
-        refused.iter().all(|number| errors.contains(number)),
-        "{refused:?}"
-    );
+    assert!(refused.iter().all(|number| errors.contains(number)), "{refused:?}");
     assert!(!folders.path("read").join("made").exists());
     call("writes", "/tmp/own").expect("a folder of its own");
     assert!(!Path::new("/tmp/own").exists());
@@ -253,7 +251,7 @@ fn dies_as_elsewhere(invoker: &Invoker) {
         else {
             panic!("{name}: {error}")
         };
-        assert_ne!(ran, Ran::No, "{name}");
+        assert_ne!(ran, RunCertainty::No, "{name}");
         eprintln!("{name}: {cause}");
         (cause, function, output)
     };

@@ -1,7 +1,7 @@
 //! What was used is billed: once, whole, and whatever dies in between.
 
 use hotlease_client::LeaseOptions;
-use hotlease_journal::{JOURNAL_FILE, Table, read};
+use hotlease_journal::{JOURNAL_FILE, TotalsTable, read};
 use hotlease_lease::ledger::{covers, sum};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform};
@@ -34,7 +34,7 @@ fn bill(platform: &Platform) -> BTreeMap<String, UsageTotals> {
 /// What the agent wrote down, by lease.
 fn journal(platform: &Platform) -> BTreeMap<String, UsageTotals> {
     let path = platform.directory().join("state/agent").join(JOURNAL_FILE);
-    let (table, _) = Table::recover(&read(&path).expect("a journal"));
+    let (table, _) = TotalsTable::recover(&read(&path).expect("a journal"));
     let acknowledged = table.acknowledged().map(|(key, entry)| (key.1, entry.usage));
     let waiting = table.waiting().map(|(key, entry)| (key.1, entry.usage));
     acknowledged
@@ -124,11 +124,7 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     }
     until_settled(&platform);
     until_true("all leases are billed", LIMIT, || {
-        bill(&platform)
-            .values()
-            .map(|usage| usage.invocations)
-            .sum::<u64>()
-            == 60
+        bill(&platform).values().map(|usage| usage.invocations).sum::<u64>() == 60
     });
     let jobs = platform.json(&["bill", "--by", "job"]);
     let calls: Vec<_> = jobs
@@ -153,10 +149,7 @@ fn bills_are_grouped_filtered_priced_and_exported() {
     assert!(csv.starts_with("tenant,job,lease,"), "{csv}");
     assert_eq!(csv.lines().count(), 4, "{csv}");
     let table = String::from_utf8(platform.run(&["bill"]).stdout).unwrap();
-    assert!(
-        table.contains("total 0.") && table.contains("core-hours"),
-        "{table}"
-    );
+    assert!(table.contains("total 0.") && table.contains("core-hours"), "{table}");
 }
 
 /// Calls by function, and the row of what no function used.
@@ -164,10 +157,7 @@ fn by_function(platform: &Platform, more: &[&str]) -> (BTreeMap<String, UsageTot
     let mut rows = BTreeMap::new();
     for row in platform.json(&[&["bill", "--by", "function"], more].concat()) {
         let name = row["function"].as_str().expect("a name").to_owned();
-        assert!(
-            rows.insert(name, used(&row)).is_none(),
-            "a function has one row: {row}"
-        );
+        assert!(rows.insert(name, used(&row)).is_none(), "a function has one row: {row}");
     }
     let rest = rows.remove("");
     (rows, rest)
@@ -201,11 +191,7 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
         assert_eq!(counted, calls, "after round {round}");
         let rest = rest.expect("what no function used");
         let all = functions.values().fold(rest, |all, one| sum(all, *one));
-        assert_eq!(
-            all,
-            used(&platform.json(&["bill"])[0]),
-            "the rows are the whole bill"
-        );
+        assert_eq!(all, used(&platform.json(&["bill"])[0]), "the rows are the whole bill");
         assert_eq!(rest.invocations, 0);
         assert!(
             functions
@@ -231,16 +217,9 @@ fn each_function_is_billed_for_its_own_calls_whatever_is_killed() {
             .is_some_and(|heading| heading.ends_with(",function,library")),
         "{csv}"
     );
-    assert_eq!(
-        csv.lines().filter(|line| line.ends_with(&hash)).count(),
-        2,
-        "{csv}"
-    );
+    assert_eq!(csv.lines().filter(|line| line.ends_with(&hash)).count(), 2, "{csv}");
     let table = String::from_utf8(platform.run(&["bill", "--by", "function"]).stdout).unwrap();
-    assert!(
-        table.contains("FUNCTION") && table.contains("(no function)"),
-        "{table}"
-    );
+    assert!(table.contains("FUNCTION") && table.contains("(no function)"), "{table}");
 }
 
 #[test]
@@ -277,7 +256,7 @@ fn an_agent_that_wrote_down_less_than_is_billed_is_found() {
             forged.extend_from_slice(frame);
             continue;
         }
-        let mut record = hotlease_journal::frame::Record::decode(frame).expect("a whole journal");
+        let mut record = hotlease_journal::frame::TotalRecord::decode(frame).expect("a whole journal");
         record.usage.allocated_ns /= 2;
         forged.extend(record.encode());
     }
@@ -299,10 +278,7 @@ fn a_function_that_is_billed_for_more_than_was_written_down_is_found() {
     let copy = platform.directory().join("copy.journal");
     let mut forged = Vec::new();
     let mut functions = 0;
-    for frame in read(&path)
-        .unwrap()
-        .chunks_exact(hotlease_journal::frame::FRAME_BYTES)
-    {
+    for frame in read(&path).unwrap().chunks_exact(hotlease_journal::frame::FRAME_BYTES) {
         let frame = frame.try_into().unwrap();
         match hotlease_journal::frame::FunctionRecord::decode(frame) {
             Some(mut record) => {
@@ -365,10 +341,7 @@ fn state_is_refused_where_others_could_touch_it() {
     // And where somebody else works.
     let used = platform.directory().join("state");
     let mut second = platform.hotlease(&["manager", "--state-dir", used.to_str().unwrap()]);
-    let output = second
-        .env("HOTLEASE_RUNTIME_DIR", elsewhere.path())
-        .output()
-        .unwrap();
+    let output = second.env("HOTLEASE_RUNTIME_DIR", elsewhere.path()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(5), "{text}");
 }

@@ -40,16 +40,9 @@ fn buffers_are_read_and_written_in_place() {
     assert!(output[..5].iter().chain(&output[105..]).all(|byte| *byte == 0));
     // Bytes on one side.
     let mut little = [0; 10];
+    assert_eq!(increment.invoke_buffer(input.slice(..10), &mut little[..]).unwrap(), 10);
     assert_eq!(
-        increment
-            .invoke_buffer(input.slice(..10), &mut little[..])
-            .unwrap(),
-        10
-    );
-    assert_eq!(
-        increment
-            .invoke_buffer(&[1, 2, 3][..], output.slice_mut(..))
-            .unwrap(),
+        increment.invoke_buffer(&[1, 2, 3][..], output.slice_mut(..)).unwrap(),
         3
     );
     assert_eq!(output[..3], [2, 3, 4]);
@@ -83,17 +76,11 @@ fn several_parts_are_one_input_and_one_output() {
     assert_eq!(length, 200_001);
     let expected = input[500_000..700_000].iter().chain(&input[..1]);
     let written = output[9..10].iter().chain(&output[100_000..300_000]);
-    assert!(
-        expected
-            .zip(written)
-            .all(|(from, to)| from.wrapping_add(1) == *to)
-    );
+    assert!(expected.zip(written).all(|(from, to)| from.wrapping_add(1) == *to));
     let beside = [&output[..9], &output[10..100_000], &output[300_000..]];
     assert!(beside.iter().all(|part| part.iter().all(|byte| *byte == 0)));
     // The capacity is that of all parts together.
-    let error = increment
-        .invoke_buffer(&gathered[..], &scattered[..1])
-        .unwrap_err();
+    let error = increment.invoke_buffer(&gathered[..], &scattered[..1]).unwrap_err();
     assert!(matches!(error, Error::Function { .. }), "{error:?}");
     let many = vec![input.slice(..1); hotlease_client::PARTS_MAX + 1];
     let error = increment.invoke_buffer(&many[..], &mut [0; 32][..]).unwrap_err();

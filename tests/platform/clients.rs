@@ -41,9 +41,7 @@ impl Client {
     }
 
     fn signal(&self, signal: Signal) {
-        Process::of(self.child.id() as i32)
-            .expect("it runs")
-            .signal(signal);
+        Process::of(self.child.id() as i32).expect("it runs").signal(signal);
     }
 }
 

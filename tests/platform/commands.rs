@@ -152,22 +152,11 @@ fn functions_of_a_library_are_listed_without_a_platform() {
     let platform = Platform::start();
     let mut command = platform.hotlease(&["functions", &path("misbehaved"), "--json"]);
     let nowhere = private_directory();
-    let output = command
-        .env("HOTLEASE_RUNTIME_DIR", nowhere.path())
-        .output()
-        .unwrap();
+    let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
     assert_eq!(code(&output), 0, "{}", words(&output));
     let text = String::from_utf8(output.stdout).unwrap();
-    let functions: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    let find = |name: &str| {
-        functions
-            .iter()
-            .find(|function| function["name"] == name)
-            .unwrap()
-    };
+    let functions: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let find = |name: &str| functions.iter().find(|function| function["name"] == name).unwrap();
     assert_eq!(find("dies_once")["idempotent"], true);
     assert_eq!(find("dies_once")["interface"], "plain");
     assert_eq!(find("claims_everything")["interface"], "context");
@@ -235,11 +224,7 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     let all = platform.manager().lease(2, LONG).unwrap();
     let session = RawSession::attached(&all);
     fails(&["run", &path("behaved"), "echo"], 4, "hotlease leases");
-    fails(
-        &["run", &path("behaved"), "echo", "--workers", "3"],
-        4,
-        "offered: 2",
-    );
+    fails(&["run", &path("behaved"), "echo", "--workers", "3"], 4, "offered: 2");
     session.release();
     assert_eq!(
         code(&platform.run(&["run", &path("behaved"), "echo"])),
@@ -248,17 +233,9 @@ fn exit_status_says_what_kind_of_failure_it_was() {
     );
 
     let nowhere = private_directory();
-    for arguments in [
-        &["ps"][..],
-        &["leases"],
-        &["down"],
-        &["run", &path("behaved"), "echo"],
-    ] {
+    for arguments in [&["ps"][..], &["leases"], &["down"], &["run", &path("behaved"), "echo"]] {
         let mut command = platform.hotlease(arguments);
-        let output = command
-            .env("HOTLEASE_RUNTIME_DIR", nowhere.path())
-            .output()
-            .unwrap();
+        let output = command.env("HOTLEASE_RUNTIME_DIR", nowhere.path()).output().unwrap();
         assert_eq!(code(&output), 3, "{arguments:?}: {}", words(&output));
         assert!(
             words(&output).contains("hotlease up"),
@@ -308,11 +285,7 @@ fn bench_of_several_workers_prints_a_record_each_and_leaves_out_what_does_not_fi
         "64,16384",
     ];
     let records = platform.json(&[&arguments[..], &["--workers", &format!("{too_many},1")]].concat());
-    assert_eq!(
-        records.len(),
-        2,
-        "{too_many} workers do not fit, one does: {records:?}"
-    );
+    assert_eq!(records.len(), 2, "{too_many} workers do not fit, one does: {records:?}");
     for (record, (size, payload)) in records.iter().zip([(64, "copied"), (16384, "registered")]) {
         has(record, &["baseline", "ratio_p50", "machine"]);
         let params = &record["params"];
@@ -340,11 +313,7 @@ fn bench_of_several_workers_prints_a_record_each_and_leaves_out_what_does_not_fi
             "one worker is judged against itself: {record}"
         );
     }
-    assert_eq!(
-        platform.free_cores() as usize,
-        offered,
-        "it gives its leases back"
-    );
+    assert_eq!(platform.free_cores() as usize, offered, "it gives its leases back");
 }
 
 #[test]
@@ -354,10 +323,7 @@ fn detached_up_serves_when_it_returns_and_goes_with_down() {
     let directory = private_directory();
     let hotlease = |arguments: &[&str]| {
         let mut command = platform.hotlease(arguments);
-        command
-            .env("HOTLEASE_RUNTIME_DIR", directory.path())
-            .output()
-            .unwrap()
+        command.env("HOTLEASE_RUNTIME_DIR", directory.path()).output().unwrap()
     };
     let output = hotlease(&["up", "--detach", "--cores", "2", "--pool", "1", "--json"]);
     assert_eq!(code(&output), 0, "{}", words(&output));

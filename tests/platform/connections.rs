@@ -11,7 +11,7 @@ use hotlease_tests::wait::until_true;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use hotlease_wire::limits::{CHANNELS_PER_SLOT_MAX, CONNECTIONS_MAX, REGION_BYTES_MAX, REGIONS_MAX};
-use hotlease_wire::{Refusal, encode};
+use hotlease_wire::{Rejection, encode};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use rand::RngExt;
 use std::fs::File;
@@ -31,9 +31,7 @@ fn garbage_on_the_connection_socket_ends_at_most_that_connection() {
         let (connection, _) = lease.session.worker(0).unwrap();
         for _ in 0..20 {
             let bytes = match random.random_range(0..2) {
-                0 => (0..random.random_range(1..100))
-                    .map(|_| random.random())
-                    .collect(),
+                0 => (0..random.random_range(1..100)).map(|_| random.random()).collect(),
                 _ => mutated(&mut random, &valid),
             };
             let fds = [file.as_fd(), ring.fd(), ring.fd(), file.as_fd()];
@@ -73,19 +71,13 @@ fn ring_that_could_be_shrunk_or_is_too_small_is_refused() {
     let read_only = sealed_copy("test", &vec![0; 1 << 20]).unwrap();
     let cases: [(&str, Vec<std::os::fd::BorrowedFd<'_>>); 11] = [
         ("a ring that could be shrunk", vec![growing.as_fd(), bell.fd()]),
-        (
-            "a doorbell that could be shrunk",
-            vec![ring.fd(), growing.as_fd()],
-        ),
+        ("a doorbell that could be shrunk", vec![ring.fd(), growing.as_fd()]),
         ("an unsealed ring", vec![unsealed.as_fd(), bell.fd()]),
         ("an unsealed doorbell", vec![ring.fd(), unsealed.as_fd()]),
         ("a small ring", vec![small.fd(), bell.fd()]),
         ("a device", vec![null.as_fd(), bell.fd()]),
         ("a pipe", vec![pipe.as_fd(), bell.fd()]),
-        (
-            "a ring that cannot be written",
-            vec![read_only.as_fd(), bell.fd()],
-        ),
+        ("a ring that cannot be written", vec![read_only.as_fd(), bell.fd()]),
         ("no descriptors", vec![]),
         ("one descriptor", vec![ring.fd()]),
         ("three descriptors", vec![ring.fd(), bell.fd(), bell.fd()]),
@@ -140,13 +132,7 @@ fn absurd_ring_shapes_and_slots_are_refused() {
     ask(0, shape(16, 4096), SHAPE);
     for slot in [1, 2, u16::MAX] {
         let refusal = ask(slot, SHAPE, SHAPE);
-        assert_eq!(
-            refusal,
-            Refusal::UnknownSlot {
-                index: slot,
-                slots: 1
-            }
-        );
+        assert_eq!(refusal, Rejection::UnknownSlot { index: slot, slots: 1 });
     }
     lease.echo();
 }
@@ -208,7 +194,7 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
             .unwrap_or_else(|refusal| panic!("buffer {region}: {refusal}"));
     }
     let refusal = connection.register(REGIONS_MAX, &memory).err();
-    assert!(matches!(refusal, Some(Refusal::TooMany { .. })), "{refusal:?}");
+    assert!(matches!(refusal, Some(Rejection::TooMany { .. })), "{refusal:?}");
     connection
         .done(&ConnectionRequest::Deregister { region: RegionId(3) }, &[])
         .unwrap();
@@ -229,7 +215,7 @@ fn more_than_a_worker_takes_is_refused_and_freed_again() {
         }
         assert!(channels.len() < CHANNELS_PER_SLOT_MAX, "no limit");
     };
-    assert!(matches!(refusal, Refusal::TooMany { .. }), "{refusal:?}");
+    assert!(matches!(refusal, Rejection::TooMany { .. }), "{refusal:?}");
     let (epoch, echo) = (lease.epoch, lease.functions.index("echo"));
     for channel in &mut channels {
         channel.echo(epoch, echo, b"one of many");
@@ -285,11 +271,7 @@ fn client_that_asks_and_never_listens_blocks_nobody() {
         lease.echo();
         let (connection, _) = lease.session.worker(0).unwrap();
         let mut channel = connection.channel(0);
-        channel.echo(
-            lease.epoch,
-            lease.functions.index("echo"),
-            b"beside a deaf client",
-        );
+        channel.echo(lease.epoch, lease.functions.index("echo"), b"beside a deaf client");
     }
     bystander.finish();
     // Ends the flood if it is stuck.

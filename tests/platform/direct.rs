@@ -1,6 +1,6 @@
 //! Leases that clients ask agents for themselves.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Refusal, Spread};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Rejection, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
@@ -26,11 +26,7 @@ fn json(nodes: &Nodes, arguments: &[&str]) -> Vec<Value> {
         .hotlease(&[arguments, &["--json"]].concat())
         .output()
         .expect("hotlease runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines()
         .map(|line| serde_json::from_str(line).expect("an object"))
@@ -52,9 +48,7 @@ fn direct_lease_needs_no_manager_and_is_billed_afterwards() {
             assert_eq!(echo.call(b"direct").unwrap(), b"direct");
         }
     }
-    let leases: BTreeSet<String> = [&first, &second]
-        .map(|invoker| invoker.lease().to_string())
-        .into();
+    let leases: BTreeSet<String> = [&first, &second].map(|invoker| invoker.lease().to_string()).into();
     nodes.start_manager();
     nodes.wait_for_agents(2);
     until_true("both tell the manager of their leases", LIMIT, || {
@@ -98,10 +92,7 @@ fn agents_that_do_not_let_clients_ask_are_left_out() {
         spread: Spread::AllOrNothing,
         ..direct(&nodes)
     };
-    assert!(matches!(
-        Invoker::allocate(&code, spread),
-        Err(Error::Options { .. })
-    ));
+    assert!(matches!(Invoker::allocate(&code, spread), Err(Error::Options { .. })));
 }
 
 #[test]
@@ -114,7 +105,7 @@ fn one_tenant_holds_no_more_than_its_share_of_each_agent() {
     assert_ne!(held[0], held[1]);
     let error = take().expect_err("both have given what they may");
     assert!(
-        matches!(error, Error::Refused(Refusal::TooMany { limit: 1, .. })),
+        matches!(error, Error::Refused(Rejection::TooMany { limit: 1, .. })),
         "{error:?}"
     );
     // The manager, which knows quotas, still gets the rest.
@@ -143,10 +134,7 @@ fn tenant_of_a_direct_lease_is_what_the_credentials_say() {
 }
 
 fn grant_direct(directory: &Path, tenant: &str) -> Result<String, tonic::Status> {
-    let runtime = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let address = format!("unix:{}", directory.join("agent.sock").display());
         let endpoint = Endpoint::from_shared(address).expect("an address");
@@ -157,9 +145,6 @@ fn grant_direct(directory: &Path, tenant: &str) -> Result<String, tonic::Status>
             tenant: tenant.into(),
             ..AcquireRequest::default()
         };
-        client
-            .grant_direct(request)
-            .await
-            .map(|grant| grant.into_inner().lease)
+        client.grant_direct(request).await.map(|grant| grant.into_inner().lease)
     })
 }

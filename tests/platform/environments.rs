@@ -68,14 +68,7 @@ fn an_environment_is_packed_run_listed_verified_and_removed() {
 
     let ran = env(
         folder.path(),
-        &[
-            "run",
-            &hash,
-            "--",
-            "python3",
-            "-c",
-            "cat $VIRTUAL_ENV/data; exit 7",
-        ],
+        &["run", &hash, "--", "python3", "-c", "cat $VIRTUAL_ENV/data; exit 7"],
     );
     if words(&ran).contains("cannot be mounted here") {
         eprintln!("skipped: {}", words(&ran));
@@ -106,9 +99,7 @@ fn an_environment_is_packed_run_listed_verified_and_removed() {
         .spawn()
         .unwrap();
         let mut line = String::new();
-        BufReader::new(run.stdout.take().unwrap())
-            .read_line(&mut line)
-            .unwrap();
+        BufReader::new(run.stdout.take().unwrap()).read_line(&mut line).unwrap();
         run.kill().unwrap();
         run.wait().unwrap();
         assert!(is_mounted(), "it was taken away from a command that runs");

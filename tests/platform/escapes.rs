@@ -10,12 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What `hotlease sandbox test` needs beside it.
-const PROGRAMS: [&str; 4] = [
-    "hotlease",
-    "hotlease-escape",
-    "hotlease-nursery",
-    "hotlease-worker",
-];
+const PROGRAMS: [&str; 4] = ["hotlease", "hotlease-escape", "hotlease-nursery", "hotlease-worker"];
 /// Somebody with no rights at all.
 const NOBODY: u32 = 65534;
 
@@ -29,8 +24,7 @@ struct Run {
 impl Run {
     fn names(&self, verdict: &str) -> Vec<String> {
         let rows = self.rows.iter().filter(|row| row["verdict"] == verdict);
-        rows.map(|row| format!("{}: {}", row["attempt"], row["how"]))
-            .collect()
+        rows.map(|row| format!("{}: {}", row["attempt"], row["how"])).collect()
     }
 }
 
@@ -75,9 +69,7 @@ fn run_with(kind: &str, user: Option<u32>, options: &[&str]) -> Result<Run, Stri
         .lines()
         .map(|line| serde_json::from_str(line).expect("an object a line"))
         .collect();
-    let totals = rows
-        .pop()
-        .unwrap_or_else(|| panic!("it printed nothing: {errors}"));
+    let totals = rows.pop().unwrap_or_else(|| panic!("it printed nothing: {errors}"));
     assert_eq!(totals["kind"], kind, "{errors}");
     Ok(Run {
         rows,
@@ -108,11 +100,7 @@ fn nothing_is_left_of(pid: u32) {
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).into_owned();
-        assert!(
-            !has_it(&line),
-            "process {} was left: {line}",
-            entry.path().display()
-        );
+        assert!(!has_it(&line), "process {} was left: {line}", entry.path().display());
     }
     let keys = fs::read_to_string("/proc/keys").unwrap_or_default();
     // What is revoked, dead or invalidated (R, D, i) the kernel removes in its own time.
@@ -186,10 +174,7 @@ fn has_teeth(user: Option<u32>) {
     }
     assert!(!run.success, "escapes are a failure");
     assert_eq!(run.totals["escaped"], escaped);
-    assert!(
-        escaped >= 60,
-        "only {escaped} attempts have teeth on this machine"
-    );
+    assert!(escaped >= 60, "only {escaped} attempts have teeth on this machine");
     eprintln!("untried here: {:#?}", run.names("untried"));
 }
 
@@ -214,10 +199,7 @@ fn holds(kind: &str, user: Option<u32>) {
         lacking.is_empty() || !is_limit
     });
     let faults: Vec<String> = escaped.chain(run.names("failed")).collect();
-    assert!(
-        faults.is_empty(),
-        "a sandbox of kind {kind} does not hold: {faults:#?}"
-    );
+    assert!(faults.is_empty(), "a sandbox of kind {kind} does not hold: {faults:#?}");
     assert_eq!(run.success, run.names("escaped").is_empty());
     let contained = run.names("contained").len();
     assert!(contained >= 60, "only {contained} attempts were made");
@@ -318,13 +300,7 @@ fn no_tenant_finds_anything_of_those_before_it() {
     // Who looks finds it where nothing takes it away.
     let (answer, success) = handed_over("process", 2).expect("sandboxes of kind process are everywhere");
     let found = answer["found"].to_string();
-    for what in [
-        "/dev/shm/",
-        "/tmp/",
-        "process ",
-        "System V segment",
-        "abstract socket",
-    ] {
+    for what in ["/dev/shm/", "/tmp/", "process ", "System V segment", "abstract socket"] {
         assert!(found.contains(what), "{what}: {found}");
     }
     assert!(!success);

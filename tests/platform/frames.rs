@@ -73,14 +73,9 @@ fn forged_lengths_are_refused() {
     let mut lease = RawLease::take(&platform);
     let bystander = Bystander::start(&platform);
     for length in [4097, 8192, 1 << 20, u32::MAX, u32::MAX - 63, 1 << 31] {
-        refused(
-            &mut lease,
-            &format!("length {length}"),
-            Status::BadLength,
-            |request| {
-                request.length = length;
-            },
-        );
+        refused(&mut lease, &format!("length {length}"), Status::BadLength, |request| {
+            request.length = length;
+        });
         refused(
             &mut lease,
             &format!("output capacity {length}"),
@@ -127,9 +122,7 @@ fn forged_reply_entry_or_flags_are_refused() {
     }
     // Each of them says more parts than there may be.
     for bit in [5, 6, 7, 13, 14, 15] {
-        let request = lease
-            .channel
-            .request(lease.epoch, lease.functions.index("echo"), b"x");
+        let request = lease.channel.request(lease.epoch, lease.functions.index("echo"), b"x");
         let mut words = request.encode();
         words[1] |= 1 << (48 + bit);
         let reply = lease.channel.send(&words);
@@ -148,13 +141,9 @@ fn express_entry_is_checked_like_the_ring() {
     let forgeries: [(&str, Status, Forge); 8] = [
         ("nothing", Status::Ok, |_| ()),
         ("epoch", Status::StaleEpoch, |request| request.epoch.0 ^= 1),
-        ("function", Status::UnknownFunction, |request| {
-            request.function.0 = 1
-        }),
+        ("function", Status::UnknownFunction, |request| request.function.0 = 1),
         ("length", Status::BadLength, |request| request.length = 4097),
-        ("capacity", Status::BadLength, |request| {
-            request.output_capacity = 4097
-        }),
+        ("capacity", Status::BadLength, |request| request.output_capacity = 4097),
         ("spans", Status::BadLength, |request| {
             request.flags = Flags::INPUT_BUFFER
         }),
@@ -255,27 +244,15 @@ fn unknown_buffer_is_refused() {
     };
     assert_eq!(status(1, 1), Status::Ok);
     for unknown in [0, 2, 3, 1024, 1025, 65537, u32::MAX] {
-        assert_eq!(
-            status(unknown, 1),
-            Status::UnknownRegion,
-            "input in region {unknown}"
-        );
-        assert_eq!(
-            status(1, unknown),
-            Status::UnknownRegion,
-            "output in region {unknown}"
-        );
+        assert_eq!(status(unknown, 1), Status::UnknownRegion, "input in region {unknown}");
+        assert_eq!(status(1, unknown), Status::UnknownRegion, "output in region {unknown}");
     }
     let region = RegionId(1);
     lease
         .connection
         .done(&ConnectionRequest::Deregister { region }, &[])
         .unwrap();
-    assert_eq!(
-        status(1, 1),
-        Status::UnknownRegion,
-        "it is not registered any more"
-    );
+    assert_eq!(status(1, 1), Status::UnknownRegion, "it is not registered any more");
     // Smaller than before, under the same number.
     lease
         .connection
@@ -376,9 +353,7 @@ fn payload_that_changes_while_it_is_used_harms_nobody() {
             .channel
             .overwrite_payload(request.seq.word() as u32, &[bad.encode(), bad.encode()].concat());
         let reply = lease.channel.reply(request.seq, LIMIT);
-        let status = reply
-            .unwrap_or_else(|| panic!("no answer in round {round}"))
-            .status;
+        let status = reply.unwrap_or_else(|| panic!("no answer in round {round}")).status;
         assert!(
             matches!(status, Status::Ok | Status::BadSpan),
             "{status:?} in round {round}"

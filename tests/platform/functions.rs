@@ -30,9 +30,7 @@ fn death(lease: &mut RawLease, function: &str, timeout: Duration, after: Duratio
 }
 
 fn timed_death(lease: &mut RawLease, function: &str, timeout: Duration) -> ((Cause, String), Duration) {
-    let mut request = lease
-        .channel
-        .request(lease.epoch, lease.functions.index(function), b"");
+    let mut request = lease.channel.request(lease.epoch, lease.functions.index(function), b"");
     request.timeout_us = timeout.as_micros() as u32;
     let start = Instant::now();
     lease.channel.publish(&request);
@@ -148,10 +146,9 @@ fn function_that_heeds_its_cancel_flag_ends_at_its_deadline_and_the_worker_lives
     for timeout in [5, 50, 200].map(Duration::from_millis) {
         // A machine that is busy for the 50 ms of grace has the worker killed: as good as late.
         in_time("cancelled", timeout + Duration::from_millis(250), || {
-            let mut request =
-                lease
-                    .channel
-                    .request(lease.epoch, lease.functions.index("until_cancelled"), b"");
+            let mut request = lease
+                .channel
+                .request(lease.epoch, lease.functions.index("until_cancelled"), b"");
             request.timeout_us = timeout.as_micros() as u32;
             let start = Instant::now();
             match lease.channel.try_send(&request.encode(), SOON) {
@@ -225,11 +222,9 @@ fn claimed_size_over_the_capacity_is_reported_and_nothing_is_read() {
         );
         lease.echo();
     }
-    let request = lease.channel.request(
-        lease.epoch,
-        lease.functions.index("fails_claiming_everything"),
-        b"x",
-    );
+    let request = lease
+        .channel
+        .request(lease.epoch, lease.functions.index("fails_claiming_everything"), b"x");
     let reply: ReplyHeader = lease.channel.send(&request.encode());
     assert!(
         matches!(reply.status, Status::FunctionError | Status::OutputTooLarge),
@@ -251,12 +246,7 @@ fn last_output_of_a_dead_worker_arrives() {
     assert!(output.contains("the table of contents is empty"), "{output:?}");
     again(&mut lease);
     // Four megabytes: their end, bounded.
-    let (_, output) = death(
-        &mut lease,
-        "floods_and_dies",
-        Duration::ZERO,
-        Duration::from_secs(2),
-    );
+    let (_, output) = death(&mut lease, "floods_and_dies", Duration::ZERO, Duration::from_secs(2));
     assert!(
         output.trim_end().ends_with("the very end"),
         "{:?}",
@@ -273,16 +263,11 @@ fn output_of_a_live_worker_is_bounded_and_blocks_nobody() {
     let process = platform.process();
     let before = process.anonymous_bytes();
     for _ in 0..5 {
-        let request = lease
-            .channel
-            .request(lease.epoch, lease.functions.index("floods"), b"");
+        let request = lease.channel.request(lease.epoch, lease.functions.index("floods"), b"");
         assert_eq!(lease.channel.send(&request.encode()).status, Status::Ok);
     }
     let grown = process.anonymous_bytes().saturating_sub(before);
-    assert!(
-        grown < 4 << 20,
-        "20 MB of output made the agent grow by {grown} bytes"
-    );
+    assert!(grown < 4 << 20, "20 MB of output made the agent grow by {grown} bytes");
     assert!(
         !platform.log().contains("yyyyyyyy"),
         "a worker's output is not the agent's log"
@@ -305,9 +290,7 @@ fn memory_limit_of_a_lease_holds() {
         .unwrap();
     let mut lease = RawLease::of(grant, &library("misbehaved"));
     let bystander = Bystander::start(&platform);
-    let request = lease
-        .channel
-        .request(lease.epoch, lease.functions.index("memory"), b"");
+    let request = lease.channel.request(lease.epoch, lease.functions.index("memory"), b"");
     let reply = lease.channel.send(&request.encode());
     let megabytes = u32::from_le_bytes(reply.inline.to_bytes()[..4].try_into().unwrap());
     eprintln!("{megabytes} MiB of 256");
@@ -333,9 +316,7 @@ fn function_that_stops_its_worker_is_killed_at_its_deadline() {
     assert!(matches!(cause, Cause::Deadline { .. }), "{cause:?}");
     again(&mut lease);
     // Without a deadline nobody ends it but the lease; and whoever asks for it is not kept waiting.
-    let request = lease
-        .channel
-        .request(lease.epoch, lease.functions.index("stops"), b"");
+    let request = lease.channel.request(lease.epoch, lease.functions.index("stops"), b"");
     lease.channel.publish(&request);
     let start = Instant::now();
     let connected = lease.session.worker(0).err();

@@ -70,10 +70,7 @@ fn callbacks_come_once_each_and_a_panic_in_one_ends_nothing() {
         .submit_then(b"", move |result| sender.send(result).unwrap())
         .unwrap();
     let result = receiver.recv_timeout(LIMIT).unwrap();
-    assert!(
-        matches!(result, Err(Error::Function { code: 7, .. })),
-        "{result:?}"
-    );
+    assert!(matches!(result, Err(Error::Function { code: 7, .. })), "{result:?}");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Functions at the same time on all workers of a lease, and what they say to each other. (Of one agent, from C: `bindings/tests/gang.c`.)
 
-use hotlease_client::{Code, Invoker, LeaseOptions, Refusal};
+use hotlease_client::{Code, Invoker, LeaseOptions, Rejection};
 use hotlease_gang::{Call, Error, Gang, Inputs};
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
@@ -44,10 +44,7 @@ fn functions_of_a_gang_on_two_agents_have_a_communicator() {
     let gang = Gang::lease(&code(), ranks(&nodes, 4), None).expect("four cores are free");
     assert_eq!(gang.ranks(), 4);
     let sums = |sum: f64| [0.0, 1.0, 2.0, 3.0].map(|rank| [sum, rank]);
-    assert_eq!(
-        totals(&gang, &[1.0, 2.0, 3.0, 4.0]).expect("all are well"),
-        sums(10.0)
-    );
+    assert_eq!(totals(&gang, &[1.0, 2.0, 3.0, 4.0]).expect("all are well"), sums(10.0));
     assert_eq!(totals(&gang, &[1.0; 4]).expect("all are well"), sums(4.0));
     assert!(
         matches!(totals(&gang, &[1.0; 3]), Err(Error::Options { .. })),
@@ -63,7 +60,7 @@ fn functions_of_a_gang_on_two_agents_have_a_communicator() {
     let is_refused = matches!(
         &refused,
         Err(Error::Lease(hotlease_client::Error::Refused(
-            Refusal::NotTogether { .. }
+            Rejection::NotTogether { .. }
         )))
     );
     assert!(is_refused, "{refused:?}");

@@ -1,6 +1,6 @@
 //! GPUs: devices that an agent counts.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Refusal, Spread};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Rejection, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::LIMIT;
@@ -35,7 +35,7 @@ fn listed(nodes: &Nodes) -> Vec<(u32, u32)> {
 }
 
 #[track_caller]
-fn refused(nodes: &Nodes, options: LeaseOptions) -> Refusal {
+fn refused(nodes: &Nodes, options: LeaseOptions) -> Rejection {
     let code = Code::open(library("behaved")).expect("a library");
     match Invoker::allocate(&code, options) {
         Err(Error::Refused(refusal)) => refusal,
@@ -56,7 +56,7 @@ fn gpus_are_never_granted_twice_and_come_back() {
     assert_eq!(info.gpus, [0]);
     assert_eq!(
         refused(&nodes, with_gpus(&nodes, 2)),
-        Refusal::NoGpus {
+        Rejection::NoGpus {
             asked: 2,
             free: 1,
             offered: 2
@@ -90,20 +90,13 @@ fn node_that_takes_gpus_back_ends_who_holds_them() {
         ..with_gpus(&nodes, 1)
     };
     let second = nodes.invoker("behaved", keeps);
-    assert_eq!(
-        (told(&first), told(&second)),
-        (vec!["0".into()], vec!["1".into()])
-    );
+    assert_eq!((told(&first), told(&second)), (vec!["0".into()], vec!["1".into()]));
     let node = nodes.nodes[0].id();
     let add = [
         "admin", "node", "add", &node, "--cores", "all", "--gpus", "1", "--within", "0s",
     ];
     let output = nodes.hotlease(&add).output().expect("hotlease runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let gpus = second.function("gpus").expect("known already");
     until_true("the lease with GPU 1 ends", LIMIT, || gpus.call(b"").is_err());
     assert_eq!(told(&first), ["0"], "the other one is not disturbed");
@@ -118,7 +111,7 @@ fn gpus_without_the_manager_have_a_bound_of_their_own() {
         ..with_gpus(&nodes, gpus)
     };
     let refusal = refused(&nodes, direct(2));
-    assert!(matches!(refusal, Refusal::TooMany { limit: 1, .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::TooMany { limit: 1, .. }), "{refusal}");
     let invoker = nodes.invoker("behaved", direct(1));
     assert_eq!(told(&invoker), ["0"]);
 }

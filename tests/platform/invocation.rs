@@ -1,6 +1,6 @@
 //! Invoking through the client library: every size, every place, every mode.
 
-use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Ran};
+use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::platform::Platform;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -58,9 +58,7 @@ fn output_larger_than_its_room_is_an_error_with_both_sizes() {
         (100_000, 50_000),
         (u64::MAX, 100),
     ] {
-        let error = produce
-            .invoke(&wanted.to_le_bytes(), &mut vec![0; room])
-            .unwrap_err();
+        let error = produce.invoke(&wanted.to_le_bytes(), &mut vec![0; room]).unwrap_err();
         let Error::OutputTooLarge { produced, capacity } = error else {
             panic!("{error:?}");
         };
@@ -72,18 +70,14 @@ fn output_larger_than_its_room_is_an_error_with_both_sizes() {
 #[test]
 fn error_of_the_function_itself_arrives_with_number_and_words() {
     let platform = Platform::start();
-    let error = invoker(&platform)
-        .function("fails")
-        .unwrap()
-        .call(b"")
-        .unwrap_err();
+    let error = invoker(&platform).function("fails").unwrap().call(b"").unwrap_err();
     let Error::Function { code: 7, output } = &error else {
         panic!("{error:?}");
     };
     assert_eq!(output, b"no luck today");
     assert_eq!(
         (error.ran(), error.billed(), error.retryable()),
-        (Ran::Yes, true, false)
+        (RunCertainty::Yes, true, false)
     );
     assert!(error.to_string().contains("no luck today"), "{error}");
 }
@@ -101,17 +95,10 @@ fn function_knows_its_tenant_place_state_and_scratch() {
             .call(b"")
             .unwrap()
     };
-    assert_eq!(
-        call("tenant", 0),
-        format!("uid:{}", nix::unistd::getuid()).as_bytes()
-    );
+    assert_eq!(call("tenant", 0), format!("uid:{}", nix::unistd::getuid()).as_bytes());
     for slot in 0..2 {
         for expected in 1..=3u64 {
-            assert_eq!(
-                call("count", slot),
-                expected.to_le_bytes(),
-                "state of slot {slot}"
-            );
+            assert_eq!(call("count", slot), expected.to_le_bytes(), "state of slot {slot}");
         }
         let scratch = u64::from_le_bytes(call("scratch", slot).try_into().unwrap());
         assert!(scratch >= 64 << 10, "{scratch} bytes of scratch");
@@ -158,20 +145,14 @@ fn slots_run_on_distinct_granted_cores_at_the_same_time() {
             .collect();
         assert_eq!(pids.len(), usize::from(workers));
         let error = process.on_slot(2).unwrap_err();
-        assert!(
-            matches!(error, Error::NoSuchSlot { index: 2, slots: 2 }),
-            "{error:?}"
-        );
+        assert!(matches!(error, Error::NoSuchSlot { index: 2, slots: 2 }), "{error:?}");
     }
     // Slots of one worker share its memory: both must be inside at once.
     let options = LeaseOptions {
         slots: 2,
         ..platform.lease_options()
     };
-    let meet = platform
-        .invoker_with("behaved", options)
-        .function("meet")
-        .unwrap();
+    let meet = platform.invoker_with("behaved", options).function("meet").unwrap();
     let results = meet.batch(&[&2u32.to_le_bytes(), &2u32.to_le_bytes()]);
     for result in results {
         assert_eq!(result.unwrap(), [1], "the other slot was not running");
@@ -189,11 +170,7 @@ fn many_threads_and_several_leases_get_their_own_answers() {
             scope.spawn(move || {
                 for number in 0..300 {
                     let input = bytes(number * 16 + thread);
-                    assert_eq!(
-                        echo.call(&input).unwrap(),
-                        input,
-                        "thread {thread}, number {number}"
-                    );
+                    assert_eq!(echo.call(&input).unwrap(), input, "thread {thread}, number {number}");
                     let future = echo.submit(&input).unwrap();
                     assert_eq!(future.wait().unwrap(), input, "thread {thread}, number {number}");
                 }

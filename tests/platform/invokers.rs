@@ -1,7 +1,7 @@
 //! The life of an invoker: its bill, its leases, its end.
 
 use crate::invocation::{invoker, two_slots};
-use hotlease_client::{EndReason, Error, Invoker, LeaseOptions, Polling, Ran};
+use hotlease_client::{EndReason, Error, Invoker, LeaseOptions, Polling, RunCertainty};
 use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::wait::{in_time, until, until_true};
@@ -40,10 +40,7 @@ fn bill_counts_what_was_done() {
     assert_eq!(bill.invocations, 6);
     // A slot that is taken off its core between a reply and the look at the clock has computed for longer than its client saw.
     assert!(bill.compute_ns >= 100_000_000, "five times 20 ms: {bill:?}");
-    assert!(
-        bill.allocated_ns >= bill.compute_ns + bill.hot_ns,
-        "one slot: {bill:?}"
-    );
+    assert!(bill.allocated_ns >= bill.compute_ns + bill.hot_ns, "one slot: {bill:?}");
     assert!(bill.allocated_ns <= whole, "{bill:?} of {whole} ns");
     assert!(bill.hot_ns > 0, "it polled: {bill:?}");
     assert!(last.invocations <= bill.invocations && last.allocated_ns <= bill.allocated_ns);
@@ -87,7 +84,7 @@ fn new_lease_is_taken_by_the_next_call_when_one_has_ended() {
     platform.manager().revoke(&invoker.lease().to_string()).unwrap();
     let echo = invoker.function("echo").unwrap();
     // A call that was made before the news came may have run.
-    let refused = |error: &Error| error.ran() == Ran::No;
+    let refused = |error: &Error| error.ran() == RunCertainty::No;
     let (error, _) = until("the end is known", LIMIT, || echo.call(b"").err().filter(refused));
     assert!(
         matches!(
@@ -132,7 +129,7 @@ fn deallocated_invoker_refuses_calls() {
                 error,
                 Error::LeaseEnded {
                     reason: EndReason::Released,
-                    ran: Ran::No
+                    ran: RunCertainty::No
                 }
             ),
             "{error:?}"
@@ -163,11 +160,11 @@ fn calls_resolve_within_a_second_when_the_platform_is_killed_and_go_on_when_it_i
         let error = in_flight.wait().unwrap_err();
         let took = killed.elapsed();
         eprintln!("{error} after {took:?}");
-        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         // It stood behind the other: where the worker's end is proved in time, it did not run, but finds no other lease.
         let error = queued.wait().unwrap_err();
         assert!(
-            matches!(error, Error::NotRunning { .. }) || error.ran() == Ran::Unknown,
+            matches!(error, Error::NotRunning { .. }) || error.ran() == RunCertainty::Unknown,
             "{error:?}"
         );
         let error = echo.call(b"x").unwrap_err();
@@ -190,7 +187,7 @@ fn lease_without_capacity_is_refused_at_once_and_given_later() {
     assert!(
         matches!(
             error,
-            Error::Refused(hotlease_client::Refusal::NoCapacity {
+            Error::Refused(hotlease_client::Rejection::NoCapacity {
                 asked: 1,
                 free: 0,
                 offered: 2

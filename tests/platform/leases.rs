@@ -7,7 +7,7 @@ use hotlease_tests::session::{NoAnswer, RawSession};
 use hotlease_tests::wait::{in_time, until, until_true};
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::HashSet;
 use std::process::Stdio;
 use std::sync::Barrier;
@@ -17,9 +17,7 @@ use std::time::{Duration, Instant};
 pub fn until_all_cores_can_be_leased(platform: &Platform, limit: Duration) -> Duration {
     let manager = platform.manager();
     let cores = platform.cores().len() as u32;
-    let (grant, took) = until("all cores can be leased", limit, || {
-        manager.lease(cores, LONG).ok()
-    });
+    let (grant, took) = until("all cores can be leased", limit, || manager.lease(cores, LONG).ok());
     RawSession::attached(&grant).release();
     took
 }
@@ -33,7 +31,7 @@ fn no_cores_left_is_a_typed_refusal_until_one_is_released() {
     let refusal = manager.lease(1, LONG).unwrap_err();
     assert_eq!(
         refusal,
-        Refusal::NoCapacity {
+        Rejection::NoCapacity {
             asked: 1,
             free: 0,
             offered: 2
@@ -41,7 +39,7 @@ fn no_cores_left_is_a_typed_refusal_until_one_is_released() {
     );
     first.session.release();
     let third = manager.lease(1, LONG).expect("released cores are free at once");
-    assert!(matches!(manager.lease(1, LONG), Err(Refusal::NoCapacity { .. })));
+    assert!(matches!(manager.lease(1, LONG), Err(Rejection::NoCapacity { .. })));
     RawSession::attached(&third).release();
     RawSession::attached(&second).release();
     assert_eq!(platform.free_cores(), 2);
@@ -58,10 +56,10 @@ fn release_through_the_manager_ends_the_session() {
     }
     assert!(matches!(lease.session.next(LIMIT), Err(NoAnswer::Closed)));
     let refusal = platform.manager().release("0123456789abcdef").unwrap_err();
-    assert_eq!(refusal, Refusal::UnknownLease);
+    assert_eq!(refusal, Rejection::UnknownLease);
     let refusal = platform.manager().release("no lease at all").unwrap_err();
     assert!(
-        matches!(refusal, Refusal::BadRequest { .. } | Refusal::UnknownLease),
+        matches!(refusal, Rejection::BadRequest { .. } | Rejection::UnknownLease),
         "{refusal:?}"
     );
     until_all_cores_can_be_leased(&platform, SOON);
@@ -90,10 +88,7 @@ fn lease_that_is_not_renewed_expires_and_its_worker_is_gone() {
             took >= ttl - Duration::from_millis(50),
             "it ended after {took:?} of {ttl:?}"
         );
-        assert!(
-            !worker.is_alive(),
-            "the worker is killed before the lease is over"
-        );
+        assert!(!worker.is_alive(), "the worker is killed before the lease is over");
         until_all_cores_can_be_leased(&platform, SOON);
         took
     });
@@ -209,9 +204,7 @@ fn epochs_rise_with_every_grant_and_every_replaced_worker() {
     for _ in 0..5 {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
         assert!(lease.epoch.0 > last, "{:?} after {last}", lease.epoch);
-        let request = lease
-            .channel
-            .request(lease.epoch, lease.functions.index("aborts"), b"");
+        let request = lease.channel.request(lease.epoch, lease.functions.index("aborts"), b"");
         lease.channel.try_send(&request.encode(), Duration::ZERO);
         lease.session.event(LIMIT);
         lease.reconnect();
@@ -264,12 +257,8 @@ fn workers_are_gone_with_the_platform_whatever_they_do() {
     let mut platform = Platform::start_alone();
     for function in ["loops", "sleeps_blocked", "stops", "floods_for_ever"] {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
-        let request = lease
-            .channel
-            .request(lease.epoch, lease.functions.index(function), b"");
-        let reply = lease
-            .channel
-            .try_send(&request.encode(), Duration::from_millis(50));
+        let request = lease.channel.request(lease.epoch, lease.functions.index(function), b"");
+        let reply = lease.channel.try_send(&request.encode(), Duration::from_millis(50));
         assert_eq!(reply, None, "{function}");
         platform.kill();
         let took = platform.nothing_runs(SOON);
@@ -299,11 +288,7 @@ fn down_leaves_no_process_and_no_socket() {
     let workers = platform.workers();
     assert!(!workers.is_empty());
     let output = platform.run(&["down"]);
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     match lease.session.event(LIMIT).0 {
         SessionReply::LeaseEnded { reason, .. } => assert_eq!(reason, EndReason::AgentStopping),
         other => panic!("{other:?}"),
@@ -349,11 +334,7 @@ fn runtime_directory_that_others_can_enter_is_refused() {
             );
         }
     }
-    assert_eq!(
-        std::fs::read_dir(&open).unwrap().count(),
-        0,
-        "nothing was put there"
-    );
+    assert_eq!(std::fs::read_dir(&open).unwrap().count(), 0, "nothing was put there");
 }
 
 #[test]
@@ -442,9 +423,7 @@ fn worker_that_hangs_in_a_constructor_is_gone_with_the_platform() {
     let loading = std::thread::spawn(move || session.load(&bytes));
     // A worker whose thread sleeps in the library is what the kill is to meet.
     let worker = worker_of(&platform, &grant);
-    until_true("the library is being loaded", LIMIT, || {
-        worker.maps("hotlease-code")
-    });
+    until_true("the library is being loaded", LIMIT, || worker.maps("hotlease-code"));
     platform.kill();
     let took = platform.nothing_runs(SOON);
     eprintln!("gone after {took:?}");

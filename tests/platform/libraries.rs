@@ -1,11 +1,11 @@
 //! Libraries that are none, or misbehave while they are loaded.
 
-use hotlease_client::{Code, Error, Invoker, Ran};
+use hotlease_client::{Code, Error, Invoker, RunCertainty};
 use hotlease_tests::lease::{Bystander, LONG, RawLease};
 use hotlease_tests::library::{compile, library};
 use hotlease_tests::platform::{LIMIT, Platform, SOON};
 use hotlease_tests::session::RawSession;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::code::CodeError;
 use std::time::{Duration, Instant};
 
@@ -77,7 +77,7 @@ fn file_that_is_no_library_is_refused_by_the_agent_too() {
         assert!(
             matches!(
                 refusal,
-                Some(Refusal::CodeRejected { .. } | Refusal::BadRequest { .. })
+                Some(Rejection::CodeRejected { .. } | Rejection::BadRequest { .. })
             ),
             "{what}: {refusal:?}"
         );
@@ -96,33 +96,25 @@ fn rejected(library: &std::path::Path) -> (String, Duration) {
     let start = Instant::now();
     let error = Invoker::allocate(&Code::open(library).unwrap(), platform.lease_options()).err();
     let took = start.elapsed();
-    let Some(Error::Refused(Refusal::CodeRejected { why })) = &error else {
+    let Some(Error::Refused(Rejection::CodeRejected { why })) = &error else {
         panic!("{error:?}");
     };
     eprintln!("{why} after {took:?}");
-    assert_eq!(error.as_ref().map(Error::ran), Some(Ran::No));
+    assert_eq!(error.as_ref().map(Error::ran), Some(RunCertainty::No));
 
     // The same lease can load another one: the worker is replaced.
     let grant = platform.manager().lease(1, LONG).unwrap();
     let mut session = RawSession::attached(&grant);
     let refusal = session.load(&std::fs::read(library).unwrap()).err();
-    assert!(
-        matches!(refusal, Some(Refusal::CodeRejected { .. })),
-        "{refusal:?}"
-    );
+    assert!(matches!(refusal, Some(Rejection::CodeRejected { .. })), "{refusal:?}");
     drop(session);
     bystander.finish();
     let mut lease = RawLease::take(&platform);
     let refusal = lease.session.load(&std::fs::read(library).unwrap()).err();
-    assert!(
-        matches!(refusal, Some(Refusal::CodeRejected { .. })),
-        "{refusal:?}"
-    );
+    assert!(matches!(refusal, Some(Rejection::CodeRejected { .. })), "{refusal:?}");
     let (connection, epoch) = lease.session.worker(0).unwrap();
     let echo = lease.functions.index("echo");
-    connection
-        .channel(0)
-        .echo(epoch, echo, b"with the library from before");
+    connection.channel(0).echo(epoch, echo, b"with the library from before");
     (why.clone(), took)
 }
 
@@ -130,10 +122,7 @@ fn rejected(library: &std::path::Path) -> (String, Duration) {
 fn library_that_crashes_in_its_constructor_is_rejected_with_signal_and_output() {
     let (why, took) = rejected(&compile("constructor", &["-DCRASHES"]));
     assert!(why.contains("signal 6"), "{why}");
-    assert!(
-        why.contains("constructor at work"),
-        "its last output is shown: {why}"
-    );
+    assert!(why.contains("constructor at work"), "its last output is shown: {why}");
     // Far less than the five seconds that one which hangs is given.
     assert!(took < SOON, "{took:?}");
 }
@@ -158,19 +147,14 @@ fn library_that_hangs_in_its_constructor_is_rejected_after_five_seconds() {
         matches!(
             error,
             Some(Error::Refused(
-                Refusal::CodeRejected { .. } | Refusal::Timeout { .. }
+                Rejection::CodeRejected { .. } | Rejection::Timeout { .. }
             ))
         ),
         "{error:?}"
     );
     assert!((Duration::from_secs(4)..LIMIT).contains(&took), "{took:?}");
     bystander.finish();
-    platform
-        .invoker("echo")
-        .function("echo")
-        .unwrap()
-        .call(b"x")
-        .unwrap();
+    platform.invoker("echo").function("echo").unwrap().call(b"x").unwrap();
 }
 
 #[test]

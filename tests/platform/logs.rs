@@ -19,9 +19,7 @@ fn failed_call(platform: &Platform, name: &str, function: &str, more: &[&str]) -
     let output = run.output().expect("hotlease runs");
     assert!(!output.status.success(), "{function} fails");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let lines = text
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut about = lines.filter(|line| line["message"] == "an invocation failed");
     about
         .next()
@@ -42,9 +40,7 @@ fn named(told: &Value) -> Vec<String> {
         .map(|field| {
             format!(
                 "{field}={}",
-                told[*field]
-                    .as_str()
-                    .unwrap_or_else(|| panic!("{field} of {told}"))
+                told[*field].as_str().unwrap_or_else(|| panic!("{field} of {told}"))
             )
         })
         .collect()
@@ -55,9 +51,7 @@ fn an_invocation_that_fails_has_the_same_name_in_both_logs() {
     let platform = platform();
     let told = failed_call(&platform, "behaved", "fails", &[]);
     assert!(
-        told["error"]
-            .as_str()
-            .is_some_and(|error| error.contains("error 7")),
+        told["error"].as_str().is_some_and(|error| error.contains("error 7")),
         "{told}"
     );
     let mut parts = named(&told);

@@ -1,6 +1,6 @@
 //! A lease that is lost is replaced by another, and what may be sent to it is sent, without an error to the user.
 
-use hotlease_client::{Buffer, EndReason, Error, Invoker, LeaseOptions, Ran};
+use hotlease_client::{Buffer, EndReason, Error, Invoker, LeaseOptions, RunCertainty};
 use hotlease_tests::marks::Marks;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::{LIMIT, Platform, SOON};
@@ -89,13 +89,13 @@ fn what_had_not_started_moves_and_the_rest_says_unknown() {
         let first = holder(&nodes, &invoker);
         nodes.nodes[first].kill();
         let error = caught.wait().expect_err("it was cut off");
-        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         let results: Vec<_> = waiting.into_iter().map(|invocation| invocation.wait()).collect();
         moved = results.iter().filter(|result| result.is_ok()).count();
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
             assert_eq!(
                 error.ran(),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "what surely did not run is sent again: {error:?}"
             );
         }
@@ -138,7 +138,7 @@ fn revoked_lease_moves_in_the_middle_of_a_queue() {
             error,
             Error::LeaseEnded {
                 reason: EndReason::Revoked,
-                ran: Ran::Unknown
+                ran: RunCertainty::Unknown
             }
         ),
         "{error:?}"

@@ -7,7 +7,7 @@ use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, Platform, program};
 use hotlease_tests::site::Daemon;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::{EndReason, Ran, Refusal};
+use hotlease_wire::{EndReason, Rejection, RunCertainty};
 use serde_json::Value;
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn looping(platform: &Platform) -> (Invoker, hotlease_client::Invocation) {
 pub fn is_told_of_a_node_given_back(error: &Error) {
     let text = error.to_string();
     assert!(text.contains("given back"), "the error names the reason: {text}");
-    assert_eq!(error.ran(), Ran::Unknown, "it began: {text}");
+    assert_eq!(error.ran(), RunCertainty::Unknown, "it began: {text}");
     assert!(text.contains("may have run"), "{text}");
 }
 
@@ -65,7 +65,7 @@ fn drain_of_the_command_line_cuts_a_hot_loop_at_its_deadline_and_says_how_long_i
     assert!(invoker.function("echo").unwrap().call(b"x").is_err());
 
     let refusal = platform.manager().lease(1, LONG).expect_err("it is drained");
-    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::Unavailable { .. }), "{refusal}");
     let listed = node(&platform);
     assert_eq!(
         (&listed["state"], &listed["drained"]),
@@ -81,10 +81,7 @@ fn drain_of_the_command_line_cuts_a_hot_loop_at_its_deadline_and_says_how_long_i
 
     assert_eq!(order(&platform, &["resume", "--wait"])["state"], "serving");
     let invoker = platform.invoker("behaved");
-    assert_eq!(
-        invoker.function("echo").unwrap().call(b"again").unwrap(),
-        b"again"
-    );
+    assert_eq!(invoker.function("echo").unwrap().call(b"again").unwrap(), b"again");
     until_true("nothing is wanted of it any more", LIMIT, || {
         let node = node(&platform);
         node["drained"] == false && node["pending"] == false
@@ -98,16 +95,9 @@ fn leases_that_are_over_before_the_deadline_end_a_drain_early() {
     let echo = invoker.function("echo").unwrap();
     let done = order(&platform, &["drain", "--within", "60s"]);
     assert_eq!(done["done"], true);
-    assert_eq!(
-        echo.call(b"still").unwrap(),
-        b"still",
-        "calls go on until the deadline"
-    );
+    assert_eq!(echo.call(b"still").unwrap(), b"still", "calls go on until the deadline");
     let listed = node(&platform);
-    assert_eq!(
-        (&listed["state"], &listed["leases"]),
-        (&"draining".into(), &1.into())
-    );
+    assert_eq!((&listed["state"], &listed["leases"]), (&"draining".into(), &1.into()));
     assert!(listed["drain_left_ms"].as_u64().unwrap() > 40_000, "{listed}");
     invoker.deallocate().unwrap();
     until_true("it is drained", LIMIT, || node(&platform)["state"] == "drained");
@@ -129,10 +119,7 @@ fn removal_of_a_node_in_hot_loops_ends_them_at_once_each_time() {
             let known = platform.manager().lease_info(&lease).expect("it is remembered");
             assert_eq!(known.end_reason, EndReason::Reclaimed.to_string());
             let usage = known.usage.expect("its last total");
-            assert!(
-                usage.compute_ns > 0,
-                "the call that was killed is billed: {usage:?}"
-            );
+            assert!(usage.compute_ns > 0, "the call that was killed is billed: {usage:?}");
         }
         assert_eq!(platform.workers(), [], "round {round}: workers are left");
         let memory = platform.process().maps("memfd:hotlease");
@@ -159,19 +146,16 @@ fn offers_grow_at_once_shrink_by_a_deadline_and_name_cores_of_the_machine() {
         node["cores"] == Value::from(vec![other]) && node["leases"] == 0
     });
     let refusal = platform.manager().lease(2, LONG).expect_err("one core is left");
-    assert!(matches!(refusal, Refusal::NoCapacity { .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::NoCapacity { .. }), "{refusal}");
 
     assert_eq!(
         order(&platform, &["add", "--cores", "none", "--wait"])["state"],
         "standby"
     );
     let refusal = platform.manager().lease(1, LONG).expect_err("it offers nothing");
-    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::Unavailable { .. }), "{refusal}");
     order(&platform, &["add", "--cores", "2", "--wait"]);
-    platform
-        .manager()
-        .lease(2, LONG)
-        .expect("both cores are offered again");
+    platform.manager().lease(2, LONG).expect("both cores are offered again");
 
     let id = node(&platform)["agent"].as_str().unwrap().to_owned();
     let output = platform.run(&["admin", "node", "add", &id, "--cores", "8191,"]);

@@ -1,6 +1,6 @@
 //! Slots that the holder of a lease lends to its peers.
 
-use hotlease_client::{Code, EndReason, Error, Invitation, Invoker, LeaseOptions, Offer, Refusal};
+use hotlease_client::{Code, EndReason, Error, Invitation, Invoker, LeaseOptions, Offer, Rejection};
 use hotlease_tests::connection::SHAPE;
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform};
@@ -8,7 +8,7 @@ use hotlease_tests::session::{NoAnswer, RawSession};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::{SlotIndex, WorkerIndex};
-use hotlease_wire::session::{Place, SessionReply, SessionRequest};
+use hotlease_wire::session::{SessionReply, SessionRequest, SlotPlace};
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -127,10 +127,7 @@ fn peer_is_told_that_slots_are_taken_back_and_the_holder_goes_on() {
     assert!(told.contains("taken back"), "{told}");
     let again = Invoker::join(&code(), &invitation, platform.lease_options());
     assert!(
-        matches!(
-            again,
-            Err(Error::Refused(Refusal::LeaseEnded(EndReason::TakenBack)))
-        ),
+        matches!(again, Err(Error::Refused(Rejection::LeaseEnded(EndReason::TakenBack)))),
         "{again:?}"
     );
     assert_eq!(holder.function("echo").unwrap().call(b"own").unwrap(), b"own");
@@ -178,7 +175,7 @@ fn peer_leaves_without_ending_anything() {
     let again = join(&platform, &offer).unwrap();
     let lends = again.offer(&[0], None);
     assert!(
-        matches!(lends, Err(Error::Refused(Refusal::NotPermitted { .. }))),
+        matches!(lends, Err(Error::Refused(Rejection::NotPermitted { .. }))),
         "{lends:?}"
     );
 }
@@ -190,7 +187,7 @@ fn peers_token_opens_the_lent_slots_and_nothing_else() {
     let mut own = RawSession::attached(&grant);
     own.load_file(&library("echo"));
     let delegate = |session: &mut RawSession, worker, slot| {
-        let place = Place {
+        let place = SlotPlace {
             worker: WorkerIndex(worker),
             slot: SlotIndex(slot),
         };
@@ -227,7 +224,7 @@ fn peers_token_opens_the_lent_slots_and_nothing_else() {
     ] {
         let refused = peer.ask(&forbidden, &[]);
         assert!(
-            matches!(&refused, Ok(SessionReply::Refused(Refusal::NotPermitted { .. }))),
+            matches!(&refused, Ok(SessionReply::Refused(Rejection::NotPermitted { .. }))),
             "{forbidden:?}: {refused:?}"
         );
     }
@@ -235,9 +232,9 @@ fn peers_token_opens_the_lent_slots_and_nothing_else() {
     peer.load_file(&library("echo"));
     let bytes = std::fs::read(library("behaved")).unwrap();
     let loaded = peer.load(&bytes);
-    assert!(matches!(loaded, Err(Refusal::NotPermitted { .. })), "{loaded:?}");
+    assert!(matches!(loaded, Err(Rejection::NotPermitted { .. })), "{loaded:?}");
     let (connection, _) = peer.worker(0).expect("it is lent");
-    assert!(matches!(peer.worker(1), Err(Refusal::NotPermitted { .. })));
+    assert!(matches!(peer.worker(1), Err(Rejection::NotPermitted { .. })));
     drop(connection.channel(0));
     // Taken back, its connection is closed, and so is its session.
     let revoked = own.ask(&SessionRequest::Revoke { delegation }, &[]);
@@ -276,7 +273,7 @@ fn slots_that_were_not_lent_are_refused_by_the_worker_itself() {
     let grant = platform.manager().acquire(two_slots).expect("two cores");
     let mut own = RawSession::attached(&grant);
     let delegate = SessionRequest::Delegate {
-        places: vec![Place {
+        places: vec![SlotPlace {
             worker: WorkerIndex(0),
             slot: SlotIndex(1),
         }],
@@ -288,7 +285,7 @@ fn slots_that_were_not_lent_are_refused_by_the_worker_itself() {
     let mut peer = RawSession::attached(&Grant { token, ..grant });
     let (connection, _) = peer.worker(0).expect("one slot of it is lent");
     match connection.open(0, SHAPE, SHAPE) {
-        Some(Err(Refusal::NotPermitted { .. })) => {}
+        Some(Err(Rejection::NotPermitted { .. })) => {}
         Some(Err(other)) => panic!("slot 0 was not lent: {other}"),
         Some(Ok(_)) => panic!("slot 0 was not lent, and is open"),
         None => panic!("the worker closed the connection"),

@@ -1,6 +1,6 @@
 //! One lease over several agents.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions, Refusal, Spread};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Rejection, Spread};
 use hotlease_tests::library::library;
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::{LIMIT, SOON};
@@ -65,13 +65,7 @@ fn refused_request_leaves_no_part_granted() {
     for _ in 0..3 {
         let error = Invoker::allocate(&code, spread(&nodes, 4, Spread::AllOrNothing)).unwrap_err();
         assert!(
-            matches!(
-                error,
-                Error::Refused(Refusal::NotTogether {
-                    asked: 4,
-                    found: 2 | 3
-                })
-            ),
+            matches!(error, Error::Refused(Rejection::NotTogether { asked: 4, found: 2 | 3 })),
             "{error:?}"
         );
         assert!(error.retryable());
@@ -99,7 +93,7 @@ fn workers_that_were_not_granted_are_added_when_others_give_theirs_back() {
     assert_eq!(invoker.slots(), 2);
     let none = invoker.complete(Duration::from_millis(200)).unwrap_err();
     assert!(
-        matches!(none, Error::Refused(Refusal::NotTogether { .. })),
+        matches!(none, Error::Refused(Rejection::NotTogether { .. })),
         "{none:?}"
     );
     let echo = invoker.function("echo").unwrap();
@@ -152,9 +146,7 @@ fn losing_one_part_moves_that_part_only() {
     let invoker = nodes.invoker("behaved", spread(&nodes, 4, Spread::AllOrNothing));
     let echo = invoker.function("echo").unwrap();
     let (leases, before) = (invoker.leases(), agents(&nodes, &invoker));
-    let spare = (0..3)
-        .find(|node| !before.contains(node))
-        .expect("one is not used");
+    let spare = (0..3).find(|node| !before.contains(node)).expect("one is not used");
     nodes.nodes[before[0]].kill();
     let inputs: Vec<[u8; 100]> = (0..200).map(|number| [number; 100]).collect();
     for slot in [0, 1, 2, 3, 0, 3] {

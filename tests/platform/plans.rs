@@ -17,9 +17,7 @@ fn text(arguments: &[&str]) -> String {
 
 fn objects(arguments: &[&str]) -> Vec<Value> {
     let text = text(&[arguments, &["--json"]].concat());
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 const ALLREDUCE: [&str; 6] = ["--ranks", "32", "--size", "1MiB", "--op", "allreduce"];
@@ -47,17 +45,12 @@ fn a_plan_prices_each_link_and_chooses_one() {
             let sum: f64 = parts.iter().sum();
             assert!((sum / number(row, "price") - 1.0).abs() < 1e-9, "{row}");
             let waits = number(row, "seconds") * 32.0 * 2.0 * 0.0000166667;
-            assert!(
-                (parts[0] / waits - 1.0).abs() < 1e-9,
-                "32 functions of 2 GiB: {row}"
-            );
+            assert!((parts[0] / waits - 1.0).abs() < 1e-9, "32 functions of 2 GiB: {row}");
         }
     }
     let shown = text(&[&["plan"], &ALLREDUCE[..]].concat());
     assert!(
-        shown.starts_with(
-            "allreduce of 1.00 MiB by 32 ranks, functions of 2.00 GiB; prices: USD for a million\n"
-        ),
+        shown.starts_with("allreduce of 1.00 MiB by 32 ranks, functions of 2.00 GiB; prices: USD for a million\n"),
         "{shown}"
     );
     assert!(shown.ends_with("by price: tcp\n"), "{shown}");
@@ -194,17 +187,11 @@ fn a_simulation_names_the_fastest() {
         "8,1M",
     ];
     let rows = objects(&[&barrier[..], &["--latency", "16us", "--bandwidth", "1G"]].concat());
-    let fastest: Vec<&str> = rows
-        .iter()
-        .map(|row| row["algorithm"].as_str().unwrap())
-        .collect();
+    let fastest: Vec<&str> = rows.iter().map(|row| row["algorithm"].as_str().unwrap()).collect();
     assert_eq!(fastest.len(), 3, "{rows:?}");
     assert_eq!(fastest[..2], ["dissemination", "recursive-doubling"], "{rows:?}");
     let seconds = rows[0]["seconds"].as_f64().unwrap();
-    assert!(
-        (seconds / 160e-6 - 1.0).abs() < 1e-3,
-        "ten steps of 16 us: {seconds}"
-    );
+    assert!((seconds / 160e-6 - 1.0).abs() < 1e-3, "ten steps of 16 us: {seconds}");
 }
 
 #[test]
@@ -236,9 +223,7 @@ fn what_makes_no_sense_is_said() {
             "not by `luck`",
         ),
         (
-            vec![
-                "plan", "--ranks", "4", "--op", "reduce", "--size", "8", "--root", "4",
-            ],
+            vec!["plan", "--ranks", "4", "--op", "reduce", "--size", "8", "--root", "4"],
             2,
             "the root is rank 4, of 4",
         ),

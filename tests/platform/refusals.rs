@@ -1,6 +1,6 @@
 //! What no waiting changes is told at once, when nobody is left who could serve the lease.
 
-use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Python, Ran, Refusal};
+use hotlease_client::{Code, Error, Invoker, LeaseOptions, Placement, Python, Rejection, RunCertainty};
 use hotlease_tests::library::{compile, library};
 use hotlease_tests::nodes::Nodes;
 use hotlease_tests::platform::SOON;
@@ -22,12 +22,12 @@ fn options(nodes: &Nodes, placement: Placement, label: &str) -> LeaseOptions {
 }
 
 /// The refusal of a lease that none of the nodes can serve, which came soon, and the nodes that granted it all the same.
-fn refused(code: &Code, options: LeaseOptions) -> Refusal {
+fn refused(code: &Code, options: LeaseOptions) -> Rejection {
     let begin = Instant::now();
     let error = Invoker::allocate(code, options).expect_err("nobody can serve it");
     let took = begin.elapsed();
     assert!(took < SOON, "{took:?} for {error}");
-    assert_eq!((error.ran(), error.retryable()), (Ran::No, false), "{error}");
+    assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, false), "{error}");
     match error {
         Error::Refused(refusal) => refusal,
         other => panic!("{other:?}"),
@@ -37,10 +37,7 @@ fn refused(code: &Code, options: LeaseOptions) -> Refusal {
 /// A library that needs another one, and the folder where that is.
 fn in_need() -> (Code, PathBuf) {
     let needed = library("tally");
-    let (folder, name) = (
-        needed.parent().expect("a folder"),
-        needed.file_name().expect("a name"),
-    );
+    let (folder, name) = (needed.parent().expect("a folder"), needed.file_name().expect("a name"));
     let arguments = [
         "-Wl,--no-as-needed".to_owned(),
         format!("-L{}", folder.display()),
@@ -71,17 +68,10 @@ fn code_that_one_node_can_load_goes_there() {
         let begin = Instant::now();
         let invoker = Invoker::allocate(&code, options(&nodes, way, label)).expect("the second node can");
         assert!(begin.elapsed() < SOON, "{:?}", begin.elapsed());
-        assert_eq!(
-            invoker.function("echo").unwrap().call(b"there").unwrap(),
-            b"there"
-        );
+        assert_eq!(invoker.function("echo").unwrap().call(b"there").unwrap(), b"there");
         assert_eq!(nodes.holder(&invoker.lease().to_string()), 1);
     }
-    assert_eq!(
-        nodes.granted("managed").len(),
-        2,
-        "the first one was tried before"
-    );
+    assert_eq!(nodes.granted("managed").len(), 2, "the first one was tried before");
     // Without patience each node is tried once, too.
     let once = LeaseOptions {
         patience: Duration::ZERO,
@@ -105,9 +95,7 @@ fn a_node_that_can_and_is_full_is_waited_for() {
         let code = code.clone();
         move || Invoker::allocate(&code, options)
     });
-    hotlease_tests::wait::until_true("the first node has tried", SOON, || {
-        !nodes.granted("waits").is_empty()
-    });
+    hotlease_tests::wait::until_true("the first node has tried", SOON, || !nodes.granted("waits").is_empty());
     assert!(!waiting.is_finished(), "the second may be free again");
     drop(holder);
     let invoker = waiting.join().expect("no panic").expect("it is free");
@@ -127,13 +115,13 @@ fn what_no_node_has_or_grants_is_refused_at_once() {
                 ..options(&nodes, way, "no such sandbox")
             },
         );
-        assert!(matches!(told, Refusal::NoSandbox { .. }), "{told:?}");
+        assert!(matches!(told, Rejection::NoSandbox { .. }), "{told:?}");
         let missing = "/no/such/directory".parse().expect("a directory");
         let mut asked = options(&nodes, way, "not granted");
         asked.reach.directories.push(missing);
         let told = refused(&code, asked);
         assert!(
-            matches!(told, Refusal::OutOfReach { .. } | Refusal::Nowhere { .. }),
+            matches!(told, Rejection::OutOfReach { .. } | Rejection::Nowhere { .. }),
             "{told:?}"
         );
     }
@@ -148,7 +136,7 @@ fn what_no_node_has_or_grants_is_refused_at_once() {
             ..options(&nodes, way, "no environment")
         };
         let told = refused(&Code::python(), asked);
-        assert!(matches!(told, Refusal::NoEnvironment { .. }), "{told:?}");
+        assert!(matches!(told, Rejection::NoEnvironment { .. }), "{told:?}");
     }
 }
 
@@ -158,16 +146,12 @@ fn each_node_s_reason_is_told_where_they_differ() {
     let folder = needed.parent().expect("a folder");
     // One node has a file of the name that is no library; the other has none.
     let broken = tempfile::tempdir().expect("a folder");
-    std::fs::write(
-        broken.path().join(needed.file_name().expect("a name")),
-        "no library",
-    )
-    .expect("written");
+    std::fs::write(broken.path().join(needed.file_name().expect("a name")), "no library").expect("written");
     let nodes = Nodes::start_unlike(&[Path::new("/nowhere"), broken.path()], &["--direct", "2"]);
     let (code, _) = in_need();
     for way in WAYS {
         let refusal = refused(&code, options(&nodes, way, "differs"));
-        let Refusal::Nowhere { reasons } = &refusal else {
+        let Rejection::Nowhere { reasons } = &refusal else {
             panic!("{refusal:?} (the library is in {})", folder.display());
         };
         let told = refusal.to_string();

@@ -48,11 +48,7 @@ fn many_threads_use_more_buffers_than_their_worker_may_know() {
                         let input = &mut inputs[at];
                         input[SIZE - 1] = round;
                         let length = increment.invoke_buffer(&*input, &mut output);
-                        assert_eq!(
-                            length.unwrap(),
-                            SIZE,
-                            "{transport}, thread {thread}, round {round}"
-                        );
+                        assert_eq!(length.unwrap(), SIZE, "{transport}, thread {thread}, round {round}");
                         assert_eq!(
                             (output[0], output[SIZE - 1]),
                             (at as u8 + 1, round + 1),

@@ -36,9 +36,7 @@ impl Node {
             agent,
         };
         until_true("the agent serves", LIMIT, || {
-            node.json(&["agents"])
-                .iter()
-                .any(|agent| agent["state"] == "serving")
+            node.json(&["agents"]).iter().any(|agent| agent["state"] == "serving")
         });
         node
     }
@@ -113,10 +111,7 @@ fn is_clean(host: &Host, processes: &[Process], before: &BTreeSet<String>) {
 /// What the agent wrote down is what is billed.
 fn is_billed(node: &Node) {
     let verdict = &node.json(&["bill", "verify"])[0];
-    assert_eq!(
-        verdict["journal"]["waiting"], 0,
-        "all usage was reported: {verdict}"
-    );
+    assert_eq!(verdict["journal"]["waiting"], 0, "all usage was reported: {verdict}");
     let billed = node.json(&["bill", "--by", "lease"]);
     assert!(
         billed
@@ -135,16 +130,10 @@ fn sigterm_lets_leases_finish_and_cuts_a_hot_loop_at_the_deadline() {
     let start = Instant::now();
     node.agent.process().signal(Signal::SIGTERM);
     until_true("it drains", LIMIT, || {
-        node.json(&["agents"])
-            .iter()
-            .any(|agent| agent["state"] == "draining")
+        node.json(&["agents"]).iter().any(|agent| agent["state"] == "draining")
     });
     let echo = finishing.function("echo").unwrap();
-    assert_eq!(
-        echo.call(b"go on").unwrap(),
-        b"go on",
-        "calls go on until the deadline"
-    );
+    assert_eq!(echo.call(b"go on").unwrap(), b"go on", "calls go on until the deadline");
     finishing.deallocate().unwrap();
     let processes = node.agent.process().descendants();
     let (status, _) = node.agent.ended(LIMIT);
@@ -174,9 +163,7 @@ fn sigterm_of_an_agent_without_leases_and_a_second_one_of_a_busy_agent_stop_it_a
     let process = busy.agent.process();
     process.signal(Signal::SIGTERM);
     until_true("it drains", LIMIT, || {
-        busy.json(&["agents"])
-            .iter()
-            .any(|agent| agent["state"] == "draining")
+        busy.json(&["agents"]).iter().any(|agent| agent["state"] == "draining")
     });
     process.signal(Signal::SIGTERM);
     let (status, took) = busy.agent.ended(LIMIT);
@@ -266,10 +253,7 @@ fn remove_busy_slots() -> Duration {
         .iter()
         .flat_map(|(host, _)| cores.iter().map(|_| looping(host)).collect::<Vec<_>>())
         .collect();
-    let processes: Vec<Process> = nodes
-        .iter()
-        .flat_map(|(_, up)| up.process().descendants())
-        .collect();
+    let processes: Vec<Process> = nodes.iter().flat_map(|(_, up)| up.process().descendants()).collect();
     assert!(processes.len() >= BUSY, "{} workers run", processes.len());
     let daemons: Vec<Process> = nodes.iter().map(|(_, up)| up.process()).collect();
     let start = Instant::now();

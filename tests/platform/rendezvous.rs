@@ -1,6 +1,6 @@
 //! `hotlease comm rendezvous`: members of communicators meet there.
 
-use hotlease_comm::{Communicator, Error, Options, Pattern, Refused, Secret};
+use hotlease_comm::{Communicator, Error, JoinRejection, Options, Pattern, Secret};
 use hotlease_tests::platform::program;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -70,15 +70,15 @@ fn members_meet_at_the_rendezvous_until_it_is_told_to_stop() {
             std::thread::spawn(move || told.send(Communicator::join(&waits).map(drop)));
         }
         let refused = || match results.recv().unwrap() {
-            Err(Error::NotTogether { refused, .. }) => refused,
+            Err(Error::RendezvousRefused { refused, .. }) => refused,
             other => panic!("{other:?}"),
         };
         let first = refused();
-        assert!(matches!(first, Refused::DuplicateRank { .. }), "{first}");
+        assert!(matches!(first, JoinRejection::DuplicateRank { .. }), "{first}");
         kill(Pid::from_raw(rendezvous.id() as i32), Signal::SIGTERM).unwrap();
         assert!(rendezvous.wait().unwrap().success());
         let second = refused();
-        assert!(matches!(second, Refused::Stopping), "{second}");
+        assert!(matches!(second, JoinRejection::Stopping), "{second}");
     }
 }
 

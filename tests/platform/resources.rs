@@ -60,12 +60,7 @@ impl Footprint {
 /// # Panics
 /// If they have grown three times.
 fn stays_flat(processes: &[(&str, Process)], mut again: impl FnMut()) {
-    let footprints = || -> Vec<Footprint> {
-        processes
-            .iter()
-            .map(|(_, process)| Footprint::of(process))
-            .collect()
-    };
+    let footprints = || -> Vec<Footprint> { processes.iter().map(|(_, process)| Footprint::of(process)).collect() };
     let mut grown = Vec::new();
     for _ in 0..3 {
         let before = footprints();
@@ -129,10 +124,7 @@ fn million_invocations_leak_nothing() {
             .unwrap(),
     );
     let worker = Process::of(pid as i32).unwrap();
-    let (agent, ours) = (
-        platform.process(),
-        Process::of(std::process::id() as i32).unwrap(),
-    );
+    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
     let echo = invoker.function("echo").unwrap();
     let calls = |rounds: u32| {
         let mut output = [0; 64];
@@ -200,10 +192,7 @@ fn buffers_that_come_and_go_leak_nothing() {
 #[test]
 fn fifty_leases_leak_no_process_and_no_descriptor() {
     let platform = Platform::start_alone();
-    let (agent, ours) = (
-        platform.process(),
-        Process::of(std::process::id() as i32).unwrap(),
-    );
+    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
     let cycle = |count: usize| {
         for number in 0..count {
             let workers = 1 + (number % 2) as u16;
@@ -233,10 +222,7 @@ fn fifty_leases_leak_no_process_and_no_descriptor() {
 fn crashes_leak_no_process_and_no_descriptor() {
     let platform = Platform::start_alone();
     let invoker = platform.invoker("misbehaved");
-    let (agent, ours) = (
-        platform.process(),
-        Process::of(std::process::id() as i32).unwrap(),
-    );
+    let (agent, ours) = (platform.process(), Process::of(std::process::id() as i32).unwrap());
     let dies = invoker.function("aborts").unwrap();
     let crash = |count: usize| {
         for _ in 0..count {
@@ -277,11 +263,7 @@ fn idle_platform_uses_no_processor_time() {
     let platform = Platform::start_alone();
     let invoker = platform.invoker("behaved");
     invoker.function("echo").unwrap().call(b"x").unwrap();
-    let all: Vec<Process> = platform
-        .workers()
-        .into_iter()
-        .chain([platform.process()])
-        .collect();
+    let all: Vec<Process> = platform.workers().into_iter().chain([platform.process()]).collect();
     // Longer than any polling budget.
     std::thread::sleep(Duration::from_millis(300));
     let time = || all.iter().map(Process::processor_time).sum::<Duration>();

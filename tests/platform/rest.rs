@@ -23,11 +23,7 @@ const GROWTH_BYTES_MAX: u64 = 64 << 20;
 
 fn is_problem(answer: &Answer, status: u16) {
     assert_eq!(answer.status, status, "{answer:?}");
-    assert_eq!(
-        answer.header("content-type"),
-        "application/problem+json",
-        "{answer:?}"
-    );
+    assert_eq!(answer.header("content-type"), "application/problem+json", "{answer:?}");
     let problem = answer.json();
     assert_eq!(problem["status"], status, "{answer:?}");
     for member in ["type", "title", "detail", "trace"] {
@@ -41,16 +37,9 @@ fn routes_answer_what_the_command_line_shows() {
     let platform = Platform::start();
     let directory = platform.directory();
     let alive = get(directory, "/healthz");
-    assert_eq!(
-        (alive.status, alive.body.as_str()),
-        (200, r#"{"status":"alive"}"#)
-    );
+    assert_eq!((alive.status, alive.body.as_str()), (200, r#"{"status":"alive"}"#));
     let ready = get(directory, "/readyz");
-    assert_eq!(
-        (ready.status, &ready.json()["ready"]),
-        (200, &true.into()),
-        "{ready:?}"
-    );
+    assert_eq!((ready.status, &ready.json()["ready"]), (200, &true.into()), "{ready:?}");
     let info = get(directory, "/v1/info").json();
     assert_eq!((&info["agents"], &info["leases"]), (&1.into(), &0.into()));
 
@@ -91,10 +80,7 @@ fn routes_answer_what_the_command_line_shows() {
     );
     assert_eq!(get(directory, &lease).json()["state"], "ended");
     let again = ask(directory, "DELETE", &lease, "", "");
-    assert!(
-        [404, 410].contains(&again.status),
-        "a lease was ended twice: {again:?}"
-    );
+    assert!([404, 410].contains(&again.status), "a lease was ended twice: {again:?}");
     is_problem(&again, again.status);
 
     let bill = get(directory, "/v1/usage?by=lease&since=2020-01-01T00:00:00Z").json();
@@ -123,11 +109,7 @@ fn routes_answer_what_the_command_line_shows() {
             metrics.body
         );
     }
-    assert!(
-        !metrics.body.contains("uid:"),
-        "a tenant's name in:\n{}",
-        metrics.body
-    );
+    assert!(!metrics.body.contains("uid:"), "a tenant's name in:\n{}", metrics.body);
 }
 
 #[test]
@@ -166,11 +148,7 @@ fn a_node_is_drained_removed_and_offered_again() {
         get(directory, &lease).json()["state"] == "ended"
     });
     let shown = order("PUT", "/offer", "{\"cores\": 1}");
-    assert_eq!(
-        shown["agent"]["cores"].as_array().map(Vec::len),
-        Some(1),
-        "{shown}"
-    );
+    assert_eq!(shown["agent"]["cores"].as_array().map(Vec::len), Some(1), "{shown}");
     let shown = order("POST", "/resume", "");
     assert_eq!(shown["drained"], false, "{shown}");
     for (path, body, status) in [
@@ -180,18 +158,9 @@ fn a_node_is_drained_removed_and_offered_again() {
         ("/offer", "{\"cores\": \"some\"}", 400),
     ] {
         let method = if path == "/drain" { "POST" } else { "PUT" };
-        is_problem(
-            &ask(directory, method, &format!("{node}{path}"), json, body),
-            status,
-        );
+        is_problem(&ask(directory, method, &format!("{node}{path}"), json, body), status);
     }
-    let untold = ask(
-        directory,
-        "POST",
-        &format!("{node}/drain"),
-        "",
-        "{\"within_ms\": 1}",
-    );
+    let untold = ask(directory, "POST", &format!("{node}/drain"), "", "{\"within_ms\": 1}");
     is_problem(&untold, 415);
     let long = format!("{{\"cores\": [{}0]}}", "1,".repeat(40_000));
     is_problem(&ask(directory, "PUT", &format!("{node}/offer"), json, &long), 413);
@@ -233,10 +202,7 @@ fn whatever_cannot_be_answered_is_a_problem_with_its_reason() {
         assert_eq!(answer.status, status, "{method} {path} {headers}: {answer:?}");
         is_problem(&answer, status);
         match status {
-            401 => assert!(
-                answer.header("www-authenticate").starts_with("Bearer"),
-                "{answer:?}"
-            ),
+            401 => assert!(answer.header("www-authenticate").starts_with("Bearer"), "{answer:?}"),
             405 => assert!(!answer.header("allow").is_empty(), "{answer:?}"),
             _ => {}
         }
@@ -289,10 +255,7 @@ fn a_trace_is_found_in_the_logs_of_manager_and_agent() {
 fn hostile(random: &mut StdRng) -> Vec<u8> {
     let host = "Host: x\r\n";
     let text = match random.random_range(0..12) {
-        0 => format!(
-            "GET /v1/leases HTTP/1.1\r\n{host}X: {}\r\n\r\n",
-            "a".repeat(100_000)
-        ),
+        0 => format!("GET /v1/leases HTTP/1.1\r\n{host}X: {}\r\n\r\n", "a".repeat(100_000)),
         1 => {
             let many: String = (0..500).map(|number| format!("X-{number}: 1\r\n")).collect();
             format!("GET /v1/leases HTTP/1.1\r\n{host}{many}\r\n")

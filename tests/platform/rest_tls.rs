@@ -1,7 +1,7 @@
 //! The REST interface over TLS: strangers are told that it lives, members what is theirs.
 
 use hotlease_net::Role;
-use hotlease_net::authority::Request;
+use hotlease_net::authority::IdentityRequest;
 use hotlease_tests::http::{Answer, answer};
 use hotlease_tests::platform::{LIMIT, private_directory, program};
 use hotlease_tests::site::Authority;
@@ -35,9 +35,9 @@ impl Drop for Manager {
 impl Manager {
     fn start() -> Self {
         let authority = Authority::new();
-        let identity = authority.issue(&Request {
+        let identity = authority.issue(&IdentityRequest {
             hosts: vec!["127.0.0.1".into()],
-            ..Request::new(Role::Manager)
+            ..IdentityRequest::new(Role::Manager)
         });
         let directory = private_directory();
         let mut child = Command::new(program("hotlease"))
@@ -110,32 +110,17 @@ fn strangers_learn_that_it_lives_and_members_what_is_theirs() {
     let manager = Manager::start();
     let mut stranger = manager.connect(None);
     let alive = get(&mut stranger, "/healthz", "").expect("an answer");
-    assert_eq!(
-        (alive.status, alive.body.as_str()),
-        (200, r#"{"status":"alive"}"#)
-    );
+    assert_eq!((alive.status, alive.body.as_str()), (200, r#"{"status":"alive"}"#));
     let mut bodies = Vec::new();
-    for path in [
-        "/v1/info",
-        "/readyz",
-        "/metrics",
-        "/v1/nothing",
-        "/v1/openapi.json",
-    ] {
+    for path in ["/v1/info", "/readyz", "/metrics", "/v1/nothing", "/v1/openapi.json"] {
         for headers in ["", "Authorization: Bearer hlk_0_0\r\n"] {
             let mut stranger = manager.connect(None);
             let refused = get(&mut stranger, path, headers).expect("an answer");
             assert_eq!(refused.status, 401, "{path} {headers}: {refused:?}");
-            assert!(
-                refused.header("www-authenticate").starts_with("Bearer"),
-                "{refused:?}"
-            );
+            assert!(refused.header("www-authenticate").starts_with("Bearer"), "{refused:?}");
             let mut rest = Vec::new();
             let closed = stranger.read_to_end(&mut rest);
-            assert!(
-                closed.is_ok() && rest.is_empty(),
-                "the connection stays: {closed:?}"
-            );
+            assert!(closed.is_ok() && rest.is_empty(), "the connection stays: {closed:?}");
             let mut body = refused.json();
             body["trace"].take();
             bodies.push((headers, body));
@@ -154,10 +139,7 @@ fn strangers_learn_that_it_lives_and_members_what_is_theirs() {
     let mut member = manager.connect(Some(&alice));
     assert_eq!(get(&mut member, "/v1/leases", "").expect("an answer").status, 200);
     assert_eq!(get(&mut member, "/metrics", "").expect("an answer").status, 403);
-    assert_eq!(
-        get(&mut member, "/v1/tenants", "").expect("an answer").status,
-        403
-    );
+    assert_eq!(get(&mut member, "/v1/tenants", "").expect("an answer").status, 403);
     // A credential that is wrong is not overlooked because the certificate would do.
     let wrong = get(&mut member, "/v1/leases", "Authorization: Bearer hlk_0_0\r\n");
     assert_eq!(wrong.expect("an answer").status, 401);
@@ -169,10 +151,7 @@ fn a_certificate_of_another_site_and_a_connection_without_tls_are_closed() {
     let elsewhere = Authority::new();
     let mut mallory = manager.connect(Some(&elsewhere.client("mallory")));
     let refused = get(&mut mallory, "/v1/info", "");
-    assert!(
-        refused.is_err(),
-        "another site's certificate was taken: {refused:?}"
-    );
+    assert!(refused.is_err(), "another site's certificate was taken: {refused:?}");
     let mut plain = TcpStream::connect(manager.address).expect("the port");
     plain.set_read_timeout(Some(LIMIT)).expect("a limit");
     let _ = plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: m\r\n\r\n");
@@ -192,11 +171,7 @@ fn a_stranger_that_only_asks_whether_it_lives_does_not_keep_its_place() {
     let begun = Instant::now();
     let mut stranger = manager.connect(None);
     while get(&mut stranger, "/healthz", "").is_ok() {
-        assert!(
-            begun.elapsed() < LIMIT,
-            "a stranger stays for {:?}",
-            begun.elapsed()
-        );
+        assert!(begun.elapsed() < LIMIT, "a stranger stays for {:?}", begun.elapsed());
         std::thread::sleep(Duration::from_millis(100));
     }
 }

@@ -1,6 +1,6 @@
 //! What is run again, and what never is.
 
-use hotlease_client::{Cause, Completion, Error, LeaseOptions, Ran};
+use hotlease_client::{Cause, Completion, Error, LeaseOptions, RunCertainty};
 use hotlease_tests::marks::Marks;
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::wait::{in_time, until};
@@ -17,7 +17,7 @@ fn invocation_that_may_have_run_is_not_run_twice() {
         let error = function.call(&marks.input()).unwrap_err();
         let Error::WorkerDied {
             cause: Cause::Signal { signal: 6, .. },
-            ran: Ran::Unknown,
+            ran: RunCertainty::Unknown,
             ..
         } = &error
         else {
@@ -27,10 +27,10 @@ fn invocation_that_may_have_run_is_not_run_twice() {
         assert_eq!(marks.count(), 1, "call {count}");
         // By any way of calling.
         let error = function.submit(&marks.input()).unwrap().wait().unwrap_err();
-        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         assert_eq!(marks.count(), 2, "call {count}");
         let results = function.batch(&[&marks.input()]);
-        assert_eq!(results[0].as_ref().unwrap_err().ran(), Ran::Unknown);
+        assert_eq!(results[0].as_ref().unwrap_err().ran(), RunCertainty::Unknown);
         assert_eq!(marks.count(), 3, "call {count}");
     }
 }
@@ -42,23 +42,15 @@ fn idempotent_invocation_is_run_again_on_another_worker_and_succeeds() {
     let function = invoker.function("dies_once").unwrap();
     assert!(function.is_idempotent(), "its library says so");
     let marks = Marks::new();
-    assert_eq!(
-        function.call(&marks.input()).unwrap(),
-        [2],
-        "the second run succeeds"
-    );
+    assert_eq!(function.call(&marks.input()).unwrap(), [2], "the second run succeeds");
     let marks = Marks::new();
     assert_eq!(function.submit(&marks.input()).unwrap().wait().unwrap(), [2]);
     let marks = Marks::new();
     assert_eq!(function.map([marks.input()]).next().unwrap().unwrap(), [2]);
     // The caller's word counts more than the library's.
     let marks = Marks::new();
-    let error = function
-        .clone()
-        .idempotent(false)
-        .call(&marks.input())
-        .unwrap_err();
-    assert_eq!((error.ran(), marks.count()), (Ran::Unknown, 1));
+    let error = function.clone().idempotent(false).call(&marks.input()).unwrap_err();
+    assert_eq!((error.ran(), marks.count()), (RunCertainty::Unknown, 1));
 }
 
 #[test]
@@ -96,11 +88,15 @@ fn invocations_queued_behind_a_crash_run_exactly_once() {
         let queued: Vec<_> = (0..20).map(|_| counts.submit(&marks.input()).unwrap()).collect();
         let mut ran = 0;
         let error = crash.wait().unwrap_err();
-        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         for (number, invocation) in queued.into_iter().enumerate() {
             match invocation.wait() {
                 Ok(_) => ran += 1,
-                Err(error) => assert_eq!(error.ran(), Ran::No, "round {round}, number {number}: {error:?}"),
+                Err(error) => assert_eq!(
+                    error.ran(),
+                    RunCertainty::No,
+                    "round {round}, number {number}: {error:?}"
+                ),
             }
         }
         assert_eq!(
@@ -110,9 +106,7 @@ fn invocations_queued_behind_a_crash_run_exactly_once() {
         );
         // What may be run twice is run again by itself; here it runs once, as it did not run before.
         let crash = dies.submit(b"").unwrap();
-        let queued: Vec<_> = (0..20)
-            .map(|_| repeatable.submit(&marks.input()).unwrap())
-            .collect();
+        let queued: Vec<_> = (0..20).map(|_| repeatable.submit(&marks.input()).unwrap()).collect();
         crash.wait().unwrap_err();
         for invocation in queued {
             invocation.wait().unwrap();
@@ -144,7 +138,7 @@ fn caller_of_a_crashing_function_is_told_within_250_ms() {
                 matches!(
                     error,
                     Error::WorkerDied {
-                        ran: Ran::Unknown,
+                        ran: RunCertainty::Unknown,
                         ..
                     }
                 ),
@@ -162,18 +156,9 @@ fn caller_of_a_crashing_function_is_told_within_250_ms() {
 fn error_shows_the_last_output_of_the_function() {
     let platform = Platform::start();
     let invoker = platform.invoker("misbehaved");
-    let error = invoker
-        .function("prints_and_dies")
-        .unwrap()
-        .call(b"")
-        .unwrap_err();
+    let error = invoker.function("prints_and_dies").unwrap().call(b"").unwrap_err();
     let text = error.to_string();
-    for part in [
-        "signal 6",
-        "table of contents is empty",
-        "may have run",
-        "correct it",
-    ] {
+    for part in ["signal 6", "table of contents is empty", "may have run", "correct it"] {
         assert!(text.contains(part), "{text:?} lacks {part:?}");
     }
 }
@@ -195,7 +180,13 @@ fn deadline_ends_a_call_whatever_the_function_does() {
         let took = start.elapsed();
         eprintln!("{error} after {took:?}");
         assert!(took >= timeout, "{took:?}");
-        matches!(error, Error::Deadline { ran: Ran::Yes, .. }) && took < timeout + Duration::from_millis(300)
+        matches!(
+            error,
+            Error::Deadline {
+                ran: RunCertainty::Yes,
+                ..
+            }
+        ) && took < timeout + Duration::from_millis(300)
     });
     assert!(is_told, "three times it was not told that it ran, or late");
     drop(invoker);
@@ -215,7 +206,7 @@ fn deadline_ends_a_call_whatever_the_function_does() {
                         cause: Cause::Deadline { .. },
                         ..
                     } | Error::Deadline {
-                        ran: Ran::Unknown,
+                        ran: RunCertainty::Unknown,
                         ..
                     }
                 ),
@@ -266,10 +257,7 @@ fn forged_reply_of_a_worker_is_an_error_of_that_call_only() {
         };
         let invoker = platform.invoker_with("misbehaved", options);
         let echo = invoker.function("echo").unwrap();
-        echo.submit(b"so that there is a reply before")
-            .unwrap()
-            .wait()
-            .unwrap();
+        echo.submit(b"so that there is a reply before").unwrap().wait().unwrap();
         let forgery = [status.to_le_bytes(), length.to_le_bytes()].concat();
         // A future, as its reply stands in the ring.
         let result = invoker

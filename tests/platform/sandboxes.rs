@@ -9,7 +9,7 @@ use hotlease_tests::session::RawSession;
 use hotlease_tests::wait::{until, until_true};
 use hotlease_wire::grpc::{AcquireRequest, Directory, Grant, Reach, WorkerInfo};
 use hotlease_wire::session::SessionReply;
-use hotlease_wire::{Cause, Refusal};
+use hotlease_wire::{Cause, Rejection};
 use nix::sys::signal::Signal;
 use std::fs;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn asked(sandbox: &str) -> AcquireRequest {
 fn granted(platform: &Platform, sandbox: &str) -> Option<Grant> {
     match platform.manager().acquire(asked(sandbox)) {
         Ok(grant) => Some(grant),
-        Err(Refusal::NoSandbox { why, .. }) => {
+        Err(Rejection::NoSandbox { why, .. }) => {
             eprintln!("skipped: {why}");
             None
         }
@@ -68,11 +68,7 @@ fn a_crash_is_told_as_outside(kind: &str, has: impl Fn(u32)) {
     assert_eq!(listed(&platform, &lease.grant).sandbox, kind);
     for namespace in ["user", "mnt", "pid", "net", "ipc", "uts", "cgroup"] {
         let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/{namespace}")).expect("it lives");
-        assert_ne!(
-            of(&pid.to_string()),
-            of("self"),
-            "its {namespace} namespace is ours"
-        );
+        assert_ne!(of(&pid.to_string()), of("self"), "its {namespace} namespace is ours");
     }
     has(pid);
 
@@ -127,10 +123,7 @@ fn many_short_leases_in_namespaces_leave_nothing() {
         lease.session.release();
         until_all_cores_can_be_leased(&platform, LIMIT);
         if round == 10 {
-            before = Some((
-                agent.descriptors(),
-                nursery(&platform).expect("it runs").descriptors(),
-            ));
+            before = Some((agent.descriptors(), nursery(&platform).expect("it runs").descriptors()));
         }
     }
     let (of_agent, of_nursery) = before.expect("it came to round 10");
@@ -161,15 +154,12 @@ fn a_kind_that_the_node_cannot_make_or_does_not_know_is_refused_with_the_reason(
             .acquire(asked(kind))
             .expect_err("neither a runtime nor machines");
         assert!(
-            matches!(&refusal, Refusal::NoSandbox { kind: named, why } if named == kind && !why.is_empty()),
+            matches!(&refusal, Rejection::NoSandbox { kind: named, why } if named == kind && !why.is_empty()),
             "{refusal}"
         );
     }
-    let refusal = platform
-        .manager()
-        .acquire(asked("jail"))
-        .expect_err("nothing of ours");
-    assert!(matches!(refusal, Refusal::BadRequest { .. }), "{refusal}");
+    let refusal = platform.manager().acquire(asked("jail")).expect_err("nothing of ours");
+    assert!(matches!(refusal, Rejection::BadRequest { .. }), "{refusal}");
     assert_eq!(platform.free_cores(), 2);
 }
 
@@ -199,7 +189,7 @@ fn a_site_s_kind_is_that_of_leases_which_name_none() {
 }
 
 /// A lease in a namespace that asks for a directory, seen as /data, and for the network or not.
-fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Refusal> {
+fn reaching(platform: &Platform, path: &Path, network: bool) -> Result<Grant, Rejection> {
     let directory = Directory {
         path: path.display().to_string(),
         inside: "/data".into(),
@@ -258,10 +248,7 @@ fn a_lease_reaches_what_it_declares_and_is_granted() {
     lease.session.release();
     until_all_cores_can_be_leased(&platform, LIMIT);
 
-    let mut next = RawLease::of(
-        granted(&platform, "namespace").expect("as before"),
-        &library("echo"),
-    );
+    let mut next = RawLease::of(granted(&platform, "namespace").expect("as before"), &library("echo"));
     next.echo();
     assert!(
         !mounts_of(worker_of(&platform, &next.grant)).contains(" /data "),
@@ -272,7 +259,7 @@ fn a_lease_reaches_what_it_declares_and_is_granted() {
 
     let missing = folder.path().join("missing");
     let refusal = reaching(&platform, &missing, false).expect_err("it is not there");
-    let Refusal::OutOfReach { what, node, .. } = &refusal else {
+    let Rejection::OutOfReach { what, node, .. } = &refusal else {
         panic!("{refusal}")
     };
     assert!(what.contains("missing") && !node.is_empty(), "{refusal}");

@@ -1,6 +1,6 @@
 //! Shared cores: more warm slots than cores.
 
-use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Ran, Refusal, Sharing};
+use hotlease_client::{Completion, Error, Invoker, LeaseOptions, Polling, Rejection, RunCertainty, Sharing};
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions, SOON};
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
@@ -58,7 +58,7 @@ fn eight_warm_slots_share_two_cores_and_exclusive_leases_get_none_of_them() {
     for options in [platform.lease_options(), shared(&platform, 1)] {
         let code = hotlease_client::Code::open(hotlease_tests::library::library("behaved")).unwrap();
         match Invoker::allocate(&code, options) {
-            Err(Error::Refused(Refusal::NoCapacity { free: 0, .. } | Refusal::NoPlaces { free: 0, .. })) => {}
+            Err(Error::Refused(Rejection::NoCapacity { free: 0, .. } | Rejection::NoPlaces { free: 0, .. })) => {}
             other => panic!("every place is taken: {other:?}"),
         }
     }
@@ -87,7 +87,7 @@ fn a_slot_whose_core_is_taken_refuses_at_once_and_another_slot_is_tried() {
         .call(b"x")
         .expect_err("nobody has a core");
     assert!(matches!(error, Error::NoCore), "{error}");
-    assert_eq!((error.ran(), error.retryable()), (Ran::No, true));
+    assert_eq!((error.ran(), error.retryable()), (RunCertainty::No, true));
     assert!(
         begun.elapsed() < Duration::from_secs(3),
         "it is said at once, and was not waited for: {:?}",
@@ -185,7 +185,7 @@ fn a_call_that_gets_no_core_in_its_time_has_not_run() {
     for ask in [&call as &dyn Fn() -> Result<Vec<u8>, Error>, &future] {
         // Of a worker that the machine lets do nothing for half a second, nobody knows whether it ran.
         until_true("it is told that it has not run", LIMIT, || match ask() {
-            Err(Error::Deadline { ran, .. }) => ran == Ran::No,
+            Err(Error::Deadline { ran, .. }) => ran == RunCertainty::No,
             Err(error) => panic!("{error}"),
             Ok(_) => false,
         });
@@ -211,8 +211,7 @@ fn no_invocation_on_a_shared_core_outlasts_the_operators_limit() {
     assert!(is_told, "three times it was not told which limit");
     let own = platform.invoker_with("behaved", platform.lease_options());
     let rest = own.function("rest").unwrap();
-    rest.call(&millis(300))
-        .expect("a core of one's own has no such limit");
+    rest.call(&millis(300)).expect("a core of one's own has no such limit");
 }
 
 #[test]
@@ -223,10 +222,7 @@ fn hot_slots_own_their_core() {
         polling: Polling::Hot,
         ..shared(&platform, 1)
     };
-    assert!(matches!(
-        Invoker::allocate(&code, hot),
-        Err(Error::Options { .. })
-    ));
+    assert!(matches!(Invoker::allocate(&code, hot), Err(Error::Options { .. })));
     let request = hotlease_wire::grpc::AcquireRequest {
         workers: 1,
         slots_per_worker: 1,
@@ -235,5 +231,5 @@ fn hot_slots_own_their_core() {
         ..Default::default()
     };
     let refusal = platform.manager().acquire(request).expect_err("nobody may");
-    assert!(matches!(refusal, Refusal::BadRequest { .. }), "{refusal}");
+    assert!(matches!(refusal, Rejection::BadRequest { .. }), "{refusal}");
 }

@@ -13,7 +13,7 @@ use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::{CODES_PER_LEASE_MAX, MESSAGE_BYTES_MAX};
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{Refusal, decode};
+use hotlease_wire::{Rejection, decode};
 use rand::RngExt;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -169,10 +169,10 @@ fn absurd_lease_requests_are_refused_by_name() {
             matches!(
                 refusal,
                 Some(
-                    Refusal::BadRequest { .. }
-                        | Refusal::TooMany { .. }
-                        | Refusal::NoCapacity { .. }
-                        | Refusal::NoGpus { .. }
+                    Rejection::BadRequest { .. }
+                        | Rejection::TooMany { .. }
+                        | Rejection::NoCapacity { .. }
+                        | Rejection::NoGpus { .. }
                 )
             ),
             "{what}: {refusal:?}"
@@ -183,7 +183,7 @@ fn absurd_lease_requests_are_refused_by_name() {
         workers: 3,
         ..base.clone()
     }) {
-        Err(Refusal::NoCapacity {
+        Err(Rejection::NoCapacity {
             asked: 3,
             free: 2,
             offered: 2,
@@ -213,9 +213,7 @@ fn garbage_on_the_session_socket_disturbs_nobody() {
     for round in 0..2000 {
         let session = RawSession::connect(&socket).unwrap();
         let bytes = match round % 2 {
-            0 => (0..random.random_range(1..300))
-                .map(|_| random.random())
-                .collect(),
+            0 => (0..random.random_range(1..300)).map(|_| random.random()).collect(),
             _ => mutated(&mut random, &valid),
         };
         // Wrong descriptors, and descriptors that nobody asked for.
@@ -279,8 +277,7 @@ fn too_many_descriptors_are_closed() {
     let descriptors = process.descriptors();
     let file = File::open("/dev/null").unwrap();
     for _ in 0..50 {
-        let session =
-            hotlease_fabric::socket::Socket::connect(&platform.directory().join("session.sock")).unwrap();
+        let session = hotlease_fabric::socket::Socket::connect(&platform.directory().join("session.sock")).unwrap();
         send_many_fds(&session, &session_requests()[0], file.as_fd(), 200);
     }
     let worker = platform
@@ -316,9 +313,7 @@ fn sessions_that_never_attach_are_dropped_and_bounded() {
     let process = platform.process();
     let descriptors = process.descriptors();
     let socket = platform.directory().join("session.sock");
-    let silent: Vec<RawSession> = (0..300)
-        .filter_map(|_| RawSession::connect(&socket).ok())
-        .collect();
+    let silent: Vec<RawSession> = (0..300).filter_map(|_| RawSession::connect(&socket).ok()).collect();
     // Somebody with a token gets in all the same, now or as soon as the silent ones are dropped.
     let grant = platform.manager().lease(1, LONG).unwrap();
     until_true("a session with a token is served", LIMIT, || {
@@ -352,15 +347,15 @@ fn code_that_is_not_what_was_announced_is_refused() {
         Ok(SessionReply::Refused(refusal)) => refusal,
         other => panic!("{other:?}"),
     };
-    assert_eq!(ask(&mut session, size_bytes, &[]), Refusal::NeedCode(hash));
+    assert_eq!(ask(&mut session, size_bytes, &[]), Rejection::NeedCode(hash));
     let other = sealed_copy("test", &[&bytes[..], b"x"].concat()).unwrap();
     assert_eq!(
         session.load_as(CodeHash([9; 32]), &bytes),
-        Err(Refusal::CodeMismatch),
+        Err(Rejection::CodeMismatch),
         "another hash"
     );
     let refusal = ask(&mut session, size_bytes + 1, &[other.as_fd()]);
-    assert_eq!(refusal, Refusal::CodeMismatch, "one more byte");
+    assert_eq!(refusal, Rejection::CodeMismatch, "one more byte");
     let sealed = sealed_copy("test", &bytes).unwrap();
     // Neither reads past the end nor makes room for what is not there.
     for size_bytes in [size_bytes + 1, 1 << 40, u64::MAX, 0] {
@@ -371,15 +366,12 @@ fn code_that_is_not_what_was_announced_is_refused() {
     unsealed.write_all(&bytes).unwrap();
     eprintln!("unsealed: {}", ask(&mut session, size_bytes, &[unsealed.as_fd()]));
     let directory = File::open("/").unwrap();
-    eprintln!(
-        "a directory: {}",
-        ask(&mut session, size_bytes, &[directory.as_fd()])
-    );
+    eprintln!("a directory: {}", ask(&mut session, size_bytes, &[directory.as_fd()]));
     let (pipe, _end) = nix::unistd::pipe().unwrap();
     eprintln!("a pipe: {}", ask(&mut session, size_bytes, &[pipe.as_fd()]));
     assert_eq!(
         ask(&mut session, size_bytes, &[]),
-        Refusal::NeedCode(hash),
+        Rejection::NeedCode(hash),
         "nothing of it was kept"
     );
     session.load_file(&library("echo"));
@@ -400,7 +392,7 @@ fn more_libraries_than_a_lease_may_have_are_refused() {
             .unwrap_or_else(|refusal| panic!("library {number}: {refusal}"));
     }
     let refusal = session.load(&variant(CODES_PER_LEASE_MAX)).err();
-    assert!(matches!(refusal, Some(Refusal::TooMany { .. })), "{refusal:?}");
+    assert!(matches!(refusal, Some(Rejection::TooMany { .. })), "{refusal:?}");
     let again = session.load(&variant(3)).unwrap();
     assert_eq!(again, 3, "a library that is loaded already keeps its place");
     session.release();

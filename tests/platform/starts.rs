@@ -4,7 +4,7 @@ use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_tests::library::library;
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use serde_json::Value;
 
 /// What is told of the last lease.
@@ -40,11 +40,7 @@ fn a_lease_whose_worker_waited_says_so_and_keeps_its_steps_when_it_is_over() {
         (&1.into(), &0.into(), &"".into()),
         "{told}"
     );
-    assert_eq!(
-        steps(&told),
-        ["connect", "grant", "imports"],
-        "no call yet: {told}"
-    );
+    assert_eq!(steps(&told), ["connect", "grant", "imports"], "no call yet: {told}");
     let mut output = [0; 3];
     invoker
         .function("echo")
@@ -77,7 +73,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
         let code = Code::open(library("echo")).expect("a library");
         let begin = std::time::Instant::now();
         let invoker = match Invoker::allocate(&code, options) {
-            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
+            Err(Error::Refused(Rejection::NoSandbox { why, .. })) => {
                 eprintln!("skipped: {why}");
                 continue;
             }
@@ -104,14 +100,7 @@ fn a_lease_whose_worker_was_started_says_why_and_how_long_each_step_took() {
         );
         assert_eq!(
             steps(&told),
-            [
-                "connect",
-                "first_call",
-                "grant",
-                "imports",
-                "interpreter",
-                "sandbox"
-            ]
+            ["connect", "first_call", "grant", "imports", "interpreter", "sandbox"]
         );
         let phases = told["phases"].as_object().expect("an object");
         let each: Vec<u64> = phases.values().filter_map(Value::as_u64).collect();
@@ -164,7 +153,7 @@ fn a_native_worker_waits_in_a_sandbox_once_a_lease_has_asked_for_one_and_serves_
     until_true("the usual one waits", LIMIT, || waiting().0 == 1);
     assert_eq!(waiting().1, [0; 0], "nobody has asked for a sandbox");
     let first = match Invoker::allocate(&code, options()) {
-        Err(Error::Refused(Refusal::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
+        Err(Error::Refused(Rejection::NoSandbox { why, .. })) => return eprintln!("skipped: {why}"),
         first => first.expect("a lease"),
     };
     let why = first.phases().start.cold;

@@ -10,7 +10,7 @@ use hotlease_tests::session::RawSession;
 use hotlease_tests::swapping::{SAVING, Swapping};
 use hotlease_tests::wait::until_true;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
-use hotlease_wire::{Ran, Refusal};
+use hotlease_wire::{Rejection, RunCertainty};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -55,7 +55,7 @@ fn lease(scene: &Swapping) -> Invoker {
 fn try_refused(scene: &Swapping, library: &Path) -> Error {
     match try_lease(library, options(&scene.nodes)) {
         Err(error) => {
-            assert_eq!(error.ran(), Ran::No, "{error}");
+            assert_eq!(error.ran(), RunCertainty::No, "{error}");
             error
         }
         Ok(_) => panic!("there is a lease\n{}", scene.nodes.log()),
@@ -135,11 +135,7 @@ fn a_state_that_was_saved_in_another_format_is_refused_and_stays_where_it_is() {
     let saved = scene.saved().expect("a state");
     let before = fs::read(&saved).expect("readable");
     let error = refused(&scene, &of_another_format());
-    for words in [
-        "saved by another program",
-        "HOTLEASE_STATE_SAVE",
-        "hotlease state rm",
-    ] {
+    for words in ["saved by another program", "HOTLEASE_STATE_SAVE", "hotlease state rm"] {
         assert!(error.contains(words), "{words:?} is not in: {error}");
     }
     assert_eq!(fs::read(&saved).expect("it stays"), before);
@@ -152,9 +148,7 @@ fn a_native_worker_that_is_idle_goes_and_comes_back_with_the_next_call() {
     let invoker = lease(&scene);
     let first = invoker.lease().to_string();
     put(&invoker, "is large");
-    until_true("the idle worker is swapped out", LIMIT, || {
-        scene.saved().is_some()
-    });
+    until_true("the idle worker is swapped out", LIMIT, || scene.saved().is_some());
     holds(&invoker, "was large");
     assert_ne!(invoker.lease().to_string(), first, "it is another one");
     // No longer than what runs: that is not idle.
@@ -194,11 +188,7 @@ fn a_save_function_that_fails_serves_on_and_loses_its_state_at_the_end_only() {
 fn a_save_function_that_hangs_or_crashes_delays_the_end_no_longer_than_was_said() {
     for (state, least, expected) in [
         ("saves for ever", SAVING, "did not save it within 500 ms"),
-        (
-            "saves and crashes",
-            Duration::ZERO,
-            "its worker died while it saved it",
-        ),
+        ("saves and crashes", Duration::ZERO, "its worker died while it saved it"),
     ] {
         let scene = Swapping::start(1, &[]);
         let invoker = lease(&scene);
@@ -207,10 +197,7 @@ fn a_save_function_that_hangs_or_crashes_delays_the_end_no_longer_than_was_said(
         let begun = Instant::now();
         invoker.deallocate().expect("given back");
         let took = begun.elapsed();
-        assert!(
-            took >= least && took < SAVING + Duration::from_secs(5),
-            "{took:?}"
-        );
+        assert!(took >= least && took < SAVING + Duration::from_secs(5), "{took:?}");
         let (kept, _) = scene.explained(&first);
         assert!(kept.contains(expected) && kept.contains("lost: "), "{kept}");
         nothing_is_kept(&scene);
@@ -273,7 +260,7 @@ fn a_native_worker_that_dies_takes_its_state_with_it_and_the_next_one_begins_wit
     let invoker = lease(&scene);
     holds(&invoker, "seven");
     let error = call(&invoker, "crash", b"").expect_err("it dies");
-    assert_eq!(error.ran(), Ran::Unknown, "{error}");
+    assert_eq!(error.ran(), RunCertainty::Unknown, "{error}");
     holds(&invoker, "nothing");
     put(&invoker, "eight");
     invoker.deallocate().expect("given back");
@@ -291,7 +278,7 @@ fn states_of_libraries_are_kept_from_each_kind_of_sandbox_and_go_from_one_to_ano
         };
         let invoker = match try_lease(&stateful(), options) {
             Ok(invoker) => invoker,
-            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
+            Err(Error::Refused(Rejection::NoSandbox { why, .. })) => {
                 eprintln!("{kind} skipped: {why}");
                 continue;
             }
@@ -355,7 +342,7 @@ fn a_library_without_the_two_functions_is_refused_before_anybody_is_asked() {
     assert!(error.to_string().contains("--swap-directory"), "{error}");
 }
 
-fn asked(scene: &Swapping, change: impl FnOnce(&mut AcquireRequest)) -> Result<Grant, Refusal> {
+fn asked(scene: &Swapping, change: impl FnOnce(&mut AcquireRequest)) -> Result<Grant, Rejection> {
     let mut request = AcquireRequest {
         workers: 1,
         slots_per_worker: 1,
@@ -377,7 +364,7 @@ fn an_agent_holds_clients_to_what_its_workers_rely_on() {
     let mut session = RawSession::attached(&grant);
     let early = session.worker(0).err().expect("nothing is restored yet");
     assert!(
-        matches!(&early, Refusal::BadRequest { what } if what.contains("load that before connecting")),
+        matches!(&early, Rejection::BadRequest { what } if what.contains("load that before connecting")),
         "{early}"
     );
     // A constructor that ran would have ended the worker.
@@ -412,10 +399,7 @@ fn an_agent_holds_clients_to_what_its_workers_rely_on() {
         ),
         (|request| request.slots_per_worker = 2, "one worker with one slot"),
         (|request| request.workers = 2, "one worker with one slot"),
-        (
-            |request| request.state_format = "x".repeat(4096),
-            "does not say how",
-        ),
+        (|request| request.state_format = "x".repeat(4096), "does not say how"),
     ] {
         let refusal = asked(&scene, spoil).expect_err("refused");
         assert!(refusal.to_string().contains(expected), "{refusal}");

@@ -6,7 +6,7 @@ mod scene;
 use crate::leases::until_all_cores_can_be_leased;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use hotlease_s3::Keys;
+use hotlease_s3::SigningKeys;
 use hotlease_tests::lease::LONG;
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::session::RawSession;
@@ -37,16 +37,12 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
         fs::read(data.join(scene::own()).join("run 7")).expect("written"),
         b"result"
     );
-    lease
-        .get(&format!("/data/{own}/run%207"))
-        .is(200, "\r\n\r\nresult");
+    lease.get(&format!("/data/{own}/run%207")).is(200, "\r\n\r\nresult");
     lease
         .get(&format!("/data?list-type=2&prefix={own}%2F"))
         .is(200, "run 7");
     lease.get("/data/shared/read%20me").is(200, "of others");
-    lease
-        .ask(&request("HEAD", &format!("/data/{own}/run%207")))
-        .is(200, "");
+    lease.ask(&request("HEAD", &format!("/data/{own}/run%207"))).is(200, "");
     lease.get(&format!("/data/{own}/missing")).is(404, "NoSuchKey");
     let copied = format!("/data/{own}/copy");
     let copy = Request {
@@ -116,14 +112,14 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     assert_eq!(scene.s3.objects("other").len(), 1);
 
     // Who it is.
-    let wrong = Keys {
+    let wrong = SigningKeys {
         secret: "guessed".into(),
         ..lease.keys.clone()
     };
     lease
         .send(&request("GET", &right).signed(&wrong, lease.port))
         .is(403, "SignatureDoesNotMatch");
-    let site = Keys {
+    let site = SigningKeys {
         id: ACCESS.into(),
         secret: SECRET.into(),
         token: None,
@@ -139,10 +135,7 @@ fn functions_read_and_write_storage_where_their_lease_says_and_nowhere_else() {
     let end = changed.len() - 6;
     changed[end..].copy_from_slice(b"forged");
     let answer = lease.send(&changed);
-    assert!(
-        answer.0 >= 400,
-        "the body is not the one that was signed: {answer:?}"
-    );
+    assert!(answer.0 >= 400, "the body is not the one that was signed: {answer:?}");
     lease.get(&right).is(404, "NoSuchKey");
     lease
         .send(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
@@ -185,9 +178,7 @@ fn a_lease_s_keys_are_its_own_and_end_with_it() {
         inside
             .send(&request("GET", &target).signed(&keys, inside.port))
             .is(403, "InvalidAccessKeyId");
-        let elsewhere = Keys {
-            ..inside.keys.clone()
-        };
+        let elsewhere = SigningKeys { ..inside.keys.clone() };
         let mut theirs = connected(port);
         let get = Request {
             keeps: true,
@@ -248,10 +239,7 @@ fn storage_that_is_not_granted_is_refused_with_what_is() {
     };
     let own_user = own();
     for (place, words) in [
-        (
-            "s3://other",
-            vec!["s3://other:ro", "--sandbox-storage", &own_user],
-        ),
+        ("s3://other", vec!["s3://other:ro", "--sandbox-storage", &own_user]),
         ("s3://data", vec!["s3://data:ro", &own_user]),
         (
             "s3://data/shared:rw",

@@ -4,7 +4,7 @@ use hotlease_tests::lease::{LONG, RawLease};
 use hotlease_tests::platform::{LIMIT, Platform};
 use hotlease_tests::session::{NoAnswer, RawSession};
 use hotlease_tests::wait::until;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::WorkerIndex;
 use hotlease_wire::limits::PROTOCOL_VERSION;
@@ -19,7 +19,7 @@ fn present(grant: &Grant, token: &[u8]) -> Result<SessionReply, NoAnswer> {
 }
 
 #[track_caller]
-fn refused(grant: &Grant, token: &[u8], what: &str) -> Refusal {
+fn refused(grant: &Grant, token: &[u8], what: &str) -> Rejection {
     match present(grant, token) {
         Ok(SessionReply::Refused(refusal)) => refusal,
         other => panic!("{what}: {other:?}"),
@@ -34,15 +34,15 @@ fn forged_or_truncated_token_is_refused() {
         let mut token = grant.token.clone();
         token[byte] ^= 1 << (byte % 8);
         let refusal = refused(&grant, &token, &format!("a bit of byte {byte} flipped"));
-        assert_eq!(refusal, Refusal::BadToken, "a bit of byte {byte} flipped");
+        assert_eq!(refusal, Rejection::BadToken, "a bit of byte {byte} flipped");
     }
     for length in 0..grant.token.len() {
         let refusal = refused(&grant, &grant.token[..length], &format!("cut to {length} bytes"));
-        assert_eq!(refusal, Refusal::BadToken, "cut to {length} bytes");
+        assert_eq!(refusal, Rejection::BadToken, "cut to {length} bytes");
     }
     let longer = [&grant.token[..], b"x"].concat();
-    assert_eq!(refused(&grant, &longer, "one byte longer"), Refusal::BadToken);
-    assert_eq!(refused(&grant, &[0; 10_000], "zeros"), Refusal::BadToken);
+    assert_eq!(refused(&grant, &longer, "one byte longer"), Rejection::BadToken);
+    assert_eq!(refused(&grant, &[0; 10_000], "zeros"), Rejection::BadToken);
     // All that did not spoil the real one.
     RawSession::attached(&grant).release();
 }
@@ -65,7 +65,7 @@ fn token_minted_with_another_key_is_refused() {
     };
     for secret in [[0; 32], [255; 32], rand::random()] {
         let token = TokenKey::new(secret).mint(&claims);
-        assert_eq!(refused(&grant, &token, "own key"), Refusal::BadToken);
+        assert_eq!(refused(&grant, &token, "own key"), Rejection::BadToken);
     }
     RawSession::attached(&grant).release();
 }
@@ -80,7 +80,7 @@ fn token_of_a_released_lease_opens_nothing() {
     assert!(
         matches!(
             refusal,
-            Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::StaleEpoch { .. }
+            Rejection::LeaseEnded(_) | Rejection::UnknownLease | Rejection::StaleEpoch { .. }
         ),
         "{refusal:?}"
     );
@@ -101,7 +101,7 @@ fn token_of_an_earlier_boot_opens_nothing() {
     let new = platform.manager().lease(1, LONG).unwrap();
     let refusal = refused(&new, &old.token, "of an earlier boot");
     assert!(
-        matches!(refusal, Refusal::BadToken | Refusal::StaleEpoch { .. }),
+        matches!(refusal, Rejection::BadToken | Rejection::StaleEpoch { .. }),
         "{refusal:?}"
     );
     RawSession::attached(&new).release();
@@ -123,7 +123,7 @@ fn token_that_is_not_used_in_time_opens_nothing() {
     assert!(
         matches!(
             refusal,
-            Refusal::BadToken | Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::StaleEpoch { .. }
+            Rejection::BadToken | Rejection::LeaseEnded(_) | Rejection::UnknownLease | Rejection::StaleEpoch { .. }
         ),
         "{refusal:?}"
     );
@@ -138,7 +138,7 @@ fn token_reaches_no_worker_of_another_lease() {
         let refusal = lease.session.worker(index).err();
         assert_eq!(
             refusal,
-            Some(Refusal::UnknownWorker { index, workers: 1 }),
+            Some(Rejection::UnknownWorker { index, workers: 1 }),
             "worker {index}"
         );
     }
@@ -151,9 +151,7 @@ fn nothing_is_served_before_the_token_is_checked() {
     let platform = Platform::start();
     let grant = platform.manager().lease(1, LONG).unwrap();
     for request in [
-        SessionRequest::Connect {
-            worker: WorkerIndex(0),
-        },
+        SessionRequest::Connect { worker: WorkerIndex(0) },
         SessionRequest::Renew,
         SessionRequest::Release,
         SessionRequest::Load {
@@ -180,7 +178,7 @@ fn other_protocol_version_is_refused_by_name() {
             version,
             token: grant.token.clone(),
         };
-        let expected = Refusal::Version {
+        let expected = Rejection::Version {
             theirs: version,
             ours: PROTOCOL_VERSION,
         };

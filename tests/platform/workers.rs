@@ -26,10 +26,9 @@ fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
         ("hotlease-doorbell", true),
     ] {
         let input = format!("{}{shared}", if dies { 'd' } else { 'l' });
-        let request =
-            lease
-                .channel
-                .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
+        let request = lease
+            .channel
+            .request(lease.epoch, lease.functions.index("scribbles"), input.as_bytes());
         lease.channel.publish(&request);
         if !dies {
             // Whatever the agent makes of the counters, it must go on; it may kill this worker.
@@ -46,10 +45,7 @@ fn nonsense_in_everything_that_a_worker_shares_harms_nobody_else() {
             }
         }
         let (event, _) = lease.session.event(LIMIT);
-        assert!(
-            matches!(event, SessionReply::WorkerDied { .. }),
-            "{shared}: {event:?}"
-        );
+        assert!(matches!(event, SessionReply::WorkerDied { .. }), "{shared}: {event:?}");
         lease.reconnect();
         lease.echo();
     }
@@ -63,9 +59,7 @@ fn worker_that_writes_nonsense_to_its_agent_harms_only_its_lease() {
     let bystander = Bystander::start(&platform);
     for function in ["writes_to_all_sockets", "closes_all_descriptors"] {
         let mut lease = RawLease::with(&platform, &library("misbehaved"));
-        let request = lease
-            .channel
-            .request(lease.epoch, lease.functions.index(function), b"");
+        let request = lease.channel.request(lease.epoch, lease.functions.index(function), b"");
         lease.channel.publish(&request);
         // The agent may end the worker for it, or go on with it: another connection tells.
         let _ = lease.channel.reply(request.seq, Duration::from_millis(200));
@@ -133,11 +127,10 @@ fn crash_ends_the_calls_of_both_slots_and_of_no_other_worker() {
     channel.write_words(0, &crash.encode());
     match session.event(LIMIT).0 {
         SessionReply::WorkerDied {
-            cause:
-                Cause::Signal {
-                    signal: 11,
-                    function: Some(index),
-                },
+            cause: Cause::Signal {
+                signal: 11,
+                function: Some(index),
+            },
             ..
         } => {
             assert_eq!(

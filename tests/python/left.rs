@@ -4,10 +4,10 @@ use crate::requests::*;
 use hotlease_client::{Code, Error, Function, Invoker, LeaseOptions};
 use hotlease_tests::process::Process;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::task::left::{
-    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, DELIVERY_BYTES, Exchange, Left, Secret,
+use hotlease_wire::task::left_results::{
+    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, DELIVERY_BYTES, Exchange, LeftResult, Secret,
 };
-use hotlease_wire::task::{Request, reply, request};
+use hotlease_wire::task::{TaskRequest, reply, request};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::JoinHandle;
@@ -37,21 +37,21 @@ fn over_a_fabric(scene: &Scene) -> Option<(Invoker, Function)> {
 }
 
 /// Runs `large`, whose result may stay.
-fn leave(function: &Function, kib: i8) -> Left {
+fn leave(function: &Function, kib: i8) -> LeftResult {
     let mut asked = plain(&by_reference("tasks", "large"), true, &tuple(&[int(kib)]));
     asked[1] |= request::STAYS;
     let told = function.call(&asked).expect("it runs");
-    Left::decode(&told).unwrap_or_else(|error| panic!("{error}: {:02x?}", &told[..told.len().min(80)]))
+    LeftResult::decode(&told).unwrap_or_else(|error| panic!("{error}: {:02x?}", &told[..told.len().min(80)]))
 }
 
-fn claim(left: &Left) -> (TcpStream, Result<Vec<u8>, ErrorKind>) {
+fn claim(left: &LeftResult) -> (TcpStream, Result<Vec<u8>, ErrorKind>) {
     let mut stream = TcpStream::connect(left.address).expect("its worker listens");
     stream.set_read_timeout(Some(LIMIT)).expect("a limit");
     let got = claim_over(&mut stream, left);
     (stream, got.map_err(|error| error.kind()))
 }
 
-fn claim_over(stream: &mut TcpStream, left: &Left) -> std::io::Result<Vec<u8>> {
+fn claim_over(stream: &mut TcpStream, left: &LeftResult) -> std::io::Result<Vec<u8>> {
     let mut said = [0; CHALLENGE_BYTES];
     stream.read_exact(&mut said)?;
     let Challenge(challenge) = Challenge::decode(&said).expect("a challenge");
@@ -64,16 +64,14 @@ fn claim_over(stream: &mut TcpStream, left: &Left) -> std::io::Result<Vec<u8>> {
     stream.write_all(&exchange.claim().encode())?;
     let mut delivery = [0; DELIVERY_BYTES];
     stream.read_exact(&mut delivery)?;
-    let size = exchange
-        .delivered(&delivery)
-        .expect("who delivers has the secret");
+    let size = exchange.delivered(&delivery).expect("who delivers has the secret");
     let mut bytes = vec![0; size as usize];
     stream.read_exact(&mut bytes)?;
     let mut code = [0; 32];
     stream.read_exact(&mut code)?;
     let mut content = exchange.content();
     content.update(&bytes);
-    assert!(content.is(&code), "the code of what was delivered");
+    assert!(content.matches_code(&code), "the code of what was delivered");
     Ok(bytes)
 }
 
@@ -95,11 +93,11 @@ fn a_result_stays_for_who_has_its_secret_and_for_nobody_else() {
     assert_eq!(got[0], reply::PICKLED);
     assert!(got.ends_with(&[b'x'; 100 << 10]), "the result");
     let others = [
-        Left {
+        LeftResult {
             secret: Secret([1; 32]),
             ..left.clone()
         },
-        Left {
+        LeftResult {
             ticket: left.ticket + 1,
             ..left.clone()
         },
@@ -132,9 +130,7 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
     let left = leave(&function, 100);
     let workers = scene.platform.workers();
     let before: Vec<_> = workers.iter().map(Process::descriptors).collect();
-    let strangers: Vec<_> = (0..200)
-        .filter_map(|_| TcpStream::connect(left.address).ok())
-        .collect();
+    let strangers: Vec<_> = (0..200).filter_map(|_| TcpStream::connect(left.address).ok()).collect();
     assert!(strangers.len() > 64, "more than are served at a time");
     // Tasks run meanwhile.
     let (kind, _) = ask(&function, "pid", NOTHING).expect("it runs");
@@ -147,11 +143,7 @@ fn strangers_get_a_nonce_and_are_gone_after_two_seconds_and_stop_nothing() {
         let _ = stranger.read_to_end(&mut got);
         assert!(got.len() <= CHALLENGE_BYTES, "{} bytes", got.len());
     }
-    assert!(
-        begun.elapsed() < LIMIT,
-        "they were not closed: {:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < LIMIT, "they were not closed: {:?}", begun.elapsed());
     until_true("the connections are gone", LIMIT, || {
         let now: Vec<_> = workers.iter().map(Process::descriptors).collect();
         now == before
@@ -168,8 +160,7 @@ fn what_nobody_needs_any_more_is_let_go() {
     let left = [leave(&function, 100), leave(&function, 101)];
     let mut asked = vec![request::RELEASE];
     asked.resize(24, 0);
-    left.iter()
-        .for_each(|left| asked.extend(left.ticket.to_le_bytes()));
+    left.iter().for_each(|left| asked.extend(left.ticket.to_le_bytes()));
     assert_eq!(function.call(&asked).expect("a reply"), [0; 9], "None");
     for left in left {
         assert_eq!(claim(&left).1, Err(ErrorKind::UnexpectedEof));
@@ -185,9 +176,7 @@ fn no_more_than_a_gibibyte_stays_and_the_rest_is_kept_for_the_client() {
     };
     let mut asked = plain(&by_reference("tasks", "very_large"), true, &tuple(&[int(100)]));
     asked[1] |= request::STAYS;
-    let kinds: Vec<u8> = (0..11)
-        .map(|_| function.call(&asked).expect("it runs")[0])
-        .collect();
+    let kinds: Vec<u8> = (0..11).map(|_| function.call(&asked).expect("it runs")[0]).collect();
     assert_eq!(kinds[..10], [reply::LEFT; 10]);
     assert_eq!(kinds[10], KEPT, "as without the flag");
 }
@@ -209,9 +198,9 @@ enum Lie {
 }
 
 /// Listens as a worker would that has this reply.
-fn maker(whole: Vec<u8>, lie: Lie) -> (Left, JoinHandle<()>) {
+fn maker(whole: Vec<u8>, lie: Lie) -> (LeftResult, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let left = Left {
+    let left = LeftResult {
         ticket: 7,
         bytes: whole.len() as u64,
         secret: Secret([9; 32]),
@@ -271,7 +260,7 @@ fn deliver(stream: &mut TcpStream, whole: &[u8], lie: Lie) -> std::io::Result<()
 fn summed(result: &[u8]) -> Vec<u8> {
     let blob = by_reference("tasks", "summed");
     let arguments = [0x0b, 1, 0x0c, 0, 0];
-    let head = Request::head(
+    let head = TaskRequest::head(
         request::PLAIN,
         false,
         &key(&blob),
@@ -326,10 +315,7 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
     }
     // Where nobody listens.
     let (left, _) = maker(Vec::new(), Lie::Honest);
-    let nowhere = Left {
-        bytes: 1 << 20,
-        ..left
-    };
+    let nowhere = LeftResult { bytes: 1 << 20, ..left };
     let mut told = nowhere.encode();
     // A port that is never given away.
     told[72..].copy_from_slice(&1_u16.to_le_bytes());
@@ -348,10 +334,7 @@ fn a_worker_takes_a_result_from_an_honest_maker_only_and_runs_nothing_without_it
         }
         told[at] = byte;
         let told = function.call(&summed(&told)).expect("a reply");
-        assert!(
-            [REFUSED, reply::NOT_HAD].contains(&told[0]),
-            "byte {at}: {told:02x?}"
-        );
+        assert!([REFUSED, reply::NOT_HAD].contains(&told[0]), "byte {at}: {told:02x?}");
     }
     assert_eq!(worker.descriptors(), before, "nothing stays open");
 }

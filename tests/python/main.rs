@@ -4,7 +4,7 @@
 mod deaths;
 mod left;
 mod native;
-#[path = "../../bindings/python/src/printed.rs"]
+#[path = "../../bindings/python/src/task_output.rs"]
 mod printed;
 mod prints;
 mod refused;

@@ -83,9 +83,7 @@ fn a_result_that_does_not_fit_the_reply_is_kept() {
     assert_eq!(reply[0], KEPT);
     let size = u64::from_le_bytes(reply[16..24].try_into().expect("8 bytes")) as usize;
     let mut whole = vec![0; size];
-    let length = function
-        .invoke(&take(&reply[8..16]), &mut whole)
-        .expect("it is kept");
+    let length = function.invoke(&take(&reply[8..16]), &mut whole).expect("it is kept");
     assert_eq!(length, size);
     assert_eq!(result(&whole), (RECIPE.to_vec(), input));
 }
@@ -96,9 +94,7 @@ fn damaged_native_requests_are_refused_and_the_worker_goes_on() {
     let (_invoker, function) = scene.function();
     let library = behaved();
     let good = arguments(100, "echo", RECIPE);
-    let first = function
-        .call(&request(&library, true, &good, b"abc"))
-        .expect("a reply");
+    let first = function.call(&request(&library, true, &good, b"abc")).expect("a reply");
     let small = |arguments: &[u8]| request(&library, false, arguments, b"abc");
     let mut spoiled = vec![
         small(b""),
@@ -133,10 +129,7 @@ fn damaged_native_requests_are_refused_and_the_worker_goes_on() {
     spoiled.push(forged);
     for request in spoiled {
         let reply = function.call(&request).expect("a reply");
-        let (head, text) = (
-            &request[..24.min(request.len())],
-            String::from_utf8_lossy(&reply[8..]),
-        );
+        let (head, text) = (&request[..24.min(request.len())], String::from_utf8_lossy(&reply[8..]));
         assert_eq!(reply[0], REFUSED, "{head:02x?} was answered {text}");
     }
     let again = function.call(&request(&library, false, &good, b"abc"));

@@ -1,7 +1,7 @@
 //! What tasks print: how it is kept and coded, and that it follows a reply where a lease asks for it.
 
 use crate::printed::{
-    FLAG, HALF_BYTES, LEFT_OUT, NAME, Pieces, Printed, RECORD, RECORD_BYTES_MAX, STDERR, STDOUT, push, split,
+    FLAG, HALF_BYTES, LEFT_OUT, NAME, Pieces, RECORD, RECORD_BYTES_MAX, STDERR, STDOUT, TaskOutput, push, split,
 };
 use crate::requests::*;
 
@@ -11,7 +11,7 @@ fn after(printed: &[u8]) -> Vec<u8> {
 }
 
 /// What was printed, which is no more than was announced.
-fn taken(mut printed: Printed) -> Vec<u8> {
+fn taken(mut printed: TaskOutput) -> Vec<u8> {
     let most = printed.bytes();
     let bytes = printed.take();
     assert!(bytes.len() <= most, "{} bytes, not {most} at most", bytes.len());
@@ -38,7 +38,7 @@ fn pieces(printed: &[u8]) -> Vec<(u8, Vec<u8>)> {
 
 #[test]
 fn what_fits_is_kept_in_its_order() {
-    let mut printed = Printed::new();
+    let mut printed = TaskOutput::new();
     printed.text(STDOUT, b"one ");
     printed.text(STDOUT, "für".as_bytes());
     printed.text(STDERR, b"two\n");
@@ -59,7 +59,7 @@ fn what_fits_is_kept_in_its_order() {
 #[test]
 fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
     for size in [1, 7, 100, 1023, 1024, 1025, 40_000, 300_000] {
-        let mut printed = Printed::new();
+        let mut printed = TaskOutput::new();
         let text: String = (0..300_000 / 3).map(|at| ["aü", "ü\n", "日"][at % 3]).collect();
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
@@ -68,11 +68,7 @@ fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
             rest = more;
         }
         let bytes = taken(printed);
-        assert!(
-            bytes.len() < 2 * HALF_BYTES + 4096,
-            "{} bytes are kept",
-            bytes.len()
-        );
+        assert!(bytes.len() < 2 * HALF_BYTES + 4096, "{} bytes are kept", bytes.len());
         let found = pieces(&bytes);
         let [(STDOUT, first), (LEFT_OUT, number), (STDOUT, last)] = found.as_slice() else {
             panic!("{} pieces", found.len());
@@ -91,7 +87,7 @@ fn of_more_the_first_and_the_last_are_kept_and_the_rest_is_counted() {
 
 #[test]
 fn many_small_pieces_of_changing_kinds_are_bounded_too() {
-    let mut printed = Printed::new();
+    let mut printed = TaskOutput::new();
     for number in 0..200_000_u32 {
         printed.text(STDOUT, b"a");
         printed.text(STDERR, b"b");
@@ -100,11 +96,7 @@ fn many_small_pieces_of_changing_kinds_are_bounded_too() {
         }
     }
     let bytes = taken(printed);
-    assert!(
-        bytes.len() < 2 * HALF_BYTES + 4096,
-        "{} bytes are kept",
-        bytes.len()
-    );
+    assert!(bytes.len() < 2 * HALF_BYTES + 4096, "{} bytes are kept", bytes.len());
     let found = pieces(&bytes);
     let lost = found
         .iter()
@@ -119,29 +111,23 @@ fn many_small_pieces_of_changing_kinds_are_bounded_too() {
 
 #[test]
 fn text_that_is_no_utf_8_is_kept_as_it_is() {
-    let mut printed = Printed::new();
+    let mut printed = TaskOutput::new();
     let text = vec![0x80; 100_000];
     printed.text(STDERR, &text);
     let found = pieces(&taken(printed));
     let kept = found.iter().filter(|(kind, _)| *kind == STDERR);
-    assert!(
-        kept.clone()
-            .all(|(_, piece)| piece.iter().all(|byte| *byte == 0x80))
-    );
+    assert!(kept.clone().all(|(_, piece)| piece.iter().all(|byte| *byte == 0x80)));
     assert!(kept.map(|(_, piece)| piece.len()).sum::<usize>() > HALF_BYTES);
 }
 
 #[test]
 fn damage_is_noticed_or_costs_what_is_damaged() {
-    let mut printed = Printed::new();
+    let mut printed = TaskOutput::new();
     printed.text(STDOUT, b"some text\n");
     printed.record(&[1, 2, 3]);
     let good = after(&taken(printed));
     assert!(split(&good).is_some());
-    assert!(
-        split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(),
-        "no flag"
-    );
+    assert!(split(&[]).is_none() && split(&[0, 1, 2, 3, 4, 5]).is_none(), "no flag");
     for length in 1..good.len() {
         // Whatever the last bytes say, nothing beyond it is looked at.
         if let Some((end, section)) = split(&good[..length]) {
@@ -189,10 +175,7 @@ fn what_a_task_prints_follows_its_reply_where_the_lease_asks_for_it() {
                 (PLAIN | FLAG, [&[0; 7], int(3).as_slice()].concat().as_slice())
             );
             let found: Vec<_> = Pieces(section).collect();
-            assert_eq!(
-                found,
-                [(STDOUT, "für\n".as_bytes()), (STDERR, b"and more".as_slice())]
-            );
+            assert_eq!(found, [(STDOUT, "für\n".as_bytes()), (STDERR, b"and more".as_slice())]);
         }
         let silent = function.call(&plain(&by_reference("tasks", "pid"), true, NOTHING));
         assert!(split(&silent.expect("it runs")).is_none(), "nothing was printed");
@@ -211,11 +194,7 @@ fn what_does_not_fit_beside_a_reply_is_kept_with_it() {
     let arguments = tuple(&[[&[0x06], 20_000_u32.to_le_bytes().as_slice(), &[b'y'; 20_000]].concat()]);
     // Its ticket is of its one worker.
     let request = plain(&by_reference("tasks", "prints"), true, &arguments);
-    let kept = function
-        .clone()
-        .output_bytes(8_000)
-        .call(&request)
-        .expect("it runs");
+    let kept = function.clone().output_bytes(8_000).call(&request).expect("it runs");
     assert_eq!((kept[0], kept.len()), (KEPT, 24), "without what was printed");
     let bytes = u64::from_le_bytes(kept[16..24].try_into().expect("8 bytes")) as usize;
     let buffer = function

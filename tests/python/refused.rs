@@ -48,9 +48,7 @@ fn an_import_that_fails_everywhere_is_told_at_once() {
         let error = lease.expect_err("there is no such module");
         assert!(took < SOON, "{took:?} for {error}");
         assert!(
-            error
-                .to_string()
-                .contains("import no_such_module: ModuleNotFoundError"),
+            error.to_string().contains("import no_such_module: ModuleNotFoundError"),
             "{error}"
         );
         assert!(!error.retryable(), "{error}");

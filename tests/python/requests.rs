@@ -73,10 +73,7 @@ pub fn package() -> TempDir {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bindings/python/python/hotlease");
     // A sandbox that is shown them has nothing of what is beside them.
     let sources = sources.canonicalize().expect("the package's sources");
-    for source in std::fs::read_dir(sources)
-        .expect("the package's sources")
-        .flatten()
-    {
+    for source in std::fs::read_dir(sources).expect("the package's sources").flatten() {
         std::os::unix::fs::symlink(source.path(), module.join(source.file_name())).expect("a link");
     }
     let built = target_directory().join("lib_core.so");
@@ -96,8 +93,7 @@ pub fn package() -> TempDir {
 /// Workers that find it.
 pub fn python(package: &Path) -> Python {
     let interpreter = interpreter();
-    let script =
-        "import sys, hotlease; print('.'.join(map(str, sys.version_info[:3])), hotlease.__version__)";
+    let script = "import sys, hotlease; print('.'.join(map(str, sys.version_info[:3])), hotlease.__version__)";
     let told = Command::new(&interpreter)
         .args(["-c", script])
         .env("PYTHONPATH", package)

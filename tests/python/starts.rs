@@ -28,8 +28,7 @@ fn the_first_lease_a_warm_one_and_one_that_finds_all_spares_taken_each_say_so() 
     let told = start(&first);
     assert!(told.cold.starts_with("the first lease"), "{told:?}");
     let steps = told.steps;
-    let (Some(sandbox), Some(interpreter), Some(imports)) =
-        (steps.sandbox_us, steps.interpreter_us, steps.imports_us)
+    let (Some(sandbox), Some(interpreter), Some(imports)) = (steps.sandbox_us, steps.interpreter_us, steps.imports_us)
     else {
         panic!("a step is missing: {told:?}");
     };
@@ -127,8 +126,7 @@ fn bench_of_cold_starts_has_a_row_for_each_kind_whose_phases_add_up_to_no_more_t
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
-    let (skipped, rows): (Vec<Value>, Vec<Value>) =
-        rows.into_iter().partition(|row| row.get("skipped").is_some());
+    let (skipped, rows): (Vec<Value>, Vec<Value>) = rows.into_iter().partition(|row| row.get("skipped").is_some());
     for row in &skipped {
         assert!(
             row["skipped"].as_str().is_some_and(|why| !why.is_empty()),
@@ -176,8 +174,7 @@ fn bench_of_cold_starts_has_a_row_for_each_kind_whose_phases_add_up_to_no_more_t
         }
         let hot = of("C", kind, "hot call");
         assert!(
-            matches!(*kind, "process" | "microvm")
-                || hot.is_some_and(|row| row["difference_p50"].is_number()),
+            matches!(*kind, "process" | "microvm") || hot.is_some_and(|row| row["difference_p50"].is_number()),
             "{hot:?}"
         );
     }

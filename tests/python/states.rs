@@ -94,10 +94,7 @@ fn put(invoker: &Invoker, what: &str) {
 
 fn holds(invoker: &Invoker, what: &str) {
     let held = call(invoker, "get", NOTHING).expect("it runs");
-    assert_eq!(
-        String::from_utf8_lossy(&held),
-        String::from_utf8_lossy(&text(what))
-    );
+    assert_eq!(String::from_utf8_lossy(&held), String::from_utf8_lossy(&text(what)));
 }
 
 #[test]
@@ -200,9 +197,7 @@ fn a_worker_that_is_idle_for_longer_than_the_operator_wants_goes_and_comes_back_
     let invoker = scene.lease();
     let lease = invoker.lease().to_string();
     put(&invoker, "seven");
-    until_true("the idle worker is swapped out", LIMIT, || {
-        scene.saved().is_some()
-    });
+    until_true("the idle worker is swapped out", LIMIT, || scene.saved().is_some());
     until_true("the lease ended", LIMIT, || {
         let info = scene.nodes.manager().lease_info(&lease);
         info.is_some_and(|info| info.end_reason.contains("its state was saved"))
@@ -214,10 +209,7 @@ fn a_worker_that_is_idle_for_longer_than_the_operator_wants_goes_and_comes_back_
 #[test]
 fn a_save_function_that_fails_loses_the_state_at_the_end_only_and_everybody_is_told() {
     for (state, expected) in [
-        (
-            "saves badly",
-            "stateful._save, raised ValueError: it cannot be written",
-        ),
+        ("saves badly", "stateful._save, raised ValueError: it cannot be written"),
         ("saves a number", "stateful._save, raised TypeError"),
     ] {
         let scene = Scene::with(1, &["--swap-after", "1s"]);
@@ -247,10 +239,7 @@ fn a_save_function_that_hangs_delays_the_end_no_longer_than_was_said() {
     let begun = Instant::now();
     invoker.deallocate().expect("given back");
     let took = begun.elapsed();
-    assert!(
-        took >= SAVING && took < SAVING + Duration::from_secs(5),
-        "{took:?}"
-    );
+    assert!(took >= SAVING && took < SAVING + Duration::from_secs(5), "{took:?}");
     let (kept, _) = scene.explained(&lease);
     assert!(kept.contains("did not save it within 500 ms"), "{kept}");
     assert_eq!(scene.files(), [""; 0].map(PathBuf::from), "half a state is left");
@@ -265,11 +254,7 @@ fn a_restore_function_that_fails_or_hangs_fails_the_lease_and_loses_nothing() {
             "stateful._restore, raised ValueError: it cannot be read",
             false,
         ),
-        (
-            "restores for ever",
-            "its worker was not done within 5000 ms",
-            true,
-        ),
+        ("restores for ever", "its worker was not done within 5000 ms", true),
     ] {
         let scene = Scene::new(1);
         scene.leave(state);

@@ -99,11 +99,7 @@ fn exceptions_come_with_their_traceback_whether_or_not_they_pickle() {
     let (_invoker, function) = scene.function();
     for (name, kind, last) in [
         ("fails", EXCEPTION, "KeyError: 'the key that is missing'"),
-        (
-            "fails_unpicklably",
-            EXCEPTION_TEXT,
-            "Unpicklable: but it has a text",
-        ),
+        ("fails_unpicklably", EXCEPTION_TEXT, "Unpicklable: but it has a text"),
         ("generator", EXCEPTION, "cannot pickle 'generator' object"),
     ] {
         let request = plain(&by_reference("tasks", name), true, NOTHING);
@@ -159,10 +155,7 @@ fn what_a_function_keeps_of_its_arguments_is_noticed_and_its_worker_replaced() {
         "{text}"
     );
     let next = next_pid(&function);
-    assert_ne!(
-        next, pid.1,
-        "its memory is used for other things now: another process"
-    );
+    assert_ne!(next, pid.1, "its memory is used for other things now: another process");
 }
 
 /// Of the worker that takes the place of one that is going.
@@ -219,8 +212,5 @@ fn deadline_and_cancellation_reach_the_function() {
         "a function that returns when it is told keeps its worker"
     );
     let nothing = tuple(&[vec![0x00], vec![0x01], vec![0x00]]);
-    assert_eq!(
-        ask(&function, "outside", NOTHING).expect("it runs"),
-        (PLAIN, nothing)
-    );
+    assert_eq!(ask(&function, "outside", NOTHING).expect("it runs"), (PLAIN, nothing));
 }

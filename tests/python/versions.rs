@@ -11,14 +11,8 @@ fn another_version_is_told_with_both_before_anything_runs() {
     let scene = Scene::new();
     let (version, hotlease) = (scene.python.version.clone(), scene.python.hotlease.clone());
     let spoiled: [Spoiled<'_>; 3] = [
-        (
-            |python| python.version = "3.99.1".into(),
-            ["Python 3.99.1", &version],
-        ),
-        (
-            |python| python.hotlease = "0.0.7".into(),
-            ["hotlease 0.0.7", &hotlease],
-        ),
+        (|python| python.version = "3.99.1".into(), ["Python 3.99.1", &version]),
+        (|python| python.hotlease = "0.0.7".into(), ["hotlease 0.0.7", &hotlease]),
         (
             |python| python.cloudpickle = "0.5".into(),
             ["cloudpickle 0.5", "the worker"],
@@ -52,10 +46,7 @@ fn an_interpreter_that_cannot_be_one_is_told() {
     // Where the package is installed for that interpreter, it starts all the same.
     assert!(told.is_empty() || told.contains("hotlease"), "{told}");
     let (_invoker, function) = scene.function();
-    assert_eq!(
-        ask(&function, "pid", NOTHING).expect("the core is free again").0,
-        PLAIN
-    );
+    assert_eq!(ask(&function, "pid", NOTHING).expect("the core is free again").0, PLAIN);
 }
 
 /// Why there is no lease; empty: there is.

@@ -4,9 +4,7 @@ use crate::platform::LIMIT;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
-use hotlease_wire::frame::{
-    EXPRESS_ENTRY, Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status,
-};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::INLINE_BYTES;
 use std::time::{Duration, Instant};
@@ -71,13 +69,7 @@ impl RawChannel {
     }
 
     /// A correct request whose input and output are in buffers.
-    pub fn span_request(
-        &self,
-        epoch: Epoch,
-        function: FunctionIndex,
-        input: Span,
-        output: Span,
-    ) -> RequestHeader {
+    pub fn span_request(&self, epoch: Epoch, function: FunctionIndex, input: Span, output: Span) -> RequestHeader {
         let payload = [input.encode(), output.encode()].concat();
         RequestHeader {
             flags: Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER),
@@ -100,11 +92,7 @@ impl RawChannel {
         assert!(payload.len() <= self.requests.payload_bytes());
         // SAFETY: the entry's payload is that long, and a borrowed slice does not overlap a foreign mapping.
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                payload.as_ptr(),
-                self.requests.payload(entry).as_ptr(),
-                payload.len(),
-            );
+            std::ptr::copy_nonoverlapping(payload.as_ptr(), self.requests.payload(entry).as_ptr(), payload.len());
         }
     }
 
@@ -143,8 +131,7 @@ impl RawChannel {
         let seq = Seq::new(self.generation, self.express_next);
         self.express_next += 1;
         self.write_words(EXPRESS_ENTRY, words);
-        self.reply_in(EXPRESS_ENTRY, seq, LIMIT)
-            .expect("the slot answers")
+        self.reply_in(EXPRESS_ENTRY, seq, LIMIT).expect("the slot answers")
     }
 
     fn ring_entry(&self, number: u64) -> u32 {

@@ -6,7 +6,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::Memory;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -33,11 +33,7 @@ impl RawConnection {
     ///
     /// # Panics
     /// If the worker says nothing, or something that is no answer.
-    pub fn ask(
-        &self,
-        request: &ConnectionRequest,
-        fds: &[BorrowedFd<'_>],
-    ) -> Option<(ConnectionReply, Vec<OwnedFd>)> {
+    pub fn ask(&self, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) -> Option<(ConnectionReply, Vec<OwnedFd>)> {
         if self.socket.send(request, fds).is_err() {
             return None;
         }
@@ -49,9 +45,7 @@ impl RawConnection {
     /// # Panics
     /// As [`RawConnection::ask`].
     pub fn next(&self, limit: Duration) -> Option<(ConnectionReply, Vec<OwnedFd>)> {
-        self.socket
-            .set_receive_timeout(Some(limit))
-            .expect("a time limit");
+        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         match self.socket.receive() {
             Ok(message) => message,
             Err(SocketError::Io(error)) if error.kind() != std::io::ErrorKind::WouldBlock => None,
@@ -83,12 +77,7 @@ impl RawConnection {
     ///
     /// # Panics
     /// If there is no answer, or a wrong one.
-    pub fn open(
-        &self,
-        slot: u16,
-        request: RingShape,
-        reply: RingShape,
-    ) -> Option<Result<RawChannel, Refusal>> {
+    pub fn open(&self, slot: u16, request: RingShape, reply: RingShape) -> Option<Result<RawChannel, Rejection>> {
         let replies = NearRing::create("test-replies", reply).expect("a ring");
         let doorbell = Doorbell::create().expect("a doorbell");
         let fds = [replies.fd(), doorbell.fd()];
@@ -113,7 +102,7 @@ impl RawConnection {
     ///
     /// # Panics
     /// If there is no answer, or a wrong one.
-    pub fn register(&self, region: u32, memory: &Memory) -> Result<(), Refusal> {
+    pub fn register(&self, region: u32, memory: &Memory) -> Result<(), Rejection> {
         self.done(
             &ConnectionRequest::Register {
                 region: RegionId(region),
@@ -127,7 +116,7 @@ impl RawConnection {
     ///
     /// # Panics
     /// If there is no answer, or a wrong one.
-    pub fn done(&self, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
+    pub fn done(&self, request: &ConnectionRequest, fds: &[BorrowedFd<'_>]) -> Result<(), Rejection> {
         match self.ask(request, fds) {
             Some((ConnectionReply::Done, _)) => Ok(()),
             Some((ConnectionReply::Refused(refusal), _)) => Err(refusal),
@@ -137,9 +126,7 @@ impl RawConnection {
 
     /// Whether the worker has closed the connection, or does within `limit`. Answers are dropped.
     pub fn is_closed(&self, limit: Duration) -> bool {
-        self.socket
-            .set_receive_timeout(Some(limit))
-            .expect("a time limit");
+        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         loop {
             match self.socket.receive::<ConnectionReply>() {
                 Ok(None) => return true,

@@ -5,7 +5,7 @@ use crate::platform::LIMIT;
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
 use hotlease_fabric::ofi::providers::Addressing;
 use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port, Provider, providers};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::fabric::{ChannelEnd, RemoteMemory};
 use hotlease_wire::frame::{Flags, ReplyHeader};
@@ -89,7 +89,7 @@ impl RawLink {
     ///
     /// # Panics
     /// If the answer is neither yes nor no.
-    pub fn open(&self, connection: &RawConnection, end: ChannelEnd) -> Result<(u32, ChannelEnd), Refusal> {
+    pub fn open(&self, connection: &RawConnection, end: ChannelEnd) -> Result<(u32, ChannelEnd), Rejection> {
         let open = ConnectionRequest::OpenFabric {
             slot: SlotIndex(0),
             request: SHAPE,
@@ -123,9 +123,7 @@ impl RawFabricChannel {
             timeout_us: 0,
             output_capacity: 64,
         };
-        self.client
-            .publish(self.next, &call, &[payload])
-            .expect("it fits");
+        self.client.publish(self.next, &call, &[payload]).expect("it fits");
         self.next += 1;
     }
 

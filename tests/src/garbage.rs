@@ -38,10 +38,7 @@ pub fn session_requests() -> Vec<Vec<u8>> {
             version: 1,
             token: vec![7; 100],
         }),
-        encode(&SessionRequest::Load {
-            hash,
-            size_bytes: 100,
-        }),
+        encode(&SessionRequest::Load { hash, size_bytes: 100 }),
         encode(&SessionRequest::Connect { worker }),
         encode(&SessionRequest::Renew),
     ]

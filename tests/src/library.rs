@@ -58,11 +58,7 @@ pub fn compile(name: &str, arguments: &[&str]) -> PathBuf {
         .output()
         .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
     let words = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{compiler} {}: {words}",
-        source.display()
-    );
+    assert!(output.status.success(), "{compiler} {}: {words}", source.display());
     fs::rename(&unfinished, &library).expect("the library in its place");
     library
 }

@@ -1,6 +1,6 @@
 //! The manager's gRPC interface, blocking.
 
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
 use hotlease_wire::grpc::{
     AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest, ReleaseRequest, Usage, WorkerInfo,
@@ -23,14 +23,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 impl ManagerClient {
     /// Connects to the manager of a runtime directory.
     pub fn connect(directory: &Path) -> Result<Self, tonic::transport::Error> {
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
         let address = format!("unix:{}", directory.join("manager.sock").display());
-        let endpoint = Endpoint::from_shared(address)?
-            .connect_timeout(LIMIT)
-            .timeout(LIMIT);
+        let endpoint = Endpoint::from_shared(address)?.connect_timeout(LIMIT).timeout(LIMIT);
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Self {
             runtime,
@@ -41,18 +36,18 @@ impl ManagerClient {
     fn ask<T>(
         &self,
         call: impl AsyncFnOnce(&mut Stub<Channel>) -> Result<Response<T>, Status>,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, Rejection> {
         let answer = self.runtime.block_on(call(&mut self.stub.borrow_mut()));
-        answer.map(Response::into_inner).map_err(Refusal::from)
+        answer.map(Response::into_inner).map_err(Rejection::from)
     }
 
     /// Takes a lease.
-    pub fn acquire(&self, request: AcquireRequest) -> Result<Grant, Refusal> {
+    pub fn acquire(&self, request: AcquireRequest) -> Result<Grant, Rejection> {
         self.ask(async |stub| stub.acquire(request).await)
     }
 
     /// Takes a lease of so many workers of one slot each.
-    pub fn lease(&self, workers: u32, ttl: Duration) -> Result<Grant, Refusal> {
+    pub fn lease(&self, workers: u32, ttl: Duration) -> Result<Grant, Rejection> {
         self.acquire(AcquireRequest {
             workers,
             slots_per_worker: 1,
@@ -64,16 +59,16 @@ impl ManagerClient {
     }
 
     /// Gives a lease back.
-    pub fn release(&self, lease: &str) -> Result<Option<Usage>, Refusal> {
+    pub fn release(&self, lease: &str) -> Result<Option<Usage>, Rejection> {
         self.end(lease, "released")
     }
 
     /// Ends a lease as an operator does.
-    pub fn revoke(&self, lease: &str) -> Result<Option<Usage>, Refusal> {
+    pub fn revoke(&self, lease: &str) -> Result<Option<Usage>, Rejection> {
         self.end(lease, "revoked")
     }
 
-    fn end(&self, lease: &str, reason: &str) -> Result<Option<Usage>, Refusal> {
+    fn end(&self, lease: &str, reason: &str) -> Result<Option<Usage>, Rejection> {
         let request = ReleaseRequest {
             lease: lease.to_owned(),
             reason: reason.to_owned(),
@@ -84,13 +79,13 @@ impl ManagerClient {
     }
 
     /// Agents that are registered.
-    pub fn agents(&self) -> Result<Vec<AgentInfo>, Refusal> {
+    pub fn agents(&self) -> Result<Vec<AgentInfo>, Rejection> {
         self.ask(async |stub| stub.list_agents(ListRequest::default()).await)
             .map(|list| list.agents)
     }
 
     /// Leases that are held or were.
-    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Refusal> {
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Rejection> {
         self.ask(async |stub| stub.list_leases(ListRequest::default()).await)
             .map(|list| list.leases)
     }
@@ -104,7 +99,7 @@ impl ManagerClient {
     }
 
     /// Worker processes.
-    pub fn workers(&self) -> Result<Vec<WorkerInfo>, Refusal> {
+    pub fn workers(&self) -> Result<Vec<WorkerInfo>, Rejection> {
         self.ask(async |stub| stub.list_workers(ListRequest::default()).await)
             .map(|list| list.workers)
     }

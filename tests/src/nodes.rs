@@ -278,10 +278,7 @@ fn command(directory: &Path, arguments: &[&str]) -> Command {
 }
 
 fn spawn(directory: &Path, libraries: &Path, arguments: &[&str]) -> Child {
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(directory.join("log"));
+    let log = File::options().create(true).append(true).open(directory.join("log"));
     let log = log.expect("a log");
     let mut command = command(directory, arguments);
     if libraries != Path::new("") {

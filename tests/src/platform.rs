@@ -106,12 +106,7 @@ impl Platform {
         self.up = Some(command.spawn().expect("`hotlease up` starts"));
         let start = Instant::now();
         while !self.serves() {
-            let ended = self
-                .up
-                .as_mut()
-                .expect("just started")
-                .try_wait()
-                .expect("a child");
+            let ended = self.up.as_mut().expect("just started").try_wait().expect("a child");
             assert!(
                 ended.is_none() && start.elapsed() < LIMIT,
                 "`hotlease up` does not serve ({ended:?}, {:?}); it printed:\n{}",
@@ -182,9 +177,7 @@ impl Platform {
     /// A `hotlease` command that talks to this platform.
     pub fn hotlease(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(program("hotlease"));
-        command
-            .args(arguments)
-            .env("HOTLEASE_RUNTIME_DIR", self.directory());
+        command.args(arguments).env("HOTLEASE_RUNTIME_DIR", self.directory());
         command.stdin(Stdio::null());
         // SAFETY: prctl is async-signal-safe; no command may outlive a test program that is killed.
         unsafe {
@@ -214,8 +207,7 @@ impl Platform {
             output.status
         );
         let parse = |line: &str| {
-            serde_json::from_str(line)
-                .unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {line}"))
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("hotlease {arguments:?}: {error}: {line}"))
         };
         text.lines().map(parse).collect()
     }
@@ -291,11 +283,7 @@ impl Platform {
     pub fn nothing_runs(&self, limit: Duration) -> Duration {
         let start = Instant::now();
         loop {
-            let left: Vec<_> = self
-                .descendants
-                .iter()
-                .filter(|process| process.is_alive())
-                .collect();
+            let left: Vec<_> = self.descendants.iter().filter(|process| process.is_alive()).collect();
             let took = start.elapsed();
             if left.is_empty() {
                 return took;
@@ -312,9 +300,7 @@ impl Platform {
 
     /// Sockets in the runtime directory.
     pub fn sockets(&self) -> Vec<String> {
-        let entries = fs::read_dir(self.directory())
-            .expect("the runtime directory")
-            .flatten();
+        let entries = fs::read_dir(self.directory()).expect("the runtime directory").flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| name.ends_with(".sock")).collect()
     }
@@ -331,19 +317,11 @@ impl Drop for Platform {
         }
         if self.up.is_some() {
             let status = self.stop();
-            assert!(
-                status.success(),
-                "`hotlease up` ended with {status}:\n{}",
-                self.log()
-            );
+            assert!(status.success(), "`hotlease up` ended with {status}:\n{}", self.log());
             assert_eq!(self.sockets(), [""; 0], "sockets are left");
         }
         self.nothing_runs(LIMIT);
-        assert!(
-            !self.log().contains("panicked"),
-            "a daemon panicked:\n{}",
-            self.log()
-        );
+        assert!(!self.log().contains("panicked"), "a daemon panicked:\n{}", self.log());
     }
 }
 
@@ -375,11 +353,7 @@ pub fn private_directory() -> tempfile::TempDir {
 /// If it is not built.
 pub fn program(name: &str) -> PathBuf {
     let path = target_directory().join(name);
-    assert!(
-        path.exists(),
-        "{} is not there; run `make build` first",
-        path.display()
-    );
+    assert!(path.exists(), "{} is not there; run `make build` first", path.display());
     path
 }
 

@@ -76,9 +76,7 @@ impl Process {
         };
         let status = |task: fs::DirEntry| fs::read_to_string(task.path().join("status")).ok();
         let cores = |status: String| {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+            let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
             line.map(|cores| cores.trim().to_owned())
         };
         tasks.flatten().filter_map(status).filter_map(cores).collect()
@@ -108,12 +106,7 @@ impl Process {
         let mut found = vec![self.pid];
         let mut next = 0;
         while let Some(&parent) = found.get(next) {
-            found.extend(
-                parents
-                    .iter()
-                    .filter(|(_, of)| *of == parent)
-                    .map(|(pid, _)| *pid),
-            );
+            found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
             next += 1;
         }
         found[1..].iter().filter_map(|pid| Self::of(*pid)).collect()

@@ -4,7 +4,7 @@ use crate::connection::RawConnection;
 use crate::platform::LIMIT;
 use hotlease_fabric::memory::sealed_copy;
 use hotlease_fabric::socket::{Socket, SocketError};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::code::functions;
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::{CodeHash, Epoch, FunctionIndex, WorkerIndex};
@@ -75,11 +75,7 @@ impl RawSession {
     }
 
     /// Sends a request and waits for its answer.
-    pub fn ask(
-        &mut self,
-        request: &SessionRequest,
-        fds: &[BorrowedFd<'_>],
-    ) -> Result<SessionReply, NoAnswer> {
+    pub fn ask(&mut self, request: &SessionRequest, fds: &[BorrowedFd<'_>]) -> Result<SessionReply, NoAnswer> {
         self.ask_for_fds(request, fds).map(|(reply, _)| reply)
     }
 
@@ -113,9 +109,7 @@ impl RawSession {
 
     /// The next message, whatever it is, but for the notice that the lease is being ended: the end itself follows.
     pub fn next(&self, limit: Duration) -> Result<(SessionReply, Vec<OwnedFd>), NoAnswer> {
-        self.socket
-            .set_receive_timeout(Some(limit))
-            .expect("a time limit");
+        self.socket.set_receive_timeout(Some(limit)).expect("a time limit");
         match self.socket.receive() {
             Ok(Some((SessionReply::LeaseEnding { .. }, _))) => self.next(limit),
             Ok(Some(message)) => Ok(message),
@@ -140,7 +134,7 @@ impl RawSession {
     }
 
     /// Loads a library, bytes and all.
-    pub fn load(&mut self, bytes: &[u8]) -> Result<u16, Refusal> {
+    pub fn load(&mut self, bytes: &[u8]) -> Result<u16, Rejection> {
         self.load_as(CodeHash::of(bytes), bytes)
     }
 
@@ -148,7 +142,7 @@ impl RawSession {
     ///
     /// # Panics
     /// If the answer is neither yes nor no.
-    pub fn load_as(&mut self, hash: CodeHash, bytes: &[u8]) -> Result<u16, Refusal> {
+    pub fn load_as(&mut self, hash: CodeHash, bytes: &[u8]) -> Result<u16, Rejection> {
         let sealed = sealed_copy("test-code", bytes).expect("a memfd");
         let request = SessionRequest::Load {
             hash,
@@ -181,7 +175,7 @@ impl RawSession {
     }
 
     /// A connection to a worker, and its epoch.
-    pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Refusal> {
+    pub fn worker(&mut self, index: u16) -> Result<(RawConnection, Epoch), Rejection> {
         let request = SessionRequest::Connect {
             worker: WorkerIndex(index),
         };

@@ -4,10 +4,10 @@ use crate::hosts::Host;
 use crate::platform::{LIMIT, private_directory, program};
 use crate::process::Process;
 use crate::session::RawSession;
-use hotlease_net::authority::{self, Request};
+use hotlease_net::authority::{self, IdentityRequest};
 use hotlease_net::tunnel::{session, silence_of};
 use hotlease_net::{Address, Identity, NetError, Proof, Role, grpc};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient as Stub;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant, LeaseInfo, ListRequest};
 use nix::sys::signal::Signal;
@@ -54,7 +54,7 @@ impl Authority {
     }
 
     /// Issues an identity; its folder.
-    pub fn issue(&self, request: &Request) -> PathBuf {
+    pub fn issue(&self, request: &IdentityRequest) -> PathBuf {
         let number = self.issued.fetch_add(1, Ordering::Relaxed);
         let out = self.directory.path().join(format!("{}-{number}", request.role));
         authority::issue(&self.directory(), request, &out).expect("an identity");
@@ -63,9 +63,9 @@ impl Authority {
 
     /// Of a client.
     pub fn client(&self, tenant: &str) -> PathBuf {
-        self.issue(&Request {
+        self.issue(&IdentityRequest {
             tenant: Some(tenant.into()),
-            ..Request::new(Role::Client)
+            ..IdentityRequest::new(Role::Client)
         })
     }
 
@@ -74,9 +74,9 @@ impl Authority {
         let mut hosts = vec![host.address().to_string(), host.address_v6().to_string()];
         hosts.dedup();
         hosts.push(format!("{}.invalid", host.name()));
-        self.issue(&Request {
+        self.issue(&IdentityRequest {
             hosts,
-            ..Request::new(role)
+            ..IdentityRequest::new(role)
         })
     }
 }
@@ -188,11 +188,7 @@ impl Daemon {
                 self.child = None;
                 return (status, start.elapsed());
             }
-            assert!(
-                start.elapsed() < limit,
-                "it goes on after {limit:?}:\n{}",
-                self.log()
-            );
+            assert!(start.elapsed() < limit, "it goes on after {limit:?}:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -238,11 +234,7 @@ impl Drop for Daemon {
             std::thread::sleep(Duration::from_millis(2));
         }
         let panicked = self.log().contains("panicked");
-        assert!(
-            !panicked || std::thread::panicking(),
-            "it panicked:\n{}",
-            self.log()
-        );
+        assert!(!panicked || std::thread::panicking(), "it panicked:\n{}", self.log());
     }
 }
 
@@ -292,13 +284,7 @@ impl ManagerDaemon {
 ///
 /// # Panics
 /// If it does not serve.
-pub fn agent(
-    host: &Host,
-    authority: &Authority,
-    manager: &Address,
-    tenants: &[&str],
-    further: &[&str],
-) -> Daemon {
+pub fn agent(host: &Host, authority: &Authority, manager: &Address, tenants: &[&str], further: &[&str]) -> Daemon {
     agent_in(host, "", authority, manager, tenants, further)
 }
 
@@ -408,7 +394,7 @@ impl RemoteClient {
     pub fn ask<T: Send + 'static, F>(
         &self,
         call: impl FnOnce(Stub<Channel>) -> F + Send + 'static,
-    ) -> Result<T, Refusal>
+    ) -> Result<T, Rejection>
     where
         F: Future<Output = Result<Response<T>, Status>> + Send + 'static,
     {
@@ -417,19 +403,19 @@ impl RemoteClient {
     }
 
     /// Agents that are registered.
-    pub fn agents(&self) -> Result<Vec<AgentInfo>, Refusal> {
+    pub fn agents(&self) -> Result<Vec<AgentInfo>, Rejection> {
         let list = self.ask(|mut manager| async move { manager.list_agents(ListRequest::default()).await });
         list.map(|list| list.agents)
     }
 
     /// Leases of this client's tenant.
-    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Refusal> {
+    pub fn leases(&self) -> Result<Vec<LeaseInfo>, Rejection> {
         let list = self.ask(|mut manager| async move { manager.list_leases(ListRequest::default()).await });
         list.map(|list| list.leases)
     }
 
     /// A lease of one slot.
-    pub fn acquire(&self, ttl: Duration) -> Result<Grant, Refusal> {
+    pub fn acquire(&self, ttl: Duration) -> Result<Grant, Rejection> {
         let request = AcquireRequest {
             workers: 1,
             slots_per_worker: 1,

@@ -57,14 +57,8 @@ impl Versitygw {
         }
         let mut command = Command::new(program());
         command.args(["--access", ACCESS, "--secret", SECRET]);
-        command
-            .arg("--port")
-            .arg(format!("127.0.0.1:{port}"))
-            .arg("posix");
-        command
-            .arg("--sidecar")
-            .arg(place("attributes"))
-            .arg(place("data"));
+        command.arg("--port").arg(format!("127.0.0.1:{port}")).arg("posix");
+        command.arg("--sidecar").arg(place("attributes")).arg(place("data"));
         let server = command
             .stdout(Stdio::null())
             .stderr(Stdio::null())

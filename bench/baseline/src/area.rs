@@ -64,10 +64,7 @@ impl Area {
     /// follow the protocol.
     pub(crate) unsafe fn new(memory: *mut u8, bytes: usize) -> Option<Self> {
         let half = bytes / 2;
-        if half < PAGE_BYTES
-            || !half.is_multiple_of(LINE_BYTES)
-            || !(memory as usize).is_multiple_of(LINE_BYTES)
-        {
+        if half < PAGE_BYTES || !half.is_multiple_of(LINE_BYTES) || !(memory as usize).is_multiple_of(LINE_BYTES) {
             return None;
         }
         // SAFETY: both lines are inside the memory and aligned, as just checked.

@@ -1,6 +1,6 @@
 //! Client's side of the raw round trips.
 
-use crate::Kind;
+use crate::RoundTripKind;
 use crate::area::{Area, Line, STOP};
 use crate::futex;
 use std::fmt;
@@ -12,15 +12,15 @@ use std::time::{Duration, Instant};
 
 /// Error of a peer that has not answered for ten seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Silent;
+pub struct PeerSilent;
 
-impl fmt::Display for Silent {
+impl fmt::Display for PeerSilent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the peer of the raw round trip has stopped answering; did its worker die?")
     }
 }
 
-impl std::error::Error for Silent {}
+impl std::error::Error for PeerSilent {}
 
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Number of looks at the reply between two looks at the clock.
@@ -34,7 +34,7 @@ pub fn prepare(memory: &mut [u64]) {
 /// Client of one peer. Payloads longer than the memory has room for are cut to that length.
 pub struct Client<'a> {
     area: Area,
-    kind: Kind,
+    kind: RoundTripKind,
     last: u64,
     memory: PhantomData<&'a mut [u64]>,
 }
@@ -42,14 +42,14 @@ pub struct Client<'a> {
 impl<'a> Client<'a> {
     /// Connects to a peer that was started with the same kind, after [`prepare`]. Returns `None` if the memory is too
     /// small (see [`crate::memory_bytes`]) or does not begin on a line of 64 bytes.
-    pub fn new(memory: &'a mut [u64], kind: Kind) -> Option<Self> {
+    pub fn new(memory: &'a mut [u64], kind: RoundTripKind) -> Option<Self> {
         // SAFETY: the slice is borrowed exclusively as long as self lives. The peer is in another process, which the
         // language does not see; both sides access the sequence words as atomics, and the payloads only in turn.
         let area = unsafe { Area::new(memory.as_mut_ptr().cast(), size_of_val(memory)) }?;
         let fits = match kind {
-            Kind::Line { words } => words <= 7,
-            Kind::Copy { bytes } => bytes <= area.payload_bytes,
-            Kind::Futex { .. } => true,
+            RoundTripKind::Line { words } => words <= 7,
+            RoundTripKind::Copy { bytes } => bytes <= area.payload_bytes,
+            RoundTripKind::Futex { .. } => true,
         };
         fits.then_some(Self {
             area,
@@ -62,14 +62,14 @@ impl<'a> Client<'a> {
     /// Does one round trip of this client's kind.
     ///
     /// # Errors
-    /// [`Silent`] if the peer does not answer within ten seconds.
+    /// [`PeerSilent`] if the peer does not answer within ten seconds.
     #[inline]
-    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Silent> {
+    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), PeerSilent> {
         self.last += 1;
         let (request, reply) = (self.area.request.line(), self.area.reply.line());
         match self.kind {
-            Kind::Line { .. } => echo_line(request, reply, self.last, input, output),
-            Kind::Copy { bytes } => {
+            RoundTripKind::Line { .. } => echo_line(request, reply, self.last, input, output),
+            RoundTripKind::Copy { bytes } => {
                 let (ingoing, outgoing) = (bytes.min(input.len()), bytes.min(output.len()));
                 // SAFETY: `bytes` fits the payload areas (checked in `new`), and both counts are at most `bytes`; the
                 // peer has answered the last request, and so touches neither area.
@@ -80,7 +80,7 @@ impl<'a> Client<'a> {
                 unsafe { copy_nonoverlapping(self.area.reply.payload(), output.as_mut_ptr(), outgoing) };
                 Ok(())
             }
-            Kind::Futex { client_sleeps } => {
+            RoundTripKind::Futex { client_sleeps } => {
                 request.seq.store(self.last, Release);
                 futex::wake(&request.seq);
                 if client_sleeps {
@@ -101,7 +101,7 @@ impl<'a> Client<'a> {
 }
 
 #[inline]
-fn echo_line(request: &Line, reply: &Line, seq: u64, input: &[u8], output: &mut [u8]) -> Result<(), Silent> {
+fn echo_line(request: &Line, reply: &Line, seq: u64, input: &[u8], output: &mut [u8]) -> Result<(), PeerSilent> {
     // Whole words, as any such protocol would use; a shorter rest is padded.
     for (cell, bytes) in request.words.iter().zip(input.chunks(8)) {
         let mut word = [0; 8];
@@ -118,7 +118,7 @@ fn echo_line(request: &Line, reply: &Line, seq: u64, input: &[u8], output: &mut 
 }
 
 #[inline]
-fn spin(word: &AtomicU64, expected: u64) -> Result<(), Silent> {
+fn spin(word: &AtomicU64, expected: u64) -> Result<(), PeerSilent> {
     for _ in 0..SPINS {
         if word.load(Acquire) == expected {
             return Ok(());
@@ -128,7 +128,7 @@ fn spin(word: &AtomicU64, expected: u64) -> Result<(), Silent> {
 }
 
 #[cold]
-fn spin_long(word: &AtomicU64, expected: u64) -> Result<(), Silent> {
+fn spin_long(word: &AtomicU64, expected: u64) -> Result<(), PeerSilent> {
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
         for _ in 0..SPINS {
@@ -137,5 +137,5 @@ fn spin_long(word: &AtomicU64, expected: u64) -> Result<(), Silent> {
             }
         }
     }
-    Err(Silent)
+    Err(PeerSilent)
 }

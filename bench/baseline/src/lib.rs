@@ -1,14 +1,14 @@
 //! Baselines of the benchmarks: the least that two processes can do to exchange a message through shared memory,
 //! without lease, bounds, functions or credits.
 //!
-//! * [`Kind::Line`] — one cache line each way, with a sequence word and up to 56 bytes.
-//! * [`Kind::Copy`] — contiguous payload: the client copies it in, the peer copies it from request to reply, and the
+//! * [`RoundTripKind::Line`] — one cache line each way, with a sequence word and up to 56 bytes.
+//! * [`RoundTripKind::Copy`] — contiguous payload: the client copies it in, the peer copies it from request to reply, and the
 //!   client copies it out; the sequence word is written last.
-//! * [`Kind::Futex`] — one futex word each way: the peer sleeps, the client sleeps or spins.
+//! * [`RoundTripKind::Futex`] — one futex word each way: the peer sleeps, the client sleeps or spins.
 //!
 //! The two cores of a virtual machine move, so the same code is fast at one time and slow at another. A baseline must
 //! therefore run on the same two cores, in the same kind of memory, and within the same milliseconds as the code that
-//! it is compared with. That is why the peer ([`answer`]) is a function that runs *inside a leased slot* on a
+//! it is compared with. That is why the peer ([`serve_peer`]) is a function that runs *inside a leased slot* on a
 //! registered buffer: it answers until it is told to stop, and returns; then the next invocations of the same slot are
 //! measured.
 //!
@@ -25,12 +25,12 @@ mod futex;
 mod peer;
 
 pub use area::{LINE_PAYLOAD_BYTES, memory_bytes};
-pub use client::{Client, Silent, prepare};
-pub use peer::answer;
+pub use client::{Client, PeerSilent, prepare};
+pub use peer::serve_peer;
 
 /// Kind of a round trip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RoundTripKind {
     /// One cache line each way, with this many payload words (at most 7).
     Line {
         /// Number of words, eight bytes each.
@@ -48,7 +48,7 @@ pub enum Kind {
     },
 }
 
-impl Kind {
+impl RoundTripKind {
     /// Encodes the kind as two words, for the peer's function.
     pub fn to_words(self) -> [u64; 2] {
         match self {
@@ -61,9 +61,7 @@ impl Kind {
     /// Decodes the words of [`to_words`](Self::to_words).
     pub fn from_words(words: [u64; 2]) -> Option<Self> {
         match words {
-            [0, words] if words <= 7 => Some(Self::Line {
-                words: words as usize,
-            }),
+            [0, words] if words <= 7 => Some(Self::Line { words: words as usize }),
             [1, bytes] => Some(Self::Copy {
                 bytes: usize::try_from(bytes).ok()?,
             }),
@@ -80,7 +78,7 @@ mod tests {
     use super::*;
 
     /// Runs a client and a peer on two threads that share a vector's memory.
-    fn round_trips(kind: Kind, payload: usize) {
+    fn round_trips(kind: RoundTripKind, payload: usize) {
         let mut memory = vec![0u64; memory_bytes(payload) / 8 + 8];
         let start = memory.as_ptr().align_offset(64);
         let memory = &mut memory[start..][..memory_bytes(payload) / 8];
@@ -91,7 +89,7 @@ mod tests {
         std::thread::scope(|scope| {
             let peer = scope.spawn(move || {
                 // SAFETY: the vector outlives the scope, and the client below follows the protocol.
-                unsafe { answer(address as *mut u8, bytes, kind) }
+                unsafe { serve_peer(address as *mut u8, bytes, kind) }
             });
             let mut output = vec![0; payload];
             for round in 0..2000u32 {
@@ -107,38 +105,38 @@ mod tests {
     #[test]
     fn lines_come_back() {
         for words in 1..=7 {
-            round_trips(Kind::Line { words }, words * 8);
+            round_trips(RoundTripKind::Line { words }, words * 8);
         }
     }
 
     #[test]
     fn copies_come_back() {
         for bytes in [1, 64, 100, 4096, 100_000] {
-            round_trips(Kind::Copy { bytes }, bytes);
+            round_trips(RoundTripKind::Copy { bytes }, bytes);
         }
     }
 
     #[test]
     fn sleepers_wake() {
         for client_sleeps in [false, true] {
-            round_trips(Kind::Futex { client_sleeps }, 0);
+            round_trips(RoundTripKind::Futex { client_sleeps }, 0);
         }
     }
 
     #[test]
     fn kinds_survive_the_wire_and_memory_must_fit() {
         for kind in [
-            Kind::Line { words: 4 },
-            Kind::Copy { bytes: 4096 },
-            Kind::Futex { client_sleeps: true },
+            RoundTripKind::Line { words: 4 },
+            RoundTripKind::Copy { bytes: 4096 },
+            RoundTripKind::Futex { client_sleeps: true },
         ] {
-            assert_eq!(Kind::from_words(kind.to_words()), Some(kind));
+            assert_eq!(RoundTripKind::from_words(kind.to_words()), Some(kind));
         }
-        assert_eq!(Kind::from_words([0, 8]), None);
-        assert_eq!(Kind::from_words([3, 0]), None);
+        assert_eq!(RoundTripKind::from_words([0, 8]), None);
+        assert_eq!(RoundTripKind::from_words([3, 0]), None);
         let mut small = vec![0u64; memory_bytes(64) / 8];
-        assert!(Client::new(&mut small, Kind::Copy { bytes: 5000 }).is_none());
+        assert!(Client::new(&mut small, RoundTripKind::Copy { bytes: 5000 }).is_none());
         // SAFETY: the memory is this test's; the call must return before it touches it.
-        assert!(!unsafe { answer(small.as_mut_ptr().cast(), 64, Kind::Line { words: 1 }) });
+        assert!(!unsafe { serve_peer(small.as_mut_ptr().cast(), 64, RoundTripKind::Line { words: 1 }) });
     }
 }

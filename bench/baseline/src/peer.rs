@@ -1,6 +1,6 @@
 //! Peer of the raw round trips: answers until told to stop.
 
-use crate::Kind;
+use crate::RoundTripKind;
 use crate::area::{Area, STOP};
 use crate::futex;
 use std::ptr::copy_nonoverlapping;
@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// # Safety
 /// `memory` is valid for reads and writes of `bytes` bytes during the call, and its only other user is one
 /// [`crate::Client`] of the same kind.
-pub unsafe fn answer(memory: *mut u8, bytes: usize, kind: Kind) -> bool {
+pub unsafe fn serve_peer(memory: *mut u8, bytes: usize, kind: RoundTripKind) -> bool {
     // SAFETY: promised by the caller.
     let Some(area) = (unsafe { Area::new(memory, bytes) }) else {
         return false;
     };
     match kind {
-        Kind::Line { words } => match words {
+        RoundTripKind::Line { words } => match words {
             0 | 1 => answer_lines::<1>(&area),
             2 => answer_lines::<2>(&area),
             3 => answer_lines::<3>(&area),
@@ -28,9 +28,9 @@ pub unsafe fn answer(memory: *mut u8, bytes: usize, kind: Kind) -> bool {
             7 => answer_lines::<7>(&area),
             _ => return false,
         },
-        Kind::Copy { bytes } if bytes > area.payload_bytes => return false,
-        Kind::Copy { bytes } => answer_copies(&area, bytes),
-        Kind::Futex { client_sleeps } => answer_sleeping(&area, client_sleeps),
+        RoundTripKind::Copy { bytes } if bytes > area.payload_bytes => return false,
+        RoundTripKind::Copy { bytes } => answer_copies(&area, bytes),
+        RoundTripKind::Futex { client_sleeps } => answer_sleeping(&area, client_sleeps),
     }
     true
 }

@@ -5,17 +5,17 @@
 //! |---|---|---|
 //! | `produce` | any bytes | as many bytes as the output has room for, not written |
 //! | `work` | nanoseconds, bytes, any bytes | that many bytes, not written, after that time |
-//! | `raw_fabric_open` | [`Opening`] | address and keys of the raw peer, which it makes |
+//! | `raw_fabric_open` | [`PeerParameters`] | address and keys of the raw peer, which it makes |
 //! | `raw_fabric_serve` | address and keys of the client, or nothing | none: answers the client until told to stop |
 //! | `tcp_sink` | a token of 16 bytes, an address | none: connects there, sends the token, answers each frame |
 //!
 //! It is a separate library: otherwise libfabric's bindings would be part of every cold start that is measured with the
 //! other one.
 
-mod sink;
+mod tcp_sink;
 
-use hotlease_bench_fabric::{Hello, Opening, Peer};
-use hotlease_bench_functions::{BAD_ARGUMENT, context_functions, write};
+use hotlease_bench_fabric::{EndAddress, Peer, PeerParameters};
+use hotlease_bench_functions::{BAD_ARGUMENT, context_functions, write_if_fits};
 use hotlease_fabric::memory::Memory;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const LONGEST_NS: u64 = 1_000_000_000;
 static PEER: Mutex<Option<Peer>> = Mutex::new(None);
 
 fn open(input: &[u8]) -> Option<Vec<u8>> {
-    let opening = Opening::from_bytes(input)?;
+    let opening = PeerParameters::from_bytes(input)?;
     let provider = opening.provider().ok()?;
     let memory = Arc::new(Memory::create("raw-peer", opening.memory_bytes).ok()?);
     let peer = Peer::open(&provider, &memory, opening.sleeps).ok()?;
@@ -43,7 +43,7 @@ fn serve(input: &[u8]) -> Option<()> {
     let mut peer = PEER.lock().unwrap_or_else(PoisonError::into_inner);
     let peer = peer.as_mut()?;
     if !input.is_empty() {
-        peer.meet(&Hello::from_bytes(input)?).ok()?;
+        peer.meet(&EndAddress::from_bytes(input)?).ok()?;
     }
     peer.serve().ok()
 }
@@ -68,7 +68,7 @@ context_functions! {
 
     raw_fabric_open hotlease_context_raw_fabric_open "Makes the raw peer.":
         |input, output| match open(input) {
-            Some(hello) => write(output, &hello),
+            Some(hello) => write_if_fits(output, &hello),
             None => Err(BAD_ARGUMENT),
         };
 
@@ -76,5 +76,5 @@ context_functions! {
         |input, _output| serve(input).map(|()| 0).ok_or(FAILED);
 
     tcp_sink hotlease_context_tcp_sink "Reads from a connection to the client until that hangs up.":
-        |input, _output| sink::run(input).map(|()| 0).map_err(|_| FAILED);
+        |input, _output| tcp_sink::run(input).map(|()| 0).map_err(|_| FAILED);
 }

@@ -3,7 +3,7 @@
 use super::Failure;
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing, RequestRing, WorkerChannel};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiRing, Peer, Port, PortOptions, Provider, Registration, Spans};
+use hotlease_fabric::ofi::{Access, OfiRing, Peer, Port, PortOptions, Provider, Registration, TransferSpans};
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::frame::{Flags, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
@@ -23,12 +23,12 @@ const CALL: Call = Call {
 
 /// Both ends of a channel.
 pub struct Channel {
-    asking: Asking,
-    serving: Serving,
+    asking: ClientEnd,
+    serving: WorkerEnd,
 }
 
 /// Client's end of a channel.
-pub struct Asking {
+pub struct ClientEnd {
     client: ClientChannel<OfiRing>,
     port: Arc<Port>,
     to_worker: Arc<Peer>,
@@ -37,7 +37,7 @@ pub struct Asking {
 }
 
 /// Worker's end of a channel; its function is an echo.
-pub struct Serving {
+pub struct WorkerEnd {
     worker: WorkerChannel<OfiRing>,
     port: Arc<Port>,
     to_client: Arc<Peer>,
@@ -45,7 +45,7 @@ pub struct Serving {
 }
 
 /// Registered memory of both ends.
-pub struct Lent {
+pub struct RegisteredPair {
     from: Registration,
     to: Registration,
 }
@@ -56,10 +56,7 @@ impl Channel {
             sleep: sleeps,
             ..PortOptions::default()
         };
-        let (client, slot) = (
-            Port::open_with(provider, options)?,
-            Port::open_with(provider, options)?,
-        );
+        let (client, slot) = (Port::open_with(provider, options)?, Port::open_with(provider, options)?);
         let to_worker = Arc::new(client.peer(&slot.address(), 1)?);
         let to_client = Arc::new(slot.peer(&client.address(), 1)?);
         let shape = RingShape {
@@ -73,14 +70,14 @@ impl Channel {
         let far_replies = worker_end.connect(&to_client, &client_says, true)?;
         let far_requests = client_end.connect(&to_worker, &worker_says, false)?;
         Ok(Self {
-            asking: Asking {
+            asking: ClientEnd {
                 client: ClientChannel::over(replies, 7, far_requests),
                 port: client,
                 to_worker,
                 next: 0,
                 sleeps,
             },
-            serving: Serving {
+            serving: WorkerEnd {
                 worker: WorkerChannel::over(requests, 7, far_replies),
                 port: slot,
                 to_client,
@@ -89,18 +86,18 @@ impl Channel {
         })
     }
 
-    pub fn split(&mut self) -> (&mut Asking, &mut Serving) {
+    pub fn split(&mut self) -> (&mut ClientEnd, &mut WorkerEnd) {
         (&mut self.asking, &mut self.serving)
     }
 
-    pub fn lend(&self, from: &Arc<Memory>, to: &Arc<Memory>) -> Result<Lent, Failure> {
+    pub fn lend(&self, from: &Arc<Memory>, to: &Arc<Memory>) -> Result<RegisteredPair, Failure> {
         let from = self.asking.port.register(from, Access::PeerReads)?;
         let to = self.serving.port.register(to, Access::PeerWrites)?;
-        Ok(Lent { from, to })
+        Ok(RegisteredPair { from, to })
     }
 }
 
-impl Asking {
+impl ClientEnd {
     pub fn round_trip(&mut self, input: &[u8], output: &mut [u8]) -> Result<(), Failure> {
         let express = self.client.express();
         let number = self.next;
@@ -126,8 +123,8 @@ impl Asking {
     }
 
     /// Writes to the worker, as a worker writes a result into a client's buffer; then does an invocation behind it.
-    pub fn write(&mut self, lent: &Lent, length: u64) -> Result<(), Failure> {
-        let spans = Spans {
+    pub fn write(&mut self, lent: &RegisteredPair, length: u64) -> Result<(), Failure> {
+        let spans = TransferSpans {
             remote: lent.to.remote(),
             remote_offset: 0,
             local: &lent.from,
@@ -139,14 +136,14 @@ impl Asking {
     }
 }
 
-impl Serving {
+impl WorkerEnd {
     pub fn echo(&mut self, stop: &AtomicBool) -> Result<(), Failure> {
         self.serve(stop, |_, _| Ok(()))
     }
 
     /// Serves like a worker that reads a client's buffer before it runs a function.
-    pub fn read(&mut self, lent: &Lent, length: u64, stop: &AtomicBool) -> Result<(), Failure> {
-        let spans = Spans {
+    pub fn read(&mut self, lent: &RegisteredPair, length: u64, stop: &AtomicBool) -> Result<(), Failure> {
+        let spans = TransferSpans {
             remote: lent.from.remote(),
             remote_offset: 0,
             local: &lent.to,
@@ -166,7 +163,7 @@ impl Serving {
                 if self.sleeps {
                     let worker = &self.worker;
                     self.port.sleep(Duration::from_millis(100), || {
-                        worker.has_next() || stop.load(Ordering::Relaxed)
+                        worker.has_request() || stop.load(Ordering::Relaxed)
                     });
                 } else {
                     self.port.progress();
@@ -177,8 +174,7 @@ impl Serving {
             let input = self.worker.input(&request);
             // SAFETY: input and output of one request; `take` has checked its length against both entries.
             unsafe { hotlease_bench_fabric::copy(input.start, self.worker.output(&request), input.bytes) };
-            self.worker
-                .reply_with_output(&request, Status::Ok, 0, input.bytes);
+            self.worker.reply_with_output(&request, Status::Ok, 0, input.bytes);
             self.worker.settle();
         }
         Ok(())

@@ -8,11 +8,11 @@
 //! Both use the libfabric, provider, operation table and modes of the transport ([`hotlease_fabric::ofi::endpoint`]),
 //! and nothing else of it. The program of this crate measures baseline and transport in turn, in the same seconds.
 
-mod opening;
+mod peer_parameters;
 mod raw;
 
-pub use opening::Opening;
-pub use raw::{Client, Hello, MESSAGE_BYTES, Peer, Silent};
+pub use peer_parameters::PeerParameters;
+pub use raw::{Client, EndAddress, MESSAGE_BYTES, Peer, RawError};
 
 /// Copies input to output, as an echoing function does.
 ///

@@ -35,7 +35,7 @@ fn pin(core: usize) {
 }
 
 /// Runs `serve` on core 1 until `ask` is done.
-fn beside<R>(
+fn with_server<R>(
     serve: impl FnOnce(&AtomicBool) -> Result<(), Failure> + Send,
     ask: impl FnOnce() -> Result<R, Failure>,
 ) -> Result<R, Failure> {
@@ -82,12 +82,12 @@ fn latency(provider: &Provider, library: &str, sleeps: bool) -> Result<(), Failu
         let input = vec![7; bytes];
         let mut output = vec![0; bytes];
         for _ in 0..BLOCKS {
-            beside(
+            with_server(
                 |stop| Ok(peer.answer(stop)?),
                 || timed(&mut raw, || Ok(client.echo(&input, &mut output).map(drop)?)),
             )?;
             let (asking, serving) = channel.split();
-            beside(
+            with_server(
                 |stop| serving.echo(stop),
                 || timed(&mut ours, || asking.round_trip(&input, &mut output)),
             )?;
@@ -141,7 +141,7 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..rounds {
             // The other end's thread has started when it answers.
-            let raw = beside(
+            let raw = with_server(
                 |stop| Ok(peer.answer(stop)?),
                 || {
                     client.echo(&[1; 8], &mut [0; 8])?;
@@ -149,14 +149,14 @@ fn bandwidth(provider: &Provider, library: &str) -> Result<(), Failure> {
                 },
             )?;
             let (asking, serving) = channel.split();
-            let written = beside(
+            let written = with_server(
                 |stop| serving.echo(stop),
                 || {
                     asking.round_trip(&[1; 8], &mut [0; 8])?;
                     in_a_row(row, || asking.write(&spans, bytes as u64))
                 },
             )?;
-            let read = beside(
+            let read = with_server(
                 |stop| serving.read(&spans, bytes as u64, stop),
                 || {
                     asking.round_trip(&[1; 8], &mut [0; 8])?;

@@ -1,7 +1,7 @@
 //! Both ends of the raw exchange over libfabric.
 
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::endpoint::{Completions, Endpoint, Posted, RegionKeys};
+use hotlease_fabric::ofi::endpoint::{Completions, Endpoint, PostResult, RegionKeys};
 use hotlease_fabric::ofi::ffi::{self, fi_addr_t, fi_cq_msg_entry};
 use hotlease_fabric::ofi::{OfiError, Provider};
 use std::ffi::c_void;
@@ -24,25 +24,25 @@ const WRITES: usize = 8;
 
 /// Error of an operation, or of another end that has not answered for ten seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Silent(pub String);
+pub struct RawError(pub String);
 
-impl std::fmt::Display for Silent {
+impl std::fmt::Display for RawError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the raw ping-pong stopped: {}", self.0)
     }
 }
 
-impl std::error::Error for Silent {}
+impl std::error::Error for RawError {}
 
 /// Address and keys that one end sends to the other.
 #[derive(Debug, Clone)]
-pub struct Hello {
+pub struct EndAddress {
     address: Vec<u8>,
     memory: u64,
     key: u64,
 }
 
-impl Hello {
+impl EndAddress {
     /// Encodes them for the other process.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.address.len() + 16);
@@ -88,10 +88,7 @@ unsafe impl Send for End {}
 impl End {
     fn open(provider: &Provider, memory: &Arc<Memory>, sleeps: bool) -> Result<Self, OfiError> {
         let mut endpoint = Endpoint::open(provider, sleeps)?;
-        let buffers = Arc::new(Memory::create(
-            "raw-buffers",
-            ((RECEIVES + 1) * MESSAGE_BYTES) as u64,
-        )?);
+        let buffers = Arc::new(Memory::create("raw-buffers", ((RECEIVES + 1) * MESSAGE_BYTES) as u64)?);
         let access = ffi::FI_SEND | ffi::FI_RECV | ffi::FI_READ | ffi::FI_WRITE;
         // The regions are never closed: they end with the process, and the endpoint does not outlive it.
         // SAFETY: both memories are held by self, which also holds the endpoint and drops it first.
@@ -100,10 +97,7 @@ impl End {
             let (_, local) = endpoint.register(buffers.start(), bytes, access, 1)?;
             let bytes = memory.size_bytes() as usize;
             let remote = access | ffi::FI_REMOTE_READ | ffi::FI_REMOTE_WRITE;
-            (
-                local.descriptor,
-                endpoint.register(memory.start(), bytes, remote, 2)?.1,
-            )
+            (local.descriptor, endpoint.register(memory.start(), bytes, remote, 2)?.1)
         };
         let mut end = Self {
             endpoint,
@@ -113,7 +107,7 @@ impl End {
             memory: memory.clone(),
             keys,
             peer: 0,
-            ordered: provider.ordered(),
+            ordered: provider.keeps_write_order(),
             sends: 0,
             writes: 0,
             sleeps,
@@ -124,16 +118,16 @@ impl End {
         Ok(end)
     }
 
-    fn hello(&self) -> Result<Hello, OfiError> {
+    fn hello(&self) -> Result<EndAddress, OfiError> {
         let address = self.endpoint.address()?;
-        Ok(Hello {
+        Ok(EndAddress {
             address,
             memory: self.keys.address,
             key: self.keys.key,
         })
     }
 
-    fn meet(&mut self, other: &Hello) -> Result<(), OfiError> {
+    fn meet(&mut self, other: &EndAddress) -> Result<(), OfiError> {
         // SAFETY: `address` is that of an endpoint of the same provider.
         self.peer = unsafe { self.endpoint.insert(&other.address) }?;
         Ok(())
@@ -154,13 +148,13 @@ impl End {
         while unsafe {
             self.endpoint
                 .receive(buffer, MESSAGE_BYTES, self.buffer_descriptor, context)
-        } == Posted::Again
+        } == PostResult::Again
         {}
     }
 
     /// Takes one completion; returns number and length of a message that arrived.
     #[inline]
-    fn poll(&mut self) -> Result<Option<(usize, usize)>, Silent> {
+    fn poll(&mut self) -> Result<Option<(usize, usize)>, RawError> {
         let mut entry = [fi_cq_msg_entry {
             op_context: std::ptr::null_mut(),
             flags: 0,
@@ -177,14 +171,14 @@ impl End {
                 }
                 Ok(None)
             }
-            Completions::Error(failure) => Err(Silent(self.endpoint.text(failure.code))),
-            Completions::Failed(result) => Err(Silent(self.endpoint.text(result as i32))),
+            Completions::Error(failure) => Err(RawError(self.endpoint.text(failure.code))),
+            Completions::Failed(result) => Err(RawError(self.endpoint.text(result as i32))),
         }
     }
 
     /// Sends the first bytes of the send buffer.
     #[inline]
-    fn send(&mut self, bytes: usize) -> Result<(), Silent> {
+    fn send(&mut self, bytes: usize) -> Result<(), RawError> {
         let (buffer, context) = (self.buffer(SEND), self.context(SEND));
         let begin = Instant::now();
         loop {
@@ -197,55 +191,52 @@ impl End {
                 let descriptor = self.buffer_descriptor;
                 // SAFETY: the buffer is not written until `sends` is 0 again.
                 let posted = unsafe { self.endpoint.send(buffer, bytes, descriptor, self.peer, context) };
-                self.sends -= usize::from(posted != Posted::Yes);
+                self.sends -= usize::from(posted != PostResult::Yes);
                 posted
             };
             match posted {
-                Posted::Yes => return Ok(()),
-                Posted::Failed(result) => return Err(Silent(self.endpoint.text(result as i32))),
-                Posted::Again if begin.elapsed() > PATIENCE => return Err(Silent("no room".into())),
+                PostResult::Yes => return Ok(()),
+                PostResult::Failed(result) => return Err(RawError(self.endpoint.text(result as i32))),
+                PostResult::Again if begin.elapsed() > PATIENCE => return Err(RawError("no room".into())),
                 // Happens only during connection set-up, when no other message can arrive.
-                Posted::Again => drop(self.poll()?),
+                PostResult::Again => drop(self.poll()?),
             }
         }
     }
 
     /// Waits for the next message; returns `None` if told to stop.
     #[inline]
-    fn next(&mut self, stop: Option<&AtomicBool>) -> Result<Option<(usize, usize)>, Silent> {
+    fn next(&mut self, stop: Option<&AtomicBool>) -> Result<Option<(usize, usize)>, RawError> {
         let begin = Instant::now();
         loop {
             for _ in 0..SPINS {
                 if let Some(message) = self.poll()? {
                     return Ok(Some(message));
                 }
-                if self.sleeps && self.endpoint.may_sleep() {
-                    self.doze();
+                if self.sleeps && self.endpoint.can_sleep() {
+                    self.wait_readable();
                     break;
                 }
             }
             match stop {
                 Some(stop) if stop.load(Ordering::Relaxed) => return Ok(None),
-                None if begin.elapsed() > PATIENCE => return Err(Silent("no answer".into())),
+                None if begin.elapsed() > PATIENCE => return Err(RawError("no answer".into())),
                 _ => {}
             }
         }
     }
 
-    fn doze(&self) {
+    fn wait_readable(&self) {
         use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
         if let Some(fd) = self.endpoint.wait_fd() {
             // The caller looks again after a signal, as after readiness.
-            let _ = poll(
-                &mut [PollFd::new(fd, PollFlags::POLLIN)],
-                PollTimeout::from(100u8),
-            );
+            let _ = poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::from(100u8));
         }
     }
 
     /// Waits until the send buffer is free.
     #[inline]
-    fn settle(&mut self) -> Result<(), Silent> {
+    fn settle(&mut self) -> Result<(), RawError> {
         while self.sends > 0 {
             self.poll()?;
         }
@@ -263,17 +254,17 @@ impl Peer {
     }
 
     /// Returns address and keys for the client.
-    pub fn hello(&self) -> Result<Hello, OfiError> {
+    pub fn hello(&self) -> Result<EndAddress, OfiError> {
         self.0.hello()
     }
 
     /// Sets the client that the peer answers from now on.
-    pub fn meet(&mut self, client: &Hello) -> Result<(), OfiError> {
+    pub fn meet(&mut self, client: &EndAddress) -> Result<(), OfiError> {
         self.0.meet(client)
     }
 
     /// Sends back each message, copied once, until told to stop.
-    pub fn answer(&mut self, stop: &AtomicBool) -> Result<(), Silent> {
+    pub fn answer(&mut self, stop: &AtomicBool) -> Result<(), RawError> {
         while let Some(message) = self.0.next(Some(stop))? {
             self.reply(message)?;
         }
@@ -281,7 +272,7 @@ impl Peer {
     }
 
     /// Sends back each message until [`Client::stop`], for a client in another process.
-    pub fn serve(&mut self) -> Result<(), Silent> {
+    pub fn serve(&mut self) -> Result<(), RawError> {
         while let Some(message) = self.0.next(None)? {
             if self.reply(message)? == 0 {
                 return self.0.settle();
@@ -291,7 +282,7 @@ impl Peer {
     }
 
     #[inline]
-    fn reply(&mut self, (number, bytes): (usize, usize)) -> Result<usize, Silent> {
+    fn reply(&mut self, (number, bytes): (usize, usize)) -> Result<usize, RawError> {
         let end = &mut self.0;
         end.settle()?;
         let bytes = bytes.min(MESSAGE_BYTES);
@@ -306,33 +297,25 @@ impl Peer {
 /// End that asks.
 pub struct Client {
     end: End,
-    far: Hello,
+    far: EndAddress,
 }
 
 impl Client {
     /// Opens an end with memory to write from. With `sleeps` it waits on the descriptor instead of polling.
-    pub fn open(
-        provider: &Provider,
-        memory: &Arc<Memory>,
-        peer: &Hello,
-        sleeps: bool,
-    ) -> Result<Self, OfiError> {
+    pub fn open(provider: &Provider, memory: &Arc<Memory>, peer: &EndAddress, sleeps: bool) -> Result<Self, OfiError> {
         let mut end = End::open(provider, memory, sleeps)?;
         end.meet(peer)?;
-        Ok(Self {
-            end,
-            far: peer.clone(),
-        })
+        Ok(Self { end, far: peer.clone() })
     }
 
     /// Returns address and keys for the peer.
-    pub fn hello(&self) -> Result<Hello, OfiError> {
+    pub fn hello(&self) -> Result<EndAddress, OfiError> {
         self.end.hello()
     }
 
     /// Does one round trip of at most [`MESSAGE_BYTES`]; returns how many bytes came back.
     #[inline]
-    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, Silent> {
+    pub fn echo(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, RawError> {
         let end = &mut self.end;
         let bytes = input.len().min(MESSAGE_BYTES);
         end.settle()?;
@@ -350,13 +333,13 @@ impl Client {
     }
 
     /// Tells a peer in [`Peer::serve`] to stop, by an empty message, which it returns as its last one.
-    pub fn stop(&mut self) -> Result<(), Silent> {
+    pub fn stop(&mut self) -> Result<(), RawError> {
         self.echo(&[], &mut []).map(drop)
     }
 
     /// Writes the first `bytes` of this end's memory to the peer's, in pieces of `chunk`, and returns when they have
     /// arrived: the echo that follows comes behind them.
-    pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), Silent> {
+    pub fn write(&mut self, bytes: usize, chunk: usize) -> Result<(), RawError> {
         let end = &mut self.end;
         let context = end.context(SEND + 1);
         let mut done = 0;
@@ -370,30 +353,22 @@ impl Client {
                     let start = end.memory.start().as_ptr().add(done);
                     let (address, key) = (self.far.memory + done as u64, self.far.key);
                     let descriptor = end.keys.descriptor;
-                    end.endpoint.write(
-                        start,
-                        length,
-                        descriptor,
-                        end.peer,
-                        address,
-                        key,
-                        context,
-                        !end.ordered,
-                    )
+                    end.endpoint
+                        .write(start, length, descriptor, end.peer, address, key, context, !end.ordered)
                 };
                 match posted {
-                    Posted::Yes => {
+                    PostResult::Yes => {
                         end.writes += 1;
                         done += length;
                         continue;
                     }
-                    Posted::Failed(result) => return Err(Silent(end.endpoint.text(result as i32))),
-                    Posted::Again => {}
+                    PostResult::Failed(result) => return Err(RawError(end.endpoint.text(result as i32))),
+                    PostResult::Again => {}
                 }
             }
             end.poll()?;
             if begin.elapsed() > 6 * PATIENCE {
-                return Err(Silent("writes do not complete".into()));
+                return Err(RawError("writes do not complete".into()));
             }
         }
         self.echo(&[1; 8], &mut [0; 8]).map(drop)
@@ -406,19 +381,19 @@ mod tests {
 
     #[test]
     fn what_ends_say_of_themselves_survives_the_way_and_nonsense_is_refused() {
-        let hello = Hello {
+        let hello = EndAddress {
             address: vec![1, 2, 3],
             memory: 4,
             key: u64::MAX,
         };
-        let read = Hello::from_bytes(&hello.to_bytes()).expect("its own bytes");
+        let read = EndAddress::from_bytes(&hello.to_bytes()).expect("its own bytes");
         assert_eq!(
             (read.address, read.memory, read.key),
             (hello.address, hello.memory, hello.key)
         );
-        assert!(Hello::from_bytes(&[0; 16]).is_none(), "no address");
+        assert!(EndAddress::from_bytes(&[0; 16]).is_none(), "no address");
         assert!(
-            Hello::from_bytes(&[0; 17 + ADDRESS_BYTES_MAX]).is_none(),
+            EndAddress::from_bytes(&[0; 17 + ADDRESS_BYTES_MAX]).is_none(),
             "too long"
         );
     }

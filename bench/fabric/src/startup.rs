@@ -1,6 +1,6 @@
 //! Time until a first channel works, and a second one, step by step.
 
-use super::{Failure, beside};
+use super::{Failure, with_server};
 use crate::channel::Channel;
 use hotlease_fabric::ofi::providers::named;
 use hotlease_fabric::ofi::{Libfabric, Port, providers};
@@ -47,13 +47,13 @@ pub fn startup(path: &Path, name: Option<&str>) -> Result<(), Failure> {
             }
             Ok(())
         };
-        beside(drive, || {
+        with_server(drive, || {
             steps.take("probe", || Ok(client.probe(&to_slot, Duration::from_secs(20))?))
         })?;
         let total = begin.elapsed().as_micros();
         let mut channel = steps.take("channel on ports of its own", || Channel::open(&provider, true))?;
         let (asking, serving) = channel.split();
-        beside(
+        with_server(
             |stop| serving.echo(stop),
             || steps.take("first round trip", || asking.round_trip(&[1; 8], &mut [0; 8])),
         )?;

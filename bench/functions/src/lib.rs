@@ -7,12 +7,12 @@
 //! | `touch` | at least one byte | the first byte |
 //! | `sum` | 64-bit words | their wrapping sum: every byte is read |
 //! | `whereabouts` | any bytes | process id and processor, two 64-bit words |
-//! | `raw` | a [`Kind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
+//! | `raw` | a [`RoundTripKind`] as two 64-bit words | a registered buffer: answers its client until told to stop |
 //!
 //! `noop` and `echo` have the plain interface of the papers; the others have the interface with a context, which a data
 //! symbol `hotlease_context_NAME` shows. `hotlease/function.h` does the same for C.
 
-use hotlease_bench_baseline::{Kind, answer};
+use hotlease_bench_baseline::{RoundTripKind, serve_peer};
 use std::ffi::c_void;
 
 /// Error code of `raw` and `sum` for an invalid input or output.
@@ -91,13 +91,13 @@ macro_rules! context_functions {
 
 context_functions! {
     touch hotlease_context_touch "Returns the first byte of its input, whatever its size.":
-        |input, output| write(output, &input[..input.len().min(1)]);
+        |input, output| write_if_fits(output, &input[..input.len().min(1)]);
 
     sum hotlease_context_sum "Returns the wrapping sum of the 64-bit words of its input.":
         |input, output| {
             let words = input.as_chunks::<8>().0.iter();
             let sum = words.fold(0u64, |sum, word| sum.wrapping_add(u64::from_le_bytes(*word)));
-            write(output, &sum.to_le_bytes())
+            write_if_fits(output, &sum.to_le_bytes())
         };
 
     whereabouts hotlease_context_whereabouts "Returns process id and processor.":
@@ -107,20 +107,20 @@ context_functions! {
             let mut place = [0; 16];
             place[..8].copy_from_slice(&u64::from(std::process::id()).to_le_bytes());
             place[8..].copy_from_slice(&(processor as i64).to_le_bytes());
-            write(output, &place)
+            write_if_fits(output, &place)
         };
 
     raw hotlease_context_raw "The peer of a raw round trip, in the slot that is compared with it.":
         |input, output| {
             let kind = match input.as_chunks::<8>().0 {
-                [kind, detail] => Kind::from_words([u64::from_le_bytes(*kind), u64::from_le_bytes(*detail)]),
+                [kind, detail] => RoundTripKind::from_words([u64::from_le_bytes(*kind), u64::from_le_bytes(*detail)]),
                 _ => None,
             };
             let Some(kind) = kind else {
                 return BAD_ARGUMENT;
             };
             // SAFETY: until this function returns, the output belongs to it and to the client of the baseline.
-            match unsafe { answer(output.as_mut_ptr(), output.len(), kind) } {
+            match unsafe { serve_peer(output.as_mut_ptr(), output.len(), kind) } {
                 true => Ok(0),
                 false => Err(BAD_ARGUMENT),
             }
@@ -131,7 +131,7 @@ context_functions! {
 ///
 /// # Errors
 /// None; the type is that of a body of [`context_functions`].
-pub fn write(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
+pub fn write_if_fits(output: &mut [u8], result: &[u8]) -> Result<usize, i32> {
     if let Some(place) = output.get_mut(..result.len()) {
         place.copy_from_slice(result);
     }

@@ -1,6 +1,6 @@
 //! Benchmark's end of every peer.
 
-use crate::{Kind, grpc, http, runtime, socket};
+use crate::{PeerKind, grpc, http, runtime, socket};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, TcpStream};
@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 /// Error of a peer that cannot be reached, or hung up.
 #[derive(Debug)]
 pub struct PeerError {
-    kind: Kind,
+    kind: PeerKind,
     source: io::Error,
 }
 
@@ -29,13 +29,13 @@ impl std::error::Error for PeerError {
 enum Connection {
     Unix(UnixStream),
     Tcp(TcpStream),
-    Grpc(grpc::Caller, Runtime),
-    Http(http::Caller, Runtime),
+    Grpc(grpc::GrpcClient, Runtime),
+    Http(http::HttpClient, Runtime),
 }
 
 /// Connection to a peer.
 pub struct Client {
-    kind: Kind,
+    kind: PeerKind,
     connection: Connection,
 }
 
@@ -44,9 +44,9 @@ impl Client {
     ///
     /// # Errors
     /// If no server listens there.
-    pub fn connect(kind: Kind, place: &str) -> Result<Self, PeerError> {
+    pub fn connect(kind: PeerKind, place: &str) -> Result<Self, PeerError> {
         let connection = match kind {
-            Kind::Unix => UnixStream::connect(place).map(Connection::Unix),
+            PeerKind::Unix => UnixStream::connect(place).map(Connection::Unix),
             _ => port(place).and_then(|port| connect(kind, port)),
         };
         match connection {
@@ -64,12 +64,8 @@ impl Client {
         match &mut self.connection {
             Connection::Unix(stream) => socket::echo(stream, input, output),
             Connection::Tcp(stream) => socket::echo(stream, input, output),
-            Connection::Grpc(caller, runtime) => {
-                caller.echo(runtime, input).and_then(|reply| copy(&reply, output))
-            }
-            Connection::Http(caller, runtime) => {
-                caller.echo(runtime, input).and_then(|reply| copy(&reply, output))
-            }
+            Connection::Grpc(caller, runtime) => caller.echo(runtime, input).and_then(|reply| copy(&reply, output)),
+            Connection::Http(caller, runtime) => caller.echo(runtime, input).and_then(|reply| copy(&reply, output)),
         }
         .map_err(|source| PeerError { kind, source })
     }
@@ -89,17 +85,17 @@ fn port(place: &str) -> io::Result<u16> {
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the server announced no port"))
 }
 
-fn connect(kind: Kind, port: u16) -> io::Result<Connection> {
+fn connect(kind: PeerKind, port: u16) -> io::Result<Connection> {
     Ok(match kind {
-        Kind::Grpc => {
+        PeerKind::Grpc => {
             let runtime = runtime()?;
-            Connection::Grpc(grpc::Caller::connect(&runtime, port)?, runtime)
+            Connection::Grpc(grpc::GrpcClient::connect(&runtime, port)?, runtime)
         }
-        Kind::Http => {
+        PeerKind::Http => {
             let runtime = runtime()?;
-            Connection::Http(http::Caller::connect(&runtime, port)?, runtime)
+            Connection::Http(http::HttpClient::connect(&runtime, port)?, runtime)
         }
-        Kind::Unix | Kind::Tcp => {
+        PeerKind::Unix | PeerKind::Tcp => {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
             stream.set_nodelay(true)?;
             Connection::Tcp(stream)

@@ -44,11 +44,11 @@ pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
 }
 
 /// Client's side of the gRPC peer.
-pub(crate) struct Caller {
+pub(crate) struct GrpcClient {
     client: EchoClient<Channel>,
 }
 
-impl Caller {
+impl GrpcClient {
     pub(crate) fn connect(runtime: &Runtime, port: u16) -> io::Result<Self> {
         let endpoint = Endpoint::from_shared(format!("http://127.0.0.1:{port}"))
             .map_err(io::Error::other)?
@@ -61,9 +61,7 @@ impl Caller {
 
     pub(crate) fn echo(&mut self, runtime: &Runtime, input: &[u8]) -> io::Result<Vec<u8>> {
         let request = Payload { data: input.to_vec() };
-        let reply = runtime
-            .block_on(self.client.call(request))
-            .map_err(io::Error::other)?;
+        let reply = runtime.block_on(self.client.call(request)).map_err(io::Error::other)?;
         Ok(reply.into_inner().data)
     }
 }

@@ -30,11 +30,11 @@ pub(crate) fn serve(runtime: &Runtime, stream: TcpStream) -> io::Result<()> {
 }
 
 /// Client's side of the HTTP peer.
-pub(crate) struct Caller {
+pub(crate) struct HttpClient {
     sender: SendRequest<Full<Bytes>>,
 }
 
-impl Caller {
+impl HttpClient {
     pub(crate) fn connect(runtime: &Runtime, port: u16) -> io::Result<Self> {
         runtime.block_on(async {
             let stream = tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
@@ -55,11 +55,7 @@ impl Caller {
                 .body(Full::new(Bytes::copy_from_slice(input)))
                 .map_err(io::Error::other)?;
             self.sender.ready().await.map_err(io::Error::other)?;
-            let reply = self
-                .sender
-                .send_request(request)
-                .await
-                .map_err(io::Error::other)?;
+            let reply = self.sender.send_request(request).await.map_err(io::Error::other)?;
             if !reply.status().is_success() {
                 return Err(io::Error::other(format!("HTTP status {}", reply.status())));
             }

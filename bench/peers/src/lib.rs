@@ -29,7 +29,7 @@ pub const BYTES_MAX: usize = 4096;
 
 /// Kind of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PeerKind {
     /// Unix stream socket, blocking at both ends.
     Unix,
     /// TCP over loopback with TCP_NODELAY, blocking at both ends.
@@ -40,7 +40,7 @@ pub enum Kind {
     Http,
 }
 
-impl Kind {
+impl PeerKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Unix, Self::Tcp, Self::Grpc, Self::Http];
 
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-impl FromStr for Kind {
+impl FromStr for PeerKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
@@ -79,8 +79,8 @@ impl FromStr for Kind {
 ///
 /// # Errors
 /// If listening, announcing or serving fails.
-pub fn serve(kind: Kind, directory: &Path, mut announce: impl Write) -> io::Result<()> {
-    if kind == Kind::Unix {
+pub fn serve(kind: PeerKind, directory: &Path, mut announce: impl Write) -> io::Result<()> {
+    if kind == PeerKind::Unix {
         let path = directory.join("echo.sock");
         let listener = UnixListener::bind(&path)?;
         writeln!(announce, "{}", path.display())?;
@@ -94,9 +94,9 @@ pub fn serve(kind: Kind, directory: &Path, mut announce: impl Write) -> io::Resu
     let (stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     match kind {
-        Kind::Unix | Kind::Tcp => socket::serve(stream),
-        Kind::Grpc => grpc::serve(&runtime()?, stream),
-        Kind::Http => http::serve(&runtime()?, stream),
+        PeerKind::Unix | PeerKind::Tcp => socket::serve(stream),
+        PeerKind::Grpc => grpc::serve(&runtime()?, stream),
+        PeerKind::Http => http::serve(&runtime()?, stream),
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn every_peer_echoes_and_ends_with_its_client() {
-        for kind in Kind::ALL {
+        for kind in PeerKind::ALL {
             let directory = std::env::temp_dir().join(format!("hotlease-peers-{}", std::process::id()));
             let _ = std::fs::remove_dir_all(&directory);
             std::fs::create_dir(&directory).unwrap();

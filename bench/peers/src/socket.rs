@@ -27,9 +27,7 @@ pub(crate) fn echo(stream: &mut (impl Read + Write), input: &[u8], output: &mut 
     message[LENGTH_BYTES..].copy_from_slice(input);
     stream.write_all(message)?;
     let length = receive(stream, &mut frame)?;
-    let reply = frame[LENGTH_BYTES..]
-        .get(..length)
-        .ok_or(ErrorKind::InvalidData)?;
+    let reply = frame[LENGTH_BYTES..].get(..length).ok_or(ErrorKind::InvalidData)?;
     output
         .get_mut(..length)
         .ok_or(ErrorKind::InvalidData)?

@@ -20,11 +20,7 @@ pub(crate) unsafe fn object<'a, T>(handle: *const T, name: &'static str) -> Resu
 /// # Safety
 /// `start` is NULL or valid for reading `size` bytes for `'a`, and no other code writes them meanwhile.
 #[inline]
-pub(crate) unsafe fn bytes<'a>(
-    start: *const c_void,
-    size: usize,
-    name: &'static str,
-) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn bytes<'a>(start: *const c_void, size: usize, name: &'static str) -> Result<&'a [u8], Failure> {
     if size == 0 {
         return Ok(&[]);
     }
@@ -80,10 +76,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, name: &'static str) -> Result
 ///
 /// # Safety
 /// `text` is NULL or a string that ends with a zero byte and is valid for `'a`.
-pub(crate) unsafe fn optional_text<'a>(
-    text: *const c_char,
-    name: &'static str,
-) -> Result<Option<&'a str>, Failure> {
+pub(crate) unsafe fn optional_text<'a>(text: *const c_char, name: &'static str) -> Result<Option<&'a str>, Failure> {
     if text.is_null() {
         return Ok(None);
     }
@@ -120,7 +113,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) {
 }
 
 /// Rejects an out-parameter that is NULL, before any work is done.
-pub(crate) fn wanted<T>(place: *mut T, name: &'static str) -> Result<(), Failure> {
+pub(crate) fn require_place<T>(place: *mut T, name: &'static str) -> Result<(), Failure> {
     if place.is_null() {
         Err(Failure::Null(name))
     } else {
@@ -154,11 +147,7 @@ pub(crate) unsafe fn sized<T: Copy>(given: *const T, name: &'static str) -> Resu
 ///
 /// # Safety
 /// As for [`sized`], and valid for writing.
-pub(crate) unsafe fn fill_sized<T: Copy>(
-    place: *mut T,
-    value: &T,
-    name: &'static str,
-) -> Result<(), Failure> {
+pub(crate) unsafe fn fill_sized<T: Copy>(place: *mut T, value: &T, name: &'static str) -> Result<(), Failure> {
     // SAFETY: not NULL (the caller has checked), so there is at least a size.
     let size = unsafe { place.cast::<usize>().read() };
     check_struct_size::<T>(size, name)?;

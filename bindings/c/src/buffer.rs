@@ -1,8 +1,8 @@
 //! `hotlease_buffer`: memory that client and workers share.
 
-use crate::argument::{object, put, wanted};
+use crate::argument::{object, put, require_place};
 use crate::invoker::InvokerHandle;
-use crate::status::{ErrorHandle, Failure, Status, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
 use hotlease_client::{Buffer, BufferSlice, BufferSliceMut};
 use std::ffi::c_void;
 
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn hotlease_buffer_create(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(buffer, "buffer")?;
+        require_place(buffer, "buffer")?;
         // SAFETY: NULL or valid, as the header demands.
         let invoker = unsafe { object(invoker, "invoker") }?;
         let mut created = invoker.invoker.buffer::<u8>(size_bytes)?;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn hotlease_buffer_create(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.

@@ -1,7 +1,7 @@
 //! `hotlease_code`: a function library.
 
-use crate::argument::{self, bytes, put, wanted};
-use crate::status::{ErrorHandle, Status, contained, free, guarded};
+use crate::argument::{self, bytes, put, require_place};
+use crate::status::{ErrorHandle, Status, catch_panic, free, run_guarded};
 use hotlease_client::Code;
 use std::ffi::{CString, c_char, c_void};
 
@@ -33,14 +33,14 @@ pub unsafe extern "C" fn hotlease_code_open(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(code, "code")?;
+        require_place(code, "code")?;
         // SAFETY: NULL or a string, as the header demands.
         let path = unsafe { argument::path(path, "path") }?;
         CodeHandle::give(Code::open(path)?, code);
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -52,21 +52,21 @@ pub unsafe extern "C" fn hotlease_code_from_bytes(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(code, "code")?;
+        require_place(code, "code")?;
         // SAFETY: NULL or valid, as the header demands.
         let library = unsafe { bytes(start, size, "bytes") }?;
         CodeHandle::give(Code::from_bytes("bytes in memory", library.to_vec())?, code);
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_code_function_count(code: *const CodeHandle) -> usize {
     // SAFETY: NULL or valid, as the header demands.
-    contained(0, || unsafe { code.as_ref() }.map_or(0, |code| code.names.len()))
+    catch_panic(0, || unsafe { code.as_ref() }.map_or(0, |code| code.names.len()))
 }
 
 /// See `hotlease.h`.

@@ -5,7 +5,7 @@
 //!   types.
 //! * [`messages`], [`collectives`] — operations of a communicator; [`asked`] — a collective with its arguments.
 
-mod asked;
+mod collective_call;
 mod collectives;
 mod datatype;
 pub(crate) mod failure;
@@ -15,8 +15,8 @@ mod options;
 mod rendezvous;
 mod request;
 
-use crate::argument::{object, put, sized, wanted};
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::argument::{object, put, require_place, sized};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_comm::Communicator;
 use options::Options;
 use std::ffi::{CString, c_char};
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn hotlease_comm_join(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(comm, "comm")?;
+        require_place(comm, "comm")?;
         // SAFETY: NULL or a hotlease_comm_options with its size set, as the header demands.
         let options = unsafe { sized(options, "options") }?.unwrap_or_default();
         // SAFETY: its texts and its secret are NULL or valid, as the header demands.
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hotlease_comm_join(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn hotlease_comm_split(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(part, "part")?;
+        require_place(part, "part")?;
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         let made = comm.communicator.split(number_or_none(color, "color")?, key)?;
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn hotlease_comm_split(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// Defines a function that makes a communicator from another one.
@@ -144,7 +144,7 @@ macro_rules! derives {
             error: *mut *mut ErrorHandle,
         ) -> Status {
             let body = || {
-                wanted($place, stringify!($place))?;
+                require_place($place, stringify!($place))?;
                 // SAFETY: NULL or valid, as the header demands.
                 let comm = unsafe { object(comm, "comm") }?;
                 let made = comm.communicator.$method($($argument)?)?;
@@ -153,7 +153,7 @@ macro_rules! derives {
                 Ok(())
             };
             // SAFETY: NULL or valid, as the header demands.
-            unsafe { guarded(error, body) }
+            unsafe { run_guarded(error, body) }
         }
     };
 }
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn hotlease_comm_finish(comm: *mut CommHandle, error: *mut
         Ok(communicator.finish()?)
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn hotlease_comm_free(comm: *mut CommHandle) {
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_comm_abort(comm: *mut CommHandle) {
-    contained((), || {
+    catch_panic((), || {
         // SAFETY: NULL, or given out above and not freed yet, as the header demands.
         if let Ok(communicator) = unsafe { take(comm) } {
             communicator.abort();

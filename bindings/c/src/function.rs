@@ -1,10 +1,10 @@
 //! `hotlease_function`: functions and their calls.
 
-use crate::argument::{bytes, bytes_mut, object, put, sized, text, wanted};
+use crate::argument::{bytes, bytes_mut, object, put, require_place, sized, text};
 use crate::buffer::{BufferHandle, Range};
 use crate::invocation::{Callback, InvocationHandle, RawCallback, deliver_to};
 use crate::invoker::InvokerHandle;
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_client::{Error, Function};
 use std::ffi::{c_char, c_void};
 use std::time::Duration;
@@ -42,9 +42,7 @@ impl FunctionOptions {
             1 => function.idempotent(true),
             -1 => function.idempotent(false),
             other => {
-                return Err(Failure::Argument(format!(
-                    "options->idempotent cannot be {other}"
-                )));
+                return Err(Failure::Argument(format!("options->idempotent cannot be {other}")));
             }
         };
         match self.reserved {
@@ -64,7 +62,7 @@ pub unsafe extern "C" fn hotlease_function_find(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(function, "function")?;
+        require_place(function, "function")?;
         // SAFETY: NULL or valid, as the header demands.
         let invoker = &unsafe { object(invoker, "invoker") }?.invoker;
         // SAFETY: NULL or a string, as the header demands.
@@ -84,7 +82,7 @@ pub unsafe extern "C" fn hotlease_function_find(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -96,7 +94,7 @@ pub unsafe extern "C" fn hotlease_function_on_slot(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(on_slot, "on_slot")?;
+        require_place(on_slot, "on_slot")?;
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
@@ -109,13 +107,13 @@ pub unsafe extern "C" fn hotlease_function_on_slot(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_function_output_bytes(function: *const FunctionHandle) -> usize {
-    contained(0, || {
+    catch_panic(0, || {
         // SAFETY: NULL or valid, as the header demands.
         unsafe { function.as_ref() }.map_or(0, |function| function.output_bytes)
     })
@@ -134,11 +132,7 @@ pub unsafe extern "C" fn hotlease_function_free(function: *mut FunctionHandle) {
 /// # Safety
 /// `out_size` is NULL or valid for writing.
 #[inline]
-pub(crate) unsafe fn finish(
-    result: Result<usize, Error>,
-    out: &mut [u8],
-    out_size: *mut usize,
-) -> Result<(), Failure> {
+pub(crate) unsafe fn finish(result: Result<usize, Error>, out: &mut [u8], out_size: *mut usize) -> Result<(), Failure> {
     match result {
         Ok(length) => {
             // SAFETY: the caller's promise.
@@ -181,18 +175,13 @@ pub unsafe extern "C" fn hotlease_invoke(
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, out) = unsafe {
-            (
-                bytes(input, input_size, "in")?,
-                bytes_mut(out, out_capacity, "out")?,
-            )
-        };
+        let (input, out) = unsafe { (bytes(input, input_size, "in")?, bytes_mut(out, out_capacity, "out")?) };
         let result = function.function.invoke(input, out);
         // SAFETY: NULL or valid, as the header demands.
         unsafe { finish(result, out, out_size) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// Submits a call, with or without waiting for a free queue.
@@ -208,7 +197,7 @@ unsafe fn submit(
     wait: bool,
 ) -> Status {
     let body = || {
-        wanted(invocation, "invocation")?;
+        require_place(invocation, "invocation")?;
         // SAFETY: the caller's promise.
         let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
         let started = if wait {
@@ -221,7 +210,7 @@ unsafe fn submit(
         Ok(())
     };
     // SAFETY: the caller's promise.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -270,7 +259,7 @@ pub unsafe extern "C" fn hotlease_submit_then(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -286,18 +275,13 @@ pub unsafe extern "C" fn hotlease_invoke_buffers(
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, output) = unsafe {
-            (
-                BufferHandle::input(input, "in")?,
-                BufferHandle::output(output, "out")?,
-            )
-        };
+        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
         let result = function.function.invoke_buffer(input, output);
         // SAFETY: NULL or valid, as the header demands.
         unsafe { finish(result, &mut [], out_size) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -310,21 +294,16 @@ pub unsafe extern "C" fn hotlease_submit_buffers(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(invocation, "invocation")?;
+        require_place(invocation, "invocation")?;
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         // SAFETY: as the header demands.
-        let (input, output) = unsafe {
-            (
-                BufferHandle::input(input, "in")?,
-                BufferHandle::output(output, "out")?,
-            )
-        };
+        let (input, output) = unsafe { (BufferHandle::input(input, "in")?, BufferHandle::output(output, "out")?) };
         let started = function.function.submit_buffer(input, output)?;
         // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(invocation, InvocationHandle::of_buffer(started)) };
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }

@@ -2,14 +2,14 @@
 //! gets.
 
 use crate::argument::{
-    bytes, bytes_mut, check_struct_size, fill_sized, object, optional_text, put, sized, text, wanted,
+    bytes, bytes_mut, check_struct_size, fill_sized, object, optional_text, put, require_place, sized, text,
 };
 use crate::code::CodeHandle;
 use crate::comm::CommHandle;
 use crate::invoker::{Options, Usage};
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_client::LeaseOptions;
-use hotlease_gang::{Call, Error, FunctionContext, Gang, Inputs, Keep};
+use hotlease_gang::{Call, Error, FunctionContext, Gang, Inputs, SeatValue};
 use std::ffi::{c_char, c_void};
 
 /// `hotlease_gang`.
@@ -37,13 +37,13 @@ pub unsafe extern "C" fn hotlease_gang_lease(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(gang, "gang")?;
+        require_place(gang, "gang")?;
         // SAFETY: NULL or valid, as the header demands.
         let code = unsafe { object(code, "code") }?;
         // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
         let options = match unsafe { sized(options, "options") }? {
             // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.understood() }?,
+            Some(options) => unsafe { options.to_library() }?,
             None => LeaseOptions::default(),
         };
         // SAFETY: NULL or a string, as the header demands.
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn hotlease_gang_lease(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `gang.h`.
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn hotlease_gang_ranks(gang: *const GangHandle) -> u32 {
 }
 
 /// Destination of a call's outputs.
-struct Outputs {
+struct CallOutputs {
     start: *mut c_void,
     /// Bytes for each rank.
     capacity: usize,
@@ -82,12 +82,7 @@ impl GangHandle {
     /// # Safety
     /// The function's name is NULL or valid; `outputs` are NULL, or valid for writing `capacity` bytes, and one size,
     /// for each rank.
-    unsafe fn call(
-        &self,
-        function: *const c_char,
-        inputs: Inputs<'_>,
-        outputs: Outputs,
-    ) -> Result<(), Failure> {
+    unsafe fn call(&self, function: *const c_char, inputs: Inputs<'_>, outputs: CallOutputs) -> Result<(), Failure> {
         // SAFETY: the caller's promise.
         let function = unsafe { text(function, "function") }?;
         let ranks = self.gang.ranks() as usize;
@@ -129,16 +124,16 @@ pub unsafe extern "C" fn hotlease_gang_call(
         let gang = unsafe { object(gang, "gang") }?;
         // SAFETY: NULL or valid, as the header demands.
         let input = unsafe { bytes(input, input_size, "in") }?;
-        let outputs = Outputs {
+        let outputs = CallOutputs {
             start: output,
             capacity: output_capacity,
             sizes: output_sizes,
         };
         // SAFETY: NULL or valid, as the header demands.
-        unsafe { gang.call(function, Inputs::Same(input), outputs) }
+        unsafe { gang.call(function, Inputs::Shared(input), outputs) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `gang.h`.
@@ -163,10 +158,8 @@ pub unsafe extern "C" fn hotlease_gang_call_each(
             // SAFETY: neither is NULL, so there is one for each rank as the header demands; each is NULL or valid for its size.
             unsafe { bytes(*inputs.add(rank), *input_sizes.add(rank), "in") }
         };
-        let inputs: Vec<&[u8]> = (0..gang.gang.ranks() as usize)
-            .map(input)
-            .collect::<Result<_, _>>()?;
-        let outputs = Outputs {
+        let inputs: Vec<&[u8]> = (0..gang.gang.ranks() as usize).map(input).collect::<Result<_, _>>()?;
+        let outputs = CallOutputs {
             start: output,
             capacity: output_capacity,
             sizes: output_sizes,
@@ -175,7 +168,7 @@ pub unsafe extern "C" fn hotlease_gang_call_each(
         unsafe { gang.call(function, Inputs::Each(&inputs), outputs) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `gang.h`.
@@ -200,7 +193,7 @@ pub unsafe extern "C" fn hotlease_gang_end(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `gang.h`.
@@ -211,11 +204,11 @@ pub unsafe extern "C" fn hotlease_gang_free(gang: *mut GangHandle) {
 }
 
 /// Communicator that a worker of a gang keeps.
-struct Kept(CommHandle);
+struct KeptCommunicator(CommHandle);
 
-impl Keep for Kept {
+impl SeatValue for KeptCommunicator {
     fn give_up(self: Box<Self>) {
-        contained((), || self.0.into_communicator().abort());
+        catch_panic((), || self.0.into_communicator().abort());
     }
 }
 
@@ -227,49 +220,46 @@ pub unsafe extern "C" fn hotlease_context_communicator(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(communicator, "communicator")?;
+        require_place(communicator, "communicator")?;
         // SAFETY: NULL or the context of the function that runs, as the header demands.
         let context = unsafe { object(context, "context") }?;
-        let kept = hotlease_gang::kept(context, |communicator| Kept(CommHandle::of(communicator)))?;
+        let kept =
+            hotlease_gang::communicator_in(context, |communicator| KeptCommunicator(CommHandle::of(communicator)))?;
         // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(communicator, &raw const kept.0) };
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::comm::failure::status_of;
-    use hotlease_comm::{During, Loss, Refused};
+    use hotlease_comm::{Activity, JoinRejection, Loss};
 
     #[test]
     fn functions_in_rust_fail_with_the_numbers_of_c() {
-        let during = During::Meeting;
+        let during = Activity::Meeting;
         let lost = hotlease_comm::Error::MemberLost {
             during,
             rank: 1,
             loss: Loss::Closed,
         };
         let left = hotlease_comm::Error::MemberLeft { during, rank: 1 };
-        let broken = hotlease_comm::Error::Broken { during, rank: 1 };
-        let apart = |refused| hotlease_comm::Error::NotTogether {
+        let broken = hotlease_comm::Error::CollectiveFailed { during, rank: 1 };
+        let apart = |refused| hotlease_comm::Error::RendezvousRefused {
             name: "gang".into(),
             refused,
         };
-        let missing = apart(Refused::Missing {
+        let missing = apart(JoinRejection::Missing {
             ranks: vec![1],
             size: 2,
             waited_ms: 15_000,
         });
-        for error in [lost, left, broken, missing, apart(Refused::Stopping)] {
-            assert_eq!(
-                status_of(&error) as i32,
-                Error::Comm(error.clone()).code(),
-                "{error}"
-            );
+        for error in [lost, left, broken, missing, apart(JoinRejection::Stopping)] {
+            assert_eq!(status_of(&error) as i32, Error::Comm(error.clone()).code(), "{error}");
         }
     }
 }

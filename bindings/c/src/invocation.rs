@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes_mut, object};
 use crate::function::finish;
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_client::{BufferInvocation, Error, Invocation};
 use std::ffi::{c_int, c_void};
 use std::future::Future;
@@ -12,43 +12,43 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 /// `hotlease_invocation`.
-pub struct InvocationHandle(Call);
+pub struct InvocationHandle(PendingCall);
 
 /// A call, and the place of its output.
-enum Call {
+enum PendingCall {
     /// Call in flight, whose output will be bytes.
     Bytes(Invocation),
     /// Call in flight, whose output is in a buffer.
     Buffer(BufferInvocation),
     /// Ended call: with bytes, or with no bytes and a length in a buffer.
-    Ended(Outcome),
+    Ended(CallOutcome),
 }
 
 /// Outcome of a call: bytes and length.
-type Outcome = Result<(Vec<u8>, usize), Error>;
+type CallOutcome = Result<(Vec<u8>, usize), Error>;
 
-fn with_bytes(result: Result<Vec<u8>, Error>) -> Outcome {
+fn with_bytes(result: Result<Vec<u8>, Error>) -> CallOutcome {
     result.map(|bytes| {
         let length = bytes.len();
         (bytes, length)
     })
 }
 
-fn in_buffer(result: Result<usize, Error>) -> Outcome {
+fn in_buffer(result: Result<usize, Error>) -> CallOutcome {
     result.map(|length| (Vec::new(), length))
 }
 
 impl InvocationHandle {
     pub(crate) fn of_bytes(invocation: Invocation) -> *mut Self {
-        Box::into_raw(Box::new(Self(Call::Bytes(invocation))))
+        Box::into_raw(Box::new(Self(PendingCall::Bytes(invocation))))
     }
 
     pub(crate) fn of_buffer(invocation: BufferInvocation) -> *mut Self {
-        Box::into_raw(Box::new(Self(Call::Buffer(invocation))))
+        Box::into_raw(Box::new(Self(PendingCall::Buffer(invocation))))
     }
 }
 
-impl Call {
+impl PendingCall {
     fn is_done(&self) -> bool {
         match self {
             Self::Bytes(invocation) => invocation.is_done(),
@@ -89,7 +89,7 @@ impl Call {
         })
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<CallOutcome> {
         match self {
             Self::Bytes(invocation) => Pin::new(invocation).poll(context).map(with_bytes),
             Self::Buffer(invocation) => Pin::new(invocation).poll(context).map(in_buffer),
@@ -104,7 +104,7 @@ impl Call {
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_is_done(invocation: *const InvocationHandle) -> c_int {
-    contained(1, || {
+    catch_panic(1, || {
         // SAFETY: NULL or valid, as the header demands.
         unsafe { invocation.as_ref() }
             .is_none_or(|call| call.0.is_done())
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn hotlease_is_done(invocation: *const InvocationHandle) -
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_wait_for(invocation: *mut InvocationHandle, timeout_us: u64) -> c_int {
-    contained(1, || {
+    catch_panic(1, || {
         // SAFETY: NULL or valid and used by this thread only, as the header demands.
         let call = unsafe { invocation.as_mut() };
         call.is_none_or(|call| call.0.wait_for(Duration::from_micros(timeout_us)))
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn hotlease_wait(
         unsafe { finish(result, out, out_size) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn hotlease_invocation_free(invocation: *mut InvocationHan
 ///
 /// # Safety
 /// `invocation` is NULL, or was given out and not given back yet.
-unsafe fn take(invocation: *mut InvocationHandle) -> Result<Call, Failure> {
+unsafe fn take(invocation: *mut InvocationHandle) -> Result<PendingCall, Failure> {
     // SAFETY: the caller's promise.
     unsafe { object(invocation, "invocation") }?;
     // SAFETY: not NULL, so the caller's promise holds.
@@ -183,7 +183,7 @@ impl Callback {
         Ok(Self { function, user })
     }
 
-    fn call(self, outcome: Outcome) {
+    fn call(self, outcome: CallOutcome) {
         match outcome {
             Ok((bytes, length)) => {
                 let start = if bytes.is_empty() {
@@ -221,7 +221,7 @@ pub(crate) fn deliver_to(callback: Callback, result: Result<Vec<u8>, Error>) {
 
 /// A call whose outcome goes to a callback: future, executor and waker in one. The completion thread of the client
 /// library wakes it without holding any lock, so it polls right there.
-struct Delivery(Mutex<Option<(Call, Callback)>>);
+struct Delivery(Mutex<Option<(PendingCall, Callback)>>);
 
 impl Delivery {
     fn advance(self: &Arc<Self>) {
@@ -263,7 +263,7 @@ pub unsafe extern "C" fn hotlease_then(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 #[cfg(test)]
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_call_that_has_ended_keeps_its_result() {
-        let ended = || Call::Ended(Ok((vec![1, 2, 3], 3)));
+        let ended = || PendingCall::Ended(Ok((vec![1, 2, 3], 3)));
         assert!(ended().is_done() && ended().wait_for(Duration::ZERO));
         let mut out = [0; 4];
         assert_eq!(ended().wait_into(&mut out).unwrap(), 3);
@@ -325,6 +325,6 @@ mod tests {
                 capacity: 2
             }
         ));
-        assert_eq!(Call::Ended(in_buffer(Ok(9))).wait_into(&mut []).unwrap(), 9);
+        assert_eq!(PendingCall::Ended(in_buffer(Ok(9))).wait_into(&mut []).unwrap(), 9);
     }
 }

@@ -1,10 +1,10 @@
 //! `hotlease_invoker`: a lease, and the connection to its workers.
 
-use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, sized, wanted};
+use crate::argument::{check_struct_size, fill_sized, object, optional_text, put, require_place, sized};
 use crate::code::CodeHandle;
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_client::{
-    BadPlace, Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, UsageTotals,
+    Completion, Invoker, LeaseOptions, Placement, Polling, Sharing, Spread, StoragePlaceError, UsageTotals,
 };
 use std::ffi::{CString, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
@@ -84,11 +84,10 @@ impl Options {
     ///
     /// # Safety
     /// The texts are NULL or valid.
-    pub(crate) unsafe fn understood(&self) -> Result<LeaseOptions, Failure> {
+    pub(crate) unsafe fn to_library(&self) -> Result<LeaseOptions, Failure> {
         let mut options = LeaseOptions::default();
         let narrow = |value: u32, name: &str| {
-            u16::try_from(value)
-                .map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
+            u16::try_from(value).map_err(|_| Failure::Argument(format!("options->{name}: {value} is too many")))
         };
         if self.workers != 0 {
             options.workers = narrow(self.workers, "workers")?;
@@ -184,9 +183,8 @@ impl Options {
         // SAFETY: the caller's promise.
         if let Some(storage) = unsafe { optional_text(self.storage, "options->storage") }? {
             let places = storage.lines().filter(|line| !line.is_empty()).map(str::parse);
-            let read = places.collect::<Result<_, BadPlace>>();
-            options.reach.storage =
-                read.map_err(|bad| Failure::Argument(format!("options->storage: {bad}")))?;
+            let read = places.collect::<Result<_, StoragePlaceError>>();
+            options.reach.storage = read.map_err(|bad| Failure::Argument(format!("options->storage: {bad}")))?;
         }
         // SAFETY: the caller's promise.
         if let Some(state) = unsafe { optional_text(self.state, "options->state") }? {
@@ -227,13 +225,13 @@ pub unsafe extern "C" fn hotlease_allocate(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(invoker, "invoker")?;
+        require_place(invoker, "invoker")?;
         // SAFETY: NULL or valid, as the header demands.
         let code = unsafe { object(code, "code") }?;
         // SAFETY: NULL or a hotlease_options with its size set, as the header demands.
         let options = match unsafe { sized(options, "options") }? {
             // SAFETY: its texts are NULL or valid, as the header demands.
-            Some(options) => unsafe { options.understood() }?,
+            Some(options) => unsafe { options.to_library() }?,
             None => LeaseOptions::default(),
         };
         let allocated = Invoker::allocate(&code.code, options)?;
@@ -246,7 +244,7 @@ pub unsafe extern "C" fn hotlease_allocate(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -272,13 +270,13 @@ pub unsafe extern "C" fn hotlease_deallocate(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_invoker_slots(invoker: *const InvokerHandle) -> u32 {
-    contained(0, || {
+    catch_panic(0, || {
         // SAFETY: NULL or valid, as the header demands.
         let slots = unsafe { invoker.as_ref() }.map_or(0, |invoker| invoker.invoker.slots());
         u32::try_from(slots).unwrap_or(u32::MAX)
@@ -313,7 +311,7 @@ mod tests {
     #[test]
     fn zero_is_the_default_of_every_option() {
         // SAFETY: the texts are NULL.
-        let options = unsafe { zeroed().understood() }.ok().unwrap();
+        let options = unsafe { zeroed().to_library() }.ok().unwrap();
         assert_eq!(options, LeaseOptions::default());
     }
 
@@ -321,12 +319,9 @@ mod tests {
     fn what_does_not_exist_is_refused() {
         let refused = |options: Options| {
             // SAFETY: the texts are NULL.
-            unsafe { options.understood() }.is_err()
+            unsafe { options.to_library() }.is_err()
         };
-        assert!(refused(Options {
-            polling: 3,
-            ..zeroed()
-        }));
+        assert!(refused(Options { polling: 3, ..zeroed() }));
         assert!(refused(Options {
             completion: 3,
             ..zeroed()
@@ -342,18 +337,12 @@ mod tests {
             }),
             "must not be cut to 1"
         );
-        assert!(refused(Options {
-            shared: 2,
-            ..zeroed()
-        }));
+        assert!(refused(Options { shared: 2, ..zeroed() }));
         assert!(refused(Options {
             no_core_wait: 2,
             ..zeroed()
         }));
-        assert!(refused(Options {
-            direct: 2,
-            ..zeroed()
-        }));
+        assert!(refused(Options { direct: 2, ..zeroed() }));
         assert!(refused(Options {
             spread_least: 65_536 + 1,
             ..zeroed()
@@ -367,10 +356,7 @@ mod tests {
         options.retries = 7;
         options.struct_size = std::mem::offset_of!(Options, polling);
         // SAFETY: a valid struct.
-        let known = unsafe { sized(&raw const options, "options") }
-            .ok()
-            .unwrap()
-            .unwrap();
+        let known = unsafe { sized(&raw const options, "options") }.ok().unwrap().unwrap();
         assert_eq!((known.slots, known.retries), (2, 0));
         options.struct_size = size_of::<Options>() + 8;
         // SAFETY: its size is refused before it is read.

@@ -22,7 +22,7 @@ mod gang;
 mod invocation;
 mod invoker;
 mod map;
-mod mixed;
+mod mixed_calls;
 mod model;
 mod parts;
 mod pipeline;

@@ -2,7 +2,7 @@
 
 use crate::argument::{bytes, bytes_mut, object};
 use crate::function::{FunctionHandle, own_message};
-use crate::status::{ErrorHandle, Failure, Status, guarded};
+use crate::status::{ErrorHandle, Failure, Status, run_guarded};
 use hotlease_client::Error;
 use std::ffi::c_void;
 
@@ -35,9 +35,7 @@ pub unsafe extern "C" fn hotlease_map(
             return Err(Failure::Null("items"));
         }
         if count > isize::MAX as usize / size_of::<Item>() {
-            return Err(Failure::Argument(format!(
-                "{count} items are more than there can be"
-            )));
+            return Err(Failure::Argument(format!("{count} items are more than there can be")));
         }
         // All arguments first: nothing runs if one of them is wrong.
         let mut inputs = Vec::with_capacity(count);
@@ -47,14 +45,8 @@ pub unsafe extern "C" fn hotlease_map(
             // `status` need not hold a valid value yet.)
             let item = unsafe { items.add(index) };
             // SAFETY: as above, and the fields read here are numbers and pointers.
-            let (input, input_size, out, out_capacity) = unsafe {
-                (
-                    (*item).input,
-                    (*item).input_size,
-                    (*item).out,
-                    (*item).out_capacity,
-                )
-            };
+            let (input, input_size, out, out_capacity) =
+                unsafe { ((*item).input, (*item).input_size, (*item).out, (*item).out_capacity) };
             // SAFETY: as the header demands.
             inputs.push(unsafe { bytes(input, input_size, "items[].in") }?);
             if out.is_null() && out_capacity > 0 {
@@ -69,7 +61,7 @@ pub unsafe extern "C" fn hotlease_map(
             let item = unsafe { items.add(index) };
             // SAFETY: as the header demands: each item has a separate output.
             let out = unsafe { bytes_mut((*item).out, (*item).out_capacity, "items[].out") }?;
-            let (status, size) = match result.and_then(|bytes| place(&bytes, out)) {
+            let (status, size) = match result.and_then(|bytes| copy_result(&bytes, out)) {
                 Ok(size) => (Status::Ok, size),
                 Err(error) => {
                     let size = own_message(&error, out).unwrap_or(0);
@@ -88,11 +80,11 @@ pub unsafe extern "C" fn hotlease_map(
         first_failure.map_or(Ok(()), Err)
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// Copies a result to its place; fails if it does not fit.
-fn place(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
+fn copy_result(bytes: &[u8], out: &mut [u8]) -> Result<usize, Error> {
     let capacity = out.len() as u64;
     let room = out.get_mut(..bytes.len()).ok_or(Error::OutputTooLarge {
         produced: bytes.len() as u64,

@@ -1,15 +1,15 @@
 //! `hotlease_model`: the cost of calls, and how many tasks to send.
 
-use crate::argument::{bytes, check_struct_size, fill_sized, object, put, wanted};
+use crate::argument::{bytes, check_struct_size, fill_sized, object, put, require_place};
 use crate::function::FunctionHandle;
-use crate::status::{ErrorHandle, Status, free, guarded};
-use hotlease_client::Learned;
+use crate::status::{ErrorHandle, Status, free, run_guarded};
+use hotlease_client::CallCost;
 use std::ffi::c_void;
 use std::time::Duration;
 
 /// `hotlease_model`.
 pub struct ModelHandle {
-    learned: Learned,
+    learned: CallCost,
 }
 
 /// `hotlease_plan`.
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn hotlease_model_learn(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(model, "model")?;
+        require_place(model, "model")?;
         // SAFETY: NULL or valid, as the header demands.
         let (function, input) = unsafe { (object(function, "function")?, bytes(input, input_size, "in")?) };
         let handle = ModelHandle {
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn hotlease_model_learn(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn hotlease_model_plan(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(plan, "plan")?;
+        require_place(plan, "plan")?;
         // SAFETY: NULL or valid, as the header demands.
         let model = unsafe { object(model, "model") }?;
         // SAFETY: not NULL, so there is at least its size, as the header demands.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn hotlease_model_plan(
         unsafe { fill_sized(plan, &made, "plan") }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.

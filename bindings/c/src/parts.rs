@@ -3,7 +3,7 @@
 use crate::argument::object;
 use crate::buffer::{BufferHandle, Range};
 use crate::function::{FunctionHandle, finish};
-use crate::status::{ErrorHandle, Failure, Status, guarded};
+use crate::status::{ErrorHandle, Failure, Status, run_guarded};
 use hotlease_client::{BufferSlice, BufferSliceMut, Error, PARTS_MAX};
 
 /// See `hotlease.h`.
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn hotlease_invoke_parts(
         unsafe { finish(result, &mut [], out_size) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// Returns the ranges of an array. Does not read an array with more than the allowed number.

@@ -1,8 +1,8 @@
 //! `hotlease_pipeline`: many small calls in flight on one slot.
 
-use crate::argument::{bytes, bytes_mut, object, put, wanted};
+use crate::argument::{bytes, bytes_mut, object, put, require_place};
 use crate::function::{FunctionHandle, finish};
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
 use hotlease_client::Pipeline;
 use std::ffi::{c_int, c_void};
 
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn hotlease_pipeline_open(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(pipeline, "pipeline")?;
+        require_place(pipeline, "pipeline")?;
         // SAFETY: NULL or valid, as the header demands.
         let function = unsafe { object(function, "function") }?;
         let handle = PipelineHandle {
@@ -42,13 +42,13 @@ pub unsafe extern "C" fn hotlease_pipeline_open(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_pipeline_size(pipeline: *const PipelineHandle) -> usize {
-    contained(0, || {
+    catch_panic(0, || {
         // SAFETY: NULL or valid, as the header demands.
         unsafe { pipeline.as_ref() }.map_or(0, |handle| handle.pipeline.len())
     })
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn hotlease_pipeline_size(pipeline: *const PipelineHandle)
 /// See `hotlease.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_pipeline_is_full(pipeline: *const PipelineHandle) -> c_int {
-    contained(0, || {
+    catch_panic(0, || {
         // SAFETY: NULL or valid, as the header demands.
         unsafe { pipeline.as_ref() }
             .is_some_and(|handle| handle.pipeline.is_full())
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn hotlease_pipeline_push(
         Ok(pipeline.push(input)?)
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.
@@ -97,9 +97,7 @@ pub unsafe extern "C" fn hotlease_pipeline_pop(
         let result = match pipeline.pop(out) {
             Ok(Some(length)) => Ok(length),
             Ok(None) => {
-                return Err(Failure::Argument(
-                    "the pipeline is empty: push before you pop".into(),
-                ));
+                return Err(Failure::Argument("the pipeline is empty: push before you pop".into()));
             }
             Err(error) => Err(error),
         };
@@ -107,7 +105,7 @@ pub unsafe extern "C" fn hotlease_pipeline_pop(
         unsafe { finish(result, out, out_size) }
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `hotlease.h`.

@@ -5,7 +5,7 @@ use crate::comm::failure;
 use hotlease_client::Error;
 use hotlease_client::NetError;
 use hotlease_gang::Error as GangError;
-use hotlease_wire::{Ran, Refusal};
+use hotlease_wire::{Rejection, RunCertainty};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -90,9 +90,9 @@ fn status_of_gang(error: &GangError) -> Status {
     match error {
         GangError::Lease(error) | GangError::Rank { source: error, .. } => status_of(error),
         GangError::Comm(error) => failure::status_of(error),
-        GangError::Ended => Status::LeaseEnded,
-        GangError::Over => Status::Finished,
-        GangError::Foreign => Status::Local,
+        GangError::GangEnded => Status::LeaseEnded,
+        GangError::CommunicatorEnded => Status::Finished,
+        GangError::ForeignCommunicator => Status::Local,
         // The rest are invalid requests. A later version may have more kinds; their message says what they are.
         _ => Status::InvalidArgument,
     }
@@ -104,30 +104,27 @@ fn status_of(error: &Error) -> Status {
         Error::OutputTooLarge { .. } => Status::OutputTooLarge,
         Error::Deadline { .. } => Status::DeadlineExceeded,
         Error::NoCredit | Error::NoCore | Error::BuffersInUse { .. } => Status::Busy,
-        Error::Options { .. }
-        | Error::NoSuchSlot { .. }
-        | Error::InputTooLarge { .. }
-        | Error::TooManyParts { .. } => Status::InvalidArgument,
+        Error::Options { .. } | Error::NoSuchSlot { .. } | Error::InputTooLarge { .. } | Error::TooManyParts { .. } => {
+            Status::InvalidArgument
+        }
         Error::File { .. } | Error::Code { .. } => Status::CodeRejected,
         Error::NoSuchFunction { .. } => Status::UnknownFunction,
         Error::WorkerDied { .. } => Status::WorkerDied,
         Error::OutcomeUnknown { .. } => Status::OutcomeUnknown,
         Error::LeaseEnded { .. } => Status::LeaseEnded,
         Error::Refused(refusal) => match refusal {
-            Refusal::NoCapacity { .. }
-            | Refusal::NoPlaces { .. }
-            | Refusal::NoGpus { .. }
-            | Refusal::NotTogether { .. }
-            | Refusal::QuotaExceeded { .. } => Status::NoCapacity,
-            Refusal::NoAgent | Refusal::Unavailable { .. } | Refusal::Timeout { .. } => Status::Unavailable,
-            Refusal::CodeRejected { .. } | Refusal::CodeMismatch => Status::CodeRejected,
-            Refusal::LeaseEnded(_) | Refusal::UnknownLease => Status::LeaseEnded,
-            Refusal::WorkerDied { .. } => Status::WorkerDied,
+            Rejection::NoCapacity { .. }
+            | Rejection::NoPlaces { .. }
+            | Rejection::NoGpus { .. }
+            | Rejection::NotTogether { .. }
+            | Rejection::QuotaExceeded { .. } => Status::NoCapacity,
+            Rejection::NoAgent | Rejection::Unavailable { .. } | Rejection::Timeout { .. } => Status::Unavailable,
+            Rejection::CodeRejected { .. } | Rejection::CodeMismatch => Status::CodeRejected,
+            Rejection::LeaseEnded(_) | Rejection::UnknownLease => Status::LeaseEnded,
+            Rejection::WorkerDied { .. } => Status::WorkerDied,
             _ => Status::Refused,
         },
-        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => {
-            Status::Unavailable
-        }
+        Error::NotRunning { .. } | Error::RuntimeDirectory { .. } | Error::NoTransport { .. } => Status::Unavailable,
         Error::OutputLost => Status::OutcomeUnknown,
         Error::Network(error) => match **error {
             NetError::Address { .. } => Status::InvalidArgument,
@@ -181,10 +178,7 @@ impl ErrorHandle {
 /// # Safety
 /// `error` is NULL or valid for writing a pointer.
 #[inline]
-pub(crate) unsafe fn guarded(
-    error: *mut *mut ErrorHandle,
-    body: impl FnOnce() -> Result<(), Failure>,
-) -> Status {
+pub(crate) unsafe fn run_guarded(error: *mut *mut ErrorHandle, body: impl FnOnce() -> Result<(), Failure>) -> Status {
     // State that a panic leaves half done is behind the client library's own locks, which do not poison.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
@@ -200,7 +194,7 @@ pub(crate) unsafe fn guarded(
 }
 
 /// Runs code that cannot fail; returns `otherwise` after a panic.
-pub(crate) fn contained<R>(otherwise: R, body: impl FnOnce() -> R) -> R {
+pub(crate) fn catch_panic<R>(otherwise: R, body: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
@@ -234,12 +228,12 @@ pub unsafe extern "C" fn hotlease_error_ran(error: *const ErrorHandle) -> c_int 
     // SAFETY: NULL or valid, as the header demands.
     match unsafe { error.as_ref() }.map(|error| &error.failure) {
         Some(Failure::Client(error)) => match error.ran() {
-            Ran::No => 0,
-            Ran::Yes => 1,
-            Ran::Unknown => 2,
+            RunCertainty::No => 0,
+            RunCertainty::Yes => 1,
+            RunCertainty::Unknown => 2,
         },
         // Other ranks may have run, even if this one did not.
-        Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != Ran::Yes),
+        Some(Failure::Gang(GangError::Rank { source, .. })) => 1 + c_int::from(source.ran() != RunCertainty::Yes),
         Some(Failure::Panic(_)) => 2,
         _ => 0,
     }
@@ -320,7 +314,7 @@ pub unsafe extern "C" fn hotlease_error_free(error: *mut ErrorHandle) {
 /// `handle` is NULL, or came from `Box::into_raw` and was not given back yet.
 pub(crate) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
-        contained((), || {
+        catch_panic((), || {
             // SAFETY: not NULL, so the caller's promise holds.
             drop(unsafe { Box::from_raw(handle) });
         });

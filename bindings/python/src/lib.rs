@@ -15,8 +15,8 @@ mod client;
 mod mpi;
 mod native;
 mod plain;
-mod printed;
 mod slot;
+mod task_output;
 
 use pyo3::prelude::*;
 

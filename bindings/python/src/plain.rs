@@ -2,13 +2,13 @@
 //! them costs several times as much (and runs code when it is read). Their bytes: `hotlease_wire::task::plain`.
 
 use hotlease_wire::task::FormatError;
-use hotlease_wire::task::plain::{self, DEPTH_MAX, Item, tag};
+use hotlease_wire::task::plain::{self, DEPTH_MAX, PlainItem, tag};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
 
 /// Replacement for a value that is not plain.
-pub enum Instead<'py> {
+pub enum Replacement<'py> {
     /// The result of another task, of this number.
     Result(u16),
     /// Another value.
@@ -26,7 +26,7 @@ pub fn encode_with<'py>(
     value: &Bound<'py, PyAny>,
     into: &mut Vec<u8>,
     limit: usize,
-    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Replacement<'py>>,
 ) -> bool {
     append(value, into, limit, DEPTH_MAX, instead)
 }
@@ -36,7 +36,7 @@ pub fn encode_tuple<'py>(
     values: &Bound<'py, PyTuple>,
     into: &mut Vec<u8>,
     limit: usize,
-    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Replacement<'py>>,
 ) -> bool {
     append_tuple(values, into, limit, DEPTH_MAX, instead)
 }
@@ -46,12 +46,12 @@ fn append_tuple<'py>(
     into: &mut Vec<u8>,
     limit: usize,
     depth: usize,
-    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Replacement<'py>>,
 ) -> bool {
     if depth == 0 {
         return false;
     }
-    sized(tag::TUPLE, values.len(), into)
+    append_length(tag::TUPLE, values.len(), into)
         && values
             .iter_borrowed()
             .all(|value| append(&value, into, limit, depth - 1, instead))
@@ -63,7 +63,7 @@ fn append<'py>(
     into: &mut Vec<u8>,
     limit: usize,
     depth: usize,
-    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Instead<'py>>,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<Replacement<'py>>,
 ) -> bool {
     if value.is_none() {
         into.push(tag::NONE);
@@ -84,9 +84,7 @@ fn append<'py>(
     } else if let Ok(value) = value.cast_exact::<PyString>() {
         // Text with lone surrogates is not plain.
         let Ok(text) = value.to_str() else { return false };
-        return text.len() <= limit
-            && sized(tag::STR, text.len(), into)
-            && push(text.as_bytes(), into, limit);
+        return text.len() <= limit && append_length(tag::STR, text.len(), into) && push(text.as_bytes(), into, limit);
     } else if let Ok(value) = value.cast_exact::<PyFloat>() {
         into.push(tag::FLOAT);
         into.extend(value.value().to_le_bytes());
@@ -94,16 +92,16 @@ fn append<'py>(
         into.push(if value.is_true() { tag::TRUE } else { tag::FALSE });
     } else if let Ok(value) = value.cast_exact::<PyBytes>() {
         let bytes = value.as_bytes();
-        return bytes.len() <= limit && sized(tag::BYTES, bytes.len(), into) && push(bytes, into, limit);
+        return bytes.len() <= limit && append_length(tag::BYTES, bytes.len(), into) && push(bytes, into, limit);
     } else if let Ok(value) = value.cast_exact::<PyTuple>() {
         return append_tuple(value, into, limit, depth, instead);
     } else if depth > 0 {
         match instead(value) {
-            Some(Instead::Result(number)) => {
+            Some(Replacement::Result(number)) => {
                 into.push(tag::RESULT);
                 into.extend(number.to_le_bytes());
             }
-            Some(Instead::Value(value)) => return append(&value, into, limit, depth - 1, instead),
+            Some(Replacement::Value(value)) => return append(&value, into, limit, depth - 1, instead),
             None => return false,
         }
     } else {
@@ -112,7 +110,7 @@ fn append<'py>(
     into.len() <= limit
 }
 
-fn sized(tag: u8, length: usize, into: &mut Vec<u8>) -> bool {
+fn append_length(tag: u8, length: usize, into: &mut Vec<u8>) -> bool {
     match u8::try_from(length) {
         Ok(length) => into.extend([tag + tag::SHORT, length]),
         Err(_) => {
@@ -133,7 +131,7 @@ fn push(bytes: &[u8], into: &mut Vec<u8>, limit: usize) -> bool {
 
 /// Reader of values, one after the other.
 pub struct Reader<'a> {
-    items: plain::Reader<'a>,
+    items: plain::PlainReader<'a>,
     /// Results that values may refer to by number.
     results: &'a [Py<PyAny>],
 }
@@ -146,7 +144,7 @@ impl<'a> Reader<'a> {
 
     /// Reader of these bytes, which may refer to results of other tasks.
     pub fn with_results(bytes: &'a [u8], results: &'a [Py<PyAny>]) -> Self {
-        let items = plain::Reader::new(bytes);
+        let items = plain::PlainReader::new(bytes);
         Self { items, results }
     }
 
@@ -162,20 +160,18 @@ impl<'a> Reader<'a> {
 
     fn read<'py>(&mut self, py: Python<'py>, depth: usize) -> Result<Bound<'py, PyAny>, FormatError> {
         Ok(match self.items.item(depth)? {
-            Item::None => py.None().into_bound(py),
-            Item::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
-            Item::Int(value) => int(py, value),
-            Item::Float(value) => PyFloat::new(py, value).into_any(),
-            Item::Str(text) => PyString::new(py, text).into_any(),
-            Item::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
-            Item::Tuple(length) => {
+            PlainItem::None => py.None().into_bound(py),
+            PlainItem::Bool(value) => PyBool::new(py, value).to_owned().into_any(),
+            PlainItem::Int(value) => int(py, value),
+            PlainItem::Float(value) => PyFloat::new(py, value).into_any(),
+            PlainItem::Str(text) => PyString::new(py, text).into_any(),
+            PlainItem::Bytes(bytes) => PyBytes::new(py, bytes).into_any(),
+            PlainItem::Tuple(length) => {
                 let values = (0..length).map(|_| self.read(py, depth - 1));
                 let values = values.collect::<Result<Vec<_>, _>>()?;
-                PyTuple::new(py, values)
-                    .map_err(|_| FormatError::Plain)?
-                    .into_any()
+                PyTuple::new(py, values).map_err(|_| FormatError::Plain)?.into_any()
             }
-            Item::Result(number) => {
+            PlainItem::Result(number) => {
                 let result = self.results.get(usize::from(number)).ok_or(FormatError::Plain)?;
                 result.bind(py).clone()
             }

@@ -4,19 +4,19 @@
 use crate::attribution::Attribution;
 use crate::cause::KillReason;
 use crate::code::Code;
-use crate::incarnation::{Incarnation, ORDER_LIMIT, State, died, load};
+use crate::incarnation::{Incarnation, IncarnationState, ORDER_LIMIT, load, worker_died};
 use crate::node::Node;
 use crate::storage::LeaseStorage;
-use crate::swap::{Wanted, admit_library};
+use crate::swap::{StateRequest, admit_library};
 use crate::worker::{OrderError, Worker};
-use hotlease_lease::agent::Event;
+use hotlease_lease::agent::BookEvent;
 use hotlease_sandbox::{Kind, Program, Reach};
 use hotlease_wire::control::Polling;
 use hotlease_wire::grpc;
 use hotlease_wire::ids::{LeaseId, WorkerIndex};
 use hotlease_wire::limits::CODES_PER_LEASE_MAX;
 use hotlease_wire::session::{StartPhases, UsageTotals};
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ pub(crate) struct Terms {
     /// Its keys and prefixes in object storage.
     pub storage: Option<Arc<LeaseStorage>>,
     /// State that its single worker saves for the next lease.
-    pub state: Option<Wanted>,
+    pub state: Option<StateRequest>,
     /// Program of its workers, in place of the native one.
     pub program: Option<Arc<Program>>,
 }
@@ -98,7 +98,7 @@ impl ActiveLease {
         let mut attribution = Attribution::default();
         let mut codes = Vec::new();
         if let Some(code) = built_in.map(Arc::new) {
-            attribution.loaded(0, Arc::clone(&code));
+            attribution.add_library(0, Arc::clone(&code));
             codes.push(LoadedCode { code, base: 0 });
         }
         Self {
@@ -117,13 +117,11 @@ impl ActiveLease {
     /// Time from the request's arrival to the grant, without the wait for the environment.
     pub fn granting(&self) -> Duration {
         let waited = self.terms.image.unwrap_or_default();
-        self.granted
-            .duration_since(self.terms.asked)
-            .saturating_sub(waited)
+        self.granted.duration_since(self.terms.asked).saturating_sub(waited)
     }
 
     /// Marks the lease as being ended; returns whether this call was the first.
-    pub fn begins_to_end(&self) -> bool {
+    pub fn mark_ending(&self) -> bool {
         // Relaxed: the caller holds the node's lock, which orders the calls.
         !self.ending.swap(true, Ordering::Relaxed)
     }
@@ -152,10 +150,10 @@ impl ActiveLease {
     }
 
     /// The present incarnation of a worker.
-    pub fn incarnation(&self, index: WorkerIndex) -> Result<Arc<Incarnation>, Refusal> {
+    pub fn incarnation(&self, index: WorkerIndex) -> Result<Arc<Incarnation>, Rejection> {
         let places = self.places();
         let place = places.get(usize::from(index.0));
-        place.cloned().ok_or(Refusal::UnknownWorker {
+        place.cloned().ok_or(Rejection::UnknownWorker {
             index: index.0,
             workers: places.len() as u16,
         })
@@ -174,7 +172,7 @@ impl ActiveLease {
     }
 
     /// Waits until the lease has ended and its cores are free.
-    pub async fn ended(&self) -> (EndReason, UsageTotals) {
+    pub async fn wait_for_end(&self) -> (EndReason, UsageTotals) {
         let mut ended = self.ended.subscribe();
         let _ = ended.wait_for(Option::is_some).await;
         let ended = *self.ended.borrow();
@@ -182,12 +180,12 @@ impl ActiveLease {
     }
 
     /// Waits until its workers have started; returns the durations of the steps. Refused if a worker did not start.
-    pub async fn started(&self) -> Result<StartPhases, Refusal> {
+    pub async fn wait_for_start(&self) -> Result<StartPhases, Rejection> {
         let mut total = StartPhases::default();
         for incarnation in self.incarnations() {
-            match incarnation.settled().await {
-                State::Gone { cause, output } if !incarnation.start.was_up() => {
-                    return Err(died((cause, output)));
+            match incarnation.wait_until_settled().await {
+                IncarnationState::Gone { cause, output } if !incarnation.start.was_up() => {
+                    return Err(worker_died((cause, output)));
                 }
                 _ => {}
             }
@@ -211,25 +209,25 @@ impl ActiveLease {
         &self,
         node: &Arc<Node>,
         index: WorkerIndex,
-    ) -> Result<(Arc<Incarnation>, Arc<Worker>), Refusal> {
-        node.step(Event::Replace {
+    ) -> Result<(Arc<Incarnation>, Arc<Worker>), Rejection> {
+        node.step(BookEvent::Replace {
             lease: self.id,
             worker: index,
         })?;
         let incarnation = self.incarnation(index)?;
-        match incarnation.settled().await {
-            State::Up(worker) => Ok((incarnation, worker)),
-            State::Gone { cause, output } => Err(died((cause, output))),
-            State::Starting => Err(Refusal::Unavailable {
+        match incarnation.wait_until_settled().await {
+            IncarnationState::Up(worker) => Ok((incarnation, worker)),
+            IncarnationState::Gone { cause, output } => Err(worker_died((cause, output))),
+            IncarnationState::Starting => Err(Rejection::Unavailable {
                 what: "the worker is still starting".into(),
             }),
         }
     }
 
     /// Refuses connections to workers whose state is not restored yet. The library that they load first restores it.
-    pub async fn is_restored(&self) -> Result<(), Refusal> {
+    pub async fn check_restored(&self) -> Result<(), Rejection> {
         match self.terms.state.is_some() && self.codes.lock().await.is_empty() {
-            true => Err(Refusal::BadRequest {
+            true => Err(Rejection::BadRequest {
                 what: "its lease has a state, which its library restores: load that before connecting".into(),
             }),
             false => Ok(()),
@@ -242,9 +240,9 @@ impl ActiveLease {
     /// A library is loaded everywhere or nowhere: if one worker refuses it, or dies of it, the workers that have loaded
     /// it are replaced too. The library of a lease with a state also restores the state; if that fails, it counts as
     /// not loaded.
-    pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Refusal> {
+    pub async fn load(self: Arc<Self>, node: Arc<Node>, code: Arc<Code>) -> Result<(u16, u64), Rejection> {
         // At least one worker must live to load it. Checked before the lock, which a starting worker needs.
-        let any_up = |state: &Arc<Incarnation>| matches!(state.state(), State::Up(_));
+        let any_up = |state: &Arc<Incarnation>| matches!(state.state(), IncarnationState::Up(_));
         if !self.incarnations().iter().any(any_up) {
             self.worker(&node, WorkerIndex(0)).await?;
         }
@@ -254,7 +252,7 @@ impl ActiveLease {
         }
         if let Some(wanted) = self.terms.state.as_ref().filter(|_| self.terms.program.is_none()) {
             if !codes.is_empty() {
-                return Err(Refusal::CodeRejected {
+                return Err(Rejection::CodeRejected {
                     why: "a lease with a state has one library".into(),
                 });
             }
@@ -267,7 +265,7 @@ impl ActiveLease {
         let begun = Instant::now();
         let mut asked = Vec::new();
         for incarnation in self.incarnations() {
-            if let State::Up(worker) = incarnation.state() {
+            if let IncarnationState::Up(worker) = incarnation.state() {
                 asked.push((incarnation, load(&worker, &new)));
             }
         }
@@ -275,7 +273,7 @@ impl ActiveLease {
         let mut refused = None;
         for (incarnation, loaded) in asked {
             let limit = ORDER_LIMIT.saturating_sub(begun.elapsed());
-            let why = match loaded.done(limit).await {
+            let why = match loaded.wait_for_answer(limit).await {
                 Ok(()) => {
                     took.push(incarnation);
                     continue;
@@ -285,16 +283,16 @@ impl ActiveLease {
                     refused.get_or_insert(why);
                     continue;
                 }
-                Err(OrderError::Silent) => {
+                Err(OrderError::TimedOut) => {
                     incarnation.kill(KillReason::Unusable("a constructor of a library did not return"));
                     format!("it did not finish loading within {} s", ORDER_LIMIT.as_secs())
                 }
                 Err(OrderError::Died) => {
-                    let death = incarnation.gone().await;
-                    if node.is_active(self.id).is_err() {
-                        return Err(died(death));
+                    let death = incarnation.wait_for_end().await;
+                    if node.check_active(self.id).is_err() {
+                        return Err(worker_died(death));
                     }
-                    format!("a worker died while loading it: {}", died(death))
+                    format!("a worker died while loading it: {}", worker_died(death))
                 }
             };
             replace_when_gone(&node, &self, incarnation);
@@ -302,7 +300,7 @@ impl ActiveLease {
         }
         let Some(why) = refused else {
             if took.is_empty() {
-                return Err(Refusal::Unavailable {
+                return Err(Rejection::Unavailable {
                     what: "every worker died before the library could be loaded; try again".into(),
                 });
             }
@@ -313,7 +311,7 @@ impl ActiveLease {
                     incarnation.restore_loaded().await?;
                 }
             }
-            self.attribution().loaded(base, Arc::clone(&new.code));
+            self.attribution().add_library(base, Arc::clone(&new.code));
             codes.push(new);
             return Ok((base, loading.as_micros() as u64));
         };
@@ -323,7 +321,7 @@ impl ActiveLease {
             ));
             replace_when_gone(&node, &self, incarnation);
         }
-        Err(Refusal::CodeRejected { why })
+        Err(Rejection::CodeRejected { why })
     }
 }
 
@@ -331,9 +329,9 @@ impl ActiveLease {
 fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Arc<Incarnation>) {
     let (node, lease) = (Arc::clone(node), lease.id);
     tokio::spawn(async move {
-        incarnation.gone().await;
+        incarnation.wait_for_end().await;
         // Refused if the lease has ended meanwhile.
-        let _ = node.step(Event::Replace {
+        let _ = node.step(BookEvent::Replace {
             lease,
             worker: incarnation.index,
         });
@@ -341,9 +339,9 @@ fn replace_when_gone(node: &Arc<Node>, lease: &Arc<ActiveLease>, incarnation: Ar
 }
 
 /// Index of the first function of a further library; checks the limits of a lease.
-fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Refusal> {
+fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Rejection> {
     let too_many = |what: &str, limit| {
-        Err(Refusal::TooMany {
+        Err(Rejection::TooMany {
             what: what.into(),
             limit,
         })
@@ -353,10 +351,7 @@ fn next_base(codes: &[LoadedCode], code: &Code) -> Result<u16, Refusal> {
     }
     let bytes: u64 = codes.iter().map(|loaded| loaded.code.size_bytes).sum();
     if bytes.saturating_add(code.size_bytes) > CODE_BYTES_PER_LEASE_MAX {
-        return too_many(
-            "bytes of function libraries in one lease",
-            CODE_BYTES_PER_LEASE_MAX,
-        );
+        return too_many("bytes of function libraries in one lease", CODE_BYTES_PER_LEASE_MAX);
     }
     let base: usize = codes.iter().map(|loaded| loaded.code.functions.len()).sum();
     match u16::try_from(base + code.functions.len()) {

@@ -1,17 +1,18 @@
 //! Life of an agent: start, service, stop.
 
+use crate::borrowing::Borrowing;
 use crate::caller::Tenants;
 use crate::config::{AGENT_SOCKET, Network, SESSION_SOCKET};
 use crate::cores;
 use crate::idle_memory::IdleMemory;
+use crate::image_transfer::{ImageSender, OtherAgents};
 use crate::images::Images;
 use crate::listener::{GrpcListener, SessionListener, SocketFile};
 use crate::lock::{DirectoryLock, keep_identity, kept_identity};
 use crate::membership::Membership;
-use crate::neighbours::{Others, Sending};
 use crate::network;
-use crate::node::{Identity, Node};
-use crate::pool::{Pools, Wanted};
+use crate::node::{Node, NodeSettings};
+use crate::pool::{PoolTarget, Pools};
 use crate::reach::Grants;
 use crate::sandboxes::{self, Sandboxes};
 use crate::service::Service;
@@ -20,12 +21,11 @@ use crate::sharing::{self, SharingTerms};
 use crate::spares::Spares;
 use crate::storage::Storage;
 use crate::swap::{self, SwapOptions};
-use crate::waiting::Borrowing;
 use crate::watchdog;
 use crate::{AgentConfig, AgentError, journalling};
 use hotlease_fabric::clock::measure_tick_hz;
 use hotlease_journal::{StateDir, UsageJournal};
-use hotlease_lease::agent::Event;
+use hotlease_lease::agent::BookEvent;
 use hotlease_net::grpc::channel_to_first;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_net::{Address, Listener as TlsListener, Role};
@@ -113,7 +113,7 @@ impl Agent {
         let others = config
             .network
             .as_ref()
-            .map(|network| Others::new(agent, Arc::clone(&network.identity)));
+            .map(|network| OtherAgents::new(agent, Arc::clone(&network.identity)));
         let images = Images::open(&config.environments, launcher.clone(), others.clone()).await?;
         let storage = Storage::open(config.storage.as_deref()).await?;
         let grpc = GrpcListener::bind(&lock, AGENT_SOCKET)?;
@@ -126,13 +126,10 @@ impl Agent {
             (Some(network), Some((_, address))) => Some(endpoint(network, *address)),
             _ => None,
         };
-        let elsewhere = config
-            .network
-            .as_ref()
-            .filter(|network| !network.managers.is_empty());
+        let elsewhere = config.network.as_ref().filter(|network| !network.managers.is_empty());
         let pools = Pools::new(
             &launcher,
-            Wanted {
+            PoolTarget {
                 kind: config.sandbox,
                 fixed: config.pool,
                 cores: offered.len().min(POOL_MAX),
@@ -140,7 +137,7 @@ impl Agent {
         );
         let memory = Arc::new(IdleMemory::of_node());
         let spares = Spares::new(launcher.clone(), Arc::clone(&memory), config.spares);
-        let identity = Identity {
+        let identity = NodeSettings {
             agent,
             boot: BootId(rand::random()),
             address: match (&endpoint, elsewhere) {
@@ -173,7 +170,7 @@ impl Agent {
                 own_user: nix::unistd::geteuid().as_raw(),
             },
             images: Arc::new(images),
-            sending: Sending::default(),
+            sending: ImageSender::default(),
             swap: config.swap.clone().map(Arc::new),
             grants: Grants {
                 directories: config.sandbox_grants.clone(),
@@ -193,11 +190,7 @@ impl Agent {
         let manager = match (elsewhere, &config.manager_socket) {
             (Some(network), _) => {
                 let identity = Arc::clone(&network.identity);
-                Some(channel_to_first(
-                    network.managers.clone(),
-                    identity,
-                    Role::Manager,
-                ))
+                Some(channel_to_first(network.managers.clone(), identity, Role::Manager))
             }
             (_, Some(socket)) => Some(local_manager(socket)?),
             _ => None,
@@ -209,7 +202,7 @@ impl Agent {
         let served = Arc::clone(&node);
         let (stop, stopping) = watch::channel(false);
         let (finished, stopped) = watch::channel(false);
-        let parts = Parts {
+        let parts = AgentParts {
             node,
             grpc,
             sessions,
@@ -316,13 +309,7 @@ fn endpoint(network: &Network, address: SocketAddr) -> Address {
         return advertised.clone();
     }
     let everywhere = address.ip().is_unspecified();
-    let named = network
-        .identity
-        .peer()
-        .hosts
-        .into_iter()
-        .next()
-        .filter(|_| everywhere);
+    let named = network.identity.peer().hosts.into_iter().next().filter(|_| everywhere);
     Address::new(named.unwrap_or_else(|| address.ip().to_string()), address.port())
 }
 
@@ -340,7 +327,7 @@ async fn until_true(mut watched: watch::Receiver<bool>) {
     let _ = watched.wait_for(|value| *value).await;
 }
 
-struct Parts {
+struct AgentParts {
     node: Arc<Node>,
     grpc: GrpcListener,
     sessions: SessionListener,
@@ -350,7 +337,7 @@ struct Parts {
     token_key_rotation: Duration,
 }
 
-impl Parts {
+impl AgentParts {
     async fn run(self, stopping: watch::Receiver<bool>) {
         let node = self.node;
         measure_ticks(Arc::clone(&node));
@@ -370,9 +357,7 @@ impl Parts {
         // The parts stop at different moments.
         let (leave, leaving) = watch::channel(false);
         let (close, closing) = watch::channel(false);
-        let membership = self
-            .membership
-            .map(|membership| tokio::spawn(membership.run(leaving)));
+        let membership = self.membership.map(|membership| tokio::spawn(membership.run(leaving)));
         let places = Arc::new(Semaphore::new(SESSIONS_MAX));
         let local = self
             .sessions
@@ -394,13 +379,10 @@ impl Parts {
         until_true(stopping).await;
         tracing::info!("agent stops");
         // Cannot be refused. From here on the agent grants no leases.
-        let _ = node.step(Event::Stop);
+        let _ = node.step(BookEvent::Stop);
         let mut active = node.active_leases();
         let limit = WORKERS_GONE_LIMIT + swap::ending_limit(node.identity.swap.as_deref());
-        if timeout(limit, active.wait_for(|leases| *leases == 0))
-            .await
-            .is_err()
-        {
+        if timeout(limit, active.wait_for(|leases| *leases == 0)).await.is_err() {
             tracing::error!("leases are left whose workers cannot be killed");
         }
         if timeout(FINISH_LIMIT, node.all_told()).await.is_err() {
@@ -418,10 +400,7 @@ impl Parts {
         }
         node.pools.iter().for_each(|pool| pool.close());
         node.spares.close();
-        if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone())
-            .await
-            .is_err()
-        {
+        if timeout(WORKERS_GONE_LIMIT, node.launcher().all_gone()).await.is_err() {
             tracing::error!(workers = node.launcher().living(), "workers cannot be killed");
         }
         let unmounted = node.identity.images.all_unmounted();
@@ -455,11 +434,8 @@ async fn serve_grpc(service: Service, listener: GrpcListener, closing: watch::Re
 }
 
 /// Serves connections until told to stop, and then for at most [`FINISH_LIMIT`].
-async fn serve_on<C>(
-    service: Service,
-    connections: mpsc::Receiver<io::Result<C>>,
-    closing: watch::Receiver<bool>,
-) where
+async fn serve_on<C>(service: Service, connections: mpsc::Receiver<io::Result<C>>, closing: watch::Receiver<bool>)
+where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
     let service = AgentServer::new(service)

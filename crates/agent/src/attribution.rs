@@ -6,7 +6,7 @@
 //! appear.
 
 use crate::code::Code;
-use hotlease_fabric::usage::UsedByFunction;
+use hotlease_fabric::usage::FunctionUsage;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_wire::limits::FUNCTIONS_BILLED_MAX;
 use hotlease_wire::session::UsageTotals;
@@ -31,16 +31,14 @@ pub(crate) struct Attribution {
 
 impl Attribution {
     /// Adds a library, whose functions are numbered from `base` on.
-    pub fn loaded(&mut self, base: u16, code: Arc<Code>) {
+    pub fn add_library(&mut self, base: u16, code: Arc<Code>) {
         self.codes.push((base, code));
     }
 
     /// Name of a function, for a log.
     pub fn name_of(&self, function: u16) -> Option<&str> {
         let (base, code) = self.codes.iter().rev().find(|(base, _)| *base <= function)?;
-        code.functions
-            .get(usize::from(function - base))
-            .map(String::as_str)
+        code.functions.get(usize::from(function - base)).map(String::as_str)
     }
 
     fn id_of(&mut self, function: u16) -> FunctionId {
@@ -62,7 +60,7 @@ impl Attribution {
     }
 
     /// Totals by function that a worker counted, cut to its own usage `within`.
-    pub fn of_worker(&mut self, rows: &[UsedByFunction], within: UsageTotals) -> FunctionTotals {
+    pub fn of_worker(&mut self, rows: &[FunctionUsage], within: UsageTotals) -> FunctionTotals {
         let mut told = FunctionTotals::default();
         for row in rows {
             let id = row
@@ -98,7 +96,7 @@ impl Attribution {
     }
 
     /// Records that a report carried these totals.
-    pub fn reported(&mut self, functions: &FunctionTotals, now: Duration) {
+    pub fn record_report(&mut self, functions: &FunctionTotals, now: Duration) {
         self.reported = (now, functions.clone());
     }
 }
@@ -107,8 +105,8 @@ impl Attribution {
 mod tests {
     use super::*;
 
-    fn row(function: Option<u16>, compute_ns: u64) -> UsedByFunction {
-        UsedByFunction {
+    fn row(function: Option<u16>, compute_ns: u64) -> FunctionUsage {
+        FunctionUsage {
             function,
             compute_ns,
             invocations: 1,
@@ -126,11 +124,7 @@ mod tests {
     #[test]
     fn a_worker_that_lies_about_functions_gives_them_no_more_than_it_used() {
         let mut attribution = Attribution::default();
-        let lies = [
-            row(Some(3), u64::MAX),
-            row(None, u64::MAX),
-            row(Some(u16::MAX), 7),
-        ];
+        let lies = [row(Some(3), u64::MAX), row(None, u64::MAX), row(Some(u16::MAX), 7)];
         let believed = attribution.of_worker(&lies, used(100, 2));
         let sum = believed.sum();
         assert_eq!((sum.compute_ns, sum.invocations), (100, 2), "{believed:?}");
@@ -144,7 +138,7 @@ mod tests {
         let more = attribution.of_worker(&[row(None, 6)], used(100, 2));
         let at = Duration::from_secs;
         assert!(attribution.is_due(&some, at(1)));
-        attribution.reported(&some, at(1));
+        attribution.record_report(&some, at(1));
         assert!(!attribution.is_due(&more, at(2)), "too soon");
         assert!(!attribution.is_due(&some, at(60)), "nothing changed");
         assert!(attribution.is_due(&more, at(11)));

@@ -4,7 +4,7 @@
 //! only tenants that its operator has named, and users of its own host; of the latter, only the agent's own user and
 //! root are admitted. [`crate::sandboxes`] decides which sandbox they get.
 
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 
 /// Prefix of names for users of this host; no certificate can name a tenant with it.
@@ -51,7 +51,7 @@ impl Tenants {
     }
 
     /// Refuses a lease to any tenant that is not served.
-    pub fn admit(&self, tenant: &str, origin: Origin) -> Result<(), Refusal> {
+    pub fn admit(&self, tenant: &str, origin: Origin) -> Result<(), Rejection> {
         let local_user = origin == Origin::Local && tenant.starts_with(LOCAL_PREFIX);
         if local_user || self.include(tenant) {
             return Ok(());
@@ -60,7 +60,7 @@ impl Tenants {
             [] => "only users of its own machine".to_owned(),
             tenants => tenants.join(", "),
         };
-        Err(Refusal::TenantNotServed {
+        Err(Rejection::TenantNotServed {
             tenant: tenant.to_owned(),
             served,
         })
@@ -106,10 +106,6 @@ mod tests {
         assert_eq!(tenants.of_session(local(), "bob"), "uid:7");
         assert_eq!(tenants.of_session(local(), "uid:8"), "uid:7");
         let bob = Caller::Certified { tenant: "bob".into() };
-        assert_eq!(
-            tenants.of_session(bob, "alice"),
-            "bob",
-            "its certificate says bob"
-        );
+        assert_eq!(tenants.of_session(bob, "alice"), "bob", "its certificate says bob");
     }
 }

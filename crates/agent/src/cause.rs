@@ -1,7 +1,7 @@
 //! Cause of a worker's end: the one place where wait status, crash record and the agent's own kill become a [`Cause`].
 
 use hotlease_fabric::usage::Crash;
-use hotlease_sandbox::{End, Exit};
+use hotlease_sandbox::{Exit, ProcessEnd};
 use hotlease_wire::{Cause, EndReason};
 
 const SIGABRT: i32 = 6;
@@ -41,7 +41,7 @@ impl Evidence<'_> {
     /// Cause of the end, and the output to show with it.
     pub fn verdict(&self) -> (Cause, String) {
         let output = self.exit.output.clone();
-        if let (End::Signalled(SIGKILL), Some(killed)) = (self.exit.end, self.killed) {
+        if let (ProcessEnd::Signalled(SIGKILL), Some(killed)) = (self.exit.end, self.killed) {
             return match killed {
                 KillReason::LeaseEnded(reason) => (Cause::LeaseEnded(*reason), output),
                 KillReason::Deadline { function, timeout_us } => {
@@ -65,16 +65,16 @@ impl Evidence<'_> {
     fn own_end(&self) -> Cause {
         let function = self.crash.and_then(|crash| crash.function).or(self.running);
         match self.exit.end {
-            End::OutOfMemory => Cause::OutOfMemory,
+            ProcessEnd::OutOfMemory => Cause::OutOfMemory,
             // No process can record its own SIGKILL. A monitor records it when its machine has run out of memory.
-            End::Signalled(SIGKILL) if self.crash.is_some_and(|crash| crash.signal == SIGKILL) => {
+            ProcessEnd::Signalled(SIGKILL) if self.crash.is_some_and(|crash| crash.signal == SIGKILL) => {
                 Cause::OutOfMemory
             }
-            End::Exited(status) => Cause::Exit { status, function },
-            End::Signalled(SIGABRT) if self.memory_limited && gave_up_allocating(&self.exit.output) => {
+            ProcessEnd::Exited(status) => Cause::Exit { status, function },
+            ProcessEnd::Signalled(SIGABRT) if self.memory_limited && gave_up_allocating(&self.exit.output) => {
                 Cause::OutOfMemory
             }
-            End::Signalled(signal) => match self.crash.and_then(|crash| crash.overrun_capacity) {
+            ProcessEnd::Signalled(signal) => match self.crash.and_then(|crash| crash.overrun_capacity) {
                 Some(capacity) => Cause::OutputOverrun { function, capacity },
                 None => Cause::Signal { signal, function },
             },
@@ -102,7 +102,7 @@ mod tests {
         })
     }
 
-    fn verdict(end: End, crash: Option<Crash>, killed: Option<&KillReason>) -> Cause {
+    fn verdict(end: ProcessEnd, crash: Option<Crash>, killed: Option<&KillReason>) -> Cause {
         let exit = Exit {
             end,
             output: String::new(),
@@ -120,45 +120,45 @@ mod tests {
     #[test]
     fn a_machine_without_memory_is_told_as_any_other_worker_without() {
         assert_eq!(
-            verdict(End::Signalled(9), crash(9, None), None),
+            verdict(ProcessEnd::Signalled(9), crash(9, None), None),
             Cause::OutOfMemory
         );
-        let killed = verdict(End::Signalled(9), crash(11, None), None);
+        let killed = verdict(ProcessEnd::Signalled(9), crash(11, None), None);
         assert!(matches!(killed, Cause::Signal { signal: 9, .. }), "{killed}");
     }
 
     #[test]
     fn the_crash_record_says_which_function_failed() {
         assert_eq!(
-            verdict(End::Signalled(11), crash(11, None), None),
+            verdict(ProcessEnd::Signalled(11), crash(11, None), None),
             Cause::Signal {
                 signal: 11,
                 function: Some(3)
             }
         );
         assert_eq!(
-            verdict(End::Signalled(11), crash(11, Some(64)), None),
+            verdict(ProcessEnd::Signalled(11), crash(11, Some(64)), None),
             Cause::OutputOverrun {
                 function: Some(3),
                 capacity: 64
             }
         );
         assert_eq!(
-            verdict(End::Exited(4), crash(0, None), None),
+            verdict(ProcessEnd::Exited(4), crash(0, None), None),
             Cause::Exit {
                 status: 4,
                 function: Some(3)
             }
         );
         assert_eq!(
-            verdict(End::Signalled(9), None, None),
+            verdict(ProcessEnd::Signalled(9), None, None),
             Cause::Signal {
                 signal: 9,
                 function: Some(7)
             },
             "without a record, the one that was running"
         );
-        assert_eq!(verdict(End::OutOfMemory, None, None), Cause::OutOfMemory);
+        assert_eq!(verdict(ProcessEnd::OutOfMemory, None, None), Cause::OutOfMemory);
     }
 
     #[test]
@@ -168,14 +168,14 @@ mod tests {
             timeout_us: 1000,
         };
         assert_eq!(
-            verdict(End::Signalled(9), None, Some(&deadline)),
+            verdict(ProcessEnd::Signalled(9), None, Some(&deadline)),
             Cause::Deadline {
                 function: Some(2),
                 timeout_us: 1000
             }
         );
         assert_eq!(
-            verdict(End::Signalled(11), crash(11, None), Some(&deadline)),
+            verdict(ProcessEnd::Signalled(11), crash(11, None), Some(&deadline)),
             Cause::Signal {
                 signal: 11,
                 function: Some(3)
@@ -183,7 +183,7 @@ mod tests {
         );
         let ended = KillReason::LeaseEnded(EndReason::Expired);
         assert_eq!(
-            verdict(End::Signalled(9), None, Some(&ended)),
+            verdict(ProcessEnd::Signalled(9), None, Some(&ended)),
             Cause::LeaseEnded(EndReason::Expired)
         );
     }
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn a_failed_allocation_under_a_limit_is_out_of_memory() {
         let exit = Exit {
-            end: End::Signalled(SIGABRT),
+            end: ProcessEnd::Signalled(SIGABRT),
             output: "terminate called after throwing an instance of 'std::bad_alloc'".into(),
         };
         let evidence = |memory_limited| Evidence {

@@ -4,7 +4,7 @@
 //! Workers get the copy, in a memfd that no process can write to.
 
 use hotlease_fabric::memory::{read_sealed, sealed_copy};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::code::{Function, exports};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::limits::CODE_BYTES_MAX;
@@ -58,27 +58,21 @@ impl Code {
     }
 
     /// Copies and checks the bytes that a client sent.
-    fn check(memory: BorrowedFd<'_>, hash: CodeHash, size_bytes: u64) -> Result<Self, Refusal> {
-        let bytes = read_sealed(memory, size_bytes).map_err(|error| Refusal::BadRequest {
+    fn check(memory: BorrowedFd<'_>, hash: CodeHash, size_bytes: u64) -> Result<Self, Rejection> {
+        let bytes = read_sealed(memory, size_bytes).map_err(|error| Rejection::BadRequest {
             what: format!("the function library's memory: {error}"),
         })?;
         if CodeHash::of(&bytes) != hash {
-            return Err(Refusal::CodeMismatch);
+            return Err(Rejection::CodeMismatch);
         }
-        let exports = exports(&bytes).map_err(|error| Refusal::CodeRejected {
-            why: error.to_string(),
-        })?;
-        let memory = sealed_copy("hotlease-code", &bytes).map_err(|error| Refusal::Unavailable {
+        let exports = exports(&bytes).map_err(|error| Rejection::CodeRejected { why: error.to_string() })?;
+        let memory = sealed_copy("hotlease-code", &bytes).map_err(|error| Rejection::Unavailable {
             what: format!("memory for the function library: {error}"),
         })?;
         Ok(Self {
             hash,
             size_bytes,
-            functions: exports
-                .functions
-                .into_iter()
-                .map(|function| function.name)
-                .collect(),
+            functions: exports.functions.into_iter().map(|function| function.name).collect(),
             state: exports.state,
             memory,
         })
@@ -86,7 +80,7 @@ impl Code {
 }
 
 #[derive(Default)]
-struct Entries {
+struct CodeEntries {
     codes: HashMap<CodeHash, (Arc<Code>, u64)>,
     bytes: u64,
     uses: u64,
@@ -94,7 +88,7 @@ struct Entries {
 
 /// Cache of the node's libraries; drops the least recently used one first.
 pub(crate) struct CodeCache {
-    entries: Mutex<Entries>,
+    entries: Mutex<CodeEntries>,
     checks: Semaphore,
     bytes_max: u64,
 }
@@ -108,7 +102,7 @@ impl CodeCache {
         }
     }
 
-    fn entries(&self) -> MutexGuard<'_, Entries> {
+    fn entries(&self) -> MutexGuard<'_, CodeEntries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -132,23 +126,18 @@ impl CodeCache {
 
     /// Drops all libraries; the memory of each is freed when no lease uses it any more.
     pub fn clear(&self) {
-        *self.entries() = Entries::default();
+        *self.entries() = CodeEntries::default();
     }
 
     /// Admits a library that a client sent, if size and hash are as the client says.
-    pub async fn admit(
-        &self,
-        memory: OwnedFd,
-        hash: CodeHash,
-        size_bytes: u64,
-    ) -> Result<Arc<Code>, Refusal> {
+    pub async fn admit(&self, memory: OwnedFd, hash: CodeHash, size_bytes: u64) -> Result<Arc<Code>, Rejection> {
         if size_bytes == 0 {
-            return Err(Refusal::BadRequest {
+            return Err(Rejection::BadRequest {
                 what: "a function library of no bytes".into(),
             });
         }
         if size_bytes > CODE_BYTES_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "bytes in a function library".into(),
                 limit: CODE_BYTES_MAX,
             });
@@ -160,9 +149,8 @@ impl CodeCache {
             Code::check(memory.as_fd(), hash, size_bytes)?
         } else {
             let _turn = self.checks.acquire().await;
-            let checked =
-                tokio::task::spawn_blocking(move || Code::check(memory.as_fd(), hash, size_bytes)).await;
-            checked.map_err(|error| Refusal::Unavailable {
+            let checked = tokio::task::spawn_blocking(move || Code::check(memory.as_fd(), hash, size_bytes)).await;
+            checked.map_err(|error| Rejection::Unavailable {
                 what: format!("checking the function library: {error}"),
             })??
         };
@@ -221,10 +209,7 @@ mod tests {
         assert_eq!(cache.entries().bytes, 80, "one library counts once");
         assert!(cache.get(CodeHash([1; 32])).is_some());
         cache.insert(code(3, 40));
-        assert!(
-            is_here(1) && !is_here(2) && is_here(3),
-            "2 was not used for longest"
-        );
+        assert!(is_here(1) && !is_here(2) && is_here(3), "2 was not used for longest");
         cache.insert(code(4, 101));
         assert!(!is_here(4) && is_here(1), "what never fits displaces nothing");
         assert_eq!(cache.list().len(), 2);
@@ -237,25 +222,25 @@ mod tests {
         let sealed = || sealed_copy("test", text).expect("memory");
         let hash = CodeHash::of(text);
         let length = text.len() as u64;
-        let refusal = |result: Result<Arc<Code>, Refusal>| result.err().expect("refused");
+        let refusal = |result: Result<Arc<Code>, Rejection>| result.err().expect("refused");
         let mismatch = cache.admit(sealed(), CodeHash([0; 32]), length).await;
-        assert_eq!(refusal(mismatch), Refusal::CodeMismatch);
+        assert_eq!(refusal(mismatch), Rejection::CodeMismatch);
         assert!(matches!(
             refusal(cache.admit(sealed(), hash, length).await),
-            Refusal::CodeRejected { .. }
+            Rejection::CodeRejected { .. }
         ));
         for size in [0, length + 1] {
             let refused = refusal(cache.admit(sealed(), hash, size).await);
             assert!(
-                matches!(refused, Refusal::BadRequest { .. }),
+                matches!(refused, Rejection::BadRequest { .. }),
                 "{size} bytes: {refused}"
             );
         }
         let huge = refusal(cache.admit(sealed(), hash, CODE_BYTES_MAX + 1).await);
-        assert!(matches!(huge, Refusal::TooMany { .. }), "{huge}");
+        assert!(matches!(huge, Rejection::TooMany { .. }), "{huge}");
         let file = tempfile::tempfile().expect("a file");
         let unsealed = refusal(cache.admit(file.into(), hash, length).await);
-        assert!(matches!(unsealed, Refusal::BadRequest { .. }), "{unsealed}");
+        assert!(matches!(unsealed, Rejection::BadRequest { .. }), "{unsealed}");
         assert!(cache.list().is_empty());
     }
 }

@@ -3,7 +3,7 @@
 use crate::agent::POOL_MAX;
 use crate::reach::DirectoryGrant;
 use crate::swap::SwapOptions;
-use hotlease_image::Way;
+use hotlease_image::MountMethod;
 use hotlease_lease::agent::{TTL_MAX, TTL_MIN};
 use hotlease_net::{Address, Identity, Limits};
 use hotlease_sandbox::{Container, Kind, Machine, Policy};
@@ -73,7 +73,7 @@ pub struct Environments {
     pub cache_bytes: u64,
     /// How to mount images that tenants other than the agent's own user name. Except with `Fuse`, the kernel of a root
     /// agent reads an image that a stranger has packed (default: `Fuse`).
-    pub mount: Way,
+    pub mount: MountMethod,
 }
 
 impl Default for Environments {
@@ -82,7 +82,7 @@ impl Default for Environments {
             stores: Vec::new(),
             cache: PathBuf::new(),
             cache_bytes: 32 << 30,
-            mount: Way::Fuse,
+            mount: MountMethod::Fuse,
         }
     }
 }
@@ -153,18 +153,13 @@ impl AgentConfig {
     pub(crate) fn fault(&self) -> Option<String> {
         let call_limits = Duration::from_millis(1)..=Duration::from_secs(3600);
         if self.ttl < TTL_MIN || self.ttl > TTL_MAX {
-            Some(format!(
-                "a default time to live of {:?} is out of bounds",
-                self.ttl
-            ))
+            Some(format!("a default time to live of {:?} is out of bounds", self.ttl))
         } else if self.pool.is_some_and(|pool| pool > POOL_MAX) {
             Some(format!("a warm pool has at most {POOL_MAX} workers"))
         } else if self.spares > POOL_MAX {
             Some(format!("at most {POOL_MAX} interpreters wait"))
         } else if self.warm_slots_per_core > PLACES_PER_CORE_MAX {
-            Some(format!(
-                "a shared core has at most {PLACES_PER_CORE_MAX} warm slots"
-            ))
+            Some(format!("a shared core has at most {PLACES_PER_CORE_MAX} warm slots"))
         } else if self.token_key_rotation < Duration::from_secs(1) {
             Some("the key of lease tokens is replaced once in a second at most".into())
         } else if !call_limits.contains(&self.shared_call_limit) {
@@ -239,9 +234,7 @@ impl FromStr for CoreChoice {
     /// Parses `all`, `none`, a count (`2`), or a list of numbers and ranges (`0,2-5`; a list of one ends with a comma:
     /// `3,`).
     fn from_str(text: &str) -> Result<Self, BadCoreChoice> {
-        let bad = || BadCoreChoice {
-            text: text.to_owned(),
-        };
+        let bad = || BadCoreChoice { text: text.to_owned() };
         if text == "all" {
             return Ok(Self::All);
         }
@@ -305,24 +298,9 @@ mod tests {
             ("5,1,5", CoreChoice::List(vec![1, 5])),
         ] {
             assert_eq!(text.parse(), Ok(choice.clone()), "{text}");
-            assert_eq!(
-                choice.to_string().parse(),
-                Ok(choice.clone()),
-                "{choice} from {text}"
-            );
+            assert_eq!(choice.to_string().parse(), Ok(choice.clone()), "{choice} from {text}");
         }
-        for bad in [
-            "",
-            "0",
-            "-1",
-            "a",
-            "1,,2",
-            "5-2",
-            "0-4294967295",
-            "1-",
-            ",",
-            "1;2",
-        ] {
+        for bad in ["", "0", "-1", "a", "1,,2", "5-2", "0-4294967295", "1-", ",", "1;2"] {
             assert!(bad.parse::<CoreChoice>().is_err(), "{bad:?} was taken");
         }
     }

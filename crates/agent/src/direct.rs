@@ -4,11 +4,11 @@
 //! are off unless the agent's operator says how many cores one tenant may hold by them.
 
 use crate::caller::Origin;
-use crate::node::{Identity, Node, Tables};
+use crate::node::{Node, NodeSettings, NodeState};
 use hotlease_lease::agent::GrantRequest;
 use hotlease_net::Role;
 use hotlease_net::grpc::PeerInfo;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::AcquireRequest;
 use hotlease_wire::limits::{LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use tonic::Request;
@@ -19,7 +19,7 @@ const TTL_MS: std::ops::RangeInclusive<u64> = 100..=3_600_000;
 
 /// Party that asks for a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Asker {
+pub(crate) enum Requester {
     /// A manager, which has checked the request and the tenant's quota.
     Manager,
     /// The client that will use the lease.
@@ -27,8 +27,8 @@ pub(crate) enum Asker {
 }
 
 /// Tenant that asks, according to its credentials; what the request says about it does not count.
-pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Refusal> {
-    let not_permitted = |what: String| Refusal::NotPermitted { what };
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Rejection> {
+    let not_permitted = |what: String| Rejection::NotPermitted { what };
     if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>() {
         return match (peer.role, &peer.tenant) {
             (Role::Client, Some(tenant)) => Ok((tenant.clone(), Origin::Remote)),
@@ -39,24 +39,18 @@ pub(crate) fn caller<T>(request: &Request<T>) -> Result<(String, Origin), Refusa
     }
     let local = request.extensions().get::<UdsConnectInfo>();
     let credentials = local.and_then(|local| local.peer_cred);
-    let credentials =
-        credentials.ok_or_else(|| not_permitted("a lease for a process without credentials".into()))?;
+    let credentials = credentials.ok_or_else(|| not_permitted("a lease for a process without credentials".into()))?;
     Ok((format!("uid:{}", credentials.uid()), Origin::Local))
 }
 
 /// Checks all bounds of a request, and puts the caller's own name on it.
-pub(crate) fn checked(
-    node: &Node,
-    request: AcquireRequest,
-    tenant: String,
-) -> Result<AcquireRequest, Refusal> {
+pub(crate) fn check_request(node: &Node, request: AcquireRequest, tenant: String) -> Result<AcquireRequest, Rejection> {
     if node.identity.direct.is_none() {
-        return Err(Refusal::NotPermitted {
-            what: "a lease from this agent itself; ask the manager, or start the agent with `--direct`"
-                .into(),
+        return Err(Rejection::NotPermitted {
+            what: "a lease from this agent itself; ask the manager, or start the agent with `--direct`".into(),
         });
     }
-    let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
+    let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
     if !(1..=WORKERS_MAX).contains(&request.workers) || !(1..=SLOTS_MAX).contains(&request.slots_per_worker) {
         return bad("the number of workers or slots is 0 or over the limit");
     }
@@ -73,7 +67,7 @@ pub(crate) fn checked(
 }
 
 /// Refuses a lease that would take one tenant over its limit of direct leases.
-pub(crate) fn admit(identity: &Identity, tables: &Tables, asked: &GrantRequest) -> Result<(), Refusal> {
+pub(crate) fn admit(identity: &NodeSettings, tables: &NodeState, asked: &GrantRequest) -> Result<(), Rejection> {
     let most = identity.direct.unwrap_or(0);
     let own = tables
         .leases
@@ -85,7 +79,7 @@ pub(crate) fn admit(identity: &Identity, tables: &Tables, asked: &GrantRequest) 
     });
     let wanted = asked.workers.saturating_mul(asked.slots_per_worker) as usize;
     let too_many = |what: &str, limit: u32| {
-        Err(Refusal::TooMany {
+        Err(Rejection::TooMany {
             what: format!("{what} of one agent that a tenant holds without the manager"),
             limit: limit.into(),
         })

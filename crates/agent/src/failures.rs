@@ -6,7 +6,7 @@
 
 use crate::active_lease::ActiveLease;
 use crate::incarnation::Incarnation;
-use hotlease_fabric::usage::Failure;
+use hotlease_fabric::usage::InvocationFailure;
 use std::time::{Duration, Instant};
 
 /// Most failures of one worker that are logged one by one in each [`WINDOW`].
@@ -15,7 +15,7 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// Failures of one worker that were already looked at and logged.
 #[derive(Debug)]
-pub(crate) struct Told {
+pub(crate) struct FailureLog {
     /// Number of failures that were looked at, for each slot.
     seen: Vec<u64>,
     since: Instant,
@@ -24,7 +24,7 @@ pub(crate) struct Told {
     untold: u64,
 }
 
-impl Told {
+impl FailureLog {
     /// Starts the record of a worker with this many slots.
     pub fn new(slots: usize) -> Self {
         Self {
@@ -41,8 +41,8 @@ impl Told {
         &mut self,
         slot: u16,
         now: Instant,
-        failed_since: impl FnOnce(u64) -> (u64, Vec<Failure>),
-    ) -> Vec<(u64, Failure)> {
+        failed_since: impl FnOnce(u64) -> (u64, Vec<InvocationFailure>),
+    ) -> Vec<(u64, InvocationFailure)> {
         let Some(seen) = self.seen.get_mut(usize::from(slot)) else {
             return Vec::new();
         };
@@ -72,7 +72,7 @@ pub(crate) fn log(lease: &ActiveLease, incarnation: &Incarnation) {
     let Some(block) = incarnation.block() else { return };
     let mut told = incarnation.told();
     for slot in 0..block.slots() {
-        let tell = told.next(slot, Instant::now(), |seen| block.failed_since(slot, seen));
+        let tell = told.next(slot, Instant::now(), |seen| block.failures_since(slot, seen));
         for (untold, failure) in tell {
             let attribution = lease.attribution();
             let function = attribution.name_of(failure.function).unwrap_or("(unknown)");
@@ -90,8 +90,8 @@ mod tests {
     use super::*;
     use hotlease_wire::frame::{InvocationId, Status};
 
-    fn failure(number: u64) -> Failure {
-        Failure {
+    fn failure(number: u64) -> InvocationFailure {
+        InvocationFailure {
             invocation: InvocationId::from_bits(number),
             function: 0,
             status: Some(Status::FunctionError),
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn failures_are_told_once_some_a_second_and_the_rest_is_counted() {
-        let mut told = Told::new(1);
+        let mut told = FailureLog::new(1);
         let start = told.since;
         let first = told.next(0, start, |_| (3, (1..=3).map(failure).collect()));
         assert_eq!(first, [(0, failure(1)), (0, failure(2)), (0, failure(3))]);
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_lies_about_its_number_breaks_nothing() {
-        let mut told = Told::new(1);
+        let mut told = FailureLog::new(1);
         let now = told.since;
         let _ = told.next(0, now, |_| (u64::MAX, vec![failure(1)]));
         let _ = told.next(0, now, |_| (0, vec![failure(1); 16]));

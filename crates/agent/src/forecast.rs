@@ -48,7 +48,7 @@ pub(crate) struct Forecast {
 
 /// Number of workers that should wait now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stock {
+pub(crate) struct WaitTarget {
     /// Start workers until this many wait.
     pub fill: usize,
     /// Kill workers beyond this number.
@@ -59,7 +59,7 @@ pub(crate) struct Stock {
 
 /// Interval after the last event in which workers wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stay {
+pub(crate) struct WaitInterval {
     pub from: Duration,
     pub until: Duration,
 }
@@ -79,7 +79,7 @@ impl Forecast {
     }
 
     /// Records that a lease of this many workers began.
-    pub fn arrived(&mut self, now: Duration, workers: usize) {
+    pub fn record_arrival(&mut self, now: Duration, workers: usize) {
         if let Some(last) = self.last.replace(now) {
             remember(&mut self.quiet, now.saturating_sub(last));
         }
@@ -90,7 +90,7 @@ impl Forecast {
     }
 
     /// Records that a lease of this many workers ended.
-    pub fn ended(&mut self, now: Duration, workers: usize) {
+    pub fn record_end(&mut self, now: Duration, workers: usize) {
         self.last = Some(now);
         self.in_use = self.in_use.saturating_sub(workers);
         // Workers are made one after the other, after those that are already due.
@@ -101,7 +101,7 @@ impl Forecast {
     }
 
     /// Records that a worker was made, and how long that took.
-    pub fn made(&mut self, took: Duration) {
+    pub fn record_made(&mut self, took: Duration) {
         self.making = Some(self.making.map_or(took, |before| (before * 7 + took) / 8));
     }
 
@@ -116,15 +116,15 @@ impl Forecast {
     }
 
     /// The part of that number that is not in use.
-    pub fn left(&self) -> usize {
+    pub fn idle_number(&self) -> usize {
         self.number().saturating_sub(self.in_use)
     }
 
     /// Interval after the last event in which workers wait.
-    pub fn stay(&self) -> Stay {
+    pub fn stay(&self) -> WaitInterval {
         let longest = self.quiet.iter().max().copied().unwrap_or_default();
         if self.quiet.len() < QUIET_LEAST || longest > QUIET_MAX {
-            return Stay {
+            return WaitInterval {
                 from: Duration::ZERO,
                 until: self.wait_least,
             };
@@ -134,21 +134,17 @@ impl Forecast {
         let shortest = at_percent(self.quiet.iter().copied(), 5).unwrap_or_default();
         let from = (shortest - shortest / 10).saturating_sub(making);
         // A short pause is not worth killing workers and starting others.
-        let from = if from > self.wait_least {
-            from
-        } else {
-            Duration::ZERO
-        };
+        let from = if from > self.wait_least { from } else { Duration::ZERO };
         let until = (longest + longest / 10).max(self.wait_least);
-        Stay {
+        WaitInterval {
             from,
             until: until.min(from + WAIT_MAX.max(self.wait_least)),
         }
     }
 
     /// Number of workers that should wait at this time.
-    pub fn stock(&self, now: Duration) -> Stock {
-        let none = |until| Stock {
+    pub fn stock(&self, now: Duration) -> WaitTarget {
+        let none = |until| WaitTarget {
             fill: 0,
             keep: 0,
             until,
@@ -156,12 +152,12 @@ impl Forecast {
         let Some(last) = self.last else {
             return none(None);
         };
-        let Stay { from, until } = self.stay();
+        let WaitInterval { from, until } = self.stay();
         match now.saturating_sub(last) {
             quiet if quiet < from => none(Some(last + from)),
             quiet if quiet >= until => none(None),
-            _ => Stock {
-                fill: self.left(),
+            _ => WaitTarget {
+                fill: self.idle_number(),
                 // An arrival may count as in use before it has fetched its waiting workers.
                 keep: self.number(),
                 until: Some(last + until),

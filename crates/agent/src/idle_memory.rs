@@ -31,11 +31,11 @@ pub(crate) struct IdleMemory {
 impl IdleMemory {
     /// Reads the files of this host.
     pub fn of_node() -> Self {
-        Self::told_by("/proc/meminfo", "/proc/pressure/memory")
+        Self::from_files("/proc/meminfo", "/proc/pressure/memory")
     }
 
     /// Reads these files.
-    pub fn told_by(meminfo: impl Into<PathBuf>, pressure: impl Into<PathBuf>) -> Self {
+    pub fn from_files(meminfo: impl Into<PathBuf>, pressure: impl Into<PathBuf>) -> Self {
         Self {
             meminfo: meminfo.into(),
             pressure: pressure.into(),
@@ -55,9 +55,7 @@ impl IdleMemory {
 
     /// Sets up the kernel's alarm, which reports waits for memory at once.
     pub fn alarm(&self) -> Alarm {
-        let told = TRIGGERS
-            .iter()
-            .find_map(|trigger| self.told_at_once(trigger).ok());
+        let told = TRIGGERS.iter().find_map(|trigger| self.told_at_once(trigger).ok());
         Alarm(told)
     }
 
@@ -78,7 +76,7 @@ pub(crate) struct Alarm(Option<AsyncFd<File>>);
 
 impl Alarm {
     /// Waits until the alarm comes; for ever where the kernel has none.
-    pub async fn rings(&mut self) {
+    pub async fn wait(&mut self) {
         let Some(told) = &self.0 else {
             return std::future::pending().await;
         };
@@ -120,7 +118,7 @@ mod tests {
     fn memory_is_short_when_little_is_left_or_somebody_waits_for_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let (meminfo, pressure) = (folder.path().join("meminfo"), folder.path().join("memory"));
-        let memory = IdleMemory::told_by(&meminfo, &pressure);
+        let memory = IdleMemory::from_files(&meminfo, &pressure);
         assert!(
             !memory.is_short() && memory.has_room(u64::MAX),
             "a kernel that does not say"
@@ -133,8 +131,7 @@ mod tests {
         ] {
             let text = format!("MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: {available} kB\n");
             fs::write(&meminfo, text).expect("written");
-            let text =
-                format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00 avg60=0.00\n");
+            let text = format!("some avg10={average} avg60=0.00 avg300=0.00 total=1\nfull avg10=99.00 avg60=0.00\n");
             fs::write(&pressure, text).expect("written");
             assert_eq!(memory.is_short(), short, "{available} {average}");
         }
@@ -153,10 +150,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("memory");
         fs::write(&file, "").expect("written");
-        for memory in [IdleMemory::told_by("", &file), IdleMemory::told_by("", "")] {
+        for memory in [IdleMemory::from_files("", &file), IdleMemory::from_files("", "")] {
             let mut alarm = memory.alarm();
             assert!(alarm.0.is_none());
-            let rung = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
+            let rung = tokio::time::timeout(Duration::from_millis(20), alarm.wait()).await;
             assert!(rung.is_err(), "it rang");
         }
         let node = IdleMemory::of_node();
@@ -165,7 +162,7 @@ mod tests {
                 let mut alarm = node.alarm();
                 assert!(alarm.0.is_some(), "the kernel refused a trigger");
                 // The file is always readable, which must not count as an alarm.
-                let rung = tokio::time::timeout(Duration::from_millis(20), alarm.rings()).await;
+                let rung = tokio::time::timeout(Duration::from_millis(20), alarm.wait()).await;
                 assert!(rung.is_err() || node.is_short(), "it rang");
             }
             Err(error) => eprintln!("skipped: {}: {error}", node.pressure.display()),

@@ -13,12 +13,12 @@
 
 use crate::config::Environments;
 use crate::error::AgentError;
-use crate::neighbours::Others;
+use crate::image_transfer::OtherAgents;
 use hotlease_image::{
-    Cache, CacheOptions, ImageError, ImageId, Manifest, Mounted, Neighbours, Reader, Recorder, Way,
+    Cache, CacheOptions, ImageError, ImageId, ImageReader, Manifest, MountMethod, MountedImage, Neighbours, Recorder,
 };
 use hotlease_sandbox::Launcher;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -28,16 +28,16 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Time for which a lease waits for an environment: a manager waits 3 s for an agent's answer.
-const WAIT: Duration = Duration::from_secs(2);
+const FETCH_WAIT: Duration = Duration::from_secs(2);
 /// Most environments that are fetched or mounted at a time: each has a thread, and reads from the stores' file system.
 const COMING_MAX: usize = 8;
 
 /// Result of mounting an environment; `None` while it is under way.
-type Outcome = Option<Result<Arc<Image>, Refusal>>;
+type MountOutcome = Option<Result<Arc<Image>, Rejection>>;
 
-enum Entry {
+enum ImageEntry {
     /// Being fetched and mounted. Closed without an outcome: its thread has failed.
-    Coming(watch::Receiver<Outcome>),
+    Coming(watch::Receiver<MountOutcome>),
     /// Mounted, as long as a holder exists.
     There(Weak<Image>),
 }
@@ -47,10 +47,10 @@ pub(crate) struct Images {
     /// Cache of images; `None`: no store is configured.
     cache: Option<Cache>,
     /// How to mount images that users other than the agent's own name.
-    of_others: Way,
+    of_others: MountMethod,
     launcher: Launcher,
     wait: Duration,
-    table: Mutex<HashMap<ImageId, Entry>>,
+    table: Mutex<HashMap<ImageId, ImageEntry>>,
     mounted: watch::Sender<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Images {
     pub async fn open(
         config: &Environments,
         launcher: Launcher,
-        others: Option<Others>,
+        others: Option<OtherAgents>,
     ) -> Result<Self, AgentError> {
         let cache = match config.stores.is_empty() {
             true => None,
@@ -77,39 +77,39 @@ impl Images {
             cache,
             of_others: config.mount,
             launcher,
-            wait: WAIT,
+            wait: FETCH_WAIT,
             table: Mutex::default(),
             mounted: watch::Sender::new(0),
         })
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<ImageId, Entry>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<ImageId, ImageEntry>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the environment of this name, mounted; waits for it, but not for long. `own`: for the agent's own user.
-    pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Refusal> {
+    pub async fn get(self: &Arc<Self>, name: &str, own: bool) -> Result<Arc<Image>, Rejection> {
         let id: ImageId = name
             .parse()
-            .map_err(|error: hotlease_image::NotAnId| Refusal::BadRequest {
+            .map_err(|error: hotlease_image::ImageIdError| Rejection::BadRequest {
                 what: error.to_string(),
             })?;
         let mut coming = match self.find(id, own)? {
-            Found::There(image) => return Ok(image),
-            Found::Coming(coming) => coming,
+            FoundImage::There(image) => return Ok(image),
+            FoundImage::Coming(coming) => coming,
         };
         match timeout(self.wait, coming.wait_for(Option::is_some)).await {
             Ok(Ok(outcome)) => outcome.clone().unwrap_or_else(|| Err(not_now(&id))),
-            Ok(Err(_)) => Err(Refusal::Unavailable {
+            Ok(Err(_)) => Err(Rejection::Unavailable {
                 what: format!("fetching environment {id} failed inside the agent"),
             }),
             Err(_) => Err(not_now(&id)),
         }
     }
 
-    fn find(self: &Arc<Self>, id: ImageId, own: bool) -> Result<Found, Refusal> {
+    fn find(self: &Arc<Self>, id: ImageId, own: bool) -> Result<FoundImage, Rejection> {
         let Some(cache) = &self.cache else {
-            return Err(Refusal::NoEnvironment {
+            return Err(Rejection::NoEnvironment {
                 environment: id.to_string(),
                 why: format!(
                     "{id} is not looked for, because this node has no store of environments; its operator names one with \
@@ -119,40 +119,46 @@ impl Images {
         };
         let mut table = self.table();
         table.retain(|_, entry| match entry {
-            Entry::Coming(coming) => coming.has_changed().is_ok(),
-            Entry::There(image) => image.strong_count() > 0,
+            ImageEntry::Coming(coming) => coming.has_changed().is_ok(),
+            ImageEntry::There(image) => image.strong_count() > 0,
         });
         match table.get(&id) {
-            Some(Entry::Coming(coming)) => return Ok(Found::Coming(coming.clone())),
-            Some(Entry::There(image)) => {
+            Some(ImageEntry::Coming(coming)) => return Ok(FoundImage::Coming(coming.clone())),
+            Some(ImageEntry::There(image)) => {
                 if let Some(image) = image.upgrade() {
-                    return Ok(Found::There(image));
+                    return Ok(FoundImage::There(image));
                 }
             }
             None => {}
         }
-        let coming = table.values().filter(|entry| matches!(entry, Entry::Coming(_)));
+        let coming = table.values().filter(|entry| matches!(entry, ImageEntry::Coming(_)));
         if coming.count() >= COMING_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "environments that this node fetches at a time".into(),
                 limit: COMING_MAX as u64,
             });
         }
-        let way = if own { Way::Any } else { self.of_others };
+        let way = if own { MountMethod::Any } else { self.of_others };
         let (told, coming) = watch::channel(None);
-        let (images, cache) = (Arc::clone(self), cache.with_way(way));
+        let (images, cache) = (Arc::clone(self), cache.with_method(way));
         let started = std::thread::Builder::new()
             .name("environment".into())
-            .spawn(move || images.bring(&cache, id, way, &told));
-        started.map_err(|error| Refusal::Unavailable {
+            .spawn(move || images.fetch_and_mount(&cache, id, way, &told));
+        started.map_err(|error| Rejection::Unavailable {
             what: format!("a thread to fetch environment {id}: {error}"),
         })?;
-        table.insert(id, Entry::Coming(coming.clone()));
-        Ok(Found::Coming(coming))
+        table.insert(id, ImageEntry::Coming(coming.clone()));
+        Ok(FoundImage::Coming(coming))
     }
 
     /// Fetches and mounts an environment, however long that takes.
-    fn bring(self: Arc<Self>, cache: &Cache, id: ImageId, way: Way, told: &watch::Sender<Outcome>) {
+    fn fetch_and_mount(
+        self: Arc<Self>,
+        cache: &Cache,
+        id: ImageId,
+        way: MountMethod,
+        told: &watch::Sender<MountOutcome>,
+    ) {
         let mounted = cache.mount(&id);
         let outcome = match mounted {
             Ok(mounted) => Ok(Arc::new(self.image(mounted))),
@@ -163,37 +169,37 @@ impl Images {
         };
         let mut table = self.table();
         match &outcome {
-            Ok(image) => drop(table.insert(id, Entry::There(Arc::downgrade(image)))),
+            Ok(image) => drop(table.insert(id, ImageEntry::There(Arc::downgrade(image)))),
             Err(_) => drop(table.remove(&id)),
         }
         drop(table);
         told.send_replace(Some(outcome));
     }
 
-    fn image(&self, mounted: Mounted) -> Image {
+    fn image(&self, mounted: MountedImage) -> Image {
         // If this cannot be found out: no.
-        let is_seen = mounted.is_seen_elsewhere().unwrap_or(false);
+        let is_seen = mounted.is_shared().unwrap_or(false);
         if !is_seen {
-            self.launcher.see_mounts_anew();
+            self.launcher.renew_mounts();
         }
         tracing::debug!(?mounted, "environment mounted");
         Image {
             id: mounted.id(),
             at: mounted.path().to_owned(),
             manifest: mounted.manifest().clone(),
-            unmounting: Some(Unmounting {
+            unmounting: Some(MountRelease {
                 // Only the first lease of an image on a node is recorded; later ones read ahead the files that it
                 // opened.
                 recorder: mounted.record(),
                 mounted: Some(mounted),
                 unseen_by: (!is_seen).then(|| self.launcher.clone()),
-                _count: Counted::new(&self.mounted),
+                _count: MountCount::new(&self.mounted),
             }),
         }
     }
 
     /// Opens an image that is here, or being fetched; `None`: it is neither. Blocks.
-    pub fn read(&self, id: &ImageId) -> Result<Option<Reader>, ImageError> {
+    pub fn read(&self, id: &ImageId) -> Result<Option<ImageReader>, ImageError> {
         match &self.cache {
             Some(cache) => cache.read(id),
             None => Ok(None),
@@ -207,12 +213,12 @@ impl Images {
     }
 }
 
-enum Found {
+enum FoundImage {
     There(Arc<Image>),
-    Coming(watch::Receiver<Outcome>),
+    Coming(watch::Receiver<MountOutcome>),
 }
 
-fn options(config: &Environments, others: Option<Others>) -> CacheOptions {
+fn options(config: &Environments, others: Option<OtherAgents>) -> CacheOptions {
     CacheOptions {
         neighbours: others.map(|others| Arc::new(others) as Arc<dyn Neighbours>),
         bytes: config.cache_bytes,
@@ -222,8 +228,8 @@ fn options(config: &Environments, others: Option<Others>) -> CacheOptions {
 }
 
 /// The refusal for an environment that is still being fetched: asking again helps.
-fn not_now(id: &ImageId) -> Refusal {
-    Refusal::Unavailable {
+fn not_now(id: &ImageId) -> Rejection {
+    Rejection::Unavailable {
         what: format!(
             "environment {id} is still being fetched to this node; ask again, or with more patience \
              (`LeaseOptions::patience`, Executor(patience=)): it goes on"
@@ -232,7 +238,7 @@ fn not_now(id: &ImageId) -> Refusal {
 }
 
 /// The refusal with advice for the tenant, or for the node's operator.
-fn refusal(id: &ImageId, error: &ImageError, way: Way) -> Refusal {
+fn refusal(id: &ImageId, error: &ImageError, way: MountMethod) -> Rejection {
     let why = match error {
         ImageError::Unknown { looked, .. } => {
             let stores: Vec<_> = looked.iter().map(|store| store.display().to_string()).collect();
@@ -248,13 +254,13 @@ fn refusal(id: &ImageId, error: &ImageError, way: Way) -> Refusal {
         ImageError::Damaged { .. } => {
             format!("{error}; pack it again, or remove that file (`hotlease env verify` finds such)")
         }
-        ImageError::CannotMount { .. } if way == Way::Fuse => format!(
+        ImageError::CannotMount { .. } if way == MountMethod::Fuse => format!(
             "{error}; its operator installs squashfuse, or lets the kernel mount images of all tenants with \
              `hotlease agent --environment-mount any`"
         ),
         other => other.to_string(),
     };
-    Refusal::NoEnvironment {
+    Rejection::NoEnvironment {
         environment: id.to_string(),
         why,
     }
@@ -265,7 +271,7 @@ pub(crate) struct Image {
     id: ImageId,
     at: PathBuf,
     manifest: Manifest,
-    unmounting: Option<Unmounting>,
+    unmounting: Option<MountRelease>,
 }
 
 impl Image {
@@ -280,11 +286,11 @@ impl Image {
     }
 
     /// Refuses unless the image has this program. Reads the image: not on a thread of the runtime.
-    pub fn check(&self, program: &Path) -> Result<(), Refusal> {
+    pub fn check(&self, program: &Path) -> Result<(), Rejection> {
         if self.at.join(program).is_file() {
             return Ok(());
         }
-        Err(Refusal::NoEnvironment {
+        Err(Rejection::NoEnvironment {
             environment: self.id.to_string(),
             why: format!(
                 "{} has no {}; pack a virtual environment or a conda prefix, in which hotlease is installed",
@@ -315,17 +321,17 @@ impl Drop for Image {
 }
 
 /// Steps of unmounting.
-struct Unmounting {
+struct MountRelease {
     /// Ends before the mount does.
     recorder: Option<Recorder>,
-    mounted: Option<Mounted>,
+    mounted: Option<MountedImage>,
     /// Launcher whose nurseries must look at the mounts again, if the mount does not propagate to them.
     unseen_by: Option<Launcher>,
     /// Must stay the last field.
-    _count: Counted,
+    _count: MountCount,
 }
 
-impl Drop for Unmounting {
+impl Drop for MountRelease {
     fn drop(&mut self) {
         // The recorder's files are open, and a mount with open files stays.
         drop(self.recorder.take());
@@ -334,22 +340,22 @@ impl Drop for Unmounting {
         }
         // Nurseries that still have the mount would keep the image's file in use.
         if let Some(launcher) = &self.unseen_by {
-            launcher.see_mounts_anew();
+            launcher.renew_mounts();
         }
     }
 }
 
 /// Counts one mount for as long as it exists.
-struct Counted(watch::Sender<usize>);
+struct MountCount(watch::Sender<usize>);
 
-impl Counted {
+impl MountCount {
     fn new(count: &watch::Sender<usize>) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
     }
 }
 
-impl Drop for Counted {
+impl Drop for MountCount {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }

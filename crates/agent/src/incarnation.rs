@@ -4,28 +4,28 @@
 //! assigns or starts the process, configures it, loads everything that the lease has loaded so far, and waits for its
 //! end. It reports exactly one end to the book, in every case.
 
-mod configuring;
-mod not_up;
+mod bring_up_error;
+mod configuration;
 mod state;
 
-pub(crate) use configuring::load;
+pub(crate) use configuration::load;
 
 use crate::active_lease::ActiveLease;
 use crate::cause::{Evidence, KillReason};
-use crate::failures::{self, Told};
+use crate::failures::{self, FailureLog};
 use crate::node::Node;
-use crate::start::{Came, Start};
-use crate::swap::Keeping;
+use crate::start::{IncarnationStart, WorkerOrigin};
+use crate::swap::StateKeeper;
 use crate::usage;
-use crate::worker::{NotStarted, Worker};
-use hotlease_fabric::usage::{Running, UsageBlock, UsedByFunction};
-use hotlease_lease::agent::Event;
+use crate::worker::{StartError, Worker};
+use bring_up_error::{BringUpError, not_started};
+use hotlease_fabric::usage::{FunctionUsage, RunningInvocation, UsageBlock};
+use hotlease_lease::agent::BookEvent;
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::frame::InvocationId;
 use hotlease_wire::ids::{Epoch, WorkerIndex};
-use hotlease_wire::session::{LastBegun, UsageTotals};
-use hotlease_wire::{Cause, Refusal};
-use not_up::{NotUp, not_started};
+use hotlease_wire::session::{LastInvocation, UsageTotals};
+use hotlease_wire::{Cause, Rejection};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -35,7 +35,7 @@ pub(crate) const ORDER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Stage in the life of an incarnation.
 #[derive(Clone)]
-pub(crate) enum State {
+pub(crate) enum IncarnationState {
     /// Being started and configured.
     Starting,
     /// Serving.
@@ -62,13 +62,13 @@ pub(crate) struct Incarnation {
     begun: Instant,
     usage: OnceLock<UsageBlock>,
     pid: OnceLock<u32>,
-    state: watch::Sender<State>,
+    state: watch::Sender<IncarnationState>,
     killed: watch::Sender<Option<KillReason>>,
     /// Way in which it was started, and the durations.
-    pub start: Start,
+    pub start: IncarnationStart,
     /// Its state that is saved and restored, if its lease has one.
-    pub keeping: Option<Arc<Keeping>>,
-    told: Mutex<Told>,
+    pub keeping: Option<Arc<StateKeeper>>,
+    told: Mutex<FailureLog>,
 }
 
 impl Incarnation {
@@ -76,43 +76,43 @@ impl Incarnation {
         index: WorkerIndex,
         epoch: Epoch,
         (cores, gpus): (Vec<u32>, Vec<u32>),
-        keeping: Option<Arc<Keeping>>,
+        keeping: Option<Arc<StateKeeper>>,
     ) -> Self {
         Self {
             index,
             epoch,
-            told: Mutex::new(Told::new(cores.len())),
+            told: Mutex::new(FailureLog::new(cores.len())),
             cores,
             gpus,
             begun: Instant::now(),
             usage: OnceLock::new(),
             pid: OnceLock::new(),
-            state: watch::Sender::new(State::Starting),
+            state: watch::Sender::new(IncarnationState::Starting),
             killed: watch::Sender::new(None),
-            start: Start::default(),
+            start: IncarnationStart::default(),
             keeping,
         }
     }
 
     /// Its present stage.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> IncarnationState {
         self.state.borrow().clone()
     }
 
     /// Waits until it is not starting any more; returns its stage then.
-    pub async fn settled(&self) -> State {
-        self.until(|state| !matches!(state, State::Starting)).await
+    pub async fn wait_until_settled(&self) -> IncarnationState {
+        self.until(|state| !matches!(state, IncarnationState::Starting)).await
     }
 
     /// Waits for its end; returns cause and last output.
-    pub async fn gone(&self) -> (Cause, String) {
-        match self.until(|state| matches!(state, State::Gone { .. })).await {
-            State::Gone { cause, output } => (cause, output),
-            State::Starting | State::Up(_) => (Cause::AgentGone, String::new()),
+    pub async fn wait_for_end(&self) -> (Cause, String) {
+        match self.until(|state| matches!(state, IncarnationState::Gone { .. })).await {
+            IncarnationState::Gone { cause, output } => (cause, output),
+            IncarnationState::Starting | IncarnationState::Up(_) => (Cause::AgentGone, String::new()),
         }
     }
 
-    async fn until(&self, reached: impl Fn(&State) -> bool) -> State {
+    async fn until(&self, reached: impl Fn(&IncarnationState) -> bool) -> IncarnationState {
         // The sender lives in self, so waiting cannot fail.
         let mut state = self.state.subscribe();
         let _ = state.wait_for(|state| reached(state)).await;
@@ -130,7 +130,7 @@ impl Incarnation {
             first
         });
         // Not left to the task alone: nothing that the task does can delay this, unless it first saves a state.
-        if let State::Up(worker) = &*self.state.borrow()
+        if let IncarnationState::Up(worker) = &*self.state.borrow()
             && !is_asked_first
         {
             worker.kill();
@@ -147,7 +147,7 @@ impl Incarnation {
     }
 
     /// Record of its failures that were already logged.
-    pub fn told(&self) -> MutexGuard<'_, Told> {
+    pub fn told(&self) -> MutexGuard<'_, FailureLog> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,9 +162,7 @@ impl Incarnation {
     /// Duration of the longest first call of its slots.
     pub fn first_call_ns(&self) -> Option<u64> {
         let block = self.usage.get()?;
-        (0..block.slots())
-            .filter_map(|slot| block.first_call_ns(slot))
-            .max()
+        (0..block.slots()).filter_map(|slot| block.first_call_ns(slot)).max()
     }
 
     /// Its pid; 0 before there is one.
@@ -174,21 +172,21 @@ impl Incarnation {
 
     /// Its usage so far.
     pub fn usage(&self) -> UsageTotals {
-        let held = self.held();
+        let held = self.core_time();
         match self.usage.get() {
-            Some(block) => usage::of_living(block, held),
+            Some(block) => usage::usage_of_living(block, held),
             None => usage::only_allocated(held),
         }
     }
 
     /// Usage of its functions so far, as the worker reports it.
-    pub fn functions(&self) -> Vec<UsedByFunction> {
+    pub fn functions(&self) -> Vec<FunctionUsage> {
         let block = self.usage.get();
         block.map(usage::functions_of_living).unwrap_or_default()
     }
 
     /// Cores times time. All slots on a shared core count as one core.
-    fn held(&self) -> u64 {
+    fn core_time(&self) -> u64 {
         let shared = self.cores.windows(2).any(|pair| pair[0] == pair[1]);
         let cores = if shared { 1 } else { self.cores.len() };
         usage::slot_time(cores, self.begun.elapsed())
@@ -209,23 +207,23 @@ impl Incarnation {
     }
 
     /// Invocations that its slots are running.
-    pub fn running(&self) -> impl Iterator<Item = (u16, Running)> {
+    pub fn running(&self) -> impl Iterator<Item = (u16, RunningInvocation)> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
         (0..slots).filter_map(move |slot| Some((slot, block?.read(slot).running?)))
     }
 
     /// The last invocation of each slot that has begun any.
-    pub fn begun(&self) -> Vec<LastBegun> {
+    pub fn begun(&self) -> Vec<LastInvocation> {
         let block = self.usage.get();
         let slots = block.map_or(0, UsageBlock::slots);
         let begun = (0..slots).filter_map(|slot| block?.last_begun(slot));
-        let begun = begun.map(|(invocation, ended)| LastBegun { invocation, ended });
+        let begun = begun.map(|(invocation, ended)| LastInvocation { invocation, ended });
         begun.collect()
     }
 
     /// Invocation that one slot is running.
-    pub fn running_in(&self, slot: u16) -> Option<Running> {
+    pub fn running_in(&self, slot: u16) -> Option<RunningInvocation> {
         let block = self.usage.get()?;
         (slot < block.slots()).then(|| block.read(slot).running)?
     }
@@ -236,20 +234,20 @@ impl Incarnation {
         let (cause, output) = match (worker, up) {
             (Some(worker), Ok(())) => {
                 self.until_exit(&worker).await;
-                self.judge(&lease, &worker, None).await
+                self.cause_of_end(&lease, &worker, None).await
             }
-            (Some(worker), Err(NotUp::Ended)) => {
+            (Some(worker), Err(BringUpError::Ended)) => {
                 if self.is_killed() {
                     self.save_state(&worker).await;
                     worker.kill();
                 }
-                self.judge(&lease, &worker, None).await
+                self.cause_of_end(&lease, &worker, None).await
             }
-            (Some(worker), Err(NotUp::Because(why))) => {
+            (Some(worker), Err(BringUpError::Reason(why))) => {
                 worker.kill();
-                self.judge(&lease, &worker, Some(why)).await
+                self.cause_of_end(&lease, &worker, Some(why)).await
             }
-            (None, Err(NotUp::Because(why))) => (not_started(why), String::new()),
+            (None, Err(BringUpError::Reason(why))) => (not_started(why), String::new()),
             (None, _) => (self.stopped_early(), String::new()),
         };
         failures::log(&lease, &self);
@@ -260,19 +258,19 @@ impl Incarnation {
             );
         }
         self.end_state(&cause).await;
-        self.state.send_replace(State::Gone { cause, output });
-        let held = self.held();
+        self.state.send_replace(IncarnationState::Gone { cause, output });
+        let held = self.core_time();
         let (used, functions) = match self.usage.get() {
             Some(block) => {
                 // Before the totals, which limit them.
                 let counted = usage::functions_of_dead(block);
-                let used = usage::of_dead(block, held);
+                let used = usage::usage_of_dead(block, held);
                 (used, lease.attribution().of_worker(&counted, used))
             }
             None => (usage::only_allocated(held), FunctionTotals::default()),
         };
         // Cannot be refused: it only reports.
-        let _ = node.step(Event::WorkerGone {
+        let _ = node.step(BookEvent::WorkerGone {
             lease: lease.id,
             worker: self.index,
             epoch: self.epoch,
@@ -285,17 +283,13 @@ impl Incarnation {
     fn stopped_early(&self) -> Cause {
         match &*self.killed.borrow() {
             Some(KillReason::LeaseEnded(reason)) => Cause::LeaseEnded(*reason),
-            _ => not_started(NotStarted::for_now("it was stopped before it started")),
+            _ => not_started(StartError::for_now("it was stopped before it started")),
         }
     }
 
-    async fn come_up(
-        &self,
-        node: &Arc<Node>,
-        lease: &ActiveLease,
-    ) -> (Option<Arc<Worker>>, Result<(), NotUp>) {
+    async fn come_up(&self, node: &Arc<Node>, lease: &ActiveLease) -> (Option<Arc<Worker>>, Result<(), BringUpError>) {
         if let Err(why) = self.find_state().await {
-            return (None, Err(NotUp::Because(why)));
+            return (None, Err(BringUpError::Reason(why)));
         }
         // A pooled worker may have died unnoticed; that is no reason to fail.
         let (pooled, mut came) = lease.waiting_worker(node);
@@ -306,27 +300,27 @@ impl Incarnation {
             if up.is_ok() || crashed || self.is_killed() || !worker.is_closed() {
                 return (Some(worker), up);
             }
-            worker.exited().await;
-            came = Came::Cold("the worker that waited for it had died".into());
+            worker.wait_for_exit().await;
+            came = WorkerOrigin::Cold("the worker that waited for it had died".into());
         }
         loop {
             let started = tokio::select! {
                 biased;
-                () = self.until_killed() => return (None, Err(NotUp::Ended)),
+                () = self.until_killed() => return (None, Err(BringUpError::Ended)),
                 started = lease.start_worker(node, &mut came) => started,
             };
             let worker = match started {
                 Ok(worker) => Arc::new(worker),
-                Err(why) => return (None, Err(NotUp::Because(why))),
+                Err(why) => return (None, Err(BringUpError::Reason(why))),
             };
             let up = self.bring_up(node, lease, &worker, &came).await;
-            let in_vain = matches!(came, Came::Forked(_)) && !worker.has_been_ready();
+            let in_vain = matches!(came, WorkerOrigin::Forked(_)) && !worker.has_been_ready();
             came = match &up {
-                Err(NotUp::Because(why)) if in_vain => lease.give_up_zygote(node, &why.why),
+                Err(BringUpError::Reason(why)) if in_vain => lease.give_up_zygote(node, &why.why),
                 _ => return (Some(worker), up),
             };
             worker.kill();
-            worker.exited().await;
+            worker.wait_for_exit().await;
         }
     }
 
@@ -337,11 +331,11 @@ impl Incarnation {
 
     async fn until_exit(&self, worker: &Worker) {
         tokio::select! {
-            _ = worker.exited() => {}
+            _ = worker.wait_for_exit() => {}
             () = self.until_killed() => {
                 self.save_state(worker).await;
                 worker.kill();
-                worker.exited().await;
+                worker.wait_for_exit().await;
             }
         }
     }
@@ -351,23 +345,18 @@ impl Incarnation {
         node: &Arc<Node>,
         lease: &ActiveLease,
         worker: &Arc<Worker>,
-        came: &Came,
-    ) -> Result<(), NotUp> {
+        came: &WorkerOrigin,
+    ) -> Result<(), BringUpError> {
         tokio::select! {
             biased;
-            () = self.until_killed() => Err(NotUp::Ended),
+            () = self.until_killed() => Err(BringUpError::Ended),
             up = self.configure(node, lease, worker, came) => up,
         }
     }
 
     /// Waits for the end of its process; returns the cause. `not_up` is a reason that came first.
-    async fn judge(
-        &self,
-        lease: &ActiveLease,
-        worker: &Worker,
-        not_up: Option<NotStarted>,
-    ) -> (Cause, String) {
-        let exit = worker.exited().await;
+    async fn cause_of_end(&self, lease: &ActiveLease, worker: &Worker, not_up: Option<StartError>) -> (Cause, String) {
+        let exit = worker.wait_for_exit().await;
         if let Some(why) = not_up {
             return (not_started(why), exit.output.clone());
         }
@@ -389,6 +378,6 @@ impl Incarnation {
 }
 
 /// The refusal that says how a worker ended.
-pub(crate) fn died((cause, output): (Cause, String)) -> Refusal {
-    Refusal::WorkerDied { cause, output }
+pub(crate) fn worker_died((cause, output): (Cause, String)) -> Rejection {
+    Rejection::WorkerDied { cause, output }
 }

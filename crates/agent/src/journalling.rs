@@ -1,14 +1,14 @@
 //! Journalling of usage: leases are noted in the journal at their end, and now and then while they run.
 //!
-//! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most [`NOTE_EVERY`]
+//! After a crash of the agent its leases have ended, and the last note is billed: a lease loses at most [`NOTE_INTERVAL`]
 //! of its usage. The share of each function is noted less often while leases run: up to two seconds of computing may be
 //! billed to a lease and to none of its functions. All of this works without a manager.
 
 use crate::active_lease::ActiveLease;
 use crate::listing;
-use crate::node::{Node, Tables};
+use crate::node::{Node, NodeState};
 use crate::outbox::Outbox;
-use hotlease_journal::{Entry, Key};
+use hotlease_journal::{LeaseKey, LeaseTotal};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::LeaseId;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// Interval of the notes of running leases.
-const NOTE_EVERY: Duration = Duration::from_millis(250);
+const NOTE_INTERVAL: Duration = Duration::from_millis(250);
 /// One in this many notes also contains the usage of functions: a record for each function that was called.
 const FUNCTIONS_EVERY: u64 = 8;
 /// Longest time that the answer to a release waits for the journal's disk. After that the answer is sent anyway; the
@@ -27,12 +27,12 @@ const DURABLE_WITHIN: Duration = Duration::from_secs(1);
 
 impl Node {
     /// Journal key of a lease of this run of the agent.
-    pub fn journal_key(&self, lease: LeaseId) -> Key {
+    pub fn journal_key(&self, lease: LeaseId) -> LeaseKey {
         (self.identity.boot, lease)
     }
 
     /// Notes the last total of a lease.
-    pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &Tables, usage: UsageTotals) {
+    pub(crate) fn note_end(&self, lease: &ActiveLease, tables: &NodeState, usage: UsageTotals) {
         let Some(journal) = &self.journal else { return };
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease.id);
         let slots = ended.map_or(0, |ended| ended.cores.len());
@@ -91,11 +91,11 @@ impl Node {
 
     /// Tells sessions once why their lease is being ended, before its first worker is killed. So a client that sees a
     /// connection close knows the reason, even if the disk delays the total.
-    pub(crate) fn tell_ending(&self, tables: &Tables, lease: LeaseId, reason: EndReason) {
+    pub(crate) fn tell_ending(&self, tables: &NodeState, lease: LeaseId, reason: EndReason) {
         let (Some(active), Some(booked)) = (tables.leases.get(&lease), tables.book.lease(lease)) else {
             return;
         };
-        if !active.begins_to_end() {
+        if !active.mark_ending() {
             return;
         }
         for session in booked.all_sessions() {
@@ -118,9 +118,9 @@ fn entry(
     slots: usize,
     (usage, functions): (UsageTotals, FunctionTotals),
     ended: bool,
-) -> Entry {
+) -> LeaseTotal {
     let workers = lease.incarnations().len() as u64;
-    Entry {
+    LeaseTotal {
         tenant: lease.terms.tenant.clone(),
         usage,
         functions,
@@ -136,7 +136,7 @@ pub(crate) async fn note_running(node: Arc<Node>) {
         return;
     }
     let mut active = node.active_leases();
-    let mut notes = interval(NOTE_EVERY);
+    let mut notes = interval(NOTE_INTERVAL);
     notes.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for note in 0_u64.. {
         // Cannot fail: the sender lives in the node. Costs nothing while no lease is active.

@@ -28,17 +28,19 @@
 mod active_lease;
 mod agent;
 mod attribution;
+mod borrowing;
 mod caller;
 mod cause;
 mod code;
 mod config;
 mod cores;
 mod direct;
+mod drain;
 mod error;
 mod failures;
 mod forecast;
-mod giving_back;
 mod idle_memory;
+mod image_transfer;
 mod images;
 mod incarnation;
 mod journalling;
@@ -46,7 +48,6 @@ mod listener;
 mod listing;
 mod lock;
 mod membership;
-mod neighbours;
 mod network;
 mod node;
 mod outbox;
@@ -60,21 +61,19 @@ mod sharing;
 mod socket;
 mod spares;
 mod start;
-mod starts;
+mod start_records;
 mod storage;
 mod swap;
 mod usage;
-mod waiting;
 mod watchdog;
 mod worker;
 mod zygotes;
 
 pub use agent::Agent;
 pub use config::{
-    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Environments, Network,
-    SESSION_SOCKET,
+    AGENT_ID, AGENT_LOCK, AGENT_SOCKET, AgentConfig, BadCoreChoice, CoreChoice, Environments, Network, SESSION_SOCKET,
 };
 pub use error::AgentError;
 pub use reach::{BadDirectoryGrant, DirectoryGrant};
 pub use swap::SwapOptions;
-pub use swap::listing::{SavedState, remove as remove_state, saved as saved_states};
+pub use swap::listing::{SavedState, list_states as saved_states, remove as remove_state};

@@ -2,10 +2,10 @@
 
 use crate::active_lease::ActiveLease;
 use crate::code::Code;
-use crate::incarnation::State;
-use crate::node::{Node, Tables};
+use crate::incarnation::IncarnationState;
+use crate::node::{Node, NodeState};
 use crate::usage;
-use hotlease_lease::agent::{Ask, Availability, EndedLease, FinalTotal, Lease, Sharing};
+use hotlease_lease::agent::{Availability, CoreSharing, EndedLease, FinalTotal, Lease, QuestionId};
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_sandbox::Kind;
 use hotlease_wire::grpc::{AgentInfo, AgentStatus, CodeInfo, FunctionUsage, LeaseInfo, Usage, WorkerInfo};
@@ -118,15 +118,11 @@ pub(crate) fn status(node: &Node, tenant: &str) -> AgentStatus {
 
 /// Content of the report `ask`: the totals that are owed and, if it is whole, the active leases. Also returns the last
 /// epoch given, up to which a whole report names all leases.
-pub(crate) fn report(node: &Node, ask: Ask, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
+pub(crate) fn report(node: &Node, ask: QuestionId, whole: bool) -> (Vec<LeaseInfo>, Epoch) {
     let mut guard = node.tables();
     let tables = &mut *guard;
     let agent = node.identity.agent;
-    let mut leases: Vec<_> = tables
-        .outstanding
-        .report(ask)
-        .map(|total| owed(agent, total))
-        .collect();
+    let mut leases: Vec<_> = tables.outstanding.report(ask).map(|total| owed(agent, total)).collect();
     if whole {
         let owed = leases.len();
         let active = tables.book.leases();
@@ -156,7 +152,7 @@ fn owed(agent: AgentId, total: &FinalTotal) -> LeaseInfo {
 }
 
 /// Usage of a running lease so far.
-pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageTotals {
+pub(crate) fn used_so_far(node: &Node, tables: &NodeState, lease: &Lease) -> UsageTotals {
     let now = node.now();
     let mut used = UsageTotals {
         allocated_ns: lease.allocated_ns(now),
@@ -165,7 +161,7 @@ pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageT
     if let Some(active) = tables.leases.get(&lease.id) {
         for incarnation in active.incarnations() {
             // The usage of dead workers is in the book.
-            if !matches!(incarnation.state(), State::Gone { .. }) {
+            if !matches!(incarnation.state(), IncarnationState::Gone { .. }) {
                 usage::add(&mut used, incarnation.usage());
             }
         }
@@ -174,14 +170,14 @@ pub(crate) fn used_so_far(node: &Node, tables: &Tables, lease: &Lease) -> UsageT
 }
 
 /// Share of the functions of a running lease in its usage `used`.
-pub(crate) fn functions_so_far(tables: &Tables, lease: &Lease, used: UsageTotals) -> FunctionTotals {
+pub(crate) fn functions_so_far(tables: &NodeState, lease: &Lease, used: UsageTotals) -> FunctionTotals {
     let Some(active) = tables.leases.get(&lease.id) else {
         return FunctionTotals::default();
     };
     let mut counted = lease.retired_functions.clone();
     for incarnation in active.incarnations() {
         // The usage of dead workers is in the book.
-        if !matches!(incarnation.state(), State::Gone { .. }) {
+        if !matches!(incarnation.state(), IncarnationState::Gone { .. }) {
             let (rows, within) = (incarnation.functions(), incarnation.usage());
             counted.add_all(&active.attribution().of_worker(&rows, within));
         }
@@ -191,7 +187,7 @@ pub(crate) fn functions_so_far(tables: &Tables, lease: &Lease, used: UsageTotals
 
 /// Adds the due usage of functions of running leases, starting with those that have waited longest. Adds not many more
 /// rows than there are leases, so that a report is at most twice the work that it is without them.
-fn add_functions(node: &Node, tables: &Tables, leases: &mut [LeaseInfo]) {
+fn add_functions(node: &Node, tables: &NodeState, leases: &mut [LeaseInfo]) {
     let now = node.now();
     let mut due = Vec::new();
     for (lease, info) in tables.book.leases().zip(&mut *leases) {
@@ -213,12 +209,12 @@ fn add_functions(node: &Node, tables: &Tables, leases: &mut [LeaseInfo]) {
             break;
         }
         room = room.saturating_sub(functions.len());
-        active.attribution().reported(&functions, now);
+        active.attribution().record_report(&functions, now);
         info.functions = rows(&functions);
     }
 }
 
-fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
+fn active_lease(node: &Node, tables: &NodeState, lease: &Lease) -> LeaseInfo {
     let now = node.now();
     let used = used_so_far(node, tables, lease);
     LeaseInfo {
@@ -232,7 +228,7 @@ fn active_lease(node: &Node, tables: &Tables, lease: &Lease) -> LeaseInfo {
         cores: lease.cores(),
         usage: Some(message(used)),
         end_reason: String::new(),
-        shared: lease.sharing == Sharing::Shared,
+        shared: lease.sharing == CoreSharing::Shared,
         gpus: lease.gpus(),
         functions: Vec::new(),
         start: None,
@@ -251,7 +247,7 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
         cores: lease.cores.clone(),
         usage: Some(message(lease.usage)),
         end_reason: lease.reason.to_string(),
-        shared: lease.sharing == Sharing::Shared,
+        shared: lease.sharing == CoreSharing::Shared,
         gpus: lease.gpus.clone(),
         functions: Vec::new(),
         start: None,
@@ -261,9 +257,9 @@ fn ended_lease(node: &Node, lease: &EndedLease) -> LeaseInfo {
 fn workers_of(node: &Node, lease: &ActiveLease, workers: &mut Vec<WorkerInfo>) {
     for incarnation in lease.incarnations() {
         let (state, rss_bytes) = match incarnation.state() {
-            State::Starting => ("starting", 0),
-            State::Up(worker) => ("serving", worker.resident_bytes()),
-            State::Gone { .. } => ("dead", 0),
+            IncarnationState::Starting => ("starting", 0),
+            IncarnationState::Up(worker) => ("serving", worker.resident_bytes()),
+            IncarnationState::Gone { .. } => ("dead", 0),
         };
         workers.push(WorkerInfo {
             agent: node.identity.agent.to_string(),

@@ -33,10 +33,7 @@ fn failed<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> A
 impl DirectoryLock {
     pub fn take(directory: &Path) -> Result<Self, AgentError> {
         let path = directory.join(AGENT_LOCK);
-        let file = private()
-            .truncate(false)
-            .open(&path)
-            .map_err(failed("open", &path))?;
+        let file = private().truncate(false).open(&path).map_err(failed("open", &path))?;
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => Ok(Self {
                 directory: directory.to_owned(),

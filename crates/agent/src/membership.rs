@@ -3,11 +3,11 @@
 use crate::listing;
 use crate::node::Node;
 use hotlease_lease::agent::{
-    ANSWER_LIMIT, Ask, FUNCTIONS_AT_ONCE_MAX, FinalTotal, Membership as Machine, MembershipAction,
-    MembershipEvent,
+    ANSWER_LIMIT, FUNCTIONS_AT_ONCE_MAX, FinalTotal, Membership as Machine, MembershipAction, MembershipEvent,
+    QuestionId,
 };
 use hotlease_net::grpc::refusal;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{HeartbeatRequest, PastUsage, PastUsageRequest, RegisterReply, RegisterRequest};
 use hotlease_wire::ids::LeaseId;
@@ -29,7 +29,7 @@ const PAST_MAX: usize = 1024;
 const PAST_RETRY: Duration = Duration::from_secs(10);
 
 /// Result of a request, and the refusal if it failed.
-type Answer = (MembershipEvent, Option<Refusal>);
+type RequestResult = (MembershipEvent, Option<Rejection>);
 
 /// The agent's membership with a manager.
 pub(crate) struct Membership {
@@ -38,12 +38,12 @@ pub(crate) struct Membership {
     registered: watch::Sender<bool>,
     /// Whether a failed attempt was logged, so that the following ones need not be.
     said: bool,
-    past: Arc<Past>,
+    past: Arc<PastReporter>,
     reporting_past: Option<JoinHandle<()>>,
 }
 
 /// Reporter of past usage, shared with the task that runs it.
-struct Past {
+struct PastReporter {
     node: Arc<Node>,
     manager: ManagerClient<Channel>,
     /// Time at which the manager last refused the journal's totals.
@@ -56,7 +56,7 @@ impl Membership {
     pub fn new(node: Arc<Node>, channel: Channel, registered: watch::Sender<bool>) -> Self {
         let manager = ManagerClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
         Self {
-            past: Arc::new(Past {
+            past: Arc::new(PastReporter {
                 node: Arc::clone(&node),
                 manager: manager.clone(),
                 refused: std::sync::Mutex::default(),
@@ -72,7 +72,7 @@ impl Membership {
     /// Keeps up the membership until told to stop, then sends the last report.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) {
         let mut machine = Machine::new(self.node.now());
-        let (answers, mut answered) = mpsc::channel::<Answer>(ANSWERS_MAX);
+        let (answers, mut answered) = mpsc::channel::<RequestResult>(ANSWERS_MAX);
         let mut leaving = false;
         while let Some(due) = machine.due() {
             let event = tokio::select! {
@@ -83,7 +83,7 @@ impl Membership {
                     MembershipEvent::Leave
                 }
                 Some((event, refusal)) = answered.recv() => {
-                    self.say(refusal);
+                    self.log_refusal(refusal);
                     event
                 }
                 () = sleep_until(self.node.instant(due)) => MembershipEvent::Tick,
@@ -95,7 +95,7 @@ impl Membership {
         self.registered.send_replace(false);
     }
 
-    fn say(&mut self, refusal: Option<Refusal>) {
+    fn log_refusal(&mut self, refusal: Option<Rejection>) {
         let Some(refusal) = refusal else { return };
         if *self.registered.borrow() {
             tracing::warn!(%refusal, "lost the manager");
@@ -105,7 +105,7 @@ impl Membership {
         }
     }
 
-    fn carry_out(&mut self, action: MembershipAction, answers: &mpsc::Sender<Answer>) {
+    fn carry_out(&mut self, action: MembershipAction, answers: &mpsc::Sender<RequestResult>) {
         match action {
             MembershipAction::Register { ask, proof } => self.register(ask, proof, answers.clone()),
             MembershipAction::Report { ask, whole, leaving } => {
@@ -113,10 +113,7 @@ impl Membership {
             }
             MembershipAction::Acknowledged { ask } => self.acknowledged(ask),
             MembershipAction::Unacknowledged { ask } => {
-                tracing::debug!(
-                    ask = ask.0,
-                    "a report is not acknowledged; its totals are sent again"
-                );
+                tracing::debug!(ask = ask.0, "a report is not acknowledged; its totals are sent again");
             }
             MembershipAction::OweAgain => self.node.owe_again(),
             MembershipAction::Joined => {
@@ -132,7 +129,7 @@ impl Membership {
         }
     }
 
-    fn register(&self, ask: Ask, proof: u64, answers: mpsc::Sender<Answer>) {
+    fn register(&self, ask: QuestionId, proof: u64, answers: mpsc::Sender<RequestResult>) {
         let request = RegisterRequest {
             agent: Some(listing::agent(&self.node, false)),
             proof,
@@ -158,7 +155,7 @@ impl Membership {
         });
     }
 
-    fn report(&self, ask: Ask, (whole, leaving): (bool, bool), answers: mpsc::Sender<Answer>) {
+    fn report(&self, ask: QuestionId, (whole, leaving): (bool, bool), answers: mpsc::Sender<RequestResult>) {
         let (leases, epoch) = listing::report(&self.node, ask, whole);
         let request = HeartbeatRequest {
             agent: Some(listing::agent(&self.node, leaving)),
@@ -170,7 +167,7 @@ impl Membership {
         tokio::spawn(async move {
             let answer = match in_time(manager.heartbeat(request)).await {
                 Ok(reply) => {
-                    let heard = MembershipEvent::Heard {
+                    let heard = MembershipEvent::ReportAnswered {
                         ask,
                         known: reply.known,
                         heartbeat: Duration::from_millis(reply.heartbeat_ms),
@@ -185,28 +182,25 @@ impl Membership {
     }
 
     /// Handles an acknowledgement: the report's content is in the ledger.
-    fn acknowledged(&mut self, ask: Ask) {
+    fn acknowledged(&mut self, ask: QuestionId) {
         let totals: Vec<FinalTotal> = {
             let mut tables = self.node.tables();
             let totals = tables.outstanding.sent_in(ask).cloned().collect();
-            tables.outstanding.acknowledged(ask);
+            tables.outstanding.acknowledge(ask);
             totals
         };
         let Some(journal) = &self.node.journal else { return };
         for total in totals {
             journal.acknowledge((total.boot, total.lease), total.usage, false);
         }
-        let busy = self
-            .reporting_past
-            .as_ref()
-            .is_some_and(|task| !task.is_finished());
+        let busy = self.reporting_past.as_ref().is_some_and(|task| !task.is_finished());
         if !busy {
             self.reporting_past = Some(tokio::spawn(Arc::clone(&self.past).report()));
         }
     }
 }
 
-impl Past {
+impl PastReporter {
     /// Reports usage that only the journal knows: totals of earlier runs, and of leases that ended so long ago that
     /// heartbeats no longer name them.
     async fn report(self: Arc<Self>) {
@@ -218,8 +212,7 @@ impl Past {
         }
         let boot = self.node.identity.boot;
         let running: HashSet<LeaseId> = self.node.tables().leases.keys().copied().collect();
-        let mut past =
-            journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
+        let mut past = journal.unacknowledged(PAST_MAX, |(run, lease)| *run != boot || !running.contains(lease));
         let mut functions = 0;
         let fit = past.iter().take_while(|(_, entry)| {
             let fits = functions < FUNCTIONS_AT_ONCE_MAX;
@@ -259,19 +252,15 @@ impl Past {
     }
 
     fn refused(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.refused
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.refused.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-async fn in_time<R>(
-    answer: impl Future<Output = Result<tonic::Response<R>, tonic::Status>>,
-) -> Result<R, Refusal> {
+async fn in_time<R>(answer: impl Future<Output = Result<tonic::Response<R>, tonic::Status>>) -> Result<R, Rejection> {
     match timeout(ANSWER_LIMIT, answer).await {
         Ok(Ok(response)) => Ok(response.into_inner()),
         Ok(Err(status)) => Err(refusal(status)),
-        Err(_) => Err(Refusal::Timeout {
+        Err(_) => Err(Rejection::Timeout {
             what: "the manager".into(),
             after_ms: ANSWER_LIMIT.as_millis() as u64,
         }),

@@ -4,9 +4,9 @@ use crate::caller::Caller;
 use crate::node::Node;
 use crate::session;
 use hotlease_net::grpc::PeerStream;
-use hotlease_net::tunnel::{Begun, Tunnels};
-use hotlease_net::{Admitted, Listener, Peer, Protocol, Stranger};
-use hotlease_wire::Refusal;
+use hotlease_net::tunnel::{NewSession, Tunnels};
+use hotlease_net::{Listener, Peer, PeerConnection, Protocol, Stranger};
+use hotlease_wire::Rejection;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -80,11 +80,11 @@ pub(crate) async fn serve(
     }
 }
 
-async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: Admitted, places: Arc<Semaphore>) {
-    let begin = move |begun: Begun| {
+async fn stream(node: Arc<Node>, tunnels: Arc<Tunnels>, connection: PeerConnection, places: Arc<Semaphore>) {
+    let begin = move |begun: NewSession| {
         // A client without a tenant has no certificate of the site; see Peer.
         let Some(tenant) = begun.peer.tenant.clone() else {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: "sessions are for tenants".into(),
             });
         };
@@ -102,15 +102,15 @@ async fn bearer(node: Arc<Node>, tunnels: Arc<Tunnels>, stranger: Stranger, plac
         *shown.lock().unwrap_or_else(PoisonError::into_inner) = Some(Caller::Bearer { tenant, lease });
         Ok(peer)
     };
-    let begin = |begun: Begun| {
+    let begin = |begun: NewSession| {
         let caller = shown.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let caller = caller.ok_or(Refusal::BadToken)?;
+        let caller = caller.ok_or(Rejection::BadToken)?;
         begin(Arc::clone(&node), begun, caller, places)
     };
     tunnels.serve_stranger(stranger, known, begin).await;
 }
 
-fn begin(node: Arc<Node>, begun: Begun, caller: Caller, places: Arc<Semaphore>) -> Result<(), Refusal> {
+fn begin(node: Arc<Node>, begun: NewSession, caller: Caller, places: Arc<Semaphore>) -> Result<(), Rejection> {
     let Ok(place) = places.try_acquire_owned() else {
         return Err(session::too_many());
     };

@@ -1,35 +1,35 @@
 //! State of the agent, and the one way to change it: a step of the book of leases, whose actions are then carried out.
 
 mod attachment;
-mod bearing;
-mod describing;
+mod delegation;
+mod description;
 mod identity;
-mod isolating;
-mod lending;
+mod isolation;
+mod tokens;
 
 pub(crate) use attachment::Attachment;
-pub(crate) use identity::Identity;
+pub(crate) use identity::NodeSettings;
 
 use crate::active_lease::{ActiveLease, Terms};
+use crate::borrowing::Borrowing;
 use crate::caller::Origin;
 use crate::cause::KillReason;
 use crate::code::CodeCache;
-use crate::direct::{self, Asker};
-use crate::incarnation::{Incarnation, State as WorkerState};
+use crate::direct::{self, Requester};
+use crate::incarnation::{Incarnation, IncarnationState as WorkerState};
 use crate::outbox::Outbox;
 use crate::pool::Pools;
 use crate::python;
 use crate::sharing::{self, CoreClaims};
 use crate::spares::Spares;
-use crate::starts::Starts;
-use crate::swap::{self, Keeping};
-use crate::waiting::Borrowing;
+use crate::start_records::StartRecords;
+use crate::swap::{self, StateKeeper};
 use hotlease_journal::UsageJournal;
 use hotlease_lease::agent::{
-    Action, Event, FinalTotal, GrantRequest, LeaseBook, Outstanding, SessionId, Sharing,
+    BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, LeaseBook, OwedTotals, SessionId,
 };
 use hotlease_sandbox::Launcher;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, Grant};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::SessionReply;
@@ -49,11 +49,11 @@ const UNREAD_LIMIT: Duration = Duration::from_millis(2);
 
 /// Mutable state. Locked for moments only: the holder of the lock never waits, and carrying out an action means
 /// sending, signalling, or starting a task.
-pub(crate) struct Tables {
+pub(crate) struct NodeState {
     /// The book of leases, which decides.
     pub book: LeaseBook,
     /// Totals that the manager has not acknowledged; always empty where there is no manager.
-    pub outstanding: Outstanding,
+    pub outstanding: OwedTotals,
     /// The leases of the book, with their tasks.
     pub leases: HashMap<LeaseId, Arc<ActiveLease>>,
     /// Number of the last operator's order that was carried out.
@@ -67,7 +67,7 @@ pub(crate) struct Tables {
 /// State of the agent.
 pub(crate) struct Node {
     /// Settings that do not change.
-    pub identity: Identity,
+    pub identity: NodeSettings,
     /// Cached function libraries.
     pub codes: CodeCache,
     /// Warm workers: native ones in pools, and spare interpreters.
@@ -76,7 +76,7 @@ pub(crate) struct Node {
     /// Lending of idle memory to waiting workers.
     pub borrowing: Borrowing,
     /// Record of how leases began.
-    pub starts: Starts,
+    pub starts: StartRecords,
     /// Claim files of shared cores.
     pub claims: CoreClaims,
     /// Journal of usage, which survives crashes; `None`: usage is kept in memory only.
@@ -84,7 +84,7 @@ pub(crate) struct Node {
     launcher: Launcher,
     keys: RwLock<TokenKeys>,
     start: Instant,
-    tables: Mutex<Tables>,
+    tables: Mutex<NodeState>,
     /// Number of leases that hold cores.
     active: watch::Sender<usize>,
     /// Number of those that share their cores.
@@ -98,7 +98,7 @@ pub(crate) struct Node {
 
 impl Node {
     pub fn new(
-        identity: Identity,
+        identity: NodeSettings,
         launcher: Launcher,
         (pools, spares, borrowing): (Pools, Arc<Spares>, Borrowing),
         journal: Option<UsageJournal>,
@@ -113,15 +113,15 @@ impl Node {
             pools,
             spares,
             borrowing,
-            starts: Starts::default(),
+            starts: StartRecords::default(),
             claims: CoreClaims::default(),
             journal: journal.map(Arc::new),
             launcher,
             keys: RwLock::new(TokenKeys::new(rand::random())),
             start: Instant::now(),
-            tables: Mutex::new(Tables {
+            tables: Mutex::new(NodeState {
                 book,
-                outstanding: Outstanding::new(OWED_MAX),
+                outstanding: OwedTotals::new(OWED_MAX),
                 leases: HashMap::new(),
                 order: 0,
                 leaving: false,
@@ -152,7 +152,7 @@ impl Node {
     }
 
     /// Locks the mutable state.
-    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+    pub fn tables(&self) -> MutexGuard<'_, NodeState> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -185,12 +185,12 @@ impl Node {
     }
 
     /// Steps the book with an event, and carries out its actions.
-    pub fn step(self: &Arc<Self>, event: Event) -> Result<(), Refusal> {
+    pub fn step(self: &Arc<Self>, event: BookEvent) -> Result<(), Rejection> {
         let mut tables = self.tables();
         self.step_locked(&mut tables, event)
     }
 
-    pub(crate) fn step_locked(self: &Arc<Self>, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
+    pub(crate) fn step_locked(self: &Arc<Self>, tables: &mut NodeState, event: BookEvent) -> Result<(), Rejection> {
         let step = tables.book.step(event, self.now());
         for action in step.actions {
             self.carry_out(tables, action);
@@ -208,9 +208,9 @@ impl Node {
         step.refusal.map_or(Ok(()), Err)
     }
 
-    fn carry_out(self: &Arc<Self>, tables: &mut Tables, action: Action) {
+    fn carry_out(self: &Arc<Self>, tables: &mut NodeState, action: BookAction) {
         match action {
-            Action::StartWorker {
+            BookAction::StartWorker {
                 lease,
                 worker,
                 epoch,
@@ -225,11 +225,8 @@ impl Node {
                     tokio::spawn(incarnation.live(Arc::clone(self), Arc::clone(lease)));
                 }
             }
-            Action::KillWorker {
-                lease,
-                worker,
-                reason,
-                ..
+            BookAction::KillWorker {
+                lease, worker, reason, ..
             } => {
                 self.tell_ending(tables, lease, reason);
                 if let Some(lease) = tables.leases.get(&lease) {
@@ -241,7 +238,7 @@ impl Node {
                     incarnation.kill(KillReason::LeaseEnded(reason));
                 }
             }
-            Action::TellWorkerDied {
+            BookAction::TellWorkerDied {
                 lease,
                 worker,
                 epoch,
@@ -262,16 +259,14 @@ impl Node {
                     outboxes.for_each(|outbox| outbox.tell(reply.clone(), Vec::new()));
                 }
             }
-            Action::LeaseEnded {
+            BookAction::LeaseEnded {
                 lease,
                 reason,
                 usage,
                 sessions,
             } => {
                 tracing::info!(%lease, %reason, invocations = usage.invocations, "lease ended");
-                let outboxes = sessions
-                    .iter()
-                    .filter_map(|session| tables.outboxes.remove(session));
+                let outboxes = sessions.iter().filter_map(|session| tables.outboxes.remove(session));
                 let outboxes: Vec<_> = outboxes.collect();
                 self.owe(tables, lease);
                 if let Some(lease) = tables.leases.remove(&lease) {
@@ -282,28 +277,24 @@ impl Node {
                 }
                 self.tell_end(outboxes, SessionReply::LeaseEnded { reason, usage });
             }
-            Action::DelegationEnded {
+            BookAction::DelegationEnded {
                 lease,
                 delegation,
                 reason,
                 sessions,
-            } => self.end_lending(tables, lease, (delegation, reason), &sessions),
-            Action::Drained => self.clean(),
+            } => self.end_delegation(tables, lease, (delegation, reason), &sessions),
+            BookAction::Drained => self.clean(),
         }
     }
 
     /// State to save for a worker of this lease, if the lease has a state.
-    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<Keeping>> {
+    fn keeping_of(&self, lease: &ActiveLease) -> Option<Arc<StateKeeper>> {
         let (options, wanted) = (self.identity.swap.clone()?, lease.terms.state.clone()?);
-        Some(Arc::new(Keeping::new(
-            options,
-            wanted,
-            self.identity.host.clone(),
-        )))
+        Some(Arc::new(StateKeeper::new(options, wanted, self.identity.host.clone())))
     }
 
     /// Notes that the total of an ended lease of this run is owed to the manager.
-    fn owe(&self, tables: &mut Tables, lease: LeaseId) {
+    fn owe(&self, tables: &mut NodeState, lease: LeaseId) {
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
         let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.identity.boot)) else {
             return;
@@ -331,8 +322,8 @@ impl Node {
         self: &Arc<Self>,
         request: AcquireRequest,
         origin: Origin,
-        asker: Asker,
-    ) -> Result<Grant, Refusal> {
+        asker: Requester,
+    ) -> Result<Grant, Rejection> {
         let since = Instant::now();
         self.identity.tenants.admit(&request.tenant, origin)?;
         let isolation = self.isolation_of(&request, origin).await?;
@@ -346,16 +337,15 @@ impl Node {
         loop {
             let refusal = match self.grant(request.clone(), asker, (&isolation, since)) {
                 Err(
-                    refusal
-                    @ (Refusal::NoCapacity { .. } | Refusal::NoPlaces { .. } | Refusal::NoGpus { .. }),
+                    refusal @ (Rejection::NoCapacity { .. } | Rejection::NoPlaces { .. } | Rejection::NoGpus { .. }),
                 ) => refusal,
                 done => return done,
             };
-            let (sharing, _) = sharing::asked(&request)?;
+            let (sharing, _) = sharing::sharing_asked(&request)?;
             let asked = request.workers.saturating_mul(request.slots_per_worker);
             let may_soon_fit = {
                 let gpus = request.workers.saturating_mul(request.gpus);
-                self.tables().book.may_soon_fit(sharing, asked, gpus)
+                self.tables().book.can_soon_fit(sharing, asked, gpus)
             };
             if may_soon_fit {
                 match timeout_at(until, active.changed()).await {
@@ -375,14 +365,14 @@ impl Node {
     fn grant(
         self: &Arc<Self>,
         request: AcquireRequest,
-        asker: Asker,
-        (isolation, since): (&isolating::Isolation, Instant),
-    ) -> Result<Grant, Refusal> {
-        let bad = |what: &str| Refusal::BadRequest { what: what.into() };
-        let (sharing, polling) = sharing::asked(&request)?;
+        asker: Requester,
+        (isolation, since): (&isolation::Isolation, Instant),
+    ) -> Result<Grant, Rejection> {
+        let bad = |what: &str| Rejection::BadRequest { what: what.into() };
+        let (sharing, polling) = sharing::sharing_asked(&request)?;
         let id = LeaseId(rand::random());
         let at = (id, self.identity.host.as_str());
-        let state = swap::wanted(self.identity.swap.as_deref(), &request, isolation.sandbox, at)?;
+        let state = swap::state_request(self.identity.swap.as_deref(), &request, isolation.sandbox, at)?;
         let asked = GrantRequest {
             id,
             tenant: request.tenant.clone(),
@@ -404,10 +394,10 @@ impl Node {
             polling,
             hot_budget_ns: request.hot_budget_us.saturating_mul(1000),
             memory_bytes: request.memory_bytes,
-            shared: sharing == Sharing::Shared,
+            shared: sharing == CoreSharing::Shared,
             asked: since,
             image: isolation.waited(),
-            direct: asker == Asker::Client,
+            direct: asker == Requester::Client,
             sandbox: isolation.sandbox,
             reach: isolation.reach.clone(),
             reach_told: isolation.reach_told.clone(),
@@ -417,25 +407,25 @@ impl Node {
         };
         let built_in = match &terms.program {
             Some(_) if request.slots_per_worker != 1 => return Err(bad("a Python worker has one slot")),
-            Some(_) => Some(python::library().map_err(|error| Refusal::Unavailable {
+            Some(_) => Some(python::library().map_err(|error| Rejection::Unavailable {
                 what: format!("memory for a lease: {error}"),
             })?),
             None => None,
         };
         if self.journal.as_ref().is_some_and(|journal| journal.is_full()) {
-            return Err(Refusal::Unavailable {
+            return Err(Rejection::Unavailable {
                 what: "usage of too many leases waits for the manager to take it: a new lease".into(),
             });
         }
         let mut tables = self.tables();
-        if asker == Asker::Client {
+        if asker == Requester::Client {
             direct::admit(&self.identity, &tables, &asked)?;
         }
         // Before the step, whose actions refer to it.
         tables
             .leases
             .insert(id, Arc::new(ActiveLease::new(id, terms, built_in)));
-        if let Err(refusal) = self.step_locked(&mut tables, Event::Grant(asked)) {
+        if let Err(refusal) = self.step_locked(&mut tables, BookEvent::Grant(asked)) {
             tables.leases.remove(&id);
             return Err(refusal);
         }

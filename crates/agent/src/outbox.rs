@@ -131,7 +131,7 @@ mod tests {
     use super::*;
     use hotlease_fabric::socket::Socket;
     use hotlease_wire::session::UsageTotals;
-    use hotlease_wire::{EndReason, Refusal};
+    use hotlease_wire::{EndReason, Rejection};
 
     fn pair() -> (Outbox, Socket) {
         let (ours, theirs) = Socket::pair().expect("a pair");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     fn long() -> SessionReply {
-        SessionReply::Refused(Refusal::BadRequest {
+        SessionReply::Refused(Rejection::BadRequest {
             what: "x".repeat(30_000),
         })
     }

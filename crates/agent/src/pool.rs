@@ -29,7 +29,7 @@ pub(crate) struct Pools([Arc<Pool>; Kind::ALL.len()]);
 
 /// Size of the pool for the node's default kind of sandbox. The other pools follow the leases that ask for their kinds.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct PoolTarget {
     pub kind: Kind,
     /// Number that the operator has set, which also limits the other pools; `None`: leases decide, and before any, one
     /// for each of these cores.
@@ -39,7 +39,7 @@ pub(crate) struct Wanted {
 
 impl Pools {
     /// Makes empty pools; [`Pool::keep_filled`] fills each.
-    pub fn new(launcher: &Launcher, wanted: Wanted) -> Self {
+    pub fn new(launcher: &Launcher, wanted: PoolTarget) -> Self {
         Self(Kind::ALL.map(|kind| Arc::new(Pool::new(launcher.clone(), kind, wanted))))
     }
 
@@ -70,12 +70,12 @@ pub(crate) struct Pool {
     /// Whether leases of this kind are expected before any has come.
     is_usual: bool,
     begun: Instant,
-    idle: Mutex<Idle>,
+    idle: Mutex<PoolState>,
     taken: Notify,
 }
 
-struct Idle {
-    /// Workers, ready or starting. At most `keep`.
+struct PoolState {
+    /// Workers, ready or starting. At most `set_limit`.
     workers: VecDeque<Worker>,
     /// Workers are started up to this number.
     fill: usize,
@@ -87,14 +87,14 @@ struct Idle {
 }
 
 impl Pool {
-    fn new(launcher: Launcher, kind: Kind, wanted: Wanted) -> Self {
+    fn new(launcher: Launcher, kind: Kind, wanted: PoolTarget) -> Self {
         let pool = Self {
             launcher,
             kind,
             fixed: wanted.fixed,
             is_usual: kind == wanted.kind,
             begun: Instant::now(),
-            idle: Mutex::new(Idle {
+            idle: Mutex::new(PoolState {
                 workers: VecDeque::new(),
                 fill: 0,
                 keep: 0,
@@ -104,11 +104,11 @@ impl Pool {
             }),
             taken: Notify::new(),
         };
-        pool.keep(wanted.cores);
+        pool.set_limit(wanted.cores);
         pool
     }
 
-    fn idle(&self) -> MutexGuard<'_, Idle> {
+    fn idle(&self) -> MutexGuard<'_, PoolState> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -127,19 +127,19 @@ impl Pool {
     /// Records that a lease of this many native workers began.
     pub fn lease_began(&self, workers: usize) {
         let now = self.begun.elapsed();
-        self.idle().forecast.arrived(now, workers);
+        self.idle().forecast.record_arrival(now, workers);
     }
 
     /// Records that a lease of this many native workers ended.
     pub fn lease_over(&self, workers: usize) {
         let now = self.begun.elapsed();
-        self.idle().forecast.ended(now, workers);
+        self.idle().forecast.record_end(now, workers);
     }
 
     /// Numbers of workers to start and to keep, of `most`. The number to start includes workers in use: the pool is
     /// filled while leases run. Virtual machines are an exception: starting them would slow the leases down, so they
     /// are started when leases end.
-    fn likely(&self, most: usize) -> (usize, usize) {
+    fn fill_and_keep(&self, most: usize) -> (usize, usize) {
         let now = self.begun.elapsed();
         let idle = self.idle();
         let stock = idle.forecast.stock(now);
@@ -161,9 +161,7 @@ impl Pool {
         let kind = self.kind;
         match self.idle().keep {
             _ if self.fixed == Some(0) => "the node keeps no warm pool of native workers".into(),
-            0 => format!(
-                "no native worker waited in a sandbox of kind {kind}: they do once leases ask for them"
-            ),
+            0 => format!("no native worker waited in a sandbox of kind {kind}: they do once leases ask for them"),
             _ => format!(
                 "all native workers that waited in sandboxes of kind {kind} were taken, and the next ones are being started"
             ),
@@ -181,19 +179,15 @@ impl Pool {
 
     /// Number of workers that are ready.
     pub fn ready(&self) -> usize {
-        self.idle()
-            .workers
-            .iter()
-            .filter(|worker| worker.is_ready())
-            .count()
+        self.idle().workers.iter().filter(|worker| worker.is_ready()).count()
     }
 
     /// Keeps no more than `most` workers from now on, and as many as leases are likely to need.
-    pub fn keep(&self, most: usize) {
+    pub fn set_limit(&self, most: usize) {
         let (fill, keep) = match (self.fixed, self.is_usual) {
             _ if most == 0 => (0, 0),
             (Some(fixed), true) => (fixed, fixed),
-            (fixed, _) => self.likely(most.min(fixed.unwrap_or(most))),
+            (fixed, _) => self.fill_and_keep(most.min(fixed.unwrap_or(most))),
         };
         let mut idle = self.idle();
         if (idle.fill, idle.keep) == (fill, keep) {
@@ -293,7 +287,7 @@ impl Pool {
         };
         match failed {
             Some(worker) => {
-                let exit = worker.exited().await;
+                let exit = worker.wait_for_exit().await;
                 Err(format!("{exit}; its last output: {}", exit.output))
             }
             None => {
@@ -323,7 +317,7 @@ mod tests {
         let launcher = Launcher::new(Path::new("/bin/false")).expect("a program");
         Pools::new(
             &launcher,
-            Wanted {
+            PoolTarget {
                 kind: usual,
                 fixed,
                 cores: 64,
@@ -341,19 +335,19 @@ mod tests {
         let pools = some(Kind::Namespace, None);
         let pool = pools.of(Kind::Namespace);
         for _ in 0..ARRIVALS_LEAST {
-            pool.keep(64);
+            pool.set_limit(64);
             assert_eq!(kept(pool), (64, 64));
             pool.lease_began(2);
             pool.lease_over(2);
         }
         for (most, expected) in [(64, 2), (1, 1), (0, 0)] {
-            pool.keep(most);
+            pool.set_limit(most);
             assert_eq!(kept(pool), (expected, expected));
         }
         for _ in 0..8 {
             pool.lease_began(2);
         }
-        pool.keep(64);
+        pool.set_limit(64);
         assert_eq!(kept(pool), (16, 16), "eight leases of two were there at once");
     }
 
@@ -362,16 +356,16 @@ mod tests {
         let pools = some(Kind::Namespace, None);
         for kind in [Kind::Process, Kind::Container, Kind::MicroVm] {
             let pool = pools.of(kind);
-            pool.keep(64);
+            pool.set_limit(64);
             assert_eq!(kept(pool), (0, 0), "{kind}");
             assert!(pool.why_none().contains("they do once leases ask"));
             pool.lease_began(3);
-            pool.keep(64);
+            pool.set_limit(64);
             // Starting a virtual machine would slow the lease down.
             let fill = if kind == Kind::MicroVm { 0 } else { 3 };
             assert_eq!(kept(pool), (fill, 3), "{kind}");
             pool.lease_over(3);
-            pool.keep(64);
+            pool.set_limit(64);
             assert_eq!(kept(pool), (3, 3), "{kind}");
         }
     }
@@ -386,9 +380,9 @@ mod tests {
                     pool.lease_began(3);
                     pool.lease_over(3);
                 }
-                pool.keep(64);
+                pool.set_limit(64);
                 assert_eq!(kept(pool), (fixed, fixed), "{kind}");
-                pool.keep(0);
+                pool.set_limit(0);
                 assert_eq!(kept(pool), (0, 0), "{kind}");
             }
         }

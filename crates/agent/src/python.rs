@@ -2,8 +2,8 @@
 //! these workers have from the beginning.
 
 use crate::code::Code;
-use hotlease_sandbox::{Held, Program};
-use hotlease_wire::Refusal;
+use hotlease_sandbox::{KeepAlive, Program};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::PythonRuntime;
 use hotlease_wire::python::{BYTES_MAX, EXPECTED, IMPORTS, PATH};
 use std::ffi::{OsStr, OsString};
@@ -12,12 +12,12 @@ use std::time::Duration;
 
 /// Time in which an interpreter must be ready: it imports from disks that may be slow, or cold. A client waits 10 s for
 /// its workers, and should receive the reason.
-pub(crate) const START_LIMIT: Duration = Duration::from_secs(9);
+pub(crate) const INTERPRETER_START_LIMIT: Duration = Duration::from_secs(9);
 
 /// Code that an interpreter runs. Not by `-m`: functions of the client's own `__main__` must not find hotlease's names
 /// there. Nothing is imported from the client's current folder before the client's own path says so. `begun`: start
 /// time of the imports; the worker removes the name.
-const PROGRAM: &str = "\
+const INTERPRETER_CODE: &str = "\
 import sys
 begun = __import__('time').monotonic_ns()
 sys.path[:1] == [''] and sys.path.pop(0)
@@ -46,7 +46,7 @@ pub(crate) fn imports(program: &Program) -> Option<&OsStr> {
 }
 
 /// The program, with one more environment variable.
-pub(crate) fn told(program: &Program, variable: &str) -> Program {
+pub(crate) fn with_variable(program: &Program, variable: &str) -> Program {
     let mut program = Program::clone(program);
     program.environment.push((variable.into(), "1".into()));
     program
@@ -57,8 +57,8 @@ const VARIABLES_MAX: usize = 1024;
 
 /// Program of the workers of a lease. It may be any program that the tenant can run, as libraries may be any code.
 /// `image`: path at which workers see the image that the request names.
-pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Program, Refusal> {
-    let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
+pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Program, Rejection> {
+    let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
     let PythonRuntime {
         interpreter,
         environment,
@@ -71,10 +71,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
     } = asked;
     let words = environment.iter().flat_map(|(name, value)| [name, value]);
     let versions = [&python, &hotlease, &cloudpickle];
-    let words = words
-        .chain(&path)
-        .chain(versions)
-        .chain([&interpreter, &directory]);
+    let words = words.chain(&path).chain(versions).chain([&interpreter, &directory]);
     let (mut bytes, mut nul) = (0, false);
     for word in words {
         bytes += word.len() + 2;
@@ -83,11 +80,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
     if bytes > BYTES_MAX || environment.len() > VARIABLES_MAX {
         return bad("the environment and import path of Python workers are too large");
     }
-    if nul
-        || environment
-            .keys()
-            .any(|name| name.is_empty() || name.contains('='))
-    {
+    if nul || environment.keys().any(|name| name.is_empty() || name.contains('=')) {
         return bad("the environment or the import path of Python workers has a name that cannot be");
     }
     let interpreter = match image {
@@ -97,10 +90,7 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
         None => PathBuf::from(interpreter),
         Some(image) => image.join(within_image(&interpreter)?),
     };
-    if versions
-        .iter()
-        .any(|version| version.contains(char::is_whitespace))
-    {
+    if versions.iter().any(|version| version.contains(char::is_whitespace)) {
         return bad("a version of Python or of a package has spaces in it");
     }
     let mut environment: Vec<(OsString, OsString)> = environment
@@ -114,21 +104,21 @@ pub(crate) fn program(asked: PythonRuntime, image: Option<&Path>) -> Result<Prog
     environment.push((PATH.into(), path.join(":").into()));
     Ok(Program {
         path: interpreter,
-        arguments: vec!["-c".into(), PROGRAM.into()],
+        arguments: vec!["-c".into(), INTERPRETER_CODE.into()],
         environment,
         directory: PathBuf::from(directory),
         mounts: Vec::new(),
-        held: Held::default(),
+        held: KeepAlive::default(),
     })
 }
 
 /// Path of an interpreter within an image, checked.
-pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Refusal> {
+pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Rejection> {
     let path = Path::new(interpreter);
     let is_within = path.components().all(|part| matches!(part, Component::Normal(_)));
     match is_within && !interpreter.is_empty() {
         true => Ok(path),
-        false => Err(Refusal::BadRequest {
+        false => Err(Rejection::BadRequest {
             what: "the Python interpreter of an environment must be a path in it, such as bin/python".into(),
         }),
     }
@@ -136,10 +126,7 @@ pub(crate) fn within_image(interpreter: &str) -> Result<&Path, Refusal> {
 
 /// The library that these workers need not load.
 pub(crate) fn library() -> std::io::Result<Code> {
-    Code::of_program(
-        hotlease_wire::python::library(),
-        hotlease_wire::python::functions(),
-    )
+    Code::of_program(hotlease_wire::python::library(), hotlease_wire::python::functions())
 }
 
 #[cfg(test)]
@@ -160,17 +147,11 @@ mod tests {
         let variables = || (0..8).map(|number| (format!("V{number}"), "x".to_owned()));
         let made = || {
             let environment = variables().collect();
-            let asked = PythonRuntime {
-                environment,
-                ..asked()
-            };
+            let asked = PythonRuntime { environment, ..asked() };
             program(asked, None).expect("good")
         };
         let first = made();
-        assert!(
-            (0..32).all(|_| made() == first),
-            "a spare would not be known again"
-        );
+        assert!((0..32).all(|_| made() == first), "a spare would not be known again");
     }
 
     #[test]
@@ -201,10 +182,7 @@ mod tests {
         for (number, spoil) in spoiled.into_iter().enumerate() {
             let mut request = asked();
             spoil(&mut request);
-            assert!(
-                program(request, None).is_err(),
-                "request {number} was let through"
-            );
+            assert!(program(request, None).is_err(), "request {number} was let through");
         }
     }
     #[test]
@@ -217,13 +195,7 @@ mod tests {
             program(request, Some(Path::new("/data/ann/venv"))).map(|program| program.path)
         };
         assert_eq!(of("bin/python"), Ok("/data/ann/venv/bin/python".into()));
-        for outside in [
-            "",
-            "/usr/bin/python3",
-            "../bin/python",
-            "bin/../../x",
-            "./bin/python",
-        ] {
+        for outside in ["", "/usr/bin/python3", "../bin/python", "bin/../../x", "./bin/python"] {
             assert!(of(outside).is_err(), "{outside:?} was let through");
         }
     }

@@ -3,10 +3,10 @@
 //!
 //! Code of the agent's own user gains nothing by leaving a sandbox, so that user may ask for any directory; other
 //! tenants may ask for what an operator has granted. Only paths are compared here; the nursery opens the directories,
-//! link by link (see [`hotlease_sandbox::Declared`]).
+//! link by link (see [`hotlease_sandbox::DeclaredDirectory`]).
 
-use hotlease_sandbox::{Declared, Kind, Reach};
-use hotlease_wire::Refusal;
+use hotlease_sandbox::{DeclaredDirectory, Kind, Reach};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc;
 use hotlease_wire::limits::{DIRECTORIES_MAX, PATH_BYTES_MAX};
 use nix::unistd::{AccessFlags, access};
@@ -19,9 +19,7 @@ pub(crate) const TENANT: &str = "{tenant}";
 /// Suffix of a grant or request to write.
 const WRITABLE: &str = ":rw";
 /// The system's own folders, on which nothing else is mounted.
-const SYSTEM: [&str; 8] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc",
-];
+const SYSTEM: [&str; 8] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc"];
 
 /// A directory that an operator lets leases ask for, with everything in it: `PATH`, or `PATH:rw` to write there.
 /// `{tenant}` in it is the name of the tenant that asks.
@@ -53,9 +51,7 @@ impl FromStr for DirectoryGrant {
                 path: path.to_owned(),
                 writable,
             }),
-            false => Err(BadDirectoryGrant {
-                text: text.to_owned(),
-            }),
+            false => Err(BadDirectoryGrant { text: text.to_owned() }),
         }
     }
 }
@@ -79,8 +75,8 @@ impl DirectoryGrant {
         }
         let [trusted, own] = parts;
         // A name such as `..` or `a/b` would lead elsewhere.
-        let same = own.components().count() + trusted.components().count()
-            == Path::new(&self.path).components().count();
+        let same =
+            own.components().count() + trusted.components().count() == Path::new(&self.path).components().count();
         (same && is_plain(&trusted.join(&own))).then_some((trusted, own))
     }
 }
@@ -106,14 +102,9 @@ pub(crate) struct Grants {
 impl Grants {
     /// Access of the workers of a lease that asks for `asked`, in a sandbox of this kind. `is_own`: its tenant has all
     /// rights of the agent without a lease. Looks at disks, which may be slow.
-    pub fn reach(
-        &self,
-        asked: &grpc::Reach,
-        (tenant, is_own): (&str, bool),
-        kind: Kind,
-    ) -> Result<Reach, Refusal> {
+    pub fn reach(&self, asked: &grpc::Reach, (tenant, is_own): (&str, bool), kind: Kind) -> Result<Reach, Rejection> {
         if asked.directories.len() > DIRECTORIES_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "directories that a lease declares".into(),
                 limit: DIRECTORIES_MAX as u64,
             });
@@ -137,14 +128,11 @@ impl Grants {
                     .into(),
             ));
         }
-        let mut directories: Vec<Declared> = Vec::new();
+        let mut directories: Vec<DeclaredDirectory> = Vec::new();
         for directory in &asked.directories {
             let declared = self.declared(directory, tenant, is_own)?;
             if directories.iter().any(|other| other.target == declared.target) {
-                return Err(bad(
-                    directory,
-                    "another directory is to be seen at the same place",
-                ));
+                return Err(bad(directory, "another directory is to be seen at the same place"));
             }
             declared.check().map_err(|error| {
                 self.refused(
@@ -161,15 +149,15 @@ impl Grants {
         })
     }
 
-    fn refused(&self, what: String, why: String) -> Refusal {
-        Refusal::OutOfReach {
+    fn refused(&self, what: String, why: String) -> Rejection {
+        Rejection::OutOfReach {
             what,
             node: self.node.clone(),
             why,
         }
     }
 
-    fn check_of_process(&self, directory: &grpc::Directory) -> Result<(), Refusal> {
+    fn check_of_process(&self, directory: &grpc::Directory) -> Result<(), Rejection> {
         let (path, inside) = paths(directory)?;
         if inside != path {
             return Err(bad(
@@ -187,15 +175,19 @@ impl Grants {
             false => Err(std::io::ErrorKind::NotADirectory.into()),
         });
         seen.map_err(|error| {
-            let why =
-                format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
+            let why = format!("{error}, for the agent's user, as whom functions run in a sandbox of kind process");
             self.refused(named(directory), why)
         })
     }
 
-    fn declared(&self, directory: &grpc::Directory, tenant: &str, is_own: bool) -> Result<Declared, Refusal> {
+    fn declared(
+        &self,
+        directory: &grpc::Directory,
+        tenant: &str,
+        is_own: bool,
+    ) -> Result<DeclaredDirectory, Rejection> {
         let (path, inside) = paths(directory)?;
-        let declared = |trusted: PathBuf, own: PathBuf, beneath: PathBuf, as_owner| Declared {
+        let declared = |trusted: PathBuf, own: PathBuf, beneath: PathBuf, as_owner| DeclaredDirectory {
             trusted,
             own,
             beneath,
@@ -243,16 +235,12 @@ impl Grants {
         self.directories.iter().filter_map(of)
     }
 
-    fn not_granted(&self, directory: &grpc::Directory, tenant: &str) -> Refusal {
+    fn not_granted(&self, directory: &grpc::Directory, tenant: &str) -> Rejection {
         let granted: Vec<String> = self
             .granted(tenant)
             .take(DIRECTORIES_MAX)
             .map(|(grant, trusted, own)| {
-                let how = if grant.writable {
-                    "to read and write"
-                } else {
-                    "to read"
-                };
+                let how = if grant.writable { "to read and write" } else { "to read" };
                 let path: PathBuf = trusted.components().chain(own.components()).collect();
                 format!("{} {how}", path.display())
             })
@@ -282,14 +270,14 @@ fn named(directory: &grpc::Directory) -> String {
     format!("{} {how}", directory.path)
 }
 
-fn bad(directory: &grpc::Directory, why: &str) -> Refusal {
-    Refusal::BadRequest {
+fn bad(directory: &grpc::Directory, why: &str) -> Rejection {
+    Rejection::BadRequest {
         what: format!("the directory {}: {why}", directory.path),
     }
 }
 
 /// Path of a directory on the host, and in the sandbox.
-fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Refusal> {
+fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Rejection> {
     let grpc::Directory { path, inside, .. } = directory;
     if path.len().max(inside.len()) > PATH_BYTES_MAX || !is_plain(Path::new(path)) {
         let why = format!("its path is absolute, without `..`, and has at most {PATH_BYTES_MAX} bytes");
@@ -303,7 +291,7 @@ fn paths(directory: &grpc::Directory) -> Result<(&Path, &Path), Refusal> {
 
 /// The access in the form that clients are told. `asked` has the directories also of kind `process`, for which `reach`
 /// lists none.
-pub(crate) fn told(reach: &Reach, asked: &grpc::Reach) -> grpc::Reach {
+pub(crate) fn client_reach(reach: &Reach, asked: &grpc::Reach) -> grpc::Reach {
     grpc::Reach {
         directories: asked.directories.clone(),
         network: reach.network,
@@ -317,10 +305,7 @@ mod tests {
 
     fn grants(directories: &[&str], network: bool) -> Grants {
         Grants {
-            directories: directories
-                .iter()
-                .map(|text| text.parse().expect("a grant"))
-                .collect(),
+            directories: directories.iter().map(|text| text.parse().expect("a grant")).collect(),
             network,
             node: "n1".into(),
         }
@@ -385,7 +370,7 @@ mod tests {
             assert_eq!(reach.is_ok(), is_good, "{tenant} asks for {name}: {reach:?}");
         }
         let refused = grants.reach(&asking(&at("home"), true), ("ann", false), Kind::Namespace);
-        let Err(Refusal::OutOfReach { what, node, why }) = refused else {
+        let Err(Rejection::OutOfReach { what, node, why }) = refused else {
             panic!("{refused:?}")
         };
         assert!(what.contains(&at("home")) && node == "n1", "{what} on {node}");
@@ -420,17 +405,17 @@ mod tests {
             asked.directories[0].inside = inside.into();
             let refused = grants(&[], false).reach(&asked, ("uid:7", true), Kind::Namespace);
             assert!(
-                matches!(refused, Err(Refusal::BadRequest { .. })),
+                matches!(refused, Err(Rejection::BadRequest { .. })),
                 "{inside}: {refused:?}"
             );
         }
         let mut twice = asking("/tmp", false);
         twice.directories.push(twice.directories[0].clone());
         let refused = grants(&[], false).reach(&twice, ("uid:7", true), Kind::Namespace);
-        assert!(matches!(refused, Err(Refusal::BadRequest { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Rejection::BadRequest { .. })), "{refused:?}");
         twice.directories = vec![twice.directories[0].clone(); DIRECTORIES_MAX + 1];
         let refused = grants(&[], false).reach(&twice, ("uid:7", true), Kind::Process);
-        assert!(matches!(refused, Err(Refusal::TooMany { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Rejection::TooMany { .. })), "{refused:?}");
     }
 
     #[test]
@@ -446,15 +431,11 @@ mod tests {
             (true, true, Some(true)),
         ] {
             let reach = grants(&[], granted).reach(&asking(asked), ("ann", false), Kind::Namespace);
-            assert_eq!(
-                reach.ok().map(|reach| reach.network),
-                expected,
-                "{granted} {asked}"
-            );
+            assert_eq!(reach.ok().map(|reach| reach.network), expected, "{granted} {asked}");
         }
         let refused = grants(&[], false).reach(&asking(true), ("uid:7", true), Kind::Container);
         assert!(
-            matches!(&refused, Err(Refusal::OutOfReach { why, .. }) if why.contains("--sandbox-network")),
+            matches!(&refused, Err(Rejection::OutOfReach { why, .. }) if why.contains("--sandbox-network")),
             "{refused:?}"
         );
     }
@@ -469,8 +450,8 @@ mod tests {
             grants(&[], false).reach(&asked, ("ann", false), Kind::Process)
         };
         assert!(reach(&path, "").is_ok_and(|reach| reach.network));
-        assert!(matches!(reach(&path, "/data"), Err(Refusal::BadRequest { .. })));
+        assert!(matches!(reach(&path, "/data"), Err(Rejection::BadRequest { .. })));
         let missing = format!("{path}/missing");
-        assert!(matches!(reach(&missing, ""), Err(Refusal::OutOfReach { .. })));
+        assert!(matches!(reach(&missing, ""), Err(Rejection::OutOfReach { .. })));
     }
 }

@@ -11,7 +11,7 @@ use crate::caller::Origin;
 use crate::error::AgentError;
 use crate::images::Image;
 use hotlease_sandbox::{Kind, Launcher, Mount};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
@@ -36,28 +36,22 @@ impl Sandboxes {
 
     /// Kind for a lease of `tenant` that asks for `asked` (empty: for the site's kind), whether or not this node can
     /// make it.
-    pub fn kind(
-        &self,
-        asked: &str,
-        tenant: &str,
-        origin: Origin,
-        launcher: &Launcher,
-    ) -> Result<Kind, Refusal> {
+    pub fn kind(&self, asked: &str, tenant: &str, origin: Origin, launcher: &Launcher) -> Result<Kind, Rejection> {
         let kind = match asked {
             "" => self.default,
             asked => asked
                 .parse()
-                .map_err(|error: hotlease_sandbox::BadKind| Refusal::BadRequest {
+                .map_err(|error: hotlease_sandbox::BadKind| Rejection::BadRequest {
                     what: error.to_string(),
                 })?,
         };
         let refused = |why: &str| {
-            Err(Refusal::NoSandbox {
+            Err(Rejection::NoSandbox {
                 kind: kind.to_string(),
                 why: why.to_owned(),
             })
         };
-        if self.default != Kind::Process && !launcher.confines(kind) && !self.is_own(tenant, origin) {
+        if self.default != Kind::Process && !launcher.is_confining(kind) && !self.is_own(tenant, origin) {
             return refused(match kind {
                 Kind::Container => {
                     "this site's container runtime does not confine code of other users; its operator lets them in with \
@@ -81,16 +75,16 @@ impl Sandboxes {
         tenant: &str,
         (kind, origin): (Kind, Origin),
         shown: &[Mount],
-    ) -> Result<Vec<Mount>, Refusal> {
+    ) -> Result<Vec<Mount>, Rejection> {
         let mut mounts = Vec::new();
-        for needed in needs(interpreter, path) {
+        for needed in needed_folders(interpreter, path) {
             let seen = SYSTEM.iter().any(|system| needed.starts_with(system))
                 || shown.iter().any(|mount| needed.starts_with(&mount.target));
             if seen {
                 continue;
             }
             if !self.is_own(tenant, origin) {
-                return Err(Refusal::NoSandbox {
+                return Err(Rejection::NoSandbox {
                     kind: kind.to_string(),
                     why: format!(
                         "{} is not shown in sandboxes of this site; its operator shows it with `hotlease agent \
@@ -109,9 +103,9 @@ impl Sandboxes {
 /// Refuses workers that their client could not reach: a client on another host comes over the network. Also refuses a
 /// network in a virtual machine to a client on this host, which does not need it: the network ends at the machine's
 /// monitor, and functions would not have it.
-pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), Refusal> {
+pub(crate) fn check_reachable(kind: Kind, origin: Origin, network: bool) -> Result<(), Rejection> {
     if kind == Kind::MicroVm && origin == Origin::Local && network {
-        return Err(Refusal::NoSandbox {
+        return Err(Rejection::NoSandbox {
             kind: kind.to_string(),
             why: "functions in a virtual machine have no network in this version; do without it, or ask for kind namespace".into(),
         });
@@ -119,7 +113,7 @@ pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), R
     if origin == Origin::Local || network || kind == Kind::Process {
         return Ok(());
     }
-    Err(Refusal::NoSandbox {
+    Err(Rejection::NoSandbox {
         kind: kind.to_string(),
         why: "its client is on another host, and such a sandbox has a network only if its lease asks for it: `network=True` in \
               Python, `options.network` in C and C++, `--network`; and if its operator grants it, with `hotlease agent \
@@ -129,10 +123,10 @@ pub(crate) fn reached(kind: Kind, origin: Origin, network: bool) -> Result<(), R
 }
 
 /// Checks whether this node can make such sandboxes. May make one to find out, on a thread that may block.
-pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Refusal> {
-    let asked = tokio::task::spawn_blocking(move || launcher.lacking(kind)).await;
+pub(crate) async fn available(launcher: Launcher, kind: Kind) -> Result<Vec<String>, Rejection> {
+    let asked = tokio::task::spawn_blocking(move || launcher.find_lacking(kind)).await;
     let found = asked.unwrap_or_else(|error| Err(error.to_string()));
-    found.map_err(|why| Refusal::NoSandbox {
+    found.map_err(|why| Rejection::NoSandbox {
         kind: kind.to_string(),
         why,
     })
@@ -155,7 +149,7 @@ pub(crate) async fn check(launcher: &Launcher, default: Kind) -> Result<(), Agen
 }
 
 /// Folders in which an interpreter is found and from which it imports, as far as they exist; none lies within another.
-fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
+fn needed_folders(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
     let mut folders = BTreeSet::new();
     let mut add = |folder: &Path| {
         let can_be = Mount::read_only(folder).fault().is_none();
@@ -184,22 +178,18 @@ fn needs(interpreter: Option<&Path>, path: &[PathBuf]) -> BTreeSet<PathBuf> {
 /// the host is used.
 pub(crate) fn place_of<'a>(image: &Image, others: impl Iterator<Item = &'a Mount>) -> PathBuf {
     let (prefix, at) = (image.manifest().prefix(), image.at());
-    match can_be_at(&prefix, others) {
+    match is_free_path(&prefix, others) {
         true => prefix,
         false => at.to_owned(),
     }
 }
 
-fn can_be_at<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> bool {
+fn is_free_path<'a>(prefix: &Path, mut others: impl Iterator<Item = &'a Mount>) -> bool {
     let meets = |folder: &Path| prefix.starts_with(folder) || folder.starts_with(prefix);
-    let own = SYSTEM
-        .iter()
-        .chain(&["/etc"])
-        .any(|folder| meets(Path::new(folder)));
+    let own = SYSTEM.iter().chain(&["/etc"]).any(|folder| meets(Path::new(folder)));
     // Within a mount of the host a folder for it must exist: none can be made there.
-    let is_covered = |mount: &Mount| {
-        mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir())
-    };
+    let is_covered =
+        |mount: &Mount| mount.target.starts_with(prefix) || (prefix.starts_with(&mount.target) && !prefix.is_dir());
     Mount::read_only(prefix).fault().is_none() && !own && !others.any(is_covered)
 }
 
@@ -266,7 +256,7 @@ mod tests {
             assert_eq!(kind("uid:7"), Ok(Container));
             let refused = kind("alice");
             assert!(
-                matches!(&refused, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-container")),
+                matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-container")),
                 "{refused:?}"
             );
         }
@@ -283,7 +273,7 @@ mod tests {
             (Kind::MicroVm, Origin::Remote, true, true),
             (Kind::MicroVm, Origin::Remote, false, false),
         ] {
-            let reached = reached(kind, origin, network);
+            let reached = check_reachable(kind, origin, network);
             assert_eq!(reached.is_ok(), is_reached, "{kind} for {origin:?}: {reached:?}");
             if let Err(refusal) = reached {
                 assert!(refusal.to_string().contains("network=True"), "{refusal}");
@@ -293,10 +283,10 @@ mod tests {
 
     #[test]
     fn a_machine_s_functions_are_not_said_to_have_a_network() {
-        assert_eq!(reached(Kind::MicroVm, Origin::Local, false), Ok(()));
-        let refused = reached(Kind::MicroVm, Origin::Local, true);
+        assert_eq!(check_reachable(Kind::MicroVm, Origin::Local, false), Ok(()));
+        let refused = check_reachable(Kind::MicroVm, Origin::Local, true);
         assert!(
-            matches!(&refused, Err(Refusal::NoSandbox { kind, why }) if kind == "microvm" && why.contains("namespace")),
+            matches!(&refused, Err(Rejection::NoSandbox { kind, why }) if kind == "microvm" && why.contains("namespace")),
             "{refused:?}"
         );
     }
@@ -324,7 +314,7 @@ mod tests {
         );
         let refused = site.mounts(interpreter, &path, "alice", (Kind::Namespace, Origin::Local), &[]);
         assert!(
-            matches!(&refused, Err(Refusal::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
+            matches!(&refused, Err(Rejection::NoSandbox { why, .. }) if why.contains("--sandbox-show")),
             "{refused:?}"
         );
         let policy = Policy {
@@ -360,7 +350,7 @@ mod tests {
             (Path::new("/opt/other"), Some(Path::new("/opt/python")), true),
         ] {
             let shown = shown.map(Mount::read_only);
-            let found = can_be_at(prefix, shown.iter());
+            let found = is_free_path(prefix, shown.iter());
             assert_eq!(found, expected, "{} {shown:?}", prefix.display());
         }
     }

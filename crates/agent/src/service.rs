@@ -1,11 +1,11 @@
 //! The agent's gRPC service: requests of managers, of other agents, and for direct leases.
 
 use crate::caller::Origin;
-use crate::direct::{self, Asker};
+use crate::direct::{self, Requester};
+use crate::image_transfer::Pieces;
 use crate::listing;
-use crate::neighbours::Pieces;
 use crate::node::Node;
-use hotlease_lease::agent::Event;
+use hotlease_lease::agent::BookEvent;
 use hotlease_net::Role;
 use hotlease_net::grpc::PeerInfo;
 use hotlease_wire::grpc::agent_server;
@@ -14,7 +14,7 @@ use hotlease_wire::grpc::{
     ReleaseRequest, RotateKeyReply, RotateKeyRequest,
 };
 use hotlease_wire::ids::LeaseId;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 use tracing::{Instrument, Span};
@@ -31,11 +31,11 @@ pub(crate) struct Service {
 
 /// Checks that a manager sends the request: on the socket every admitted peer counts as one; from other hosts it must
 /// show a manager's certificate.
-fn origin<T>(request: &Request<T>) -> Result<Origin, Refusal> {
+fn origin<T>(request: &Request<T>) -> Result<Origin, Rejection> {
     match request.extensions().get::<PeerInfo>() {
         None => Ok(Origin::Local),
         Some(PeerInfo(peer)) if peer.role == Role::Manager => Ok(Origin::Remote),
-        Some(PeerInfo(peer)) => Err(Refusal::NotPermitted {
+        Some(PeerInfo(peer)) => Err(Rejection::NotPermitted {
             what: format!("an agent answers managers, and this is the certificate of the {peer}"),
         }),
     }
@@ -59,24 +59,22 @@ impl agent_server::Agent for Service {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let origin = origin(&request)?;
         let span = span(&request);
-        let granting = self.node.grant_soon(request.into_inner(), origin, Asker::Manager);
+        let granting = self.node.grant_soon(request.into_inner(), origin, Requester::Manager);
         Ok(Response::new(granting.instrument(span).await?))
     }
 
     async fn grant_direct(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let (tenant, origin) = direct::caller(&request)?;
         let span = span(&request);
-        let request = direct::checked(&self.node, request.into_inner(), tenant)?;
-        let granting = self.node.grant_soon(request, origin, Asker::Client);
+        let request = direct::check_request(&self.node, request.into_inner(), tenant)?;
+        let granting = self.node.grant_soon(request, origin, Requester::Client);
         Ok(Response::new(granting.instrument(span).await?))
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
         origin(&request)?;
         let span = span(&request);
-        Ok(Response::new(
-            self.end(request.into_inner()).instrument(span).await?,
-        ))
+        Ok(Response::new(self.end(request.into_inner()).instrument(span).await?))
     }
 
     type ReadImageStream = Pieces;
@@ -85,7 +83,7 @@ impl agent_server::Agent for Service {
         if let Some(PeerInfo(peer)) = request.extensions().get::<PeerInfo>()
             && peer.role != Role::Agent
         {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: format!("environments are for other agents, and this is the certificate of the {peer}"),
             }
             .into());
@@ -101,10 +99,7 @@ impl agent_server::Agent for Service {
         Ok(Response::new(listing::status(&self.node, &tenant)))
     }
 
-    async fn rotate_key(
-        &self,
-        request: Request<RotateKeyRequest>,
-    ) -> Result<Response<RotateKeyReply>, Status> {
+    async fn rotate_key(&self, request: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
         origin(&request)?;
         self.node.rotate_token_key();
         Ok(Response::new(RotateKeyReply::default()))
@@ -120,8 +115,8 @@ impl agent_server::Agent for Service {
 }
 
 impl Service {
-    async fn end(&self, request: ReleaseRequest) -> Result<ReleaseReply, Refusal> {
-        let bad = |what: &str| Refusal::BadRequest { what: what.into() };
+    async fn end(&self, request: ReleaseRequest) -> Result<ReleaseReply, Rejection> {
+        let bad = |what: &str| Rejection::BadRequest { what: what.into() };
         let id: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
         let reason = match request.reason.as_str() {
             "" | "released" => EndReason::Released,
@@ -134,12 +129,12 @@ impl Service {
             // An empty tenant means the manager itself.
             let permitted = request.tenant.is_empty() || request.tenant == ROOT || request.tenant == *holder;
             if !permitted {
-                return Err(Refusal::WrongTenant);
+                return Err(Rejection::WrongTenant);
             }
-            tables.leases.get(&id).cloned().ok_or(Refusal::UnknownLease)?
+            tables.leases.get(&id).cloned().ok_or(Rejection::UnknownLease)?
         };
-        self.node.step(Event::End { lease: id, reason })?;
-        let (_, usage) = lease.ended().await;
+        self.node.step(BookEvent::End { lease: id, reason })?;
+        let (_, usage) = lease.wait_for_end().await;
         // A reported total must be durable.
         self.node.make_usage_durable().await;
         Ok(ReleaseReply {

@@ -4,19 +4,19 @@
 //! wait.
 
 use crate::caller::Caller;
-use crate::incarnation::{ORDER_LIMIT, died};
+use crate::incarnation::{ORDER_LIMIT, worker_died};
 use crate::node::{Attachment, Node};
 use crate::outbox::Outbox;
 use crate::socket::AsyncSocket;
 use crate::worker::OrderError;
 use hotlease_fabric::socket::{Socket, SocketError};
-use hotlease_lease::agent::Event;
+use hotlease_lease::agent::BookEvent;
 use hotlease_wire::control::Order;
 use hotlease_wire::ids::{CodeHash, Epoch, WorkerIndex};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::Rights;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ const CONNECT_ATTEMPTS: usize = 3;
 type Request = (SessionRequest, Vec<OwnedFd>);
 
 /// Refusal for a session over the limit.
-pub(crate) fn too_many() -> Refusal {
-    Refusal::TooMany {
+pub(crate) fn too_many() -> Rejection {
+    Rejection::TooMany {
         what: "sessions with this agent".into(),
         limit: SESSIONS_MAX as u64,
     }
@@ -77,25 +77,25 @@ impl Session {
             return;
         };
         match self.attach(first, caller) {
-            Ok(attachment) => self.attached(attachment).await,
+            Ok(attachment) => self.serve_attached(attachment).await,
             Err(refusal) => self.close(refusal).await,
         }
     }
 
     /// Sends the refusal and ends the session.
-    async fn close(&self, refusal: Refusal) {
+    async fn close(&self, refusal: Rejection) {
         self.outbox.close(SessionReply::Refused(refusal));
         self.outbox.run().await;
     }
 
-    fn attach(&self, (request, _): Request, caller: Caller) -> Result<Attachment, Refusal> {
+    fn attach(&self, (request, _): Request, caller: Caller) -> Result<Attachment, Rejection> {
         let SessionRequest::Attach { version, token } = request else {
-            return Err(Refusal::BadRequest {
+            return Err(Rejection::BadRequest {
                 what: "the first request of a session must be to attach".into(),
             });
         };
         if version != PROTOCOL_VERSION {
-            return Err(Refusal::Version {
+            return Err(Rejection::Version {
                 theirs: version,
                 ours: PROTOCOL_VERSION,
             });
@@ -104,16 +104,16 @@ impl Session {
     }
 
     /// Serves the attached session. The attachment is dropped on every return, which may end the lease.
-    async fn attached(&mut self, attachment: Attachment) {
+    async fn serve_attached(&mut self, attachment: Attachment) {
         let lease = Arc::clone(&attachment.lease);
-        match self.meanwhile(&attachment, lease.started()).await {
+        match self.run_while_reading(&attachment, lease.wait_for_start()).await {
             None => return,
             Some(Err(refusal)) => return self.close(refusal).await,
             Some(Ok(start)) => {
                 let incarnations = lease.incarnations();
                 let workers = incarnations.iter().map(|worker| worker.cores.clone());
                 let workers = workers.collect();
-                let lent = attachment.lent(&self.node.tables());
+                let lent = attachment.delegated_slots(&self.node.tables());
                 let ttl_ms = self.ttl_ms(&attachment);
                 let reply = match lent.and_then(|lent| Ok((lent, ttl_ms?))) {
                     Ok((lent, ttl_ms)) => SessionReply::Attached {
@@ -132,7 +132,7 @@ impl Session {
         while let Some(request) = self.next_of(&attachment).await {
             let node = Arc::clone(&self.node);
             let Some(answer) = self
-                .meanwhile(&attachment, answer(&node, &attachment, request))
+                .run_while_reading(&attachment, answer(&node, &attachment, request))
                 .await
             else {
                 return;
@@ -145,7 +145,7 @@ impl Session {
         }
     }
 
-    fn ttl_ms(&self, attachment: &Attachment) -> Result<u64, Refusal> {
+    fn ttl_ms(&self, attachment: &Attachment) -> Result<u64, Rejection> {
         ttl_ms(&self.node, attachment)
     }
 
@@ -158,7 +158,7 @@ impl Session {
         tokio::select! {
             biased;
             () = outbox.run() => None,
-            received = socket.receive() => self.understood(received).await,
+            received = socket.receive() => self.decoded(received).await,
         }
     }
 
@@ -172,7 +172,7 @@ impl Session {
                 renewal.tick().await;
                 if receiving.load(Ordering::Relaxed) && attachment.is_holder() {
                     // Refused if the lease has ended; then the session is told that.
-                    let _ = node.step(Event::Renew { lease });
+                    let _ = node.step(BookEvent::Renew { lease });
                 }
             }
         };
@@ -185,7 +185,7 @@ impl Session {
 
     /// Runs `work`, reads requests ahead, and keeps the lease alive, because its client cannot renew while it waits for
     /// an answer. `None` when the session has ended.
-    async fn meanwhile<T>(&mut self, attachment: &Attachment, work: impl Future<Output = T>) -> Option<T> {
+    async fn run_while_reading<T>(&mut self, attachment: &Attachment, work: impl Future<Output = T>) -> Option<T> {
         let (socket, outbox) = (Arc::clone(&self.socket), Arc::clone(&self.outbox));
         let lease = attachment.lease.id;
         let period = self.renewal_period(attachment);
@@ -197,9 +197,9 @@ impl Session {
                 () = outbox.run() => return None,
                 done = &mut work => return Some(done),
                 received = socket.receive() => {
-                    let request = self.understood(received).await?;
+                    let request = self.decoded(received).await?;
                     if self.ahead.len() >= AHEAD_MAX {
-                        let refusal = Refusal::TooMany {
+                        let refusal = Rejection::TooMany {
                             what: "requests without waiting for answers".into(),
                             limit: AHEAD_MAX as u64,
                         };
@@ -209,7 +209,7 @@ impl Session {
                     self.ahead.push_back(request);
                 }
                 // Refused if the lease has ended; then the session is told that.
-                _ = renewal.tick(), if attachment.is_holder() => drop(self.node.step(Event::Renew { lease })),
+                _ = renewal.tick(), if attachment.is_holder() => drop(self.node.step(BookEvent::Renew { lease })),
             }
         }
     }
@@ -219,7 +219,7 @@ impl Session {
         Duration::from_millis((ttl_ms / 3).max(10))
     }
 
-    async fn understood(&self, received: Result<Option<Request>, SocketError>) -> Option<Request> {
+    async fn decoded(&self, received: Result<Option<Request>, SocketError>) -> Option<Request> {
         match received {
             Ok(request) => request,
             Err(SocketError::Io(error)) => {
@@ -228,14 +228,14 @@ impl Session {
             }
             Err(error) => {
                 let what = error.to_string();
-                self.close(Refusal::BadRequest { what }).await;
+                self.close(Rejection::BadRequest { what }).await;
                 None
             }
         }
     }
 }
 
-fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Refusal> {
+fn ttl_ms(node: &Node, attachment: &Attachment) -> Result<u64, Rejection> {
     let tables = node.tables();
     let lease = tables.book.active(attachment.lease.id)?;
     Ok(lease.ttl.as_millis() as u64)
@@ -246,7 +246,7 @@ async fn answer(
     node: &Arc<Node>,
     attachment: &Attachment,
     (request, fds): Request,
-) -> Result<Option<(SessionReply, Vec<OwnedFd>)>, Refusal> {
+) -> Result<Option<(SessionReply, Vec<OwnedFd>)>, Rejection> {
     let lease = &attachment.lease;
     let needed = match &request {
         SessionRequest::Attach { .. } | SessionRequest::Connect { .. } => Rights::INVOKE,
@@ -258,12 +258,12 @@ async fn answer(
         | SessionRequest::Revoke { .. } => Rights::HOLDER,
     };
     if !attachment.rights.include(needed) {
-        return Err(Refusal::NotPermitted {
+        return Err(Rejection::NotPermitted {
             what: "the token only lets its bearer invoke functions".into(),
         });
     }
     match request {
-        SessionRequest::Attach { .. } => Err(Refusal::BadRequest {
+        SessionRequest::Attach { .. } => Err(Rejection::BadRequest {
             what: "the session is attached already".into(),
         }),
         SessionRequest::Load { hash, size_bytes } => {
@@ -272,29 +272,26 @@ async fn answer(
         }
         SessionRequest::Connect { worker } => {
             let (epoch, socket) = connect(node, attachment, worker).await?;
-            Ok(Some((
-                SessionReply::Connected { worker, epoch },
-                vec![socket.into()],
-            )))
+            Ok(Some((SessionReply::Connected { worker, epoch }, vec![socket.into()])))
         }
         SessionRequest::Renew => {
-            node.step(Event::Renew { lease: lease.id })?;
+            node.step(BookEvent::Renew { lease: lease.id })?;
             let ttl_ms = ttl_ms(node, attachment)?;
             let token = node.renewed_token(lease.id, attachment.rights)?;
             Ok(Some((SessionReply::Renewed { ttl_ms, token }, Vec::new())))
         }
         SessionRequest::Release => {
             let (lease, reason) = (lease.id, EndReason::Released);
-            node.step(Event::End { lease, reason })?;
+            node.step(BookEvent::End { lease, reason })?;
             Ok(None)
         }
         SessionRequest::Delegate { places, within_ms } => {
-            let (delegation, token) = node.lend(lease.id, &places, within_ms)?;
+            let (delegation, token) = node.delegate(lease.id, &places, within_ms)?;
             Ok(Some((SessionReply::Delegated { delegation, token }, Vec::new())))
         }
         SessionRequest::Revoke { delegation } => {
             let lease = lease.id;
-            node.step(Event::Revoke { lease, delegation })?;
+            node.step(BookEvent::Revoke { lease, delegation })?;
             Ok(Some((SessionReply::Revoked { delegation }, Vec::new())))
         }
     }
@@ -306,12 +303,12 @@ async fn load(
     hash: CodeHash,
     size_bytes: u64,
     fds: Vec<OwnedFd>,
-) -> Result<(u16, u64), Refusal> {
-    node.is_active(attachment.lease.id)?;
+) -> Result<(u16, u64), Rejection> {
+    node.check_active(attachment.lease.id)?;
     if !attachment.rights.include(Rights::HOLDER) {
         let codes = attachment.lease.codes.lock().await;
         let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
-        let loaded = loaded.ok_or_else(|| Refusal::NotPermitted {
+        let loaded = loaded.ok_or_else(|| Rejection::NotPermitted {
             what: "to load a library into slots that were lent; their holder has not loaded it".into(),
         })?;
         return Ok((loaded.base, 0));
@@ -320,70 +317,63 @@ async fn load(
     if hash == hotlease_wire::python::library() {
         let codes = attachment.lease.codes.lock().await;
         let loaded = codes.iter().find(|loaded| loaded.code.hash == hash);
-        let loaded = loaded.ok_or_else(|| Refusal::CodeRejected {
-            why: "the workers of this lease are native; Python tasks need a lease that asks for Python"
-                .into(),
+        let loaded = loaded.ok_or_else(|| Rejection::CodeRejected {
+            why: "the workers of this lease are native; Python tasks need a lease that asks for Python".into(),
         })?;
         return Ok((loaded.base, 0));
     }
     let code = match (fds.next(), fds.next()) {
-        (None, _) => node.codes.get(hash).ok_or(Refusal::NeedCode(hash))?,
+        (None, _) => node.codes.get(hash).ok_or(Rejection::NeedCode(hash))?,
         (Some(memory), None) => node.codes.admit(memory, hash, size_bytes).await?,
         (Some(_), Some(_)) => {
-            return Err(Refusal::BadRequest {
+            return Err(Rejection::BadRequest {
                 what: "a function library is one descriptor".into(),
             });
         }
     };
     // As a separate task: a client that leaves must not leave the library in some workers only.
     let loading = Arc::clone(&attachment.lease).load(Arc::clone(node), code);
-    tokio::spawn(loading)
-        .await
-        .map_err(|error| Refusal::Unavailable {
-            what: format!("loading failed inside the agent: {error}"),
-        })?
+    tokio::spawn(loading).await.map_err(|error| Rejection::Unavailable {
+        what: format!("loading failed inside the agent: {error}"),
+    })?
 }
 
 /// Introduces the client to a worker; returns the client's end of a new socket between them.
-async fn connect(
-    node: &Arc<Node>,
-    attachment: &Attachment,
-    index: WorkerIndex,
-) -> Result<(Epoch, Socket), Refusal> {
+async fn connect(node: &Arc<Node>, attachment: &Attachment, index: WorkerIndex) -> Result<(Epoch, Socket), Rejection> {
     let mut death = None;
     // Before a dead worker is started again for a client that may not use it.
-    attachment.lent_of(&node.tables(), index)?;
-    attachment.lease.is_restored().await?;
+    attachment.delegated_slots_of(&node.tables(), index)?;
+    attachment.lease.check_restored().await?;
     for _ in 0..CONNECT_ATTEMPTS {
         let (incarnation, worker) = attachment.lease.worker(node, index).await?;
-        let (ours, theirs) = Socket::pair().map_err(|error| Refusal::Unavailable {
+        let (ours, theirs) = Socket::pair().map_err(|error| Rejection::Unavailable {
             what: format!("a socket to the worker: {error}"),
         })?;
         let introduced = {
             // Under the lock, so that a revocation at this moment also ends this connection.
             let tables = node.tables();
-            let lent = attachment.lent_of(&tables, index)?;
+            let lent = attachment.delegated_slots_of(&tables, index)?;
             worker.send(&Order::Introduce { lent }, &[theirs.as_fd()])
         };
         drop(theirs);
-        match introduced.done(ORDER_LIMIT).await {
+        match introduced.wait_for_answer(ORDER_LIMIT).await {
             Ok(()) => {
-                incarnation.start.connected();
+                incarnation.start.record_connection();
                 return Ok((incarnation.epoch, ours));
             }
-            Err(OrderError::Failed(what)) => return Err(Refusal::Unavailable { what }),
-            Err(OrderError::Silent) => {
-                return Err(Refusal::Timeout {
+            Err(OrderError::Failed(what)) => return Err(Rejection::Unavailable { what }),
+            Err(OrderError::TimedOut) => {
+                return Err(Rejection::Timeout {
                     what: format!("worker {index}"),
                     after_ms: ORDER_LIMIT.as_millis() as u64,
                 });
             }
             // The worker died before the book knew. Once the book knows, another one replaces it.
-            Err(OrderError::Died) => death = Some(incarnation.gone().await),
+            Err(OrderError::Died) => death = Some(incarnation.wait_for_end().await),
         }
     }
     Err(match death {
-        Some(death) => died(death),
-        None => Refusal::UnknownLease,
+        Some(death) => worker_died(death),
+        None => Rejection::UnknownLease,
     })
 }

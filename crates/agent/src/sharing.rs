@@ -1,15 +1,15 @@
 //! Shared cores: their claim files, and the turns of tenants.
 //!
 //! Workers claim a core themselves (`fabric::claim`). Where several tenants want the same core, the agent looks at
-//! which ones used it, and holds back those that used more (`lease::agent::Turns`).
+//! which ones used it, and holds back those that used more (`lease::agent::Fairness`).
 
 use crate::active_lease::ActiveLease;
 use crate::cause::KillReason;
-use crate::incarnation::{Incarnation, State};
+use crate::incarnation::{Incarnation, IncarnationState};
 use crate::node::Node;
 use hotlease_fabric::claim::ClaimFile;
-use hotlease_lease::agent::{Seen, Sharing, TURN, Turn, Turns};
-use hotlease_wire::Refusal;
+use hotlease_lease::agent::{CorePermission, CoreSharing, Fairness, LOOK_PERIOD, WorkerSample};
+use hotlease_wire::Rejection;
 use hotlease_wire::control::Polling;
 use hotlease_wire::grpc::{AcquireRequest, Polling as PollingAsked, Sharing as SharingAsked};
 use nix::sys::signal::{Signal, kill};
@@ -31,8 +31,8 @@ pub(crate) struct SharingTerms {
 }
 
 /// Sharing of cores and polling of slots that a request asks for.
-pub(crate) fn asked(request: &AcquireRequest) -> Result<(Sharing, Polling), Refusal> {
-    let bad = |what: &str| Refusal::BadRequest { what: what.into() };
+pub(crate) fn sharing_asked(request: &AcquireRequest) -> Result<(CoreSharing, Polling), Rejection> {
+    let bad = |what: &str| Rejection::BadRequest { what: what.into() };
     let polling = match PollingAsked::try_from(request.polling) {
         Ok(PollingAsked::Adaptive) => Polling::Adaptive,
         Ok(PollingAsked::Hot) => Polling::Hot,
@@ -41,11 +41,11 @@ pub(crate) fn asked(request: &AcquireRequest) -> Result<(Sharing, Polling), Refu
     };
     match (SharingAsked::try_from(request.sharing), polling) {
         (Err(_), _) => Err(bad("unknown way of sharing")),
-        (Ok(SharingAsked::Exclusive), polling) => Ok((Sharing::Exclusive, polling)),
+        (Ok(SharingAsked::Exclusive), polling) => Ok((CoreSharing::Exclusive, polling)),
         (Ok(SharingAsked::Shared), Polling::Hot) => {
             Err(bad("slots of shared cores cannot poll: a hot slot owns its core"))
         }
-        (Ok(SharingAsked::Shared), Polling::Adaptive | Polling::Warm) => Ok((Sharing::Shared, Polling::Warm)),
+        (Ok(SharingAsked::Shared), Polling::Adaptive | Polling::Warm) => Ok((CoreSharing::Shared, Polling::Warm)),
     }
 }
 
@@ -67,15 +67,15 @@ impl CoreClaims {
 }
 
 /// A worker on a shared core.
-struct Member {
+struct SharedWorker {
     lease: Arc<ActiveLease>,
     incarnation: Arc<Incarnation>,
     pid: u32,
 }
 
 /// State of a core that several tenants share.
-struct Contest {
-    turns: Turns,
+struct CoreContest {
+    turns: Fairness,
     /// A process that holds the claim and is none of the workers.
     stranger: Option<u32>,
 }
@@ -84,25 +84,25 @@ struct Contest {
 /// a microsecond for each worker on such a core every [`TURN`].
 pub(crate) async fn keep_turns(node: Arc<Node>) {
     let mut shared = node.shared_leases();
-    let mut contests: BTreeMap<u32, Contest> = BTreeMap::new();
-    let mut looks = interval(TURN);
+    let mut contests: BTreeMap<u32, CoreContest> = BTreeMap::new();
+    let mut looks = interval(LOOK_PERIOD);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Instant::now();
     loop {
         if *shared.borrow() < 2 {
             // At most one tenant is left, so no worker is held back any more.
-            look(&node, &mut contests, last.elapsed());
+            check_turns(&node, &mut contests, last.elapsed());
             // Cannot fail: the sender lives in the node, which this task keeps alive.
             let _ = shared.wait_for(|leases| *leases >= 2).await;
             last = Instant::now();
         }
         looks.tick().await;
         let elapsed = std::mem::replace(&mut last, Instant::now()).elapsed();
-        look(&node, &mut contests, elapsed);
+        check_turns(&node, &mut contests, elapsed);
     }
 }
 
-fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
+fn check_turns(node: &Node, contests: &mut BTreeMap<u32, CoreContest>, elapsed: Duration) {
     let cores = members(node);
     contests.retain(|core, _| cores.contains_key(core));
     for (core, members) in cores {
@@ -110,13 +110,11 @@ fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
         if members.iter().all(|member| member.lease.terms.tenant == *tenant) {
             // Only one tenant: no fairness is needed.
             contests.remove(&core);
-            members
-                .iter()
-                .for_each(|member| member.incarnation.hold_back(false));
+            members.iter().for_each(|member| member.incarnation.hold_back(false));
             continue;
         }
-        let contest = contests.entry(core).or_insert_with(|| Contest {
-            turns: Turns::new(node.identity.sharing.call_limit),
+        let contest = contests.entry(core).or_insert_with(|| CoreContest {
+            turns: Fairness::new(node.identity.sharing.call_limit),
             stranger: None,
         });
         let holder = node.claims.of(core).ok().and_then(|file| file.holder());
@@ -126,13 +124,13 @@ fn look(node: &Node, contests: &mut BTreeMap<u32, Contest>, elapsed: Duration) {
 }
 
 /// Workers that serve on shared cores.
-fn members(node: &Node) -> BTreeMap<u32, Vec<Member>> {
+fn members(node: &Node) -> BTreeMap<u32, Vec<SharedWorker>> {
     let leases: Vec<_> = node.tables().leases.values().cloned().collect();
-    let mut cores: BTreeMap<u32, Vec<Member>> = BTreeMap::new();
+    let mut cores: BTreeMap<u32, Vec<SharedWorker>> = BTreeMap::new();
     for lease in leases.into_iter().filter(|lease| lease.terms.shared) {
         for incarnation in lease.incarnations() {
-            if let (State::Up(worker), Some(core)) = (incarnation.state(), incarnation.cores.first()) {
-                cores.entry(*core).or_default().push(Member {
+            if let (IncarnationState::Up(worker), Some(core)) = (incarnation.state(), incarnation.cores.first()) {
+                cores.entry(*core).or_default().push(SharedWorker {
                     pid: worker.pid(),
                     lease: Arc::clone(&lease),
                     incarnation,
@@ -143,11 +141,11 @@ fn members(node: &Node) -> BTreeMap<u32, Vec<Member>> {
     cores
 }
 
-impl Contest {
-    fn hold_back(&mut self, elapsed: Duration, holder: Option<u32>, members: &[Member]) {
-        let seen: Vec<Seen<'_>> = members
+impl CoreContest {
+    fn hold_back(&mut self, elapsed: Duration, holder: Option<u32>, members: &[SharedWorker]) {
+        let seen: Vec<WorkerSample<'_>> = members
             .iter()
-            .map(|member| Seen {
+            .map(|member| WorkerSample {
                 worker: member.pid.into(),
                 tenant: &member.lease.terms.tenant,
                 computed: processor_time(member.pid),
@@ -155,9 +153,9 @@ impl Contest {
                 refused: member.incarnation.refused(),
             })
             .collect();
-        for ((_, turn), member) in self.turns.look(elapsed, &seen).into_iter().zip(members) {
-            member.incarnation.hold_back(turn != Turn::Go);
-            if turn == Turn::Overstays {
+        for ((_, turn), member) in self.turns.observe(elapsed, &seen).into_iter().zip(members) {
+            member.incarnation.hold_back(turn != CorePermission::Allowed);
+            if turn == CorePermission::Overstayed {
                 member.incarnation.kill(KillReason::Unusable(
                     "it went on using a shared core when it was another tenant's turn",
                 ));
@@ -167,7 +165,7 @@ impl Contest {
 
     /// Kills a stranger that was seen twice: a process that a function has started can claim the worker's core, too,
     /// and outlive the worker. No other process has the claim file.
-    fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[Member], node: &Node) {
+    fn drive_out(&mut self, core: u32, holder: Option<u32>, members: &[SharedWorker], node: &Node) {
         let stranger = holder.filter(|holder| members.iter().all(|member| member.pid != *holder));
         // A worker that is being killed is not among the members any more.
         let seen_twice = stranger.is_some() && stranger == self.stranger;
@@ -176,11 +174,7 @@ impl Contest {
             && seen_twice
             && node.claims.of(core).ok().and_then(|file| file.holder()) == Some(pid)
         {
-            tracing::warn!(
-                core,
-                pid,
-                "a process that is no worker holds a shared core; killing it"
-            );
+            tracing::warn!(core, pid, "a process that is no worker holds a shared core; killing it");
             let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
         }
     }

@@ -7,12 +7,12 @@
 //! that the next client asks for. Spares borrow the node's idle memory: none is started where there is not enough, and
 //! all are killed when others wait for memory.
 
-use crate::forecast::{Forecast, Stay};
+use crate::forecast::{Forecast, WaitInterval};
 use crate::idle_memory::{IdleMemory, LOOK_EVERY};
 use crate::python::{self, SPARE};
 use crate::worker::Worker;
 use crate::zygotes::Zygotes;
-use hotlease_sandbox::{Held, Kind, Launcher, Program};
+use hotlease_sandbox::{KeepAlive, Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) struct Spares {
     most: usize,
     wait_least: Duration,
     begun: Instant,
-    table: Mutex<Table>,
+    table: Mutex<SpareTable>,
     changed: Notify,
     /// Zygotes that spares are forked from, where possible.
     pub zygotes: Zygotes,
@@ -45,13 +45,13 @@ pub(crate) struct Spares {
 
 /// Key of a spare: its tenant, kind of sandbox and program.
 #[derive(Clone)]
-struct Spare {
+struct SpareKey {
     tenant: String,
     sandbox: Kind,
     program: Arc<Program>,
 }
 
-impl Spare {
+impl SpareKey {
     fn of(tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Self {
         Self {
             tenant: tenant.to_owned(),
@@ -70,8 +70,8 @@ impl Spare {
 }
 
 /// Forecast and state of a program.
-struct Demand {
-    of: Spare,
+struct ProgramDemand {
+    of: SpareKey,
     forecast: Forecast,
     /// A spare of it did not start, or died: none is started before a lease of it has ended well.
     given_up: bool,
@@ -81,25 +81,25 @@ struct Demand {
     bytes: u64,
 }
 
-impl Demand {
+impl ProgramDemand {
     /// Releases its image while no spare of it should wait: an entry must keep no image mounted, and without its image
     /// the program cannot be started.
-    fn let_go(&mut self) {
+    fn release_image(&mut self) {
         if !self.of.program.held.is_nothing() {
             self.given_up = true;
             self.of.program = Arc::new(Program {
-                held: Held::default(),
+                held: KeepAlive::default(),
                 ..(*self.of.program).clone()
             });
         }
     }
 }
 
-struct Table {
+struct SpareTable {
     /// Spares, ready or starting, oldest first. At most `limit`.
-    kept: VecDeque<(Spare, Worker)>,
+    kept: VecDeque<(SpareKey, Worker)>,
     /// Programs, the one whose lease began or ended last at the end.
-    demands: VecDeque<Demand>,
+    demands: VecDeque<ProgramDemand>,
     limit: usize,
     /// Other processes need the memory: no spare is started.
     short: bool,
@@ -107,9 +107,9 @@ struct Table {
 }
 
 /// Next actions of the keeper.
-struct Turn {
+struct KeeperActions {
     /// The spare to start, with the memory that it will need.
-    start: Option<(Spare, u64)>,
+    start: Option<(SpareKey, u64)>,
     gone: Vec<Worker>,
     /// Time of the next look, without an event.
     again: Option<Duration>,
@@ -125,7 +125,7 @@ impl Spares {
             most,
             wait_least: WAIT_LEAST,
             begun: Instant::now(),
-            table: Mutex::new(Table {
+            table: Mutex::new(SpareTable {
                 kept: VecDeque::new(),
                 demands: VecDeque::new(),
                 limit: most,
@@ -137,29 +137,25 @@ impl Spares {
         }
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SpareTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a spare that is ready or, if there is none, one that soon will be.
     pub fn take(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<Worker> {
         let mut table = self.table();
-        let fits =
-            |(kind, worker): &(Spare, Worker)| kind.is(tenant, sandbox, program) && !worker.is_closed();
-        let ready = table
-            .kept
-            .iter()
-            .position(|spare| fits(spare) && spare.1.is_ready());
+        let fits = |(kind, worker): &(SpareKey, Worker)| kind.is(tenant, sandbox, program) && !worker.is_closed();
+        let ready = table.kept.iter().position(|spare| fits(spare) && spare.1.is_ready());
         let at = ready.or_else(|| table.kept.iter().position(fits))?;
         table.kept.remove(at).map(|(_, worker)| worker)
     }
 
     /// Records that a lease of this many workers began.
     pub fn lease_began(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, workers: usize) {
-        let of = Spare::of(tenant, sandbox, program);
+        let of = SpareKey::of(tenant, sandbox, program);
         let now = self.begun.elapsed();
         let mut table = self.table();
-        let mut demand = table.remove(&of).unwrap_or_else(|| Demand {
+        let mut demand = table.remove(&of).unwrap_or_else(|| ProgramDemand {
             of: of.clone(),
             forecast: Forecast::new(self.wait_least),
             given_up: false,
@@ -168,7 +164,7 @@ impl Spares {
         });
         // The image that the last lease kept mounted may be gone.
         demand.of = of;
-        demand.forecast.arrived(now, workers);
+        demand.forecast.record_arrival(now, workers);
         if table.demands.len() == PROGRAMS_MAX {
             table.demands.pop_front();
         }
@@ -185,15 +181,15 @@ impl Spares {
         sandbox: Kind,
         program: &Arc<Program>,
         (workers, well): (usize, bool),
-    ) -> Option<(usize, Stay)> {
-        let of = Spare::of(tenant, sandbox, program);
+    ) -> Option<(usize, WaitInterval)> {
+        let of = SpareKey::of(tenant, sandbox, program);
         let now = self.begun.elapsed();
         let mut table = self.table();
         let mut demand = table.remove(&of)?;
         demand.of = of;
-        demand.forecast.ended(now, workers);
+        demand.forecast.record_end(now, workers);
         demand.given_up = !well;
-        let left = demand.forecast.left().min(table.limit);
+        let left = demand.forecast.idle_number().min(table.limit);
         let stay = demand.forecast.stay();
         table.demands.push_back(demand);
         drop(table);
@@ -223,7 +219,7 @@ impl Spares {
             return;
         }
         table.limit = limit;
-        let turn = table.turn(self.begun.elapsed());
+        let turn = table.next_actions(self.begun.elapsed());
         drop(table);
         drop(turn);
         self.zygotes.keep(limit);
@@ -235,7 +231,7 @@ impl Spares {
     pub fn give_back(&self) -> usize {
         let mut table = self.table();
         table.short = true;
-        let gone = table.turn(self.begun.elapsed()).gone;
+        let gone = table.next_actions(self.begun.elapsed()).gone;
         drop(table);
         let spares = gone.len();
         drop(gone);
@@ -271,13 +267,13 @@ impl Spares {
         let mut beside = JoinSet::new();
         loop {
             while beside.try_join_next().is_some() {}
-            let zygotes = self.zygotes.look();
+            let zygotes = self.zygotes.expire();
             let turn = {
                 let mut table = self.table();
                 if table.closed {
                     return;
                 }
-                table.turn(self.begun.elapsed())
+                table.next_actions(self.begun.elapsed())
             };
             drop(turn.gone);
             let again = turn.again.map(|again| self.begun + again);
@@ -304,9 +300,9 @@ impl Spares {
         }
     }
 
-    async fn start(self: Arc<Self>, kind: Spare) {
-        self.table().know(&kind, |demand| demand.is_starting = true);
-        let Spare {
+    async fn start(self: Arc<Self>, kind: SpareKey) {
+        self.table().update_demand(&kind, |demand| demand.is_starting = true);
+        let SpareKey {
             tenant,
             sandbox,
             program,
@@ -315,7 +311,7 @@ impl Spares {
         let started = match self.zygotes.fork_of_any(tenant, *sandbox, program).await {
             Ok(worker) => Ok(worker),
             Err(_) => {
-                let program = Arc::new(python::told(program, SPARE));
+                let program = Arc::new(python::with_variable(program, SPARE));
                 Worker::start(&self.launcher, *sandbox, Some(&program), &Arc::default()).await
             }
         };
@@ -323,7 +319,7 @@ impl Spares {
             Ok(worker) => worker,
             Err(error) => {
                 // The next lease of this program reports the reason.
-                self.table().know(&kind, |demand| {
+                self.table().update_demand(&kind, |demand| {
                     demand.given_up = true;
                     demand.is_starting = false;
                 });
@@ -336,8 +332,8 @@ impl Spares {
         let surplus = {
             let mut table = self.table();
             table.kept.push_back((kind.clone(), worker));
-            table.know(&kind, |demand| demand.is_starting = false);
-            table.turn(self.begun.elapsed()).gone
+            table.update_demand(&kind, |demand| demand.is_starting = false);
+            table.next_actions(self.begun.elapsed()).gone
         };
         drop(surplus);
         self.changed.notify_one();
@@ -348,21 +344,21 @@ impl Spares {
                 .iter()
                 .find(|(_, worker)| worker.pid() == pid && worker.is_ready());
             let bytes = ready.map(|(_, worker)| worker.resident_bytes());
-            table.know(&kind, |demand| {
-                demand.forecast.made(begun.elapsed());
+            table.update_demand(&kind, |demand| {
+                demand.forecast.record_made(begun.elapsed());
                 demand.bytes = bytes.unwrap_or(demand.bytes);
             });
         }
     }
 }
 
-impl Table {
-    fn remove(&mut self, of: &Spare) -> Option<Demand> {
+impl SpareTable {
+    fn remove(&mut self, of: &SpareKey) -> Option<ProgramDemand> {
         let at = self.demands.iter().position(|demand| demand.of.is_like(of))?;
         self.demands.remove(at)
     }
 
-    fn know(&mut self, of: &Spare, what: impl FnOnce(&mut Demand)) {
+    fn update_demand(&mut self, of: &SpareKey, what: impl FnOnce(&mut ProgramDemand)) {
         if let Some(demand) = self.demands.iter_mut().find(|demand| demand.of.is_like(of)) {
             what(demand);
         }
@@ -371,8 +367,8 @@ impl Table {
     /// Returns what to start, and removes superfluous spares, oldest first. Programs whose leases ran last have
     /// precedence, because they return soonest.
     #[must_use]
-    fn turn(&mut self, now: Duration) -> Turn {
-        let mut turn = Turn {
+    fn next_actions(&mut self, now: Duration) -> KeeperActions {
+        let mut turn = KeeperActions {
             start: None,
             gone: Vec::new(),
             again: None,
@@ -383,7 +379,7 @@ impl Table {
         for demand in self.demands.iter_mut().rev() {
             let stock = demand.forecast.stock(now);
             turn.again = turn.again.into_iter().chain(stock.until).min();
-            let is_of = |(kind, _): &(Spare, Worker)| kind.is_like(&demand.of);
+            let is_of = |(kind, _): &(SpareKey, Worker)| kind.is_like(&demand.of);
             let (mut own, others) = std::mem::take(&mut self.kept)
                 .into_iter()
                 .partition::<VecDeque<_>, _>(is_of);
@@ -395,7 +391,7 @@ impl Table {
                 turn.gone.extend(own.pop_front().map(|(_, worker)| worker));
             }
             if stock.keep == 0 || may_keep == 0 {
-                demand.let_go();
+                demand.release_image();
             }
             let wanted = match demand.given_up {
                 true => 0,

@@ -2,14 +2,14 @@
 
 use crate::active_lease::ActiveLease;
 use crate::node::Node;
-use crate::worker::{NotStarted, Worker};
+use crate::worker::{StartError, Worker};
 use hotlease_wire::grpc::LeaseStart;
 use hotlease_wire::session::{StartPhases, StartSteps};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Origin of a worker.
-pub(crate) enum Came {
+pub(crate) enum WorkerOrigin {
     /// It was ready and waited; the text says why no zygote was used, if that matters.
     Warm(String),
     /// It was being started for the next lease.
@@ -25,20 +25,26 @@ const FROM_ZYGOTE: &str = "forked from a zygote that has done its imports";
 
 /// Start of an incarnation, with its durations.
 #[derive(Default)]
-pub(crate) struct Start {
+pub(crate) struct IncarnationStart {
     phases: Mutex<StartPhases>,
     up: OnceLock<Instant>,
     connect: OnceLock<Duration>,
 }
 
-impl Start {
+impl IncarnationStart {
     /// Records that its worker serves; the worker was requested at `begun`, and ready at `ready`.
-    pub fn up(&self, lease: &ActiveLease, worker: &Worker, came: &Came, (begun, ready): (Instant, Instant)) {
+    pub fn record_up(
+        &self,
+        lease: &ActiveLease,
+        worker: &Worker,
+        came: &WorkerOrigin,
+        (begun, ready): (Instant, Instant),
+    ) {
         let start_us = us(ready.duration_since(begun));
-        let warm = matches!(came, Came::Warm(_));
+        let warm = matches!(came, WorkerOrigin::Warm(_));
         let (mut steps, cold) = match came {
-            Came::Warm(said) => (StartSteps::default(), said.clone()),
-            Came::Unready => {
+            WorkerOrigin::Warm(said) => (StartSteps::default(), said.clone()),
+            WorkerOrigin::Unready => {
                 let waited = StartSteps {
                     interpreter_us: Some(start_us),
                     ..StartSteps::default()
@@ -50,8 +56,8 @@ impl Start {
                 };
                 (waited, said)
             }
-            Came::Cold(why) => (worker.steps(), why.clone()),
-            Came::Forked(why) => (worker.steps(), format!("{FROM_ZYGOTE}: {why}")),
+            WorkerOrigin::Cold(why) => (worker.steps(), why.clone()),
+            WorkerOrigin::Forked(why) => (worker.steps(), format!("{FROM_ZYGOTE}: {why}")),
         };
         steps.image_us = lease.terms.image.map(us);
         let phases = StartPhases {
@@ -74,7 +80,7 @@ impl Start {
     }
 
     /// Records that a client has connected to it.
-    pub fn connected(&self) {
+    pub fn record_connection(&self) {
         if let Some(up) = self.up.get() {
             // The first connection's time counts.
             let _ = self.connect.set(up.elapsed());
@@ -89,7 +95,7 @@ impl Start {
 
 impl ActiveLease {
     /// Takes a worker that waits for such a lease, if there is one; also returns the origin of the lease's worker.
-    pub fn waiting_worker(&self, node: &Node) -> (Option<Worker>, Came) {
+    pub fn waiting_worker(&self, node: &Node) -> (Option<Worker>, WorkerOrigin) {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let (taken, why) = match &self.terms.program {
             _ if !self.terms.can_wait() => (
@@ -100,10 +106,10 @@ impl ActiveLease {
                 let taken = node.spares.take(tenant, sandbox, program);
                 let why = match taken {
                     Some(_) => {
-                        node.starts.taken(tenant, sandbox, program);
+                        node.starts.record_taken(tenant, sandbox, program);
                         String::new()
                     }
-                    None => node.starts.missed(tenant, sandbox, program, node.spares.limit()),
+                    None => node.starts.record_missed(tenant, sandbox, program, node.spares.limit()),
                 };
                 (taken, why)
             }
@@ -115,40 +121,40 @@ impl ActiveLease {
             }
         };
         let came = match &taken {
-            Some(worker) if worker.is_ready() && worker.is_forked() => Came::Warm(FROM_ZYGOTE.into()),
+            Some(worker) if worker.is_ready() && worker.is_forked() => WorkerOrigin::Warm(FROM_ZYGOTE.into()),
             Some(worker) if worker.is_ready() => {
                 let program = self.terms.program.as_deref();
                 let why = program.and_then(|program| node.spares.zygotes.why_none(tenant, sandbox, program));
-                Came::Warm(why.unwrap_or_default())
+                WorkerOrigin::Warm(why.unwrap_or_default())
             }
-            Some(_) => Came::Unready,
-            None => Came::Cold(why),
+            Some(_) => WorkerOrigin::Unready,
+            None => WorkerOrigin::Cold(why),
         };
         (taken, came)
     }
 
     /// Gives up the zygote of its program, because a fork did not come up, for this reason: the next fork would fail in
     /// the same way. Its worker is then started without a zygote.
-    pub fn give_up_zygote(&self, node: &Node, why: &str) -> Came {
+    pub fn give_up_zygote(&self, node: &Node, why: &str) -> WorkerOrigin {
         if let Some(program) = &self.terms.program {
             let why = format!("what is forked from its zygote does not come up: {why}");
             let zygotes = &node.spares.zygotes;
             zygotes.refuse(&self.terms.tenant, self.terms.sandbox, program, why);
         }
-        Came::Cold("the worker that was forked for it did not come up".into())
+        WorkerOrigin::Cold("the worker that was forked for it did not come up".into())
     }
 
     /// Starts a worker for it, by a fork from a zygote where there is one.
-    pub async fn start_worker(&self, node: &Node, came: &mut Came) -> Result<Worker, NotStarted> {
+    pub async fn start_worker(&self, node: &Node, came: &mut WorkerOrigin) -> Result<Worker, StartError> {
         let (tenant, sandbox) = (&self.terms.tenant, self.terms.sandbox);
         let program = self.terms.program.as_ref();
         // A zygote and its workers have the same access as every lease of their program, so it must be none.
         if self.terms.reach.is_nothing()
-            && let (Some(program), Came::Cold(why)) = (program, &mut *came)
+            && let (Some(program), WorkerOrigin::Cold(why)) = (program, &mut *came)
         {
             match node.spares.zygotes.fork(tenant, sandbox, program).await {
                 Ok(worker) => {
-                    *came = Came::Forked(std::mem::take(why));
+                    *came = WorkerOrigin::Forked(std::mem::take(why));
                     return Ok(worker);
                 }
                 Err(none) if none.is_empty() => {}
@@ -175,7 +181,7 @@ impl ActiveLease {
         let mut configure = 0;
         for incarnation in self.incarnations() {
             if let Some(keeping) = &incarnation.keeping {
-                start.state = keeping.words();
+                start.state = keeping.history();
                 start.restore_ns = keeping.restoring().map(ns);
             }
             if !incarnation.start.was_up() {
@@ -197,9 +203,7 @@ impl ActiveLease {
             ] {
                 *slowest = (*slowest).max(step.map(|us| us.saturating_mul(1000)));
             }
-            start.connect_ns = start
-                .connect_ns
-                .max(incarnation.start.connect.get().copied().map(ns));
+            start.connect_ns = start.connect_ns.max(incarnation.start.connect.get().copied().map(ns));
             start.first_call_ns = start.first_call_ns.max(incarnation.first_call_ns());
         }
         start.grant_ns = start.grant_ns.map(|grant| grant + configure);

@@ -14,20 +14,20 @@
 //! * `door` — connections: limits on their number and time.
 //! * `passing` — one request, and its answer.
 
-mod door;
+mod connections;
 mod keys;
 mod lease;
-mod passing;
-mod site;
+mod request;
+mod site_file;
 
 pub(crate) use lease::LeaseStorage;
 
 use crate::AgentError;
 use hotlease_sandbox::Kind;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::limits::STORAGE_MAX;
-use hotlease_wire::storage::Place;
-use site::Site;
+use hotlease_wire::storage::StoragePlace;
+use site_file::SiteStores;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -43,14 +43,14 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 
 /// Access to object storage. Without a site's file it refuses every request.
 pub(crate) struct Storage {
-    open: Option<Arc<Open>>,
+    open: Option<Arc<StorageState>>,
     /// Acceptor on the host's loopback.
     door: Option<AbortHandle>,
 }
 
 /// State that connections share.
-pub(super) struct Open {
-    site: Site,
+pub(super) struct StorageState {
+    site: SiteStores,
     /// Address for leases on the host's network.
     address: SocketAddr,
     client: reqwest::Client,
@@ -58,7 +58,7 @@ pub(super) struct Open {
     leases: Mutex<HashMap<String, Weak<LeaseStorage>>>,
 }
 
-impl fmt::Debug for Open {
+impl fmt::Debug for StorageState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Open({})", self.address)
     }
@@ -72,7 +72,7 @@ impl Drop for Storage {
     }
 }
 
-impl Open {
+impl StorageState {
     fn leases(&self) -> MutexGuard<'_, HashMap<String, Weak<LeaseStorage>>> {
         self.leases.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +85,7 @@ impl Open {
 
 /// Party that asks for storage, and its sandbox.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asker<'a> {
+pub(crate) struct StorageRequester<'a> {
     /// Its tenant.
     pub tenant: &'a str,
     /// Whether its tenant is the agent's own user.
@@ -102,15 +102,12 @@ impl Storage {
     /// Opens access as the file grants it; `None`: no access.
     pub async fn open(file: Option<&Path>) -> Result<Self, AgentError> {
         let Some(file) = file else {
-            return Ok(Self {
-                open: None,
-                door: None,
-            });
+            return Ok(Self { open: None, door: None });
         };
         let failed = |why: String| AgentError::Config {
             what: format!("--sandbox-storage {}: {why}", file.display()),
         };
-        let site = Site::load(file).map_err(failed)?;
+        let site = SiteStores::load(file).map_err(failed)?;
         // Fails if another part of this process has set the provider already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = match site.has_tls() {
@@ -128,13 +125,13 @@ impl Storage {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let unheard = |source| AgentError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(unheard)?;
-        let open = Arc::new(Open {
+        let open = Arc::new(StorageState {
             site,
             address: listener.local_addr().map_err(unheard)?,
             client,
             leases: Mutex::default(),
         });
-        let door = tokio::spawn(door::serve_host(Arc::clone(&open), listener));
+        let door = tokio::spawn(connections::serve_host(Arc::clone(&open), listener));
         Ok(Self {
             open: Some(open),
             door: Some(door.abort_handle()),
@@ -142,23 +139,25 @@ impl Storage {
     }
 
     /// Storage for a lease that asks for these prefixes; `None`: it asks for none.
-    pub fn of_lease(&self, asked: &[String], asker: Asker<'_>) -> Result<Option<Arc<LeaseStorage>>, Refusal> {
+    pub fn of_lease(
+        &self,
+        asked: &[String],
+        asker: StorageRequester<'_>,
+    ) -> Result<Option<Arc<LeaseStorage>>, Rejection> {
         if asked.is_empty() {
             return Ok(None);
         }
         if asked.len() > STORAGE_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "places of object storage that a lease declares".into(),
                 limit: STORAGE_MAX as u64,
             });
         }
-        let places = asked.iter().map(|text| text.parse::<Place>());
+        let places = asked.iter().map(|text| text.parse::<StoragePlace>());
         let places = places
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|bad| Refusal::BadRequest {
-                what: bad.to_string(),
-            })?;
-        let refused = |what: String, why: String| Refusal::OutOfReach {
+            .map_err(|bad| Rejection::BadRequest { what: bad.to_string() })?;
+        let refused = |what: String, why: String| Rejection::OutOfReach {
             what,
             node: asker.node.to_owned(),
             why,
@@ -202,14 +201,9 @@ impl Storage {
     }
 
     /// Accepts connections of one lease at a listener in a sandbox's network, until the lease ends or `gone` resolves.
-    pub fn serve(
-        &self,
-        listener: OwnedFd,
-        lease: Arc<LeaseStorage>,
-        gone: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn serve(&self, listener: OwnedFd, lease: Arc<LeaseStorage>, gone: impl Future<Output = ()> + Send + 'static) {
         if let Some(open) = &self.open {
-            tokio::spawn(door::serve_sandbox(Arc::clone(open), listener, lease, gone));
+            tokio::spawn(connections::serve_sandbox(Arc::clone(open), listener, lease, gone));
         }
     }
 }

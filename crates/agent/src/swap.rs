@@ -15,20 +15,20 @@
 //! | `keeping` | the state of one worker, from its lease's beginning to its end |
 //! | `idle` | the choice of workers to swap out |
 
-mod folder;
-mod idle;
-mod keeping;
+mod eviction;
+mod files;
+mod keeper;
 pub(crate) mod listing;
-mod passing;
+mod transfer;
 
-pub(crate) use folder::Wanted;
-pub(crate) use idle::{make_room, swap_out_idle_ones};
-pub(crate) use keeping::Keeping;
+pub(crate) use eviction::{make_room, swap_out_idle_ones};
+pub(crate) use files::StateRequest;
+pub(crate) use keeper::StateKeeper;
 
 use crate::AgentError;
 use crate::code::Code;
 use hotlease_sandbox::Kind;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::limits::FUNCTION_NAME_BYTES_MAX;
@@ -103,28 +103,24 @@ fn check_directory(directory: &Path) -> Result<(), String> {
 }
 
 /// The state that a request asks for, if any.
-pub(crate) fn wanted(
+pub(crate) fn state_request(
     options: Option<&SwapOptions>,
     request: &AcquireRequest,
     sandbox: Kind,
     (lease, node): (LeaseId, &str),
-) -> Result<Option<Wanted>, Refusal> {
-    let bad = |what: &str| Err(Refusal::BadRequest { what: what.into() });
+) -> Result<Option<StateRequest>, Rejection> {
+    let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
     if request.state.is_empty() {
         return Ok(None);
     }
     if !is_state_name(&request.state) {
-        return bad(
-            "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
-        );
+        return bad("the name of its state has other characters than letters, digits, '.', '_' and '-', or too many");
     }
     if (request.workers, request.slots_per_worker) != (1, 1) {
         return bad("a state is that of one worker with one slot: ask for one");
     }
     if sandbox == Kind::MicroVm {
-        return bad(
-            "states are not saved from virtual machines: ask for another kind of sandbox, or for no state",
-        );
+        return bad("states are not saved from virtual machines: ask for another kind of sandbox, or for no state");
     }
     let program = match &request.python {
         Some(python) => program_of(python),
@@ -134,13 +130,13 @@ pub(crate) fn wanted(
         None => return bad(UNDECLARED),
     };
     if options.is_none() {
-        return Err(Refusal::OutOfReach {
+        return Err(Rejection::OutOfReach {
             what: format!("the state `{}`", request.state),
             node: node.into(),
             why: "its agent has no swap directory for states of workers (--swap-directory)".into(),
         });
     }
-    Ok(Some(Wanted {
+    Ok(Some(StateRequest {
         tenant: request.tenant.clone(),
         name: request.state.clone(),
         program,
@@ -150,15 +146,15 @@ pub(crate) fn wanted(
 
 /// Additional time that the end of a lease with a state may take.
 pub(crate) fn ending_limit(options: Option<&SwapOptions>) -> Duration {
-    options.map_or(Duration::ZERO, |options| options.limit + keeping::FILES_LIMIT)
+    options.map_or(Duration::ZERO, |options| options.limit + keeper::FILES_LIMIT)
 }
 
 /// Refusal of a library that does not declare how its state is saved.
 const UNDECLARED: &str = "its library does not say how its state is saved: HOTLEASE_STATE_SAVE and HOTLEASE_STATE_RESTORE (hotlease/function.h). Nothing of it ran";
 
 /// Refuses a library that does not fit the state of its lease of native workers, before any of its code runs.
-pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal> {
-    let rejected = |why: &str| Err(Refusal::CodeRejected { why: why.into() });
+pub(crate) fn admit_library(wanted: &StateRequest, code: &Code) -> Result<(), Rejection> {
+    let rejected = |why: &str| Err(Rejection::CodeRejected { why: why.into() });
     match &code.state {
         None => rejected(UNDECLARED),
         Some(format) if program_of_library(format) != wanted.program => rejected(
@@ -173,9 +169,7 @@ pub(crate) fn admit_library(wanted: &Wanted, code: &Code) -> Result<(), Refusal>
 fn program_of(python: &PythonRuntime) -> [u8; 32] {
     let versions = [&python.python, &python.hotlease, &python.cloudpickle].map(String::as_str);
     let imports = python.environment.get(IMPORTS).map_or("", String::as_str);
-    let words = [&python.image, &python.interpreter]
-        .map(String::as_str)
-        .into_iter();
+    let words = [&python.image, &python.interpreter].map(String::as_str).into_iter();
     hash(
         words
             .chain(versions)

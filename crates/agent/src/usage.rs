@@ -4,7 +4,7 @@
 //! figures for polling and computing are believed up to that, and billed totals never shrink.
 
 use hotlease_fabric::clock::monotonic_ns;
-use hotlease_fabric::usage::{UsageBlock, UsedByFunction};
+use hotlease_fabric::usage::{FunctionUsage, UsageBlock};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
 
@@ -22,31 +22,31 @@ pub(crate) fn only_allocated(allocated_ns: u64) -> UsageTotals {
 }
 
 /// Usage of a worker that may be running functions, which count when they return.
-pub(crate) fn of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
+pub(crate) fn usage_of_living(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, None)
 }
 
 /// Usage of a worker that is gone: the function that it died in counts until now.
-pub(crate) fn of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
+pub(crate) fn usage_of_dead(block: &UsageBlock, allocated_ns: u64) -> UsageTotals {
     totals(block, allocated_ns, Some(monotonic_ns()))
 }
 
 /// Usage by function of a living worker, as the worker reports it.
-pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<UsedByFunction> {
+pub(crate) fn functions_of_living(block: &UsageBlock) -> Vec<FunctionUsage> {
     functions(block, None)
 }
 
 /// Usage by function of a worker that is gone: the function that it died in counts until now.
-pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<UsedByFunction> {
+pub(crate) fn functions_of_dead(block: &UsageBlock) -> Vec<FunctionUsage> {
     functions(block, Some(monotonic_ns()))
 }
 
-fn functions(block: &UsageBlock, died_ns: Option<u64>) -> Vec<UsedByFunction> {
+fn functions(block: &UsageBlock, died_ns: Option<u64>) -> Vec<FunctionUsage> {
     let mut rows = Vec::new();
     for slot in 0..block.slots() {
         rows.extend(block.functions(slot).filter(|row| row.invocations > 0));
         if let (Some(running), Some(died)) = (block.read(slot).running, died_ns) {
-            rows.push(UsedByFunction {
+            rows.push(FunctionUsage {
                 function: Some(running.function),
                 compute_ns: died.saturating_sub(running.since_ns),
                 invocations: 0,
@@ -102,9 +102,7 @@ mod tests {
         let (agent, worker) = blocks();
         for slot in [0, 1] {
             worker.meter(slot).add_ns(10, 20);
-            worker
-                .meter(slot)
-                .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
+            worker.meter(slot).start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
             worker.meter(slot).stop();
         }
         let expected = UsageTotals {
@@ -113,9 +111,9 @@ mod tests {
             compute_ns: 40,
             invocations: 2,
         };
-        assert_eq!(of_living(&agent, 1000), expected);
+        assert_eq!(usage_of_living(&agent, 1000), expected);
         assert_eq!(
-            of_living(&agent, 15).compute_ns,
+            usage_of_living(&agent, 15).compute_ns,
             15,
             "nobody computes longer than it holds a slot"
         );
@@ -124,11 +122,9 @@ mod tests {
     #[test]
     fn a_function_that_never_returned_counts_once_its_worker_is_dead() {
         let (agent, worker) = blocks();
-        worker
-            .meter(0)
-            .start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
-        assert_eq!(of_living(&agent, u64::MAX).compute_ns, 0);
+        worker.meter(0).start((0, InvocationId::from_bits(1)), ticks(), 0, 0);
+        assert_eq!(usage_of_living(&agent, u64::MAX).compute_ns, 0);
         std::thread::sleep(Duration::from_millis(2));
-        assert!(of_dead(&agent, u64::MAX).compute_ns > 0);
+        assert!(usage_of_dead(&agent, u64::MAX).compute_ns > 0);
     }
 }

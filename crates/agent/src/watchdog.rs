@@ -6,7 +6,7 @@ use crate::failures;
 use crate::incarnation::Incarnation;
 use crate::node::Node;
 use hotlease_fabric::clock::monotonic_ns;
-use hotlease_lease::agent::Event;
+use hotlease_lease::agent::BookEvent;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
@@ -30,7 +30,7 @@ pub(crate) async fn expire_leases(node: Arc<Node>) {
         };
         tokio::select! {
             // Cannot be refused: it only says that time has passed.
-            () = due => drop(node.step(Event::Tick)),
+            () = due => drop(node.step(BookEvent::Tick)),
             // The sender lives in the node, which this task keeps alive.
             _ = expiry.changed() => {}
         }

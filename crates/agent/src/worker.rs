@@ -5,8 +5,8 @@
 
 use crate::socket::AsyncSocket;
 use hotlease_fabric::socket::Socket;
-use hotlease_sandbox::{Exit, Held, Kind, Launcher, Process, Program, Reach, SandboxError};
-use hotlease_wire::control::{Answer, Order};
+use hotlease_sandbox::{Exit, KeepAlive, Kind, Launcher, Process, Program, Reach, SandboxError};
+use hotlease_wire::control::{Order, WorkerAnswer};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::StartSteps;
 use std::collections::VecDeque;
@@ -43,14 +43,14 @@ enum Readiness {
 
 /// Reason why a worker did not start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct NotStarted {
+pub(crate) struct StartError {
     pub why: String,
     /// Whether the next start would fail in the same way, because the cause is the program or the node. Otherwise, as
     /// far as known, a resource was short or slow.
     pub lasts: bool,
 }
 
-impl NotStarted {
+impl StartError {
     pub fn for_now(why: impl ToString) -> Self {
         Self {
             why: why.to_string(),
@@ -66,22 +66,22 @@ impl NotStarted {
     }
 }
 
-impl fmt::Display for NotStarted {
+impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl From<SandboxError> for NotStarted {
+impl From<SandboxError> for StartError {
     fn from(error: SandboxError) -> Self {
         Self {
-            lasts: error.lasts(),
+            lasts: error.is_lasting(),
             why: error.to_string(),
         }
     }
 }
 
-impl From<&Exit> for NotStarted {
+impl From<&Exit> for StartError {
     fn from(exit: &Exit) -> Self {
         Self {
             lasts: exit.is_its_own(),
@@ -98,44 +98,44 @@ pub(crate) enum OrderError {
     /// The worker is gone or ending.
     Died,
     /// No answer in time. The worker is still there.
-    Silent,
+    TimedOut,
 }
 
 /// An order that was sent.
-pub(crate) struct Sent(Result<oneshot::Receiver<Answer>, OrderError>);
+pub(crate) struct SentOrder(Result<oneshot::Receiver<WorkerAnswer>, OrderError>);
 
-impl Sent {
+impl SentOrder {
     /// Whether the order was sent.
     pub fn is_sent(&self) -> bool {
         self.0.is_ok()
     }
 
     /// Waits for the answer.
-    pub async fn done(self, limit: Duration) -> Result<(), OrderError> {
+    pub async fn wait_for_answer(self, limit: Duration) -> Result<(), OrderError> {
         match timeout(limit, self.0?).await {
-            Ok(Ok(Answer::Done)) => Ok(()),
-            Ok(Ok(Answer::Failed { why })) => Err(OrderError::Failed(why)),
-            Ok(Ok(Answer::Ready { .. }) | Err(_)) => Err(OrderError::Died),
-            Err(_) => Err(OrderError::Silent),
+            Ok(Ok(WorkerAnswer::Done)) => Ok(()),
+            Ok(Ok(WorkerAnswer::Failed { why })) => Err(OrderError::Failed(why)),
+            Ok(Ok(WorkerAnswer::Ready { .. }) | Err(_)) => Err(OrderError::Died),
+            Err(_) => Err(OrderError::TimedOut),
         }
     }
 }
 
 struct Control {
     socket: AsyncSocket,
-    unanswered: Mutex<Unanswered>,
+    unanswered: Mutex<PendingOrders>,
     readiness: watch::Sender<Readiness>,
     /// Time at which it became ready, and as it reports, the durations of its imports and of the boot of its machine.
     ready: OnceLock<(Instant, Duration, Duration)>,
 }
 
-struct Unanswered {
-    orders: VecDeque<oneshot::Sender<Answer>>,
+struct PendingOrders {
+    orders: VecDeque<oneshot::Sender<WorkerAnswer>>,
     open: bool,
 }
 
 impl Control {
-    fn unanswered(&self) -> MutexGuard<'_, Unanswered> {
+    fn unanswered(&self) -> MutexGuard<'_, PendingOrders> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,7 +158,7 @@ impl Worker {
         sandbox: Kind,
         program: Option<&Arc<Program>>,
         reach: &Arc<Reach>,
-    ) -> Result<Self, NotStarted> {
+    ) -> Result<Self, StartError> {
         let (launcher, of, reach) = (launcher.clone(), program.cloned(), Arc::clone(reach));
         let start = move |control| launcher.start(sandbox, of.as_deref(), &reach, control);
         Self::begin(held_by(program), start).await
@@ -166,18 +166,14 @@ impl Worker {
 
     /// Starts a zygote, from which workers can be forked. It accepts no orders, but is ready once it has imported what
     /// they need.
-    pub async fn start_zygote(
-        launcher: &Launcher,
-        sandbox: Kind,
-        program: &Arc<Program>,
-    ) -> Result<Self, NotStarted> {
+    pub async fn start_zygote(launcher: &Launcher, sandbox: Kind, program: &Arc<Program>) -> Result<Self, StartError> {
         let (launcher, of) = (launcher.clone(), Arc::clone(program));
         let start = move |control| launcher.start_zygote(sandbox, &of, control);
         Self::begin(held_by(Some(program)), start).await
     }
 
     /// Forks a worker of `program` from this zygote.
-    pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, NotStarted> {
+    pub async fn fork(&self, launcher: &Launcher, program: &Arc<Program>) -> Result<Self, StartError> {
         let (launcher, zygote) = (launcher.clone(), Arc::clone(&self.process));
         let start = move |control| launcher.fork(&zygote, control);
         let mut worker = Self::begin(held_by(Some(program)), start).await?;
@@ -201,19 +197,19 @@ impl Worker {
     }
 
     async fn begin(
-        held: Option<Held>,
+        held: Option<KeepAlive>,
         start: impl FnOnce(OwnedFd) -> Result<Process, SandboxError> + Send + 'static,
-    ) -> Result<Self, NotStarted> {
+    ) -> Result<Self, StartError> {
         let _turn = STARTS.acquire().await;
         let started = tokio::task::spawn_blocking(move || Self::begin_blocking(held, start)).await;
         match started {
-            Ok(worker) => worker.map_err(NotStarted::from),
-            Err(error) => Err(NotStarted::for_now(error)),
+            Ok(worker) => worker.map_err(StartError::from),
+            Err(error) => Err(StartError::for_now(error)),
         }
     }
 
     fn begin_blocking(
-        held: Option<Held>,
+        held: Option<KeepAlive>,
         start: impl FnOnce(OwnedFd) -> Result<Process, SandboxError>,
     ) -> Result<Self, SandboxError> {
         let failed = |what| move |source| SandboxError::Start { what, source };
@@ -232,7 +228,7 @@ impl Worker {
         let begun = Instant::now();
         let control = Arc::new(Control {
             socket,
-            unanswered: Mutex::new(Unanswered {
+            unanswered: Mutex::new(PendingOrders {
                 orders: VecDeque::new(),
                 open: true,
             }),
@@ -250,20 +246,17 @@ impl Worker {
     }
 
     /// Waits until the worker is ready for orders; the error says why it never will be.
-    pub async fn ready(&self, limit: Duration) -> Result<(), NotStarted> {
+    pub async fn wait_until_ready(&self, limit: Duration) -> Result<(), StartError> {
         let mut readiness = self.control.readiness.subscribe();
-        let settled = timeout(
-            limit,
-            readiness.wait_for(|readiness| *readiness != Readiness::Starting),
-        );
+        let settled = timeout(limit, readiness.wait_for(|readiness| *readiness != Readiness::Starting));
         match settled.await.map(|readiness| readiness.map(|now| now.clone())) {
             Ok(Ok(Readiness::Ready)) => Ok(()),
-            Ok(Ok(Readiness::Refused(why))) => Err(NotStarted::for_good(why)),
-            Ok(_) => Err(NotStarted::from(&*self.exited().await)),
+            Ok(Ok(Readiness::Refused(why))) => Err(StartError::for_good(why)),
+            Ok(_) => Err(StartError::from(&*self.wait_for_exit().await)),
             Err(_) => {
                 self.kill();
                 let why = format!("it was not ready after {} s", limit.as_secs());
-                Err(NotStarted::for_now(why))
+                Err(StartError::for_now(why))
             }
         }
     }
@@ -326,23 +319,23 @@ impl Worker {
     }
 
     /// Sends an order.
-    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> Sent {
+    pub fn send(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> SentOrder {
         // Locked during the send, so that answers are expected in the order in which orders were sent.
         let mut unanswered = self.control.unanswered();
         if !unanswered.open || unanswered.orders.len() >= UNANSWERED_MAX {
-            return Sent(Err(OrderError::Died));
+            return SentOrder(Err(OrderError::Died));
         }
         if let Err(error) = self.control.socket.send(order, fds) {
             tracing::debug!(pid = self.pid(), %error, "worker does not take orders");
             self.kill();
-            return Sent(Err(OrderError::Died));
+            return SentOrder(Err(OrderError::Died));
         }
         let (sender, receiver) = oneshot::channel();
         unanswered.orders.push_back(sender);
-        Sent(Ok(receiver))
+        SentOrder(Ok(receiver))
     }
 
-    /// Kills it. [`exited`](Self::exited) follows.
+    /// Kills it. [`wait_for_exit`](Self::exited) follows.
     pub fn kill(&self) {
         self.process.kill();
     }
@@ -358,7 +351,7 @@ impl Worker {
     }
 
     /// Waits until it is gone and reaped.
-    pub async fn exited(&self) -> Arc<Exit> {
+    pub async fn wait_for_exit(&self) -> Arc<Exit> {
         self.process.exited().await
     }
 
@@ -373,18 +366,18 @@ impl Worker {
     }
 }
 
-fn held_by(program: Option<&Arc<Program>>) -> Option<Held> {
+fn held_by(program: Option<&Arc<Program>>) -> Option<KeepAlive> {
     program.map(|program| program.held.clone())
 }
 
 async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
     let fault = loop {
-        let answer = match control.socket.receive::<Answer>().await {
+        let answer = match control.socket.receive::<WorkerAnswer>().await {
             Ok(Some((answer, _))) => answer,
             Ok(None) => break None,
             Err(error) => break Some(error.to_string()),
         };
-        if let Answer::Ready {
+        if let WorkerAnswer::Ready {
             version,
             imports_us,
             boot_us,
@@ -404,7 +397,7 @@ async fn read_answers(control: Arc<Control>, process: Weak<Process>) {
             }
             break Some(format!("it announced itself as version {version}"));
         }
-        if let Answer::Failed { why } = &answer
+        if let WorkerAnswer::Failed { why } = &answer
             && *control.readiness.borrow() == Readiness::Starting
         {
             control.readiness.send_replace(Readiness::Refused(why.clone()));

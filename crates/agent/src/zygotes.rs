@@ -8,7 +8,7 @@
 //! made, the reason is remembered, and workers start without it.
 
 use crate::python::{self, ZYGOTE};
-use crate::worker::{BOOT_LIMIT, NotStarted, Worker};
+use crate::worker::{BOOT_LIMIT, StartError, Worker};
 use hotlease_sandbox::{Kind, Launcher, Program};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +26,10 @@ const IMPORT_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Zygotes {
     launcher: Launcher,
     /// The zygotes, the one used last at the end. At most `limit`.
-    kept: Mutex<Kept>,
+    kept: Mutex<ZygoteTable>,
 }
 
-struct Kept {
+struct ZygoteTable {
     zygotes: VecDeque<Zygote>,
     limit: usize,
     /// Other processes need the memory: there are no zygotes.
@@ -40,12 +40,12 @@ struct Zygote {
     tenant: String,
     sandbox: Kind,
     program: Arc<Program>,
-    state: State,
+    state: ZygoteState,
     used: Instant,
 }
 
 #[derive(Clone)]
-enum State {
+enum ZygoteState {
     Ready(Arc<Worker>),
     /// Reason why there is no zygote.
     Refused(String),
@@ -56,7 +56,7 @@ impl Zygotes {
     pub fn new(launcher: Launcher) -> Self {
         Self {
             launcher,
-            kept: Mutex::new(Kept {
+            kept: Mutex::new(ZygoteTable {
                 zygotes: VecDeque::new(),
                 limit: ZYGOTES_MAX,
                 short: false,
@@ -64,7 +64,7 @@ impl Zygotes {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn table(&self) -> MutexGuard<'_, ZygoteTable> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -75,34 +75,22 @@ impl Zygotes {
             return Err(String::new());
         }
         match self.find(tenant, sandbox, program) {
-            Some(State::Ready(zygote)) => {
+            Some(ZygoteState::Ready(zygote)) => {
                 let forked = zygote.fork(&self.launcher, program).await;
                 let forked = forked.map_err(|error| error.why);
                 if let Err(why) = &forked {
-                    self.refuse(
-                        tenant,
-                        sandbox,
-                        program,
-                        format!("its zygote forks no more: {why}"),
-                    );
+                    self.refuse(tenant, sandbox, program, format!("its zygote forks no more: {why}"));
                 }
                 forked
             }
-            Some(State::Refused(why)) => Err(format!("no zygote: {why}")),
-            None => {
-                Err("no zygote yet: it is started when a lease of this tenant for this program ends".into())
-            }
+            Some(ZygoteState::Refused(why)) => Err(format!("no zygote: {why}")),
+            None => Err("no zygote yet: it is started when a lease of this tenant for this program ends".into()),
         }
     }
 
     /// Forks a worker from the zygote of this program, and starts a zygote first if there is none.
-    pub async fn fork_of_any(
-        &self,
-        tenant: &str,
-        sandbox: Kind,
-        program: &Arc<Program>,
-    ) -> Result<Worker, String> {
-        if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && !self.kept().short {
+    pub async fn fork_of_any(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) -> Result<Worker, String> {
+        if may_have(sandbox, program) && self.find(tenant, sandbox, program).is_none() && !self.table().short {
             self.start(tenant, sandbox, program).await;
         }
         self.fork(tenant, sandbox, program).await
@@ -111,24 +99,24 @@ impl Zygotes {
     /// Reason why there is no zygote for this program, if that is known.
     pub fn why_none(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<String> {
         match self.find(tenant, sandbox, program)? {
-            State::Ready(_) => None,
-            State::Refused(why) => Some(format!("no zygote: {why}")),
+            ZygoteState::Ready(_) => None,
+            ZygoteState::Refused(why) => Some(format!("no zygote: {why}")),
         }
     }
 
     /// Sandboxes, pids and resident memory of all zygotes.
     pub fn listing(&self) -> Vec<(Kind, u32, u64)> {
-        let kept = self.kept();
+        let kept = self.table();
         let workers = kept.zygotes.iter().filter_map(|zygote| match &zygote.state {
-            State::Ready(worker) => Some((zygote.sandbox, worker.pid(), worker.resident_bytes())),
-            State::Refused(_) => None,
+            ZygoteState::Ready(worker) => Some((zygote.sandbox, worker.pid(), worker.resident_bytes())),
+            ZygoteState::Refused(_) => None,
         });
         workers.collect()
     }
 
     /// Keeps no more than this many from now on, and never more than the node's limit.
     pub fn keep(&self, limit: usize) {
-        let mut kept = self.kept();
+        let mut kept = self.table();
         kept.limit = limit.min(ZYGOTES_MAX);
         let surplus = kept.trim();
         drop(kept);
@@ -137,30 +125,29 @@ impl Zygotes {
 
     /// Kills all zygotes, and starts none until [`Zygotes::borrow_again`]. Returns how many there were.
     pub fn give_back(&self) -> usize {
-        let mut kept = self.kept();
+        let mut kept = self.table();
         kept.short = true;
         let gone = kept.trim();
         drop(kept);
-        let are_ready = |zygote: &&Zygote| matches!(zygote.state, State::Ready(_));
+        let are_ready = |zygote: &&Zygote| matches!(zygote.state, ZygoteState::Ready(_));
         gone.iter().filter(are_ready).count()
     }
 
     /// Allows zygotes again, because there is enough memory.
     pub fn borrow_again(&self) {
-        self.kept().short = false;
+        self.table().short = false;
     }
 
     /// Removes entries that were not needed for long; returns when to look again.
-    pub fn look(&self) -> Option<Instant> {
+    pub fn expire(&self) -> Option<Instant> {
         let now = Instant::now();
-        let mut kept = self.kept();
-        let (gone, left) =
-            std::mem::take(&mut kept.zygotes)
-                .into_iter()
-                .partition(|zygote| match &zygote.state {
-                    State::Ready(worker) => worker.is_closed() || now > zygote.used + LIFE,
-                    State::Refused(_) => now > zygote.used + LIFE,
-                });
+        let mut kept = self.table();
+        let (gone, left) = std::mem::take(&mut kept.zygotes)
+            .into_iter()
+            .partition(|zygote| match &zygote.state {
+                ZygoteState::Ready(worker) => worker.is_closed() || now > zygote.used + LIFE,
+                ZygoteState::Refused(_) => now > zygote.used + LIFE,
+            });
         kept.zygotes = left;
         let again = (!kept.zygotes.is_empty()).then(|| now + LOOK_EVERY);
         drop(kept);
@@ -168,18 +155,18 @@ impl Zygotes {
         again
     }
 
-    fn find(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<State> {
-        let mut kept = self.kept();
+    fn find(&self, tenant: &str, sandbox: Kind, program: &Program) -> Option<ZygoteState> {
+        let mut kept = self.table();
         let is = |zygote: &Zygote| zygote.is(tenant, sandbox, program);
         let at = kept.zygotes.iter().position(is)?;
         let mut zygote = kept.zygotes.remove(at)?;
-        if let State::Ready(worker) = &zygote.state
+        if let ZygoteState::Ready(worker) = &zygote.state
             && worker.is_closed()
         {
-            zygote.state = State::Refused("it has died".into());
+            zygote.state = ZygoteState::Refused("it has died".into());
         }
         // The entry of a program without a zygote expires even if leases ask for it: a zygote is tried again then.
-        if matches!(zygote.state, State::Ready(_)) {
+        if matches!(zygote.state, ZygoteState::Ready(_)) {
             zygote.used = Instant::now();
         }
         let state = zygote.state.clone();
@@ -189,17 +176,13 @@ impl Zygotes {
 
     /// Records that this program has no zygote, and the reason, until the entry expires.
     pub fn refuse(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, why: String) {
-        self.put(tenant, sandbox, program, State::Refused(why));
+        self.put(tenant, sandbox, program, ZygoteState::Refused(why));
     }
 
-    fn put(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, state: State) {
-        let mut kept = self.kept();
+    fn put(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>, state: ZygoteState) {
+        let mut kept = self.table();
         let is = |zygote: &Zygote| zygote.is(tenant, sandbox, program);
-        let old = kept
-            .zygotes
-            .iter()
-            .position(is)
-            .and_then(|at| kept.zygotes.remove(at));
+        let old = kept.zygotes.iter().position(is).and_then(|at| kept.zygotes.remove(at));
         kept.zygotes.push_back(Zygote {
             tenant: tenant.to_owned(),
             sandbox,
@@ -213,19 +196,19 @@ impl Zygotes {
     }
 
     async fn start(&self, tenant: &str, sandbox: Kind, program: &Arc<Program>) {
-        let told = Arc::new(python::told(program, ZYGOTE));
+        let told = Arc::new(python::with_variable(program, ZYGOTE));
         let started = Worker::start_zygote(&self.launcher, sandbox, &told).await;
         let limit = match sandbox {
             Kind::MicroVm => IMPORT_LIMIT + BOOT_LIMIT,
             _ => IMPORT_LIMIT,
         };
         let ready = match started {
-            Ok(zygote) => zygote.ready(limit).await.map(|()| zygote),
+            Ok(zygote) => zygote.wait_until_ready(limit).await.map(|()| zygote),
             Err(why) => Err(why),
         };
         match ready {
-            Ok(zygote) => self.put(tenant, sandbox, program, State::Ready(Arc::new(zygote))),
-            Err(NotStarted { why, .. }) => {
+            Ok(zygote) => self.put(tenant, sandbox, program, ZygoteState::Ready(Arc::new(zygote))),
+            Err(StartError { why, .. }) => {
                 tracing::debug!(why, "no zygote");
                 self.refuse(tenant, sandbox, program, why);
             }
@@ -247,7 +230,7 @@ fn may_have(sandbox: Kind, program: &Program) -> bool {
     matches!(sandbox, Kind::Namespace | Kind::MicroVm) && python::imports(program).is_some()
 }
 
-impl Kept {
+impl ZygoteTable {
     /// Removes entries beyond the limit, the one that was needed longest ago first.
     #[must_use]
     fn trim(&mut self) -> Vec<Zygote> {
@@ -260,7 +243,7 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hotlease_sandbox::Held;
+    use hotlease_sandbox::KeepAlive;
     use hotlease_wire::python::IMPORTS;
     use std::path::Path;
 
@@ -271,7 +254,7 @@ mod tests {
             environment: vec![(IMPORTS.into(), imports.into())],
             directory: "/".into(),
             mounts: Vec::new(),
-            held: Held::default(),
+            held: KeepAlive::default(),
         })
     }
 
@@ -287,9 +270,7 @@ mod tests {
             (Kind::Container, "numpy"),
             (Kind::Namespace, ""),
         ] {
-            let why = zygotes
-                .fork_of_any("ann", kind, &program("/bin/true", imports))
-                .await;
+            let why = zygotes.fork_of_any("ann", kind, &program("/bin/true", imports)).await;
             assert_eq!(why.err().as_deref(), Some(""), "{kind} {imports:?}");
         }
         assert!(zygotes.listing().is_empty());
@@ -323,14 +304,14 @@ mod tests {
                     .is_some()
             );
         }
-        assert_eq!(zygotes.kept().zygotes.len(), ZYGOTES_MAX);
+        assert_eq!(zygotes.table().zygotes.len(), ZYGOTES_MAX);
         zygotes.keep(0);
         assert!(
             zygotes
                 .find("ann", Kind::Namespace, &program("/bin/true", "0"))
                 .is_none()
         );
-        assert_eq!(zygotes.look(), None);
+        assert_eq!(zygotes.expire(), None);
     }
 
     #[tokio::test]
@@ -341,11 +322,11 @@ mod tests {
         assert_eq!(zygotes.give_back(), 0, "what cannot be borrows nothing");
         // Imports of a zygote were under way when memory became short.
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
-        assert!(zygotes.kept().zygotes.is_empty());
+        assert!(zygotes.table().zygotes.is_empty());
         let why = zygotes.fork_of_any("ann", Kind::Namespace, &this).await;
         assert!(why.is_err_and(|why| why.starts_with("no zygote yet")));
         zygotes.borrow_again();
         zygotes.refuse("ann", Kind::Namespace, &this, "none".into());
-        assert_eq!(zygotes.kept().zygotes.len(), 1);
+        assert_eq!(zygotes.table().zygotes.len(), 1);
     }
 }

@@ -7,7 +7,7 @@ use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::{AcquireRequest, Grant, ListRequest, ReleaseRequest};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::session::{SessionReply, SessionRequest};
-use hotlease_wire::{Cause, EndReason, Refusal};
+use hotlease_wire::{Cause, EndReason, Rejection};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -56,9 +56,9 @@ fn one_core() -> AcquireRequest {
 }
 
 impl Scene {
-    async fn grant(&mut self) -> Result<Grant, Refusal> {
+    async fn grant(&mut self) -> Result<Grant, Rejection> {
         let granted = self.client.grant(one_core()).await;
-        granted.map(tonic::Response::into_inner).map_err(Refusal::from)
+        granted.map(tonic::Response::into_inner).map_err(Rejection::from)
     }
 
     async fn free_cores(&mut self) -> u32 {
@@ -101,7 +101,7 @@ async fn a_worker_that_does_not_start_is_told_to_the_client_and_its_core_is_free
     let mut scene = scene("/bin/false").await;
     let grant = scene.grant().await.expect("a free core");
     let replies = scene.answers(vec![attach(grant.token)]).await;
-    let [.., SessionReply::Refused(Refusal::WorkerDied { cause, .. })] = &replies[..] else {
+    let [.., SessionReply::Refused(Rejection::WorkerDied { cause, .. })] = &replies[..] else {
         panic!("{replies:?}");
     };
     let Cause::NotStarted { why, lasts } = cause else {
@@ -121,7 +121,7 @@ async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
     let grant = scene.grant().await.expect("a free core");
     assert_eq!(
         scene.grant().await,
-        Err(Refusal::NoCapacity {
+        Err(Rejection::NoCapacity {
             asked: 1,
             free: 0,
             offered: 1
@@ -133,7 +133,7 @@ async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
         reason: "revoked".into(),
     };
     let stranger = scene.client.end_lease(end("uid:4294967294")).await;
-    assert_eq!(stranger.map_err(Refusal::from).err(), Some(Refusal::WrongTenant));
+    assert_eq!(stranger.map_err(Rejection::from).err(), Some(Rejection::WrongTenant));
     let begun = Instant::now();
     let ended = scene.client.end_lease(end("")).await.expect("ended").into_inner();
     // Less than the time that the worker has to become ready.
@@ -141,13 +141,13 @@ async fn a_core_is_granted_once_and_freed_by_the_end_of_its_lease() {
     assert!(ended.usage.expect("known").allocated_ns > 0);
     assert_eq!(scene.free_cores().await, 1);
     let late = scene.answers(vec![attach(grant.token.clone())]).await;
-    let over = Refusal::LeaseEnded(EndReason::Revoked);
+    let over = Rejection::LeaseEnded(EndReason::Revoked);
     assert_eq!(late, [SessionReply::Refused(over.clone())]);
     let again = scene.client.end_lease(end("")).await;
-    assert_eq!(again.map_err(Refusal::from).err(), Some(over));
+    assert_eq!(again.map_err(Rejection::from).err(), Some(over));
 }
 
-type Expected<'a> = &'a dyn Fn(&Refusal) -> bool;
+type Expected<'a> = &'a dyn Fn(&Rejection) -> bool;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_begin_with_anything_else_are_refused_and_closed() {
@@ -159,13 +159,13 @@ async fn sessions_that_begin_with_anything_else_are_refused_and_closed() {
         version: PROTOCOL_VERSION + 1,
         token: grant.token,
     });
-    let bad_request = |refusal: &Refusal| matches!(refusal, Refusal::BadRequest { .. });
+    let bad_request = |refusal: &Rejection| matches!(refusal, Rejection::BadRequest { .. });
     let cases: [(Vec<u8>, Expected<'_>); 5] = [
         (vec![0xff; 100], &bad_request),
         (hotlease_wire::encode(&SessionRequest::Release), &bad_request),
-        (attach(forged), &|refusal| *refusal == Refusal::BadToken),
-        (attach(Vec::new()), &|refusal| *refusal == Refusal::BadToken),
-        (version, &|refusal| matches!(refusal, Refusal::Version { .. })),
+        (attach(forged), &|refusal| *refusal == Rejection::BadToken),
+        (attach(Vec::new()), &|refusal| *refusal == Rejection::BadToken),
+        (version, &|refusal| matches!(refusal, Rejection::Version { .. })),
     ];
     for (request, expected) in cases {
         let replies = scene.answers(vec![request.clone()]).await;
@@ -190,11 +190,7 @@ async fn a_lease_that_nobody_attaches_to_expires() {
         assert!(begun.elapsed() < LIMIT, "it does not expire");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    assert!(
-        begun.elapsed() >= Duration::from_millis(100),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
     let status = scene.client.status(ListRequest::default()).await.expect("served");
     let lease = &status.into_inner().leases[0];
     let reason = EndReason::Expired.to_string();
@@ -208,10 +204,7 @@ async fn a_lease_that_nobody_attaches_to_expires() {
 async fn an_agent_that_stops_leaves_nothing_behind_and_another_can_start() {
     let mut scene = scene("/bin/cat").await;
     let second = Agent::start(config(scene.directory.path(), "/bin/cat")).await;
-    assert!(
-        matches!(second, Err(AgentError::AlreadyRunning { .. })),
-        "{second:?}"
-    );
+    assert!(matches!(second, Err(AgentError::AlreadyRunning { .. })), "{second:?}");
     let grant = scene.grant().await.expect("a free core");
     let (replies, ()) = tokio::join!(scene.answers(vec![attach(grant.token)]), async {
         scene.agent.shutdown().await;

@@ -31,10 +31,7 @@ pub(crate) struct ConfigArgs {
 pub(crate) fn expand(command: &Command, args: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     // The first word that is no option names the subcommand, whose options the file may have.
     let names = args.iter().enumerate().skip(1);
-    let Some((at, name)) = names
-        .clone()
-        .find(|(_, arg)| !arg.as_encoded_bytes().starts_with(b"-"))
-    else {
+    let Some((at, name)) = names.clone().find(|(_, arg)| !arg.as_encoded_bytes().starts_with(b"-")) else {
         return Ok(args);
     };
     let subcommand = name.to_str().and_then(|name| command.find_subcommand(name));
@@ -54,9 +51,7 @@ pub(crate) fn expand(command: &Command, args: Vec<OsString>) -> anyhow::Result<V
 }
 
 fn has_option(command: &Command) -> bool {
-    command
-        .get_arguments()
-        .any(|arg| arg.get_long() == Some("config"))
+    command.get_arguments().any(|arg| arg.get_long() == Some("config"))
 }
 
 fn named_file(args: &[OsString]) -> Option<OsString> {
@@ -74,13 +69,8 @@ fn named_file(args: &[OsString]) -> Option<OsString> {
 
 fn read(file: &Path) -> anyhow::Result<Table> {
     let mut text = String::new();
-    fs::File::open(file)?
-        .take(BYTES_MAX + 1)
-        .read_to_string(&mut text)?;
-    ensure!(
-        text.len() as u64 <= BYTES_MAX,
-        "it is longer than {BYTES_MAX} bytes"
-    );
+    fs::File::open(file)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    ensure!(text.len() as u64 <= BYTES_MAX, "it is longer than {BYTES_MAX} bytes");
     Ok(text.parse::<Table>()?)
 }
 
@@ -88,9 +78,8 @@ fn read(file: &Path) -> anyhow::Result<Table> {
 fn options(command: &Command, table: Table, given: &[OsString]) -> anyhow::Result<Vec<OsString>> {
     let mut options = Vec::new();
     for (key, value) in table {
-        let known = |arg: &&Arg| {
-            arg.get_long() == Some(key.as_str()) && !["config", "help", "openapi"].contains(&key.as_str())
-        };
+        let known =
+            |arg: &&Arg| arg.get_long() == Some(key.as_str()) && !["config", "help", "openapi"].contains(&key.as_str());
         let Some(arg) = command.get_arguments().find(known) else {
             bail!(
                 "`{key}` is no option of `hotlease {0}`; `hotlease {0} --help` lists them",
@@ -181,11 +170,7 @@ mod tests {
             ]
         );
         let same = ["hotlease", "run", "--config", "FILE"];
-        assert_eq!(
-            expanded(file, &same).unwrap(),
-            same,
-            "`run` is configured by nobody"
-        );
+        assert_eq!(expanded(file, &same).unwrap(), same, "`run` is configured by nobody");
     }
 
     #[test]
@@ -228,10 +213,7 @@ mod tests {
                 .filter(|line| line.split_once(" = ").is_some_and(|(key, _)| !key.contains(' ')))
                 .map(str::to_owned)
                 .collect();
-            let mut keys: Vec<_> = uncommented
-                .iter()
-                .filter_map(|line| line.split(' ').next())
-                .collect();
+            let mut keys: Vec<_> = uncommented.iter().filter_map(|line| line.split(' ').next()).collect();
             keys.sort_unstable();
             assert_eq!(keys, options, "deploy/systemd/{name}.toml");
             let table: Table = uncommented.join("\n").parse().unwrap();

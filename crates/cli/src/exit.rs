@@ -7,7 +7,7 @@ use hotlease_journal::DirectoryError;
 use hotlease_manager::ManagerError;
 use hotlease_net::NetError;
 use hotlease_store::StoreError;
-use hotlease_wire::{Ran, Refusal};
+use hotlease_wire::{Rejection, RunCertainty};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -124,9 +124,9 @@ pub(crate) fn report(error: &anyhow::Error, json: bool) -> ExitCode {
             None => (None, None),
         };
         let ran = ran.map(|ran| match ran {
-            Ran::Yes => "yes",
-            Ran::No => "no",
-            Ran::Unknown => "unknown",
+            RunCertainty::Yes => "yes",
+            RunCertainty::No => "no",
+            RunCertainty::Unknown => "unknown",
         });
         json!({ "error": text, "exit_status": status, "ran": ran, "billed": billed }).to_string()
     } else {
@@ -164,7 +164,7 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
             ClientError::Network(error) => of_network(error),
             ClientError::Options { .. } => USAGE,
             ClientError::Refused(refusal) => of_refusal(refusal),
-            error if error.ran() == Ran::Unknown => OUTCOME_UNKNOWN,
+            error if error.ran() == RunCertainty::Unknown => OUTCOME_UNKNOWN,
             _ => FAILED,
         };
     }
@@ -174,15 +174,12 @@ pub(crate) fn status(error: &anyhow::Error) -> u8 {
     if let Some(CommError::Options { .. } | CommError::Arguments { .. }) = find(error) {
         return USAGE;
     }
-    if let Some(refusal) = find::<Refusal>(error) {
+    if let Some(refusal) = find::<Rejection>(error) {
         return of_refusal(refusal);
     }
     let manager_runs = matches!(find(error), Some(ManagerError::AlreadyRunning { .. }));
     let agent_runs = matches!(find(error), Some(AgentError::AlreadyRunning { .. }));
-    let state_is_used = matches!(
-        find(error),
-        Some(StoreError::Directory(DirectoryError::InUse { .. }))
-    );
+    let state_is_used = matches!(find(error), Some(StoreError::Directory(DirectoryError::InUse { .. })));
     let journal_is_used = matches!(find(error), Some(AgentError::State(DirectoryError::InUse { .. })));
     if manager_runs || agent_runs || state_is_used || journal_is_used {
         return RUNS_ALREADY;
@@ -199,14 +196,14 @@ fn of_network(error: &NetError) -> u8 {
     }
 }
 
-fn of_refusal(refusal: &Refusal) -> u8 {
+fn of_refusal(refusal: &Rejection) -> u8 {
     match refusal {
-        Refusal::NoCapacity { .. }
-        | Refusal::NoPlaces { .. }
-        | Refusal::NoGpus { .. }
-        | Refusal::NotTogether { .. }
-        | Refusal::NoAgent
-        | Refusal::QuotaExceeded { .. } => NO_CAPACITY,
+        Rejection::NoCapacity { .. }
+        | Rejection::NoPlaces { .. }
+        | Rejection::NoGpus { .. }
+        | Rejection::NotTogether { .. }
+        | Rejection::NoAgent
+        | Rejection::QuotaExceeded { .. } => NO_CAPACITY,
         _ => FAILED,
     }
 }
@@ -239,9 +236,9 @@ mod tests {
             (CommandError::Usage("no".into()).into(), 2),
             (CommandError::NotRunning { socket: "/s".into() }.into(), 3),
             (client(ClientError::NotRunning { socket: "/s".into() }), 3),
-            (client(ClientError::Refused(Refusal::NoAgent)), 4),
+            (client(ClientError::Refused(Rejection::NoAgent)), 4),
             (
-                Refusal::NoCapacity {
+                Rejection::NoCapacity {
                     asked: 1,
                     free: 0,
                     offered: 2,

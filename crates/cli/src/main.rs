@@ -18,8 +18,8 @@ mod state;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use commands::{
-    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps,
-    run, sandbox, top, up, version,
+    admin, agent, agents, bill, comm, doctor, down, env, explain, functions, identity, leases, manager, ps, run,
+    sandbox, top, up, version,
 };
 use output::Output;
 use std::process::ExitCode;

@@ -12,11 +12,11 @@ pub(crate) struct Output {
 }
 
 /// A column: its heading and alignment.
-pub(crate) struct Column(pub(crate) &'static str, pub(crate) Align);
+pub(crate) struct Column(pub(crate) &'static str, pub(crate) ColumnAlign);
 
 /// Alignment of a column.
 #[derive(Clone, Copy)]
-pub(crate) enum Align {
+pub(crate) enum ColumnAlign {
     /// For words.
     Left,
     /// For numbers.
@@ -37,11 +37,7 @@ impl Output {
     }
 
     /// Prints an answer: an object for programs, or a sentence.
-    pub(crate) fn answer(
-        &mut self,
-        object: &impl Serialize,
-        text: impl FnOnce() -> String,
-    ) -> anyhow::Result<()> {
+    pub(crate) fn answer(&mut self, object: &impl Serialize, text: impl FnOnce() -> String) -> anyhow::Result<()> {
         if self.json {
             self.object(object)
         } else {
@@ -74,7 +70,7 @@ impl Output {
         for (index, Column(_, align)) in columns.iter().enumerate() {
             if let Some(column) = table.column_mut(index) {
                 column.set_padding((0, 2));
-                if let Align::Right = align {
+                if let ColumnAlign::Right = align {
                     column.set_cell_alignment(CellAlignment::Right);
                 }
             }

@@ -4,8 +4,8 @@ use crate::exit::CommandError;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::MANAGER_SOCKET;
-use hotlease_net::{Credential, Site, SiteChannel, Wanted, grpc};
-use hotlease_wire::Refusal;
+use hotlease_net::{Credential, SiteAccess, SiteChannel, SiteOptions, grpc};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::Info;
 use hotlease_wire::grpc::InfoRequest;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -52,9 +52,9 @@ pub(crate) struct SiteArgs {
 
 impl SiteArgs {
     /// Site that the arguments or the environment name, if it is not this host's platform.
-    pub(crate) fn site(&self) -> anyhow::Result<Option<Site>> {
+    pub(crate) fn site(&self) -> anyhow::Result<Option<SiteAccess>> {
         let credential = self.credential();
-        Ok(Site::find(Wanted {
+        Ok(SiteAccess::find(SiteOptions {
             manager: self.manager.as_deref(),
             is_local: true,
             identity: self.identity.as_deref(),
@@ -83,9 +83,7 @@ pub(crate) struct Platform {
 impl Platform {
     /// Connects; fails with [`CommandError::NotRunning`] if no manager serves.
     pub(crate) fn connect(dir: &RuntimeDir) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(connect(&dir.join(MANAGER_SOCKET)))?;
         Ok(Self { runtime, client })
     }
@@ -100,10 +98,8 @@ impl Platform {
     }
 
     /// Prepares a connection to a manager on another host.
-    pub(crate) fn of_site(site: &Site) -> anyhow::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    pub(crate) fn of_site(site: &SiteAccess) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let within = runtime.enter();
         let channel = site.channel();
         drop(within);
@@ -112,7 +108,7 @@ impl Platform {
     }
 
     /// Sends one request and waits for the response.
-    pub(crate) fn ask<T>(
+    pub(crate) fn request<T>(
         &mut self,
         question: impl AsyncFnOnce(&mut ManagerClient<SiteChannel>) -> Result<Response<T>, Status>,
     ) -> anyhow::Result<T> {
@@ -121,9 +117,9 @@ impl Platform {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             Ok(Err(status)) => Err(match grpc::cause(&status) {
                 Some(error) => error.clone().into(),
-                None => Refusal::from(status).into(),
+                None => Rejection::from(status).into(),
             }),
-            Err(_) => Err(Refusal::Timeout {
+            Err(_) => Err(Rejection::Timeout {
                 what: "the manager".into(),
                 after_ms: ANSWER_WITHIN.as_millis() as u64,
             }
@@ -133,7 +129,7 @@ impl Platform {
 
     /// Version, pid and counts of the manager.
     pub(crate) fn info(&mut self) -> anyhow::Result<Info> {
-        self.ask(async |client| client.get_info(InfoRequest {}).await)
+        self.request(async |client| client.get_info(InfoRequest {}).await)
     }
 }
 
@@ -142,9 +138,7 @@ async fn connect(socket: &Path) -> anyhow::Result<ManagerClient<SiteChannel>> {
     // A plain connection first: it distinguishes a platform that is not running from one with a fault.
     if let Err(error) = UnixStream::connect(socket).await {
         return Err(match error.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-                CommandError::NotRunning { socket: shown }.into()
-            }
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => CommandError::NotRunning { socket: shown }.into(),
             _ => anyhow::Error::new(error).context(format!("cannot connect to the manager at {shown}")),
         });
     }

@@ -89,9 +89,7 @@ fn unit_ns(unit: &str) -> Result<u64, String> {
         "h" => 3_600_000_000_000,
         "d" => 86_400_000_000_000,
         other => {
-            return Err(format!(
-                "`{other}` is no unit of time; us, ms, s, min, h and d are"
-            ));
+            return Err(format!("`{other}` is no unit of time; us, ms, s, min, h and d are"));
         }
     })
 }
@@ -106,9 +104,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<usize, String> {
         "g" | "gi" | "gib" => 1_u64 << 30,
         _ => return Err(format!("`{unit}` is no unit of size; K, M and G are")),
     };
-    let bytes = number
-        .checked_mul(bytes)
-        .and_then(|bytes| usize::try_from(bytes).ok());
+    let bytes = number.checked_mul(bytes).and_then(|bytes| usize::try_from(bytes).ok());
     bytes.ok_or_else(|| "it is more than can be counted".to_owned())
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct DaemonStateArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct LedgerArgs {
     #[command(flatten)]
-    pub(crate) kept: DaemonStateArgs,
+    pub(crate) durable: DaemonStateArgs,
     /// File with the prices of usage; see docs/billing.md [default: one unit for each hour of computing or polling]
     #[arg(long, value_name = "FILE", env = "HOTLEASE_TARIFF")]
     tariff: Option<PathBuf>,
@@ -58,7 +58,7 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 /// The path itself or its nearest existing ancestor, which tells the file system.
-fn existing(path: &Path) -> &Path {
+fn nearest_existing(path: &Path) -> &Path {
     path.ancestors().find(|path| path.exists()).unwrap_or(path)
 }
 
@@ -78,7 +78,7 @@ impl StateArgs {
         let Some(root) = state_home.or_else(home).map(|state| state.join("hotlease")) else {
             return beside;
         };
-        match network_file_system(existing(&root)) {
+        match network_file_system(nearest_existing(&root)) {
             Ok(Some(kind)) => {
                 tracing::warn!(
                     path = %root.display(), kind, instead = %beside.display(),
@@ -142,15 +142,11 @@ impl DaemonStateArgs {
 impl LedgerArgs {
     /// Configuration of a manager: opens its durable state and reads its prices.
     pub(crate) fn manager(&self, dir: &RuntimeDir) -> anyhow::Result<ManagerConfig> {
-        self.manager_on(dir, self.kept.store(dir)?)
+        self.manager_on(dir, self.durable.store(dir)?)
     }
 
     /// Configuration of a manager with this durable state; reads its prices.
-    pub(crate) fn manager_on(
-        &self,
-        dir: &RuntimeDir,
-        store: Arc<dyn Store>,
-    ) -> anyhow::Result<ManagerConfig> {
+    pub(crate) fn manager_on(&self, dir: &RuntimeDir, store: Arc<dyn Store>) -> anyhow::Result<ManagerConfig> {
         let mut config = ManagerConfig::new(dir.path());
         config.tenants = self.tenants;
         if let Some(tariff) = &self.tariff {
@@ -162,7 +158,7 @@ impl LedgerArgs {
 
     /// Arguments for another process of this program, like [`DaemonStateArgs::to_args`].
     pub(crate) fn to_args(&self, dir: &RuntimeDir) -> Vec<OsString> {
-        let mut args = self.kept.to_args(dir);
+        let mut args = self.durable.to_args(dir);
         if let Some(tariff) = &self.tariff {
             args.extend(["--tariff".into(), absolute(tariff).into()]);
         }

@@ -21,12 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Cold, once: lease a worker, load the library into it, connect to it.
     let invoker = Invoker::allocate(&Code::open(library)?, LeaseOptions::default())?;
     let function = invoker.function(&function)?;
-    writeln!(
-        out,
-        "lease {} in {:.1?}",
-        invoker.lease(),
-        invoker.phases().total()
-    )?;
+    writeln!(out, "lease {} in {:.1?}", invoker.lease(), invoker.phases().total())?;
 
     // Hot, as often as you like: one write into the worker's memory, one write back.
     let output = function.call(input.as_bytes())?;

@@ -74,17 +74,17 @@ where
             Ok(output) => return Some(Ok(output)),
             Err(error) => error,
         };
-        let mut again = self.function.again();
+        let mut again = self.function.new_attempts();
         let after = match error {
             // On the first slot that has a core.
             Error::NoCore => Ok(()),
-            error => again.after(error),
+            error => again.count_failure(error),
         };
         Some(match after {
             Ok(()) => self
                 .function
                 .call(input.as_ref())
-                .map_err(|error| again.last(error)),
+                .map_err(|error| again.take_final_error(error)),
             Err(error) => Err(error),
         })
     }

@@ -117,12 +117,7 @@ impl<T: Pod> DerefMut for Buffer<T> {
 
 impl<T: Pod> fmt::Debug for Buffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Buffer<{}>[{}]",
-            std::any::type_name::<T>(),
-            self.memory.elements()
-        )
+        write!(f, "Buffer<{}>[{}]", std::any::type_name::<T>(), self.memory.elements())
     }
 }
 
@@ -248,7 +243,7 @@ impl<T: Pod> Drop for Buffer<T> {
 /// Memory and the connections that know it. It has one number for all connections, unique in the process.
 ///
 /// A buffer holds one reference, and each invocation in flight that uses it holds another, made before
-/// [`Region::register`]. A task that makes a worker forget an unused region ([`Region::leave`]) and the thread of
+/// [`Region::register`]. A task that makes a worker forget an unused region ([`Region::remove_connection`]) and the thread of
 /// an invocation write and read two words each: the word `last`, and the count of references.
 ///
 /// ```text
@@ -268,13 +263,13 @@ pub(crate) struct Region {
     last: AtomicU64,
     /// Whether the buffer still exists.
     owned: AtomicBool,
-    known_to: Mutex<Vec<KnownTo>>,
+    known_to: Mutex<Vec<ConnectionEntry>>,
 }
 
 /// Set by a use since the last search for memory not used lately.
 const MARK: u64 = 1;
 
-struct KnownTo {
+struct ConnectionEntry {
     id: u64,
     connection: Weak<Connection>,
     /// The [`MARK`] of this connection, while it is not the one used last.
@@ -329,7 +324,7 @@ impl Region {
                 // Weak, because a strong reference would mean that an invocation uses the region.
                 let region = Arc::downgrade(self);
                 Control::get()?.run(async move { asked.register(id, region, &memory).await })?;
-                known_to.push(KnownTo {
+                known_to.push(ConnectionEntry {
                     id: connection.id(),
                     connection: Arc::downgrade(connection),
                     marked: false,
@@ -340,13 +335,13 @@ impl Region {
         Ok(())
     }
 
-    fn known_to(&self) -> MutexGuard<'_, Vec<KnownTo>> {
+    fn known_to(&self) -> MutexGuard<'_, Vec<ConnectionEntry>> {
         self.known_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks as [`Region::known_to`] does, for the control thread, which must not wait for a thread that waits for
     /// it.
-    fn try_known_to(&self) -> Option<MutexGuard<'_, Vec<KnownTo>>> {
+    fn try_known_to(&self) -> Option<MutexGuard<'_, Vec<ConnectionEntry>>> {
         match self.known_to.try_lock() {
             Ok(known_to) => Some(known_to),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -372,7 +367,7 @@ impl Region {
     /// Removes the connection unless the region is in use: from now on the connection's worker does not know it,
     /// and must be told so. On the control thread; the caller holds the only reference besides those of the buffer
     /// and of invocations.
-    pub(crate) fn leave(self: &Arc<Self>, connection: u64) -> bool {
+    pub(crate) fn remove_connection(self: &Arc<Self>, connection: u64) -> bool {
         let Some(mut known_to) = self.try_known_to() else {
             return false;
         };
@@ -413,10 +408,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         let known_to = std::mem::take(self.known_to.get_mut().unwrap_or_else(PoisonError::into_inner));
         let Ok(control) = Control::get() else { return };
-        for connection in known_to
-            .into_iter()
-            .filter_map(|known| known.connection.upgrade())
-        {
+        for connection in known_to.into_iter().filter_map(|known| known.connection.upgrade()) {
             let id = self.id;
             control.spawn(async move { connection.deregister(id).await });
         }
@@ -437,11 +429,7 @@ mod tests {
         assert_eq!(buffer.slice(10..).size_bytes(), 0);
         let (low, high) = (buffer.slice_shared(..4), buffer.slice_shared(4..));
         let spans = [low, high].map(|part| (part.as_slice().span().offset, part.size_bytes()));
-        assert_eq!(
-            spans,
-            [(0, 32), (32, 48)],
-            "parts to write, of a buffer that is shared"
-        );
+        assert_eq!(spans, [(0, 32), (32, 48)], "parts to write, of a buffer that is shared");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Callbacks of submitted invocations.
 
 use crate::Error;
-use crate::completions::Action;
-use crate::in_flight::{InFlight, Step};
+use crate::completions::CompletionAction;
+use crate::in_flight::{CallProgress, InFlight};
 
 pub(crate) type Callback = Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>;
 
@@ -11,15 +11,15 @@ pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<
     let completions = in_flight.function().inner.completions.clone();
     let parked = in_flight.parked_until();
     let (channel, seq, deadline) = in_flight.watched();
-    let action = Action::Call(Box::new(move || {
+    let action = CompletionAction::Call(Box::new(move || {
         let mut output = Vec::new();
         match in_flight.step(&mut output) {
-            Step::Done(result) => {
+            CallProgress::Done(result) => {
                 drop(in_flight);
                 then(result.map(|_| output));
             }
             // The invocation was submitted again.
-            Step::Waiting => {
+            CallProgress::Waiting => {
                 if let Err(error) = call_when_done(in_flight, then) {
                     tracing::error!(%error, "a callback is lost: its thread cannot be started");
                 }
@@ -27,7 +27,7 @@ pub(crate) fn call_when_done(mut in_flight: InFlight, then: Callback) -> Result<
         }
     }));
     match parked {
-        Some(at) => completions.at(at, action),
+        Some(at) => completions.run_at(at, action),
         None => completions.watch(&channel, seq, deadline, action),
     }
 }

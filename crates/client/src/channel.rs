@@ -1,21 +1,21 @@
 //! The client's end of a channel: claim an entry, publish, wait, harvest.
 
 mod call;
-mod failing;
+mod failure;
 
-use self::call::Lane;
+use self::call::EntryUse;
 use crate::Error;
 use crate::code::Code;
 use crate::connection::{Connection, NEWS_LIMIT, Rings};
-use crate::death::{Death, Kind};
-use crate::entries::{Entries, Occupied, State};
+use crate::death::{Death, DeathKind};
+use crate::entries::{Entries, EntryState, OccupiedEntry};
 use crate::express::Express;
 use crate::options::Completion;
 use hotlease_fabric::channel::Call;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::Port;
 use hotlease_wire::DecodeError;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::{Flags, ReplyHeader};
 use hotlease_wire::ids::FunctionIndex;
 use std::any::Any;
@@ -28,13 +28,13 @@ use std::time::{Duration, Instant};
 type Reply = Result<ReplyHeader, DecodeError>;
 
 /// A reply that had to leave its entry before its future took it.
-struct Spilled {
+struct SpilledReply {
     reply: Reply,
     bytes: Vec<u8>,
 }
 
 /// Place of a harvested reply's output.
-pub(crate) enum Source<'a> {
+pub(crate) enum ReplySource<'a> {
     /// In its ring entry.
     Ring(&'a Channel, u64),
     /// In the express entry.
@@ -43,7 +43,7 @@ pub(crate) enum Source<'a> {
     Kept(&'a [u8]),
 }
 
-impl Source<'_> {
+impl ReplySource<'_> {
     /// Copies the first bytes of the output; returns their number.
     pub(crate) fn read(&self, header: &ReplyHeader, output: &mut [u8]) -> usize {
         match self {
@@ -73,14 +73,14 @@ impl Source<'_> {
 }
 
 /// Destination of a function's output.
-pub(crate) enum Sink<'a> {
+pub(crate) enum OutputSink<'a> {
     /// The reply ring, and from there this slice, not longer than an entry.
     Ring(&'a mut [u8]),
     /// A registered buffer with this capacity.
     Buffer(u64),
 }
 
-impl Sink<'_> {
+impl OutputSink<'_> {
     #[inline]
     fn capacity(&self) -> u64 {
         match self {
@@ -92,7 +92,7 @@ impl Sink<'_> {
 
 /// What to invoke, in terms that hold on every channel of an invoker.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct CallTarget {
     /// Index among the code's functions.
     pub(crate) function: u16,
     pub(crate) flags: Flags,
@@ -105,7 +105,7 @@ pub(crate) struct Target {
     pub(crate) message_room: u32,
 }
 
-/// Value of [`Target::message_room`]: as much as an error shows.
+/// Value of [`CallTarget::message_room`]: as much as an error shows.
 pub(crate) const MESSAGE_BYTES: u32 = 512;
 
 /// A private connection to one slot. `Send + Sync`; see [`crate::entries`] for the ownership of entries.
@@ -127,9 +127,9 @@ pub(crate) struct Channel {
     /// Whether the last wait was short; decides how long the next one spins.
     pub(crate) brief: AtomicBool,
     /// Replies moved out of the ring: one for each living future whose entry another invocation needed.
-    spilled: Mutex<HashMap<u64, Spilled>>,
+    spilled: Mutex<HashMap<u64, SpilledReply>>,
     /// Memory that abandoned invocations still use in the worker; at most one for each entry.
-    abandoned: Mutex<HashMap<Lane, Box<dyn Any + Send>>>,
+    abandoned: Mutex<HashMap<EntryUse, Box<dyn Any + Send>>>,
 }
 
 impl Channel {
@@ -178,19 +178,19 @@ impl Channel {
     /// Closes the connection if the fabric has lost the worker and the agent does not report why. The agent gets a
     /// little time to report, because it knows more.
     pub(crate) fn check_link(&self) {
-        let Some(why) = self.ring.far().is_broken() else {
+        let Some(why) = self.ring.far().break_reason() else {
             return;
         };
         if self.broken_since.get_or_init(Instant::now).elapsed() >= NEWS_LIMIT {
             self.connection.close(Death {
-                kind: Kind::Unreachable(why.to_string()),
+                kind: DeathKind::Unreachable(why.to_string()),
                 gone: false,
             });
         }
     }
 
     /// Whether the channel is closed, but the worker is not known to have ended.
-    pub(crate) fn may_still_run(&self) -> bool {
+    pub(crate) fn can_still_run(&self) -> bool {
         self.is_closed() && self.connection.death().is_none_or(|death| !death.gone)
     }
 
@@ -201,7 +201,7 @@ impl Channel {
     }
 
     #[inline]
-    fn call_of(&self, target: &Target) -> Call {
+    fn call_of(&self, target: &CallTarget) -> Call {
         Call {
             epoch: self.connection.epoch(),
             // The session has checked that base + last function fits.
@@ -230,9 +230,7 @@ impl Channel {
         let next = self.entries.next();
         let most = limit.min(next).min(u64::from(self.ring.depth()));
         // Replies come in order, so counting backwards ends at the first answered one.
-        (0..most)
-            .find(|back| self.is_answered(next - 1 - back))
-            .unwrap_or(most)
+        (0..most).find(|back| self.is_answered(next - 1 - back)).unwrap_or(most)
     }
 
     /// Unanswered invocations, counted up to `limit`.
@@ -248,7 +246,7 @@ impl Channel {
         self.entries.blocking().is_none_or(|occupied| {
             matches!(
                 occupied.state,
-                State::Shared | State::SharedBuffer | State::Abandoned
+                EntryState::Shared | EntryState::SharedBuffer | EntryState::Abandoned
             ) && self.ring.poll(occupied.seq).is_some()
         })
     }
@@ -264,14 +262,14 @@ impl Channel {
     /// Frees the next entry if the reply in it has arrived: an unharvested reply moves to the heap, so that holding
     /// futures never blocks new invocations; an abandoned one is dropped.
     #[cold]
-    fn claim_slow(&self, mut occupied: Occupied) -> Option<u64> {
+    fn claim_slow(&self, mut occupied: OccupiedEntry) -> Option<u64> {
         loop {
             let reply = self.ring.poll(occupied.seq);
             match (occupied.state, reply) {
-                (State::Shared | State::SharedBuffer, Some(reply)) => self.spill(occupied, reply),
-                (State::Abandoned, Some(_)) => {
+                (EntryState::Shared | EntryState::SharedBuffer, Some(reply)) => self.spill(occupied, reply),
+                (EntryState::Abandoned, Some(_)) => {
                     if self.entries.take_abandoned(occupied.seq) {
-                        self.abandoned().remove(&Lane::Ring(occupied.seq));
+                        self.abandoned().remove(&EntryUse::Ring(occupied.seq));
                         self.entries.free(occupied.seq);
                     }
                 }
@@ -285,7 +283,7 @@ impl Channel {
         }
     }
 
-    fn spill(&self, occupied: Occupied, reply: Reply) {
+    fn spill(&self, occupied: OccupiedEntry, reply: Reply) {
         // Taken under the lock: a future that finds its entry taken waits for the lock and then finds the reply in
         // the table.
         let mut spilled = self.spilled();
@@ -293,17 +291,17 @@ impl Channel {
             return;
         }
         let bytes = match (&reply, occupied.state) {
-            (Ok(header), State::Shared) => Source::Ring(self, occupied.seq).to_vec(header),
+            (Ok(header), EntryState::Shared) => ReplySource::Ring(self, occupied.seq).to_vec(header),
             _ => Vec::new(),
         };
-        spilled.insert(occupied.seq, Spilled { reply, bytes });
+        spilled.insert(occupied.seq, SpilledReply { reply, bytes });
         self.entries.free(occupied.seq);
     }
 
     /// Closes the connection over a breach of the protocol.
-    fn broken(&self, what: &str) -> Error {
+    fn close_broken(&self, what: &str) -> Error {
         self.connection.close(Death {
-            kind: Kind::Broken(what.to_owned()),
+            kind: DeathKind::Broken(what.to_owned()),
             gone: false,
         });
         Error::protocol(what)
@@ -311,22 +309,22 @@ impl Channel {
 
     /// Publishes a request without waiting; its reply belongs to a future.
     #[inline]
-    pub(crate) fn submit(&self, target: &Target, payload: &[&[u8]], state: State) -> Result<u64, Error> {
+    pub(crate) fn submit(&self, target: &CallTarget, payload: &[&[u8]], state: EntryState) -> Result<u64, Error> {
         let seq = self.claim().ok_or(Error::NoCredit)?;
         self.entries.share(seq, state);
         match self.ring.publish(seq, &self.call_of(target), payload) {
             Ok(()) => Ok(seq),
-            Err(_) => Err(self.broken("a request longer than its entry was made")),
+            Err(_) => Err(self.close_broken("a request longer than its entry was made")),
         }
     }
 
     /// Publishes a request without waiting or waking the slot; its reply belongs to this thread.
     #[inline]
-    pub(crate) fn submit_quiet(&self, target: &Target, payload: &[&[u8]]) -> Result<u64, Error> {
+    pub(crate) fn submit_quiet(&self, target: &CallTarget, payload: &[&[u8]]) -> Result<u64, Error> {
         let seq = self.claim().ok_or(Error::NoCredit)?;
-        match self.publish_quiet(Lane::Ring(seq), target, payload) {
+        match self.publish_quiet(EntryUse::Ring(seq), target, payload) {
             Ok(()) => Ok(seq),
-            Err(_) => Err(self.broken("a request longer than its entry was made")),
+            Err(_) => Err(self.close_broken("a request longer than its entry was made")),
         }
     }
 
@@ -339,7 +337,7 @@ impl Channel {
         timeout: Option<Duration>,
     ) -> Option<Result<usize, Error>> {
         let reply = self.ring.poll(seq)?;
-        Some(self.finish(Lane::Ring(seq), reply, Sink::Ring(output), timeout))
+        Some(self.finish(EntryUse::Ring(seq), reply, OutputSink::Ring(output), timeout))
     }
 
     /// Whether a shared invocation can be harvested.
@@ -350,11 +348,11 @@ impl Channel {
 
     /// Reads the reply to a shared invocation, if it has arrived, and frees its entry. Only its future calls this.
     #[inline]
-    pub(crate) fn harvest<R>(&self, seq: u64, read: impl FnOnce(&Reply, Source<'_>) -> R) -> Option<R> {
+    pub(crate) fn harvest<R>(&self, seq: u64, read: impl FnOnce(&Reply, ReplySource<'_>) -> R) -> Option<R> {
         if let Some(reply) = self.ring.poll(seq)
             && self.entries.take(seq)
         {
-            let result = read(&reply, Source::Ring(self, seq));
+            let result = read(&reply, ReplySource::Ring(self, seq));
             self.entries.free(seq);
             return Some(result);
         }
@@ -362,23 +360,23 @@ impl Channel {
             return None;
         }
         let spilled = self.spilled().remove(&seq)?;
-        Some(read(&spilled.reply, Source::Kept(&spilled.bytes)))
+        Some(read(&spilled.reply, ReplySource::Kept(&spilled.bytes)))
     }
 
     /// Gives up a shared invocation whose reply is not wanted any more; `keep` lives until the reply has come.
-    pub(crate) fn abandon(&self, seq: u64, state: State, keep: Option<Box<dyn Any + Send>>) {
+    pub(crate) fn abandon(&self, seq: u64, state: EntryState, keep: Option<Box<dyn Any + Send>>) {
         if self.harvest(seq, |_, _| ()).is_none() {
             self.abandon_as(seq, state, keep);
         }
     }
 
-    fn abandon_as(&self, seq: u64, from: State, keep: Option<Box<dyn Any + Send>>) {
+    fn abandon_as(&self, seq: u64, from: EntryState, keep: Option<Box<dyn Any + Send>>) {
         if let Some(keep) = keep {
-            self.abandoned().insert(Lane::Ring(seq), keep);
+            self.abandoned().insert(EntryUse::Ring(seq), keep);
         }
         if !self.entries.abandon(seq, from) {
             // A submitter was faster and has moved the reply to the heap.
-            self.abandoned().remove(&Lane::Ring(seq));
+            self.abandoned().remove(&EntryUse::Ring(seq));
             self.spilled().remove(&seq);
         }
     }
@@ -386,21 +384,21 @@ impl Channel {
     /// Drops the memory of abandoned invocations whose replies have come.
     pub(crate) fn release_answered(&self) {
         self.abandoned().retain(|lane, _| match lane {
-            Lane::Ring(seq) => self.ring.poll(*seq).is_none(),
-            Lane::Express(number) => self.ring.express().poll(*number).is_none(),
+            EntryUse::Ring(seq) => self.ring.poll(*seq).is_none(),
+            EntryUse::Express(number) => self.ring.express().poll(*number).is_none(),
         });
     }
 
     /// Gives up an invocation of `submit_quiet`.
     pub(crate) fn abandon_owned(&self, seq: u64) {
-        self.abandon_as(seq, State::Open, None);
+        self.abandon_as(seq, EntryState::Open, None);
     }
 
-    fn spilled(&self) -> MutexGuard<'_, HashMap<u64, Spilled>> {
+    fn spilled(&self) -> MutexGuard<'_, HashMap<u64, SpilledReply>> {
         self.spilled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn abandoned(&self) -> MutexGuard<'_, HashMap<Lane, Box<dyn Any + Send>>> {
+    fn abandoned(&self) -> MutexGuard<'_, HashMap<EntryUse, Box<dyn Any + Send>>> {
         self.abandoned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -409,6 +407,6 @@ impl Channel {
 pub(crate) fn timed_out(timeout: Option<Duration>) -> Error {
     Error::Deadline {
         timeout: timeout.unwrap_or_default(),
-        ran: Ran::Unknown,
+        ran: RunCertainty::Unknown,
     }
 }

@@ -231,10 +231,7 @@ mod tests {
         assert_eq!(similar("thumbnial", &functions)[0], "thumbnail");
         assert_eq!(similar("Resize", &functions)[0], "resize");
         assert!(similar("qqqq", &functions).is_empty());
-        assert!(
-            similar("qqqq", &named(&["a", "b"])).is_empty(),
-            "not alike at all"
-        );
+        assert!(similar("qqqq", &named(&["a", "b"])).is_empty(), "not alike at all");
         assert!(
             similar("sum", &named(&["max"])).is_empty(),
             "one letter in three is the same"
@@ -257,9 +254,6 @@ mod tests {
     fn what_is_no_library_is_refused_with_its_name() {
         let error = Code::from_bytes("hello.txt", b"hello".to_vec()).unwrap_err();
         assert!(matches!(&error, Error::Code { name, source: CodeError::NotElf } if name == "hello.txt"));
-        assert!(matches!(
-            Code::open("/nonexistent/lib.so"),
-            Err(Error::File { .. })
-        ));
+        assert!(matches!(Code::open("/nonexistent/lib.so"), Err(Error::File { .. })));
     }
 }

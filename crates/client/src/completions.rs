@@ -25,14 +25,14 @@ const PORT_SLEEP_MAX: Duration = Duration::from_millis(2);
 const NAP: Duration = Duration::from_micros(50);
 
 /// What to do when an invocation has ended, with or without success.
-pub(crate) enum Action {
+pub(crate) enum CompletionAction {
     /// Wake the task that waits for it.
     Wake(Waker),
     /// Run this on the completion thread.
     Call(Box<dyn FnOnce() + Send>),
 }
 
-impl Action {
+impl CompletionAction {
     fn run(self) {
         let run = || match self {
             Self::Wake(waker) => waker.wake(),
@@ -46,16 +46,16 @@ impl Action {
 
 struct Watch {
     deadline: Option<Instant>,
-    action: Action,
+    action: CompletionAction,
 }
 
 /// The pending invocations of one channel. Replies come in order, so only the first is checked.
-struct Pending {
+struct PendingChannel {
     channel: Arc<Channel>,
     watches: BTreeMap<u64, Watch>,
 }
 
-impl Pending {
+impl PendingChannel {
     fn is_first_ready(&self) -> bool {
         self.watches
             .first_key_value()
@@ -64,38 +64,35 @@ impl Pending {
 }
 
 #[derive(Default)]
-struct State {
+struct CompletionState {
     /// By address; the channel is kept alive, so an address means one channel.
-    channels: HashMap<usize, Pending>,
-    jobs: Vec<Action>,
+    channels: HashMap<usize, PendingChannel>,
+    jobs: Vec<CompletionAction>,
     /// Actions to run at a given time.
-    timers: Vec<(Instant, Action)>,
+    timers: Vec<(Instant, CompletionAction)>,
     /// Changes with every registration, so that a sleeper looks at deadlines again.
     version: u64,
     started: bool,
     stopped: bool,
 }
 
-impl State {
+impl CompletionState {
     fn is_idle(&self) -> bool {
         self.channels.is_empty() && self.jobs.is_empty() && self.timers.is_empty()
     }
 
     fn is_ready(&self) -> bool {
-        !self.jobs.is_empty() || self.channels.values().any(Pending::is_first_ready)
+        !self.jobs.is_empty() || self.channels.values().any(PendingChannel::is_first_ready)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let watches = self
-            .channels
-            .values()
-            .flat_map(|pending| pending.watches.values());
+        let watches = self.channels.values().flat_map(|pending| pending.watches.values());
         let timers = self.timers.iter().map(|(at, _)| *at);
         watches.filter_map(|watch| watch.deadline).chain(timers).min()
     }
 
     /// Removes the actions of invocations that have ended or are late.
-    fn take_ready(&mut self) -> Vec<Action> {
+    fn take_ready(&mut self) -> Vec<CompletionAction> {
         let mut ready = std::mem::take(&mut self.jobs);
         // The clock is read only if there is a deadline.
         let now = self.next_deadline().map(|_| Instant::now());
@@ -125,7 +122,7 @@ impl State {
 pub(crate) struct Completions {
     doorbell: Arc<Doorbell>,
     completion: Completion,
-    state: Mutex<State>,
+    state: Mutex<CompletionState>,
     changed: Condvar,
 }
 
@@ -139,7 +136,7 @@ impl Completions {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CompletionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,28 +147,31 @@ impl Completions {
         channel: &Arc<Channel>,
         seq: u64,
         deadline: Option<Instant>,
-        action: Action,
+        action: CompletionAction,
     ) -> Result<(), Error> {
         self.change(|state| {
-            let pending = state.channels.entry(address(channel)).or_insert_with(|| Pending {
-                channel: channel.clone(),
-                watches: BTreeMap::new(),
-            });
+            let pending = state
+                .channels
+                .entry(address(channel))
+                .or_insert_with(|| PendingChannel {
+                    channel: channel.clone(),
+                    watches: BTreeMap::new(),
+                });
             pending.watches.insert(seq, Watch { deadline, action });
         })
     }
 
     /// Runs a job on the completion thread soon.
     pub(crate) fn run(self: &Arc<Self>, job: Box<dyn FnOnce() + Send>) -> Result<(), Error> {
-        self.change(|state| state.jobs.push(Action::Call(job)))
+        self.change(|state| state.jobs.push(CompletionAction::Call(job)))
     }
 
     /// Runs the action at this time.
-    pub(crate) fn at(self: &Arc<Self>, at: Instant, action: Action) -> Result<(), Error> {
+    pub(crate) fn run_at(self: &Arc<Self>, at: Instant, action: CompletionAction) -> Result<(), Error> {
         self.change(|state| state.timers.push((at, action)))
     }
 
-    fn change(self: &Arc<Self>, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut CompletionState)) -> Result<(), Error> {
         let mut state = self.state();
         if !state.started {
             let completions = self.clone();

@@ -1,14 +1,14 @@
 //! The connection to one incarnation of a worker: opens channels, registers memory, notices its end.
 
-mod registering;
+mod registration;
 
 use crate::Error;
 use crate::channel::Channel;
 use crate::code::Code;
-use crate::death::{Death, Kind};
-use crate::link::Link;
+use crate::death::{Death, DeathKind};
 use crate::options::{Completion, LeaseOptions};
-use crate::registrations::{Limits, Registrations};
+use crate::registrations::{RegistrationLimits, Registrations};
+use crate::request_socket::RequestSocket;
 use crate::session;
 use crate::transport::{self, Transport};
 use hotlease_fabric::channel::{ClientChannel, ReplyRing};
@@ -16,7 +16,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ofi::{OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::transport::TransportRing;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::ids::{Epoch, LeaseId, SlotIndex, WorkerIndex};
@@ -43,10 +43,10 @@ pub(crate) type Rings = ClientChannel<TransportRing>;
 /// A client's connection to a worker.
 pub(crate) struct Connection {
     id: u64,
-    link: Link<ConnectionReply>,
+    link: RequestSocket<ConnectionReply>,
     worker: WorkerIndex,
     epoch: Epoch,
-    session: Arc<session::Shared>,
+    session: Arc<session::SessionState>,
     death: OnceLock<Death>,
     channels: Mutex<Vec<Weak<Channel>>>,
     /// Doorbell on which this client's threads sleep.
@@ -59,26 +59,26 @@ pub(crate) struct Connection {
 }
 
 /// Keeps a connection watched. When dropped, the connection and its channels are closed.
-pub(crate) struct Watched {
+pub(crate) struct ConnectionGuard {
     connection: Arc<Connection>,
     watcher: AbortHandle,
 }
 
-impl Watched {
+impl ConnectionGuard {
     /// Starts to watch a connection. On the control thread.
     pub(crate) fn start(
         socket: Socket,
         worker: WorkerIndex,
         epoch: Epoch,
-        session: Arc<session::Shared>,
+        session: Arc<session::SessionState>,
         doorbell: Arc<Doorbell>,
         transport: Transport,
-        limits: Limits,
+        limits: RegistrationLimits,
     ) -> Result<Self, Error> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let connection = Arc::new(Connection {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            link: Link::new(socket)?,
+            link: RequestSocket::new(socket)?,
             worker,
             epoch,
             session,
@@ -98,7 +98,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.watcher.abort();
         self.connection.deallocate();
@@ -117,7 +117,7 @@ impl Connection {
     }
 
     /// The worker's lease, index and epoch.
-    pub(crate) fn place(&self) -> (Option<LeaseId>, WorkerIndex, Epoch) {
+    pub(crate) fn worker_id(&self) -> (Option<LeaseId>, WorkerIndex, Epoch) {
         (self.session.lease(), self.worker, self.epoch)
     }
 
@@ -155,7 +155,7 @@ impl Connection {
                     Some(port) => (port.clone(), self.link(port, slot, route.host).await?),
                     None => {
                         let port = transport::port_options(options.completion);
-                        self.find_way(provider.as_deref(), slot, port).await?
+                        self.find_provider(provider.as_deref(), slot, port).await?
                     }
                 };
                 self.open_fabric(port, key, slot, options).await
@@ -183,18 +183,18 @@ impl Connection {
     }
 
     /// Tries one provider after the other, until bytes have gone to the slot and back.
-    async fn find_way(
+    async fn find_provider(
         &self,
         provider: Option<&str>,
         slot: SlotIndex,
         port: PortOptions,
-    ) -> Result<(Arc<Port>, LinkKey), Error> {
+    ) -> Result<(Arc<Port>, FabricPeer), Error> {
         let Transport::Ofi { route, .. } = &self.transport else {
             return Err(Error::protocol("no fabric was asked for"));
         };
         let (wanted, local) = (provider.map(str::to_owned), route.local);
         let candidates = blocking(move || transport::candidates(wanted.as_deref(), local)).await?;
-        let candidates = candidates.map_err(|error| transport::no_way(route.host, &[error.to_string()]))?;
+        let candidates = candidates.map_err(|error| transport::no_transport(route.host, &[error.to_string()]))?;
         let mut tried = Vec::new();
         for provider in candidates {
             let name = provider.name();
@@ -209,7 +209,7 @@ impl Connection {
                 Err(error) => tried.push(format!("{name}: {error}")),
             }
         }
-        Err(transport::no_way(route.host, &tried))
+        Err(transport::no_transport(route.host, &tried))
     }
 
     async fn try_provider(
@@ -218,7 +218,7 @@ impl Connection {
         slot: SlotIndex,
         host: IpAddr,
         options: PortOptions,
-    ) -> Result<(Arc<Port>, LinkKey), Error> {
+    ) -> Result<(Arc<Port>, FabricPeer), Error> {
         // Blocks for as long as setting up hardware takes.
         let port = blocking(move || Port::open_with(&provider, options)).await?;
         let port = port.map_err(|error| failed(&error))?;
@@ -227,7 +227,7 @@ impl Connection {
     }
 
     /// Makes a slot's port and this client's known to each other, and proves that bytes pass over the link.
-    async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<LinkKey, Error> {
+    async fn link(&self, port: &Arc<Port>, slot: SlotIndex, host: IpAddr) -> Result<FabricPeer, Error> {
         let key = Port::draw_key();
         let link = ConnectionRequest::Link {
             slot,
@@ -240,22 +240,20 @@ impl Connection {
             other => return Err(unexpected("Link", other)),
         };
         let reaching = port.clone();
-        let peer = blocking(move || transport::reach(&reaching, &worker, key)).await?;
+        let peer = blocking(move || transport::connect_peer(&reaching, &worker, key)).await?;
         let peer = peer.map_err(|error| failed(&error))?;
-        Ok(LinkKey { key, peer })
+        Ok(FabricPeer { key, peer })
     }
 
     async fn open_fabric(
         &self,
         port: Arc<Port>,
-        link: LinkKey,
+        link: FabricPeer,
         slot: SlotIndex,
         options: &LeaseOptions,
     ) -> Result<Rings, Error> {
         let replies = ReplyRing::create(options.reply_shape())?;
-        let near = port
-            .open_channel(replies.near())
-            .map_err(|error| failed(&error))?;
+        let near = port.open_channel(replies.near()).map_err(|error| failed(&error))?;
         let open = ConnectionRequest::OpenFabric {
             slot,
             request: options.request_shape(),
@@ -289,12 +287,7 @@ impl Connection {
 
     /// Makes a channel of exchanged rings; it is closed with the connection. `code`: the code with the index of its
     /// first function in the worker.
-    pub(crate) fn channel(
-        self: &Arc<Self>,
-        rings: Rings,
-        code: (u16, Code),
-        completion: Completion,
-    ) -> Arc<Channel> {
+    pub(crate) fn channel(self: &Arc<Self>, rings: Rings, code: (u16, Code), completion: Completion) -> Arc<Channel> {
         let channel = Channel::new(rings, self.clone(), self.doorbell.clone(), code, completion);
         let channel = Arc::new(channel);
         self.channels().push(Arc::downgrade(&channel));
@@ -308,7 +301,7 @@ impl Connection {
     /// Closes the connection because its lease is being released.
     pub(crate) fn deallocate(&self) {
         self.close(Death {
-            kind: Kind::Deallocated,
+            kind: DeathKind::Deallocated,
             gone: false,
         });
     }
@@ -332,10 +325,10 @@ impl Connection {
     /// Whether the end of file proves that nothing of the worker runs any more. When its agent is gone, a worker
     /// closes its connections only by its own end, and the kernel does that after the worker's last thread has
     /// stopped. Over a tunnel the agent's end closes them.
-    fn ends_with(&self, kind: &Kind) -> bool {
+    fn is_end_proof(&self, kind: &DeathKind) -> bool {
         match kind {
-            Kind::Lease(_) => true,
-            Kind::Agent => self.is_shm(),
+            DeathKind::Lease(_) => true,
+            DeathKind::Agent => self.is_shm(),
             _ => false,
         }
     }
@@ -354,40 +347,35 @@ impl Connection {
         let death = tokio::select! {
             biased;
             death = &mut news => match death.kind {
-                Kind::Worker { .. } => death,
+                DeathKind::Worker { .. } => death,
                 // The workers are being killed; only their end of file proves that they are gone.
                 kind => {
                     let ended = tokio::time::timeout(NEWS_LIMIT, &mut end_of_file).await.is_ok();
-                    let gone = ended && self.ends_with(&kind);
+                    let gone = ended && self.is_end_proof(&kind);
                     Death { kind, gone }
                 }
             },
             () = &mut end_of_file => match tokio::time::timeout(NEWS_LIMIT, &mut news).await {
-                Ok(death @ Death { kind: Kind::Worker { .. }, .. }) => death,
-                Ok(Death { kind, .. }) => Death { gone: self.ends_with(&kind), kind },
+                Ok(death @ Death { kind: DeathKind::Worker { .. }, .. }) => death,
+                Ok(Death { kind, .. }) => Death { gone: self.is_end_proof(&kind), kind },
                 Err(_) => Death {
-                    kind: self.session.ending().map_or(Kind::Silent, Kind::Lease),
+                    kind: self.session.ending().map_or(DeathKind::Silent, DeathKind::Lease),
                     gone: false,
                 },
             },
         };
-        tracing::debug!(
-            worker = self.worker.0,
-            epoch = self.epoch.0,
-            ?death,
-            "worker lost"
-        );
-        self.let_replies_come(&death).await;
+        tracing::debug!(worker = self.worker.0, epoch = self.epoch.0, ?death, "worker lost");
+        self.await_replies(&death).await;
         self.close(death);
     }
 
     /// Waits for late replies: over a fabric the news of a death may arrive before replies that the worker sent
     /// while it lived.
-    async fn let_replies_come(&self, death: &Death) {
+    async fn await_replies(&self, death: &Death) {
         let lacks = || {
             let channels = self.channels();
             let mut channels = channels.iter().filter_map(Weak::upgrade);
-            channels.any(|channel| channel.lacks_replies(death))
+            channels.any(|channel| channel.is_missing_replies(death))
         };
         let come = async {
             while !self.is_shm() && lacks() {
@@ -400,7 +388,7 @@ impl Connection {
 }
 
 /// A link to a slot's port.
-struct LinkKey {
+struct FabricPeer {
     key: u64,
     peer: Arc<Peer>,
 }
@@ -412,7 +400,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
 }
 
 fn failed(error: &OfiError) -> Error {
-    Refusal::Unavailable {
+    Rejection::Unavailable {
         what: error.to_string(),
     }
     .into()

@@ -1,7 +1,7 @@
 //! The deadline of an invocation, over all its attempts.
 
 use crate::Error;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use std::time::{Duration, Instant};
 
 /// Deadline of an invocation. It counts from the beginning of the first attempt, and is not checked before that has
@@ -37,7 +37,7 @@ impl Deadline {
             Some(left) if !left.is_zero() => Ok(Some(left)),
             _ => Err(Error::Deadline {
                 timeout: self.timeout.unwrap_or_default(),
-                ran: Ran::No,
+                ran: RunCertainty::No,
             }),
         }
     }
@@ -67,7 +67,7 @@ mod tests {
         assert!(left <= second, "a later attempt does not begin anew: {left:?}");
         let mut late = Deadline::new(Some(Duration::ZERO));
         late.begin(now);
-        assert_eq!(late.left().unwrap_err().ran(), Ran::No);
+        assert_eq!(late.left().unwrap_err().ran(), RunCertainty::No);
         assert_eq!(Deadline::new(None).left().unwrap(), None);
     }
 }

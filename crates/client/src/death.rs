@@ -3,27 +3,27 @@
 use crate::Error;
 use hotlease_lease::client::ChannelEnd;
 use hotlease_wire::frame::InvocationId;
-use hotlease_wire::session::LastBegun;
-use hotlease_wire::{Cause, EndReason, Ran};
+use hotlease_wire::session::LastInvocation;
+use hotlease_wire::{Cause, EndReason, RunCertainty};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Reason why a worker's channels are closed.
 #[derive(Debug, Clone)]
 pub(crate) struct Death {
-    pub(crate) kind: Kind,
+    pub(crate) kind: DeathKind,
     /// Whether nothing of the worker runs any more, so that it never runs what it had not started. Known from the
     /// agent, which reaps before it reports; a closed connection alone does not prove it.
     pub(crate) gone: bool,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Kind {
+pub(crate) enum DeathKind {
     /// The agent reported the death, and the invocation that each slot had begun last.
     Worker {
         cause: Cause,
         output: String,
-        begun: Arc<[LastBegun]>,
+        begun: Arc<[LastInvocation]>,
     },
     /// The agent ended the lease.
     Lease(EndReason),
@@ -41,7 +41,7 @@ pub(crate) enum Kind {
 
 /// An invocation that was unanswered when its worker died.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Unanswered {
+pub(crate) struct UnansweredCall {
     pub(crate) invocation: InvocationId,
     /// Number of entries of its channel.
     pub(crate) depth: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Unanswered {
 
 /// Progress of a dead worker with an invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Done {
+enum CallState {
     /// The worker had not begun it.
     Nothing,
     /// The worker was running it.
@@ -63,82 +63,82 @@ enum Done {
 
 impl Death {
     /// Progress with an invocation, if the worker left a record of an invocation of the same channel.
-    fn done(&self, invocation: InvocationId, depth: u32) -> Option<Done> {
-        let Kind::Worker { begun, .. } = &self.kind else {
+    fn state_of(&self, invocation: InvocationId, depth: u32) -> Option<CallState> {
+        let DeathKind::Worker { begun, .. } = &self.kind else {
             return None;
         };
         begun.iter().find_map(|last| {
             Some(match invocation.behind(last.invocation, depth)? {
-                1.. => Done::Nothing,
-                0 if !last.ended => Done::Begun,
-                _ => Done::Answered,
+                1.. => CallState::Nothing,
+                0 if !last.ended => CallState::Begun,
+                _ => CallState::Answered,
             })
         })
     }
 
     /// Whether the worker had sent a reply to an invocation, by the record that it left.
     pub(crate) fn was_answered(&self, invocation: InvocationId, depth: u32) -> bool {
-        self.done(invocation, depth) == Some(Done::Answered)
+        self.state_of(invocation, depth) == Some(CallState::Answered)
     }
 
     /// Whether the worker had stopped serving requests before its lease ended: it had answered all that it had run
     /// by then.
-    fn served_nobody(&self) -> bool {
-        matches!(self.kind, Kind::Lease(EndReason::SwappedOut))
+    fn had_stopped_serving(&self) -> bool {
+        matches!(self.kind, DeathKind::Lease(EndReason::SwappedOut))
     }
 
     /// The error of an invocation that was unanswered at the end. `replies_seen`: whether a reply is seen as soon
     /// as it is written.
-    pub(crate) fn error(&self, unanswered: Unanswered, replies_seen: bool) -> Error {
+    pub(crate) fn error(&self, unanswered: UnansweredCall, replies_seen: bool) -> Error {
         let end = ChannelEnd {
             reaped: self.gone,
             replies_seen,
         };
-        let Unanswered {
+        let UnansweredCall {
             invocation,
             depth,
             first,
         } = unanswered;
-        let (first, ran) = match self.done(invocation, depth) {
-            Some(Done::Nothing) => (false, Ran::No),
-            Some(Done::Begun) => (true, Ran::Unknown),
-            Some(Done::Answered) => (false, Ran::Unknown),
-            None if self.served_nobody() && replies_seen => (false, Ran::No),
+        let (first, ran) = match self.state_of(invocation, depth) {
+            Some(CallState::Nothing) => (false, RunCertainty::No),
+            Some(CallState::Begun) => (true, RunCertainty::Unknown),
+            Some(CallState::Answered) => (false, RunCertainty::Unknown),
+            None if self.had_stopped_serving() && replies_seen => (false, RunCertainty::No),
             None => (first, end.ran(first)),
         };
         match &self.kind {
-            Kind::Worker {
+            DeathKind::Worker {
                 cause: Cause::Deadline { timeout_us, .. },
                 ..
             } if first => Error::Deadline {
                 timeout: Duration::from_micros(*timeout_us),
                 ran,
             },
-            Kind::Worker { cause, output, .. } => Error::WorkerDied {
+            DeathKind::Worker { cause, output, .. } => Error::WorkerDied {
                 cause: cause.clone(),
                 // The channel adds the name.
                 function: None,
                 output: output.clone(),
                 ran,
             },
-            Kind::Lease(reason) => Error::LeaseEnded { reason: *reason, ran },
-            Kind::Agent => Error::WorkerDied {
+            DeathKind::Lease(reason) => Error::LeaseEnded { reason: *reason, ran },
+            DeathKind::Agent => Error::WorkerDied {
                 cause: Cause::AgentGone,
                 function: None,
                 output: String::new(),
                 ran,
             },
-            Kind::Deallocated => Error::LeaseEnded {
+            DeathKind::Deallocated => Error::LeaseEnded {
                 reason: EndReason::Released,
                 ran,
             },
-            Kind::Silent => Error::OutcomeUnknown {
+            DeathKind::Silent => Error::OutcomeUnknown {
                 why: "the worker closed the connection and the agent has not said why".into(),
             },
-            Kind::Unreachable(why) => Error::OutcomeUnknown {
+            DeathKind::Unreachable(why) => Error::OutcomeUnknown {
                 why: format!("the worker cannot be reached any more: {why}"),
             },
-            Kind::Broken(what) => Error::OutcomeUnknown {
+            DeathKind::Broken(what) => Error::OutcomeUnknown {
                 why: format!("the channel was closed because the worker broke the protocol: {what}"),
             },
         }
@@ -157,17 +157,17 @@ mod tests {
         InvocationId::new(Seq::new(3, number), number as u32 % DEPTH)
     }
 
-    fn unanswered(invocation: u64, first: bool) -> Unanswered {
-        Unanswered {
+    fn unanswered(invocation: u64, first: bool) -> UnansweredCall {
+        UnansweredCall {
             invocation: number(invocation),
             depth: DEPTH,
             first,
         }
     }
 
-    fn killed(cause: Cause, begun: &[LastBegun]) -> Death {
+    fn killed(cause: Cause, begun: &[LastInvocation]) -> Death {
         Death {
-            kind: Kind::Worker {
+            kind: DeathKind::Worker {
                 cause,
                 output: String::new(),
                 begun: begun.into(),
@@ -181,17 +181,21 @@ mod tests {
         let death = |kind, gone| Death { kind, gone };
         let killed = || killed(Cause::OutOfMemory, &[]);
         let (first, behind) = (unanswered(5, true), unanswered(6, false));
-        assert_eq!(killed().error(first, true).ran(), Ran::Unknown);
-        assert_eq!(killed().error(behind, true).ran(), Ran::No);
+        assert_eq!(killed().error(first, true).ran(), RunCertainty::Unknown);
+        assert_eq!(killed().error(behind, true).ran(), RunCertainty::No);
         assert_eq!(
             killed().error(behind, false).ran(),
-            Ran::Unknown,
+            RunCertainty::Unknown,
             "over a network its reply may have been lost with the worker"
         );
-        for kind in [Kind::Lease(EndReason::Expired), Kind::Agent, Kind::Silent] {
+        for kind in [
+            DeathKind::Lease(EndReason::Expired),
+            DeathKind::Agent,
+            DeathKind::Silent,
+        ] {
             assert_eq!(
                 death(kind.clone(), false).error(behind, true).ran(),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "{kind:?}"
             );
         }
@@ -201,14 +205,14 @@ mod tests {
     fn what_a_swapped_out_worker_has_not_answered_did_not_run() {
         for first in [true, false] {
             let death = Death {
-                kind: Kind::Lease(EndReason::SwappedOut),
+                kind: DeathKind::Lease(EndReason::SwappedOut),
                 gone: false,
             };
             let ran = |replies_seen| death.error(unanswered(5, first), replies_seen).ran();
-            assert_eq!(ran(true), Ran::No);
+            assert_eq!(ran(true), RunCertainty::No);
             assert_eq!(
                 ran(false),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "a reply may have been lost with the worker"
             );
         }
@@ -216,41 +220,40 @@ mod tests {
 
     #[test]
     fn what_a_worker_left_behind_says_what_ran_over_any_transport() {
-        let last = |number: InvocationId, ended| LastBegun {
+        let last = |number: InvocationId, ended| LastInvocation {
             invocation: number,
             ended,
         };
         let elsewhere = InvocationId::new(Seq::new(4, 7), 7);
         for replies_seen in [false, true] {
-            let ran = |begun: &[LastBegun], invocation, first| {
-                let error =
-                    killed(Cause::OutOfMemory, begun).error(unanswered(invocation, first), replies_seen);
+            let ran = |begun: &[LastInvocation], invocation, first| {
+                let error = killed(Cause::OutOfMemory, begun).error(unanswered(invocation, first), replies_seen);
                 error.ran()
             };
             let running = [last(elsewhere, false), last(number(7), false)];
-            assert_eq!(ran(&running, 8, false), Ran::No);
+            assert_eq!(ran(&running, 8, false), RunCertainty::No);
             assert_eq!(
                 ran(&running, 8, true),
-                Ran::No,
+                RunCertainty::No,
                 "though nothing before it is unanswered"
             );
-            assert_eq!(ran(&running, 7, true), Ran::Unknown);
+            assert_eq!(ran(&running, 7, true), RunCertainty::Unknown);
             assert_eq!(
                 ran(&running, 7, false),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "though one before it is unanswered"
             );
             assert_eq!(
                 ran(&running, 6, true),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "its reply was lost, or it was refused"
             );
             let between = [last(number(7), true)];
-            assert_eq!(ran(&between, 8, true), Ran::No);
-            assert_eq!(ran(&between, 7, true), Ran::Unknown, "its reply was lost");
+            assert_eq!(ran(&between, 8, true), RunCertainty::No);
+            assert_eq!(ran(&between, 7, true), RunCertainty::Unknown, "its reply was lost");
             assert_eq!(
                 ran(&[last(elsewhere, false)], 8, true),
-                Ran::Unknown,
+                RunCertainty::Unknown,
                 "word of another channel says nothing"
             );
         }
@@ -258,17 +261,14 @@ mod tests {
 
     #[test]
     fn replies_that_were_sent_are_known() {
-        let running = LastBegun {
+        let running = LastInvocation {
             invocation: number(7),
             ended: false,
         };
         let death = killed(Cause::OutOfMemory, &[running]);
         let sent = |death: &Death, invocation| death.was_answered(number(invocation), DEPTH);
         assert_eq!([6, 7, 8].map(|number| sent(&death, number)), [true, false, false]);
-        let ended = LastBegun {
-            ended: true,
-            ..running
-        };
+        let ended = LastInvocation { ended: true, ..running };
         let death = killed(Cause::OutOfMemory, &[ended]);
         assert_eq!([6, 7, 8].map(|number| sent(&death, number)), [true, true, false]);
         assert!(!sent(&killed(Cause::OutOfMemory, &[]), 6));
@@ -281,15 +281,15 @@ mod tests {
             timeout_us: 5,
         };
         let death = killed(cause.clone(), &[]);
-        assert!(matches!(
-            death.error(unanswered(5, true), true),
-            Error::Deadline { .. }
-        ));
+        assert!(matches!(death.error(unanswered(5, true), true), Error::Deadline { .. }));
         assert!(matches!(
             death.error(unanswered(6, false), true),
-            Error::WorkerDied { ran: Ran::No, .. }
+            Error::WorkerDied {
+                ran: RunCertainty::No,
+                ..
+            }
         ));
-        let running = LastBegun {
+        let running = LastInvocation {
             invocation: number(5),
             ended: false,
         };
@@ -301,7 +301,7 @@ mod tests {
         assert!(matches!(
             death.error(unanswered(4, true), false),
             Error::WorkerDied {
-                ran: Ran::Unknown,
+                ran: RunCertainty::Unknown,
                 ..
             }
         ));

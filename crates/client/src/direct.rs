@@ -6,7 +6,7 @@
 use crate::Error;
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, Grant};
 use hotlease_wire::ids::AgentId;
 use std::collections::HashMap;
@@ -85,10 +85,10 @@ pub(crate) fn is_avoided(agent: AgentId) -> bool {
 }
 
 /// Records an agent's refusal for later searches.
-pub(crate) fn note(agent: AgentId, refusal: &Refusal) {
+pub(crate) fn record_refusal(agent: AgentId, refusal: &Rejection) {
     let pause = match refusal {
-        Refusal::NoCapacity { .. } | Refusal::TooMany { .. } => FULL_FOR,
-        Refusal::NotPermitted { .. } | Refusal::TenantNotServed { .. } => CLOSED_FOR,
+        Rejection::NoCapacity { .. } | Rejection::TooMany { .. } => FULL_FOR,
+        Rejection::NotPermitted { .. } | Rejection::TenantNotServed { .. } => CLOSED_FOR,
         _ => return,
     };
     let now = Instant::now();
@@ -99,7 +99,7 @@ pub(crate) fn note(agent: AgentId, refusal: &Refusal) {
 
 /// Reports to the manager that this client holds a lease which an agent granted directly, so that it is billed to
 /// the client's tenant: an agent's word alone bills no tenant. Goes on until the manager has heard it.
-pub(crate) async fn vouch(manager: Manager, options: Arc<LeaseOptions>, grant: Grant, granted: Instant) {
+pub(crate) async fn report_lease(manager: Manager, options: Arc<LeaseOptions>, grant: Grant, granted: Instant) {
     let (began, mut pause) = (Instant::now(), PAUSE_MIN);
     while began.elapsed() < VOUCHED_FOR {
         let lease = &grant.lease;

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// State in an entry's word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     /// Free for this invocation, or in flight and owned by the thread that claimed it.
     Open,
     /// In flight; the reply's output is in the ring.
@@ -39,29 +39,29 @@ pub(crate) enum State {
 
 /// An entry that cannot be claimed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Occupied {
+pub(crate) struct OccupiedEntry {
     /// The invocation that occupies it.
     pub(crate) seq: u64,
     /// The state of that invocation.
-    pub(crate) state: State,
+    pub(crate) state: EntryState,
 }
 
 const STATE_SHIFT: u32 = 61;
 const SEQ_MASK: u64 = (1 << STATE_SHIFT) - 1;
 
-fn word(state: State, seq: u64) -> u64 {
+fn word(state: EntryState, seq: u64) -> u64 {
     (state as u64) << STATE_SHIFT | seq
 }
 
-fn parts(word: u64) -> Occupied {
+fn decode_word(word: u64) -> OccupiedEntry {
     let state = match word >> STATE_SHIFT {
-        0 => State::Open,
-        1 => State::Shared,
-        2 => State::SharedBuffer,
-        3 => State::Taken,
-        _ => State::Abandoned,
+        0 => EntryState::Open,
+        1 => EntryState::Shared,
+        2 => EntryState::SharedBuffer,
+        3 => EntryState::Taken,
+        _ => EntryState::Abandoned,
     };
-    Occupied {
+    OccupiedEntry {
         seq: word & SEQ_MASK,
         state,
     }
@@ -80,7 +80,7 @@ impl Entries {
         Self {
             next: AtomicU64::new(0),
             words: (0..u64::from(depth))
-                .map(|seq| AtomicU64::new(word(State::Open, seq)))
+                .map(|seq| AtomicU64::new(word(EntryState::Open, seq)))
                 .collect(),
         }
     }
@@ -103,16 +103,16 @@ impl Entries {
 
     /// Claims the next number, if its entry is free. The caller must publish the request.
     #[inline]
-    pub(crate) fn claim(&self) -> Result<u64, Occupied> {
+    pub(crate) fn claim(&self) -> Result<u64, OccupiedEntry> {
         let mut seq = self.next.load(Ordering::Relaxed);
         loop {
             // Acquire pairs with the release in `free`: the last reader of this entry's reply is done before the
             // request is published that lets the worker write the next one.
             let current = self.word_of(seq).load(Ordering::Acquire);
-            if current != word(State::Open, seq) {
+            if current != word(EntryState::Open, seq) {
                 let now = self.next.load(Ordering::Relaxed);
                 if now == seq {
-                    return Err(parts(current));
+                    return Err(decode_word(current));
                 }
                 seq = now;
                 continue;
@@ -130,7 +130,7 @@ impl Entries {
 
     /// Gives the entry of a claimed, not yet published invocation to a future.
     #[inline]
-    pub(crate) fn share(&self, seq: u64, state: State) {
+    pub(crate) fn share(&self, seq: u64, state: EntryState) {
         // Release pairs with the acquire in `take`: the entry is taken after the request was set up.
         self.word_of(seq).store(word(state, seq), Ordering::Release);
     }
@@ -141,11 +141,11 @@ impl Entries {
     pub(crate) fn take(&self, seq: u64) -> bool {
         let entry = self.word_of(seq);
         let current = entry.load(Ordering::Relaxed);
-        (current == word(State::Shared, seq) || current == word(State::SharedBuffer, seq))
+        (current == word(EntryState::Shared, seq) || current == word(EntryState::SharedBuffer, seq))
             && entry
                 .compare_exchange(
                     current,
-                    word(State::Taken, seq),
+                    word(EntryState::Taken, seq),
                     Ordering::Acquire,
                     Ordering::Relaxed,
                 )
@@ -158,16 +158,16 @@ impl Entries {
     pub(crate) fn free(&self, seq: u64) {
         // Release pairs with the acquire in `claim`.
         self.word_of(seq)
-            .store(word(State::Open, seq + self.depth()), Ordering::Release);
+            .store(word(EntryState::Open, seq + self.depth()), Ordering::Release);
     }
 
     /// Abandons an invocation in flight that this thread owns (`Open`) or may take (`Shared`). False if another
     /// thread has taken its reply already.
-    pub(crate) fn abandon(&self, seq: u64, from: State) -> bool {
+    pub(crate) fn abandon(&self, seq: u64, from: EntryState) -> bool {
         self.word_of(seq)
             .compare_exchange(
                 word(from, seq),
-                word(State::Abandoned, seq),
+                word(EntryState::Abandoned, seq),
                 // Release: this thread's accesses to the entry happen before those of the thread that frees it.
                 Ordering::Release,
                 Ordering::Relaxed,
@@ -179,8 +179,8 @@ impl Entries {
     pub(crate) fn take_abandoned(&self, seq: u64) -> bool {
         self.word_of(seq)
             .compare_exchange(
-                word(State::Abandoned, seq),
-                word(State::Taken, seq),
+                word(EntryState::Abandoned, seq),
+                word(EntryState::Taken, seq),
                 Ordering::Acquire,
                 Ordering::Relaxed,
             )
@@ -191,19 +191,19 @@ impl Entries {
     #[inline]
     pub(crate) fn is_shared(&self, seq: u64) -> bool {
         let current = self.word_of(seq).load(Ordering::Acquire);
-        current == word(State::Shared, seq) || current == word(State::SharedBuffer, seq)
+        current == word(EntryState::Shared, seq) || current == word(EntryState::SharedBuffer, seq)
     }
 
     /// Whether the entry has moved on from this invocation: its reply was harvested.
     #[inline]
     pub(crate) fn is_past(&self, seq: u64) -> bool {
-        parts(self.word_of(seq).load(Ordering::Acquire)).seq > seq
+        decode_word(self.word_of(seq).load(Ordering::Acquire)).seq > seq
     }
 
     /// The invocation that blocks the next claim, if there is one.
-    pub(crate) fn blocking(&self) -> Option<Occupied> {
+    pub(crate) fn blocking(&self) -> Option<OccupiedEntry> {
         let seq = self.next();
-        let current = parts(self.word_of(seq).load(Ordering::Acquire));
+        let current = decode_word(self.word_of(seq).load(Ordering::Acquire));
         (current.seq < seq).then_some(current)
     }
 }
@@ -217,9 +217,9 @@ mod tests {
     fn credits_are_the_free_entries() {
         let entries = Entries::new(2);
         assert_eq!((entries.claim(), entries.claim()), (Ok(0), Ok(1)));
-        let occupied = Occupied {
+        let occupied = OccupiedEntry {
             seq: 0,
-            state: State::Open,
+            state: EntryState::Open,
         };
         assert_eq!(entries.claim(), Err(occupied));
         assert_eq!(entries.blocking(), Some(occupied));
@@ -235,9 +235,9 @@ mod tests {
         let entries = Entries::new(1);
         let seq = entries.claim().unwrap();
         assert!(!entries.take(seq), "an owned invocation belongs to its thread");
-        entries.share(seq, State::Shared);
+        entries.share(seq, EntryState::Shared);
         assert!(entries.is_shared(seq) && entries.take(seq) && !entries.take(seq));
-        assert!(!entries.abandon(seq, State::Shared), "its reply was taken");
+        assert!(!entries.abandon(seq, EntryState::Shared), "its reply was taken");
         entries.free(seq);
         assert!(!entries.take(seq) && entries.is_past(seq));
     }
@@ -246,8 +246,8 @@ mod tests {
     fn an_abandoned_entry_is_freed_by_whoever_needs_it() {
         let entries = Entries::new(1);
         let seq = entries.claim().unwrap();
-        assert!(entries.abandon(seq, State::Open));
-        assert_eq!(entries.claim().unwrap_err().state, State::Abandoned);
+        assert!(entries.abandon(seq, EntryState::Open));
+        assert_eq!(entries.claim().unwrap_err().state, EntryState::Abandoned);
         assert!(entries.take_abandoned(seq) && !entries.take_abandoned(seq));
         entries.free(seq);
         assert_eq!(entries.claim(), Ok(1));
@@ -272,11 +272,7 @@ mod tests {
                             }
                         };
                         let user = &users[seq as usize % DEPTH];
-                        assert_eq!(
-                            user.fetch_add(1, Ordering::Relaxed),
-                            0,
-                            "entry of {seq} is in use"
-                        );
+                        assert_eq!(user.fetch_add(1, Ordering::Relaxed), 0, "entry of {seq} is in use");
                         sum.fetch_add(seq, Ordering::Relaxed);
                         user.fetch_sub(1, Ordering::Relaxed);
                         entries.free(seq);

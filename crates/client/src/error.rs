@@ -5,15 +5,15 @@ use hotlease_fabric::runtime_dir::RuntimeDirError;
 use hotlease_net::NetError;
 use hotlease_wire::code::CodeError;
 use hotlease_wire::frame::Status;
-use hotlease_wire::{Cause, EndReason, Ran, Refusal};
+use hotlease_wire::{Cause, EndReason, Rejection, RunCertainty};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-mod words;
+mod clauses;
 
-use words::{advice, after_death, after_lease, did_you_mean, output_text, refused};
+use clauses::{advice, after_death, after_lease, did_you_mean, output_text, refused};
 
 /// Error of a call of this library.
 ///
@@ -87,7 +87,7 @@ pub enum Error {
     },
     /// Manager, agent or worker refused; nothing was changed.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(Rejection),
     /// The function returned an error of its own.
     #[error("the function returned error {code}{}", output_text("it says", .output))]
     Function {
@@ -154,7 +154,7 @@ pub enum Error {
     /// The worker died.
     #[error(
         "{}{}; {ran}{}",
-        .cause.naming(.function.as_deref()),
+        .cause.with_name(.function.as_deref()),
         output_text("its last output", .output.as_bytes()),
         after_death(.cause, *.ran)
     )]
@@ -166,7 +166,7 @@ pub enum Error {
         /// The end of the worker's printed output.
         output: String,
         /// Whether this invocation's function ran.
-        ran: Ran,
+        ran: RunCertainty,
     },
     /// The lease ended.
     #[error("the lease has ended: {reason}; {ran}{}", after_lease(*.reason, *.ran))]
@@ -174,10 +174,10 @@ pub enum Error {
         /// Reason of the end.
         reason: EndReason,
         /// Whether this invocation's function ran.
-        ran: Ran,
+        ran: RunCertainty,
     },
     /// No party is left that could report how the invocation ended.
-    #[error("the outcome is unknown: {why}{}", advice(Ran::Unknown))]
+    #[error("the outcome is unknown: {why}{}", advice(RunCertainty::Unknown))]
     OutcomeUnknown {
         /// What happened.
         why: String,
@@ -188,7 +188,7 @@ pub enum Error {
         /// The time that the invocation had.
         timeout: Duration,
         /// Whether the function ran.
-        ran: Ran,
+        ran: RunCertainty,
     },
     /// The slot did not run the invocation.
     #[error("the slot refused the invocation: {}; the function did not run", refused(*.status))]
@@ -225,26 +225,26 @@ pub enum Error {
 
 impl Error {
     /// Whether the function of the failed invocation ran. `No` for errors that do not concern an invocation.
-    pub fn ran(&self) -> Ran {
+    pub fn ran(&self) -> RunCertainty {
         match self {
-            Self::Function { .. } | Self::OutputTooLarge { .. } | Self::OutputLost => Ran::Yes,
+            Self::Function { .. } | Self::OutputTooLarge { .. } | Self::OutputLost => RunCertainty::Yes,
             Self::WorkerDied { ran, .. } | Self::LeaseEnded { ran, .. } | Self::Deadline { ran, .. } => *ran,
             // A malformed reply is still a reply: its writer had the request.
-            Self::OutcomeUnknown { .. } | Self::Protocol { .. } => Ran::Unknown,
-            _ => Ran::No,
+            Self::OutcomeUnknown { .. } | Self::Protocol { .. } => RunCertainty::Unknown,
+            _ => RunCertainty::No,
         }
     }
 
     /// Whether the invocation's compute time is on the lease's bill. A function that may have run is metered up to
     /// the moment it stopped; one that did not run costs nothing beyond the slot's own time.
     pub fn billed(&self) -> bool {
-        self.ran() != Ran::No
+        self.ran() != RunCertainty::No
     }
 
     /// Whether the same call may succeed if repeated, without the risk that a function runs twice that must run
     /// once.
     pub fn retryable(&self) -> bool {
-        self.ran() == Ran::No
+        self.ran() == RunCertainty::No
             && match self {
                 Self::WorkerDied { .. }
                 | Self::NoCredit
@@ -262,7 +262,7 @@ impl Error {
                 ),
                 Self::NotRun { status } => matches!(status, Status::StaleEpoch | Status::Draining),
                 // It lasts until some holder gives something back: the same call at once would fail again.
-                Self::Refused(Refusal::TooMany { .. }) => false,
+                Self::Refused(Rejection::TooMany { .. }) => false,
                 Self::Refused(refusal) => refusal.may_pass(),
                 _ => false,
             }
@@ -276,14 +276,12 @@ impl Error {
     }
 
     pub(crate) fn protocol(what: impl ToString) -> Self {
-        Self::Protocol {
-            what: what.to_string(),
-        }
+        Self::Protocol { what: what.to_string() }
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<Rejection> for Error {
+    fn from(refusal: Rejection) -> Self {
         Self::Refused(refusal)
     }
 }
@@ -305,9 +303,7 @@ impl From<MemoryError> for Error {
 
 impl From<RuntimeDirError> for Error {
     fn from(error: RuntimeDirError) -> Self {
-        Self::RuntimeDirectory {
-            why: error.to_string(),
-        }
+        Self::RuntimeDirectory { why: error.to_string() }
     }
 }
 
@@ -324,7 +320,7 @@ mod tests {
             },
             function: Some("blur".into()),
             output: "about to crash\n".into(),
-            ran: Ran::Unknown,
+            ran: RunCertainty::Unknown,
         };
         let text = died.to_string();
         for part in [
@@ -339,13 +335,13 @@ mod tests {
         assert!(died.billed() && !died.retryable());
         let queued = Error::LeaseEnded {
             reason: EndReason::Expired,
-            ran: Ran::No,
+            ran: RunCertainty::No,
         };
         assert!(queued.retryable() && !queued.billed());
         assert!(queued.to_string().contains("safe to call again"));
         let over = Error::LeaseEnded {
             reason: EndReason::Released,
-            ran: Ran::No,
+            ran: RunCertainty::No,
         };
         assert!(
             !over.retryable() && over.to_string().contains("allocate another"),
@@ -358,17 +354,14 @@ mod tests {
             },
             function: None,
             output: String::new(),
-            ran: Ran::Unknown,
+            ran: RunCertainty::Unknown,
         };
         assert!(small.to_string().contains("output_bytes"), "{small}");
         let own = Error::Function {
             code: 42,
             output: b"no input".to_vec(),
         };
-        assert_eq!(
-            own.to_string(),
-            "the function returned error 42; it says: no input"
-        );
+        assert_eq!(own.to_string(), "the function returned error 42; it says: no input");
     }
 
     /// The variants of an error in the source of its crate.
@@ -387,7 +380,7 @@ mod tests {
     fn the_page_of_errors_has_a_row_for_each_variant_and_none_for_others() {
         let mut known = variants(include_str!("error.rs"), "Error");
         known.retain(|name| !["Refused", "Network"].contains(&name.as_str()));
-        let refusals = variants(include_str!("../../wire/src/refusal.rs"), "Refusal");
+        let refusals = variants(include_str!("../../wire/src/rejection.rs"), "Rejection");
         let network = variants(include_str!("../../net/src/error.rs"), "NetError");
         assert!(known.len() > 10 && refusals.len() > 10 && network.len() > 5);
         known.extend(refusals.iter().map(|name| format!("Refused({name})")));
@@ -396,7 +389,7 @@ mod tests {
             ("Comm", include_str!("../../comm/src/error.rs"), "Error"),
             ("Gang", include_str!("../../gang/src/error.rs"), "Error"),
             ("Image", include_str!("../../image/src/error.rs"), "ImageError"),
-            ("Flow", include_str!("../../flow/src/event.rs"), "Refusal<P>"),
+            ("Flow", include_str!("../../flow/src/event.rs"), "SubmitError<P>"),
             (
                 "Checkpoint",
                 include_str!("../../flow/src/checkpoint.rs"),

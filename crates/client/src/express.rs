@@ -50,7 +50,7 @@ impl Express {
     }
 
     fn take(&self) -> bool {
-        // Acquire pairs with the release in `Held::release`: the new holder sees the old one's numbers, and the old
+        // Acquire pairs with the release in `ThreadEntry::release`: the new holder sees the old one's numbers, and the old
         // one is done with the entry's memory.
         !self.held.load(Ordering::Relaxed)
             && self
@@ -61,17 +61,17 @@ impl Express {
 }
 
 /// The express entry that a thread holds.
-struct Held {
+struct ThreadEntry {
     /// Address of `express`, for comparison; null for none.
     address: Cell<*const Express>,
     express: RefCell<Option<Arc<Express>>>,
 }
 
 thread_local! {
-    static HELD: Held = const { Held { address: Cell::new(std::ptr::null()), express: RefCell::new(None) } };
+    static HELD: ThreadEntry = const { ThreadEntry { address: Cell::new(std::ptr::null()), express: RefCell::new(None) } };
 }
 
-impl Held {
+impl ThreadEntry {
     fn release(&self) {
         self.address.set(std::ptr::null());
         if let Some(express) = self.express.take() {
@@ -81,7 +81,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ThreadEntry {
     fn drop(&mut self) {
         self.release();
     }
@@ -89,13 +89,13 @@ impl Drop for Held {
 
 /// Whether this thread holds the entry, or has got it now.
 #[inline]
-pub(crate) fn hold(express: &Arc<Express>) -> bool {
+pub(crate) fn try_hold(express: &Arc<Express>) -> bool {
     HELD.try_with(|held| held.address.get() == Arc::as_ptr(express) || change(held, express))
         .unwrap_or(false)
 }
 
 #[cold]
-fn change(held: &Held, express: &Arc<Express>) -> bool {
+fn change(held: &ThreadEntry, express: &Arc<Express>) -> bool {
     if !express.take() {
         return false;
     }
@@ -117,16 +117,16 @@ mod tests {
             let (go, wait) = std::sync::mpsc::channel();
             let shared = express.clone();
             scope.spawn(move || {
-                tell.send(hold(&shared) && hold(&shared) && shared.begin() == Some(0))
+                tell.send(try_hold(&shared) && try_hold(&shared) && shared.begin() == Some(0))
                     .unwrap();
                 wait.recv().unwrap();
             });
             assert!(told.recv().unwrap());
-            assert!(!hold(&express), "another thread holds it");
+            assert!(!try_hold(&express), "another thread holds it");
             go.send(()).unwrap();
         });
         // A scope may end before its threads' locals are dropped.
-        while !hold(&express) {
+        while !try_hold(&express) {
             std::thread::yield_now();
         }
         assert_eq!(express.open(), Some(0), "what its last holder left open stays so");
@@ -141,10 +141,10 @@ mod tests {
     #[test]
     fn a_thread_holds_one_at_a_time() {
         let (first, second) = (Arc::<Express>::default(), Arc::<Express>::default());
-        assert!(hold(&first) && hold(&second));
+        assert!(try_hold(&first) && try_hold(&second));
         assert_eq!(Arc::strong_count(&first), 1, "the first was let go");
         std::thread::scope(|scope| {
-            let other = scope.spawn(|| (hold(&first), hold(&second)));
+            let other = scope.spawn(|| (try_hold(&first), try_hold(&second)));
             assert_eq!(other.join().unwrap(), (true, false));
         });
     }

@@ -5,27 +5,25 @@
 
 mod fabric;
 
-pub(crate) use fabric::Welcome;
+pub(crate) use fabric::LinkBehaviour;
 
 use crate::Error;
 use crate::code::Code;
 use crate::control::Control;
 use crate::invoker::Invoker;
-use crate::lease::{Lease, Plan};
+use crate::lease::{Lease, LeasePlan};
 use crate::options::LeaseOptions;
-use crate::session::{Expected, Session};
+use crate::session::{Expectations, Session};
 use fabric::Fabric;
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::ring::FarRing;
 use hotlease_fabric::shm::{NearRing, ShmRing};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
-use hotlease_wire::frame::{
-    EXPRESS_ENTRY, Flags, Inline, InvocationId, ReplyHeader, RequestHeader, Seq, Span, Status,
-};
+use hotlease_wire::frame::{EXPRESS_ENTRY, Flags, Inline, InvocationId, ReplyHeader, RequestHeader, Seq, Span, Status};
 use hotlease_wire::ids::{CodeHash, Epoch, LeaseId, WorkerIndex};
-use hotlease_wire::session::{LastBegun, SessionReply, SessionRequest, StartPhases, UsageTotals};
-use hotlease_wire::{Cause, EndReason, Refusal};
+use hotlease_wire::session::{LastInvocation, SessionReply, SessionRequest, StartPhases, UsageTotals};
+use hotlease_wire::{Cause, EndReason, Rejection};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,7 +49,7 @@ pub(crate) struct FakeWorker {
     pub(crate) regions: Mutex<Vec<u32>>,
     dead: AtomicBool,
     /// The invocation that each slot began last, by the agent's later report.
-    begun: Mutex<Vec<LastBegun>>,
+    begun: Mutex<Vec<LastInvocation>>,
 }
 
 struct Shared {
@@ -62,7 +60,7 @@ struct Shared {
     epoch: AtomicU64,
     invocations: AtomicU64,
     /// Behaviour at the next links, in turn; all later links succeed.
-    welcomes: Mutex<VecDeque<Welcome>>,
+    welcomes: Mutex<VecDeque<LinkBehaviour>>,
     /// Whether a renewal is refused before the answer to an earlier release.
     overtaken_release: AtomicBool,
 }
@@ -78,7 +76,7 @@ impl FakePlatform {
     }
 
     /// Starts with a worker that treats its first links like this, one after the other.
-    pub(crate) fn try_start(options: LeaseOptions, welcomes: &[Welcome]) -> Result<Self, Error> {
+    pub(crate) fn try_start(options: LeaseOptions, welcomes: &[LinkBehaviour]) -> Result<Self, Error> {
         let (client, agent) = Socket::pair().unwrap();
         let shared = Arc::new(Shared {
             session: agent,
@@ -92,7 +90,7 @@ impl FakePlatform {
         let serving = shared.clone();
         let (workers, slots) = (options.workers, options.slots);
         thread::spawn(move || serving.serve(workers, slots));
-        let plan = Plan {
+        let plan = LeasePlan {
             code: Code::pretend(&FUNCTIONS),
             options: Arc::new(options),
             doorbell: Arc::new(Doorbell::create().unwrap()),
@@ -102,13 +100,11 @@ impl FakePlatform {
             let session = Session::over(
                 client,
                 b"token".to_vec(),
-                Expected::of(usize::from(workers), ""),
+                Expectations::of(usize::from(workers), ""),
                 None,
             )
             .await?;
-            Lease::begin(&taken, session, workers)
-                .await
-                .map(|taken| vec![taken])
+            Lease::begin(&taken, session, workers).await.map(|taken| vec![taken])
         })?;
         let invoker = Invoker::new(plan, taken);
         Ok(Self { shared, invoker })
@@ -222,11 +218,11 @@ impl Shared {
                     token: Vec::new(),
                 },
                 SessionRequest::Delegate { .. } | SessionRequest::Revoke { .. } => {
-                    SessionReply::Refused(Refusal::UnknownLease)
+                    SessionReply::Refused(Rejection::UnknownLease)
                 }
                 SessionRequest::Release => {
                     if self.overtaken_release.load(Ordering::SeqCst) {
-                        let refused = SessionReply::Refused(Refusal::LeaseEnded(EndReason::Released));
+                        let refused = SessionReply::Refused(Rejection::LeaseEnded(EndReason::Released));
                         self.session.send(&refused, &[]).unwrap();
                         // Lets the client read the refusal separately: without the pause the test proves less.
                         thread::sleep(Duration::from_millis(20));
@@ -265,9 +261,7 @@ impl Shared {
 impl FakeWorker {
     /// Serves a connection until dead; dropping the socket is the end of file that the client sees.
     fn serve(self: Arc<Self>, socket: &Socket, shared: &Arc<Shared>) {
-        socket
-            .set_receive_timeout(Some(Duration::from_millis(2)))
-            .unwrap();
+        socket.set_receive_timeout(Some(Duration::from_millis(2))).unwrap();
         let mut slots = Vec::new();
         let mut fabric = Fabric::default();
         let over = Arc::new(AtomicBool::new(false));
@@ -284,11 +278,8 @@ impl FakeWorker {
                     let bell = Doorbell::create().unwrap();
                     let mut fds = fds.into_iter();
                     let (ring, client_bell) = (fds.next().unwrap(), fds.next().unwrap());
-                    let replies =
-                        ShmRing::attach(ring, reply, Doorbell::attach(client_bell).unwrap()).unwrap();
-                    let opened = ConnectionReply::Opened {
-                        generation: GENERATION,
-                    };
+                    let replies = ShmRing::attach(ring, reply, Doorbell::attach(client_bell).unwrap()).unwrap();
+                    let opened = ConnectionReply::Opened { generation: GENERATION };
                     socket.send(&opened, &[requests.fd(), bell.fd()]).unwrap();
                     let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
                     slots.push(thread::spawn(move || {
@@ -302,7 +293,7 @@ impl FakeWorker {
                 }
                 ConnectionRequest::Link { port, key, .. } => {
                     let welcome = shared.welcomes.lock().unwrap().pop_front();
-                    let welcome = welcome.unwrap_or(Welcome::Link);
+                    let welcome = welcome.unwrap_or(LinkBehaviour::Link);
                     let (reply, port) = fabric.link(&port, key, welcome);
                     if let Some(port) = port {
                         let over = over.clone();
@@ -315,9 +306,7 @@ impl FakeWorker {
                     socket.send(&reply, &[]).unwrap();
                     continue;
                 }
-                ConnectionRequest::OpenFabric {
-                    request, key, end, ..
-                } => {
+                ConnectionRequest::OpenFabric { request, key, end, .. } => {
                     let (requests, replies, opened) = fabric.open(request, key, &end, GENERATION);
                     socket.send(&opened, &[]).unwrap();
                     let (worker, shared, over) = (self.clone(), shared.clone(), over.clone());
@@ -343,7 +332,7 @@ impl FakeWorker {
     /// Makes the agent report that this invocation of the ring was the last that the worker began, and that it did
     /// not end.
     pub(crate) fn die_in(&self, number: u64) {
-        *self.begun.lock().unwrap() = vec![LastBegun {
+        *self.begun.lock().unwrap() = vec![LastInvocation {
             invocation: InvocationId::new(Seq::new(GENERATION, number), 0),
             ended: false,
         }];
@@ -357,21 +346,13 @@ impl FakeWorker {
     }
 
     /// Runs a slot: answers in order, as far as allowed.
-    fn run(
-        &self,
-        requests: &NearRing,
-        replies: &dyn FarRing,
-        bell: &Doorbell,
-        shared: &Shared,
-        over: &AtomicBool,
-    ) {
+    fn run(&self, requests: &NearRing, replies: &dyn FarRing, bell: &Doorbell, shared: &Shared, over: &AtomicBool) {
         // Next numbers of the ring and of the express entry.
         let mut next = [0u64; 2];
         let depth = requests.layout().depth();
         while !self.dead.load(Ordering::SeqCst) && !over.load(Ordering::SeqCst) {
             let look = || {
-                let poll =
-                    |entry, number| Some((entry, requests.line(entry).poll(Seq::new(GENERATION, number))?));
+                let poll = |entry, number| Some((entry, requests.line(entry).poll(Seq::new(GENERATION, number))?));
                 poll(EXPRESS_ENTRY, next[1]).or_else(|| poll(next[0] as u32 & (depth - 1), next[0]))
             };
             let Some((entry, words)) = look() else {

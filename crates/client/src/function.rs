@@ -1,18 +1,18 @@
 //! Calls of a function: at once, later, in place, many times.
 
-use crate::affinity;
 use crate::batch::Map;
 use crate::buffer::{BufferSliceMut, Input, Output};
 use crate::callback::call_when_done;
-use crate::channel::{Channel, MESSAGE_BYTES, Sink, Target};
+use crate::channel::{CallTarget, Channel, MESSAGE_BYTES, OutputSink};
+use crate::channel_cache;
 use crate::deadline::{Deadline, micros};
 use crate::in_flight::InFlight;
 use crate::invocation::{BufferInvocation, Invocation};
 use crate::invoker::Inner;
 use crate::pipeline::Pipeline;
-use crate::redirect::{self, Refused};
-use crate::request::{Request, Wanted};
-use crate::retry::Again;
+use crate::redirect::{self, LazyRedirects};
+use crate::request::{OutputPlace, Request};
+use crate::retry::CallAttempts;
 use crate::{Error, Interface};
 use hotlease_wire::frame::Flags;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Function {
     pub(crate) inner: Arc<Inner>,
     /// Copy of `inner.id`, close to the other fields.
     invoker: u64,
-    pub(crate) target: Target,
+    pub(crate) target: CallTarget,
     interface: Interface,
     pub(crate) idempotent: bool,
     pub(crate) timeout: Option<Duration>,
@@ -54,7 +54,7 @@ impl Function {
         let function = Self {
             inner: inner.clone(),
             invoker: inner.id,
-            target: Target {
+            target: CallTarget {
                 // No library has more than FUNCTIONS_MAX functions.
                 function: index as u16,
                 flags: Flags::NONE,
@@ -149,21 +149,21 @@ impl Function {
     pub fn invoke(&self, input: &[u8], output: &mut [u8]) -> Result<usize, Error> {
         if input.len() <= self.request_bytes
             && output.len() <= self.reply_bytes
-            && let Some(last) = affinity::take(self.invoker, self.slot)
+            && let Some(last) = channel_cache::take(self.invoker, self.slot)
         {
             let mut began = None;
             let result = if self.suits(&last.channel) {
-                let target = Target {
+                let target = CallTarget {
                     output_capacity: (output.len() as u32).max(self.target.message_room),
                     ..self.target
                 };
-                let sink = Sink::Ring(&mut *output);
+                let sink = OutputSink::Ring(&mut *output);
                 last.channel
                     .call(&target, &[input], sink, self.timeout, || None, &mut began)
             } else {
                 Err(Error::NoCredit)
             };
-            affinity::put_back(last);
+            channel_cache::put_back(last);
             return match result {
                 Ok(length) => Ok(length),
                 Err(error) => self.invoke_after(error, began, input, output),
@@ -184,9 +184,9 @@ impl Function {
         match error {
             Error::NoCredit => {}
             // Try another slot first.
-            Error::NoCore => affinity::forget(self.invoker),
+            Error::NoCore => channel_cache::forget(self.invoker),
             error => {
-                again.after(error)?;
+                again.count_failure(error)?;
                 deadline.begin(began.unwrap_or_else(Instant::now));
             }
         }
@@ -229,12 +229,12 @@ impl Function {
         &self,
         input: Input<'_>,
         output: Output<'_>,
-        (mut again, mut deadline): (Again, Deadline),
+        (mut again, mut deadline): (CallAttempts, Deadline),
     ) -> Result<usize, Error> {
         let wanted = match &output {
-            Output::Bytes(output) => Wanted::Bytes(output.len()),
-            Output::Buffer(slice) => Wanted::Buffer(slice.as_slice()),
-            Output::Parts(parts) => Wanted::Parts(parts),
+            Output::Bytes(output) => OutputPlace::Bytes(output.len()),
+            Output::Buffer(slice) => OutputPlace::Buffer(slice.as_slice()),
+            Output::Parts(parts) => OutputPlace::Parts(parts),
         };
         let mut request = self.request(&input, wanted)?;
         let bytes = ring_bytes(&input);
@@ -242,18 +242,18 @@ impl Function {
             Output::Bytes(output) => output,
             Output::Buffer(_) | Output::Parts(_) => &mut [],
         };
-        let mut refused = Refused::default();
+        let mut refused = LazyRedirects::default();
         let mut refused_by = None;
         let mut since = None;
         loop {
-            let left = deadline.left().map_err(|error| again.last(error))?;
+            let left = deadline.left().map_err(|error| again.take_final_error(error))?;
             let picked = match refused_by.take().filter(|_| self.slot.is_none()) {
                 Some(slot) => self.inner.pick_beside(slot, left),
                 None => self.inner.pick(self.slot, left),
             };
-            let (slot, channel) = picked.map_err(|error| again.last(error))?;
+            let (slot, channel) = picked.map_err(|error| again.take_final_error(error))?;
             let left = if deadline.has_begun() {
-                let left = deadline.left().map_err(|error| again.last(error))?;
+                let left = deadline.left().map_err(|error| again.take_final_error(error))?;
                 request.target.timeout_us = micros(left);
                 left
             } else {
@@ -262,7 +262,7 @@ impl Function {
             let mut began = None;
             match self.attempt(&channel, &mut request, bytes, into, (left, &mut began)) {
                 Ok(length) => {
-                    affinity::remember(self.invoker, slot, &channel);
+                    channel_cache::remember(self.invoker, slot, &channel);
                     if let Some(piece) = &request.uses.staged_output {
                         into[..length].copy_from_slice(&piece[..length]);
                     }
@@ -270,20 +270,20 @@ impl Function {
                 }
                 Err(Error::NoCredit) => {
                     let waited = self.inner.wait_for_credit(self.slot, left);
-                    waited.map_err(|error| again.last(error))?;
+                    waited.map_err(|error| again.take_final_error(error))?;
                 }
                 Err(Error::NoCore) => {
                     let since = *since.get_or_insert_with(Instant::now);
                     let paused = refused.by_a_slot(self);
                     let paused = paused.and_then(|time| redirect::pause(time, since, self.timeout));
-                    paused.map_err(|error| again.last(error))?;
+                    paused.map_err(|error| again.take_final_error(error))?;
                     refused_by = Some(slot);
                 }
                 Err(error) => {
                     deadline.begin(began.unwrap_or_else(Instant::now));
-                    match request.leave(&channel, error, &self.inner.staging) {
-                        Ok(error) => again.after(error)?,
-                        Err(error) => return Err(again.last(error)),
+                    match request.prepare_retry(&channel, error, &self.inner.staging) {
+                        Ok(error) => again.count_failure(error)?,
+                        Err(error) => return Err(again.take_final_error(error)),
                     }
                 }
             }
@@ -301,9 +301,9 @@ impl Function {
     ) -> Result<usize, Error> {
         request.uses.register(channel)?;
         let sink = if request.output_in_ring() {
-            Sink::Ring(output)
+            OutputSink::Ring(output)
         } else {
-            Sink::Buffer(request.capacity)
+            OutputSink::Buffer(request.capacity)
         };
         let uses = &mut request.uses;
         // A timeout is final, so the caller does not miss the memory that is then kept for the worker.
@@ -328,7 +328,7 @@ impl Function {
     /// Starts an invocation and returns its future. Waits only while as many invocations are in flight as the slots
     /// accept.
     pub fn submit(&self, input: &[u8]) -> Result<Invocation, Error> {
-        let wanted = Wanted::Bytes(self.output_bytes);
+        let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, true, true)
             .map(Invocation::new)
     }
@@ -338,14 +338,14 @@ impl Function {
     /// # Errors
     /// [`Error::NoCredit`] where `submit` would wait.
     pub fn try_submit(&self, input: &[u8]) -> Result<Invocation, Error> {
-        let wanted = Wanted::Bytes(self.output_bytes);
+        let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, false, true)
             .map(Invocation::new)
     }
 
     /// Starts an invocation as [`Function::submit`] does, for callers that keep the input and can submit it again.
     pub(crate) fn submit_once(&self, input: &[u8], wait: bool) -> Result<Invocation, Error> {
-        let wanted = Wanted::Bytes(self.output_bytes);
+        let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&Input::Bytes(input), wanted, wait, false)
             .map(Invocation::new)
     }
@@ -358,15 +358,14 @@ impl Function {
         input: impl Into<Input<'a>>,
         output: BufferSliceMut<'_>,
     ) -> Result<BufferInvocation, Error> {
-        let wanted = Wanted::Buffer(output.as_slice());
-        self.start(&input.into(), wanted, true, true)
-            .map(BufferInvocation::new)
+        let wanted = OutputPlace::Buffer(output.as_slice());
+        self.start(&input.into(), wanted, true, true).map(BufferInvocation::new)
     }
 
     /// Starts an invocation that reads its input in place; its output comes as bytes. The input must not be changed
     /// until the future has resolved.
     pub fn submit_from_buffer<'a>(&self, input: impl Into<Input<'a>>) -> Result<Invocation, Error> {
-        let wanted = Wanted::Bytes(self.output_bytes);
+        let wanted = OutputPlace::Bytes(self.output_bytes);
         self.start(&input.into(), wanted, true, true).map(Invocation::new)
     }
 
@@ -381,7 +380,7 @@ impl Function {
         input: &[u8],
         then: impl FnOnce(Result<Vec<u8>, Error>) + Send + 'static,
     ) -> Result<(), Error> {
-        let wanted = Wanted::Bytes(self.output_bytes);
+        let wanted = OutputPlace::Bytes(self.output_bytes);
         let in_flight = self.start(&Input::Bytes(input), wanted, true, true)?;
         call_when_done(in_flight, Box::new(then))
     }
@@ -421,15 +420,15 @@ impl Function {
     /// A channel to submit on.
     #[inline]
     pub(crate) fn channel(&self, limit: Option<Duration>) -> Result<Arc<Channel>, Error> {
-        if let Some(last) = affinity::take(self.invoker, self.slot) {
+        if let Some(last) = channel_cache::take(self.invoker, self.slot) {
             let channel = self.suits(&last.channel).then(|| last.channel.clone());
-            affinity::put_back(last);
+            channel_cache::put_back(last);
             if let Some(channel) = channel {
                 return Ok(channel);
             }
         }
-        let (slot, channel) = self.picked(limit)?;
-        affinity::remember(self.invoker, slot, &channel);
+        let (slot, channel) = self.pick_channel(limit)?;
+        channel_cache::remember(self.invoker, slot, &channel);
         Ok(channel)
     }
 
@@ -439,27 +438,21 @@ impl Function {
         self.slot.is_some() || self.inner.slots() == 1 || channel.load(1) == 0
     }
 
-    pub(crate) fn again(&self) -> Again {
-        Again::new(self.idempotent, self.inner.plan.options.retries)
+    pub(crate) fn new_attempts(&self) -> CallAttempts {
+        CallAttempts::new(self.idempotent, self.inner.plan.options.retries)
     }
 
-    fn attempts(&self) -> (Again, Deadline) {
-        (self.again(), Deadline::new(self.timeout))
+    fn attempts(&self) -> (CallAttempts, Deadline) {
+        (self.new_attempts(), Deadline::new(self.timeout))
     }
 
-    pub(crate) fn request(&self, input: &Input<'_>, wanted: Wanted<'_>) -> Result<Request, Error> {
+    pub(crate) fn request(&self, input: &Input<'_>, wanted: OutputPlace<'_>) -> Result<Request, Error> {
         let (request, reply) = (self.request_bytes, self.reply_bytes);
         Request::new(self.target, input, wanted, request, reply, &self.inner.staging)
     }
 
     /// Starts an invocation. `keep`: whether to keep what is needed to submit it again.
-    fn start(
-        &self,
-        input: &Input<'_>,
-        wanted: Wanted<'_>,
-        wait: bool,
-        keep: bool,
-    ) -> Result<InFlight, Error> {
+    fn start(&self, input: &Input<'_>, wanted: OutputPlace<'_>, wait: bool, keep: bool) -> Result<InFlight, Error> {
         let request = self.request(input, wanted)?;
         InFlight::start(self, request, ring_bytes(input), wait, keep)
     }
@@ -471,9 +464,7 @@ pub(crate) fn zeroed(bytes: usize) -> Result<Vec<u8>, Error> {
     // zeroed memory from the allocator is not touched before it is used.
     if Vec::<u8>::new().try_reserve_exact(bytes).is_err() {
         let source = io::Error::from(io::ErrorKind::OutOfMemory);
-        return Err(Error::local("get the memory for an output of `output_bytes`")(
-            source,
-        ));
+        return Err(Error::local("get the memory for an output of `output_bytes`")(source));
     }
     Ok(vec![0; bytes])
 }

@@ -4,26 +4,26 @@ use crate::Error;
 use crate::buffer::Input;
 use crate::channel::{Channel, MESSAGE_BYTES, timed_out};
 use crate::deadline::micros;
-use crate::entries::State;
+use crate::entries::EntryState;
 use crate::function::Function;
-use crate::redirect::{Refused, out_of_time};
-use crate::request::{Request, Uses, Wanted};
-use crate::retry::Again;
-use crate::wait::{Interrupted, give_up_at};
-use hotlease_wire::Ran;
+use crate::redirect::{LazyRedirects, out_of_time};
+use crate::request::{OutputPlace, Request, UsedMemory};
+use crate::retry::CallAttempts;
+use crate::wait::{WaitEnd, give_up_at};
+use hotlease_wire::RunCertainty;
 use hotlease_wire::frame::Status;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Destination of a result.
-pub(crate) trait Take {
+pub(crate) trait ResultDestination {
     /// Room for `length` bytes, or none if they do not fit.
     fn room(&mut self, length: usize) -> Option<&mut [u8]>;
     /// Most bytes that fit.
     fn capacity(&self) -> u64;
 }
 
-impl Take for Vec<u8> {
+impl ResultDestination for Vec<u8> {
     fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         self.clear();
         self.resize(length, 0);
@@ -34,7 +34,7 @@ impl Take for Vec<u8> {
     }
 }
 
-impl Take for &mut [u8] {
+impl ResultDestination for &mut [u8] {
     fn room(&mut self, length: usize) -> Option<&mut [u8]> {
         self.get_mut(..length)
     }
@@ -44,7 +44,7 @@ impl Take for &mut [u8] {
 }
 
 /// State of an invocation after a step.
-pub(crate) enum Step {
+pub(crate) enum CallProgress {
     /// Resolved.
     Done(Result<usize, Error>),
     /// Not resolved yet.
@@ -52,11 +52,11 @@ pub(crate) enum Step {
 }
 
 /// Data of an invocation beyond its ring entry.
-struct Kept {
+struct ResubmitData {
     request: Request,
     /// Copy of the input, if it may have to be submitted again.
     input: Option<Vec<u8>>,
-    again: Again,
+    again: CallAttempts,
 }
 
 /// A submitted invocation. If it is dropped before it has resolved, its result is discarded.
@@ -65,17 +65,17 @@ pub(crate) struct InFlight {
     channel: Arc<Channel>,
     seq: u64,
     /// How its entry is shared.
-    state: State,
+    state: EntryState,
     /// When it was submitted; only with a timeout of the client's, as reading the clock costs.
     since: Option<Instant>,
     /// Most output bytes.
     capacity: u64,
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<ResubmitData>>,
     /// Whether it is submitted again where that is allowed.
     moves: bool,
     resolved: bool,
     watched: bool,
-    refused: Refused,
+    refused: LazyRedirects,
     /// Time of the next submission if no slot had a core for it: until then it is in no channel.
     parked: Option<Instant>,
 }
@@ -92,17 +92,17 @@ impl InFlight {
         keep: bool,
     ) -> Result<Self, Error> {
         let state = if request.output_in_ring() {
-            State::Shared
+            EntryState::Shared
         } else {
-            State::SharedBuffer
+            EntryState::SharedBuffer
         };
         let (channel, seq) = publish(function, &request, input, state, wait.then_some(function.timeout))?;
-        let again = function.again();
-        let may_come_back = again.may_run_twice() || function.inner.shares_cores();
+        let again = function.new_attempts();
+        let may_come_back = again.can_run_twice() || function.inner.shares_cores();
         let copy = (keep && request.tail.input_in_ring && may_come_back).then(|| input.to_vec());
         let capacity = request.capacity;
         let kept = (copy.is_some() || !request.uses.is_empty()).then(|| {
-            Box::new(Kept {
+            Box::new(ResubmitData {
                 request,
                 input: copy,
                 again,
@@ -113,16 +113,13 @@ impl InFlight {
             channel,
             seq,
             state,
-            since: function
-                .timeout
-                .filter(|_| function.gives_up)
-                .map(|_| Instant::now()),
+            since: function.timeout.filter(|_| function.gives_up).map(|_| Instant::now()),
             capacity,
             kept,
             moves: keep && function.resubmits,
             resolved: false,
             watched: false,
-            refused: Refused::default(),
+            refused: LazyRedirects::default(),
             parked: None,
         })
     }
@@ -148,7 +145,7 @@ impl InFlight {
     }
 
     /// The result, if the reply has arrived.
-    pub(crate) fn try_result(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
+    pub(crate) fn try_result(&mut self, take: &mut impl ResultDestination) -> Option<Result<usize, Error>> {
         if self.resolved {
             return Some(Err(Error::protocol("the invocation's result was taken already")));
         }
@@ -162,7 +159,7 @@ impl InFlight {
             let failed = due.then(|| self.unpark().err())?;
             return failed.map(Err);
         }
-        let (capacity, in_ring) = (self.capacity, self.state == State::Shared);
+        let (capacity, in_ring) = (self.capacity, self.state == EntryState::Shared);
         let timeout = self.function.timeout;
         let staged = self
             .kept
@@ -228,30 +225,30 @@ impl InFlight {
     }
 
     /// Advances as far as possible without waiting for the function; waits only for a worker's replacement.
-    pub(crate) fn step(&mut self, take: &mut impl Take) -> Step {
+    pub(crate) fn step(&mut self, take: &mut impl ResultDestination) -> CallProgress {
         loop {
             if let Some(result) = self.try_result(take) {
-                return Step::Done(result);
+                return CallProgress::Done(result);
             }
             if self.is_orphaned() {
-                let error = self.channel.unanswered(self.seq);
+                let error = self.channel.unanswered_error(self.seq);
                 let recalled = self.recall(&error);
                 match self.restart(error, recalled) {
                     Ok(()) => continue,
-                    Err(error) => return Step::Done(Err(error)),
+                    Err(error) => return CallProgress::Done(Err(error)),
                 }
             }
             if self.is_late() {
                 let never_ran = self.parked.is_some();
                 self.abandon();
                 let timeout = self.function.timeout;
-                return Step::Done(Err(match timeout {
+                return CallProgress::Done(Err(match timeout {
                     Some(timeout) if never_ran => out_of_time(timeout),
                     timeout => timed_out(timeout),
                 }));
             }
             if !self.is_done() {
-                return Step::Waiting;
+                return CallProgress::Waiting;
             }
         }
     }
@@ -259,11 +256,11 @@ impl InFlight {
     /// Waits for the result; `None` if `limit` comes first.
     pub(crate) fn wait(
         &mut self,
-        take: &mut impl Take,
+        take: &mut impl ResultDestination,
         limit: Option<Instant>,
     ) -> Option<Result<usize, Error>> {
         loop {
-            if let Step::Done(result) = self.step(take) {
+            if let CallProgress::Done(result) = self.step(take) {
                 return Some(result);
             }
             let until = self.give_up_at().into_iter().chain(limit).min();
@@ -278,9 +275,7 @@ impl InFlight {
             }
             let (channel, seq) = (&self.channel, self.seq);
             let waited = channel.wait(|_| until, || channel.is_done(seq).then_some(()));
-            if waited == Err(Interrupted::TimedOut)
-                && limit.is_some_and(|limit| Instant::now() >= limit)
-                && !self.is_done()
+            if waited == Err(WaitEnd::TimedOut) && limit.is_some_and(|limit| Instant::now() >= limit) && !self.is_done()
             {
                 return None;
             }
@@ -317,16 +312,16 @@ impl InFlight {
         };
         let picked = match (self.function.slot, inner.slot_of(&self.channel)) {
             (None, Some(slot)) => inner.pick_beside(slot, left),
-            _ => self.function.picked(left),
+            _ => self.function.pick_channel(left),
         };
-        let (_, channel) = picked.map_err(|error| kept.again.last(error))?;
+        let (_, channel) = picked.map_err(|error| kept.again.take_final_error(error))?;
         let payload = kept.request.tail.payload(input);
         let submitted = kept.request.uses.register(&channel);
         match submitted.and_then(|()| channel.submit(&kept.request.target, &payload, self.state)) {
             Ok(seq) => (self.channel, self.seq) = (channel, seq),
             // Other threads hold the entries; that is as good as a refusal.
             Err(Error::NoCredit) => return self.park(),
-            Err(error) => return Err(kept.again.last(error)),
+            Err(error) => return Err(kept.again.take_final_error(error)),
         }
         self.resolved = false;
         Ok(())
@@ -335,7 +330,7 @@ impl InFlight {
     /// Reads back the input of an invocation that did not run, if no copy was kept.
     fn recall(&self, error: &Error) -> Option<Vec<u8>> {
         let copied = self.kept.as_ref().is_some_and(|kept| kept.input.is_some());
-        if copied || !self.moves || error.ran() != Ran::No {
+        if copied || !self.moves || error.ran() != RunCertainty::No {
             return None;
         }
         self.channel.recall(self.seq)
@@ -347,12 +342,12 @@ impl InFlight {
         self.resolved = true;
         if self.kept.is_none() && self.moves && recalled.is_some() {
             // An invocation without memory of its own was in the ring completely.
-            let wanted = Wanted::Bytes(usize::try_from(self.capacity).unwrap_or(usize::MAX));
+            let wanted = OutputPlace::Bytes(usize::try_from(self.capacity).unwrap_or(usize::MAX));
             let request = self.function.request(&Input::Bytes(&[]), wanted);
-            self.kept = Some(Box::new(Kept {
+            self.kept = Some(Box::new(ResubmitData {
                 request: request.map_err(|_| error.clone())?,
                 input: None,
-                again: self.function.again(),
+                again: self.function.new_attempts(),
             }));
         }
         let left = self.left();
@@ -361,10 +356,10 @@ impl InFlight {
         };
         let left_behind = kept
             .request
-            .leave(&self.channel, error, &self.function.inner.staging);
-        let error = left_behind.map_err(|error| kept.again.last(error))?;
+            .prepare_retry(&self.channel, error, &self.function.inner.staging);
+        let error = left_behind.map_err(|error| kept.again.take_final_error(error))?;
         if !self.function.resubmits {
-            return Err(kept.again.last(error));
+            return Err(kept.again.take_final_error(error));
         }
         if kept.input.is_none() && kept.request.tail.input_in_ring {
             let spans = kept.request.tail.payload(&[])[1].len();
@@ -377,20 +372,20 @@ impl InFlight {
         let input = match (&kept.input, kept.request.tail.input_in_ring) {
             (Some(input), _) => input.as_slice(),
             (None, false) => &[],
-            (None, true) => return Err(kept.again.last(error)),
+            (None, true) => return Err(kept.again.take_final_error(error)),
         };
-        kept.again.after(error)?;
+        kept.again.count_failure(error)?;
         if left.is_some_and(|left| left.is_zero()) {
-            return Err(kept.again.last(Error::Deadline {
+            return Err(kept.again.take_final_error(Error::Deadline {
                 timeout: self.function.timeout.unwrap_or_default(),
-                ran: Ran::No,
+                ran: RunCertainty::No,
             }));
         }
         if self.since.is_some() {
             kept.request.target.timeout_us = micros(left);
         }
         let published = publish(&self.function, &kept.request, input, self.state, Some(left));
-        let (channel, seq) = published.map_err(|error| kept.again.last(error))?;
+        let (channel, seq) = published.map_err(|error| kept.again.take_final_error(error))?;
         (self.channel, self.seq) = (channel, seq);
         self.resolved = false;
         Ok(())
@@ -439,7 +434,7 @@ impl InFlight {
             .kept
             .take()
             .map(|kept| kept.request.uses)
-            .filter(|uses: &Uses| !uses.is_empty());
+            .filter(|uses: &UsedMemory| !uses.is_empty());
         let keep = uses.map(|uses| Box::new(uses) as _);
         self.channel.abandon(self.seq, self.state, keep);
     }
@@ -462,7 +457,7 @@ fn publish(
     function: &Function,
     request: &Request,
     input: &[u8],
-    state: State,
+    state: EntryState,
     wait: Option<Option<Duration>>,
 ) -> Result<(Arc<Channel>, u64), Error> {
     loop {

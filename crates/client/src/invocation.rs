@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::channel::Channel;
-use crate::completions::Action;
-use crate::in_flight::{InFlight, Step, Take};
+use crate::completions::CompletionAction;
+use crate::in_flight::{CallProgress, InFlight, ResultDestination};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 /// Wait for it with [`Invocation::wait`] and its variants, or `.await` it in any executor. Dropping it discards the
 /// result; the function runs nevertheless. `Send + Sync`.
 #[must_use = "dropping an invocation discards its result"]
-pub struct Invocation(Waiting);
+pub struct Invocation(CallFuture);
 
 impl Invocation {
     pub(crate) fn new(in_flight: InFlight) -> Self {
-        Self(Waiting::new(in_flight))
+        Self(CallFuture::new(in_flight))
     }
 
     pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
@@ -67,9 +67,7 @@ impl Future for Invocation {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut output = Vec::new();
-        self.0
-            .poll(&mut output, context)
-            .map(|result| result.map(|_| output))
+        self.0.poll(&mut output, context).map(|result| result.map(|_| output))
     }
 }
 
@@ -77,11 +75,11 @@ impl Future for Invocation {
 ///
 /// It behaves as [`Invocation`] otherwise. While it is in flight, its parts of buffers belong to the worker.
 #[must_use = "dropping an invocation discards its result"]
-pub struct BufferInvocation(Waiting);
+pub struct BufferInvocation(CallFuture);
 
 impl BufferInvocation {
     pub(crate) fn new(in_flight: InFlight) -> Self {
-        Self(Waiting::new(in_flight))
+        Self(CallFuture::new(in_flight))
     }
 
     pub(crate) fn place(&self) -> (Arc<Channel>, u64) {
@@ -130,13 +128,13 @@ impl fmt::Debug for BufferInvocation {
 }
 
 /// Common part of both futures.
-struct Waiting {
+struct CallFuture {
     in_flight: InFlight,
     /// Whether the completion thread was asked for a worker for the next submission.
     prepared: bool,
 }
 
-impl Waiting {
+impl CallFuture {
     fn new(in_flight: InFlight) -> Self {
         Self {
             in_flight,
@@ -144,14 +142,14 @@ impl Waiting {
         }
     }
 
-    fn wait(&mut self, take: &mut impl Take) -> Result<usize, Error> {
+    fn wait(&mut self, take: &mut impl ResultDestination) -> Result<usize, Error> {
         // Without a limit there is a result.
         self.in_flight
             .wait(take, None)
             .unwrap_or_else(|| Err(Error::protocol("a wait without a limit ended without a result")))
     }
 
-    fn wait_timeout(&mut self, take: &mut impl Take, timeout: Duration) -> Option<Result<usize, Error>> {
+    fn wait_timeout(&mut self, take: &mut impl ResultDestination, timeout: Duration) -> Option<Result<usize, Error>> {
         self.in_flight.wait(take, Instant::now().checked_add(timeout))
     }
 
@@ -159,14 +157,14 @@ impl Waiting {
         self.in_flight.is_done()
     }
 
-    fn try_take(&mut self, take: &mut impl Take) -> Option<Result<usize, Error>> {
+    fn try_take(&mut self, take: &mut impl ResultDestination) -> Option<Result<usize, Error>> {
         match self.in_flight.step(take) {
-            Step::Done(result) => Some(result),
-            Step::Waiting => None,
+            CallProgress::Done(result) => Some(result),
+            CallProgress::Waiting => None,
         }
     }
 
-    fn poll(&mut self, take: &mut impl Take, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
+    fn poll(&mut self, take: &mut impl ResultDestination, context: &mut Context<'_>) -> Poll<Result<usize, Error>> {
         let completions = self.in_flight.function().inner.completions.clone();
         let waker = context.waker().clone();
         if self.in_flight.needs_a_worker() && !self.prepared {
@@ -188,10 +186,10 @@ impl Waiting {
             return Poll::Ready(result);
         }
         let watched = match self.in_flight.parked_until() {
-            Some(at) => completions.at(at, Action::Wake(waker)),
+            Some(at) => completions.run_at(at, CompletionAction::Wake(waker)),
             None => {
                 let (channel, seq, deadline) = self.in_flight.watched();
-                completions.watch(&channel, seq, deadline, Action::Wake(waker))
+                completions.watch(&channel, seq, deadline, CompletionAction::Wake(waker))
             }
         };
         match watched {

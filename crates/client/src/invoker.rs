@@ -1,23 +1,23 @@
 //! The invoker: a lease with code on it, kept usable.
 
-use crate::acquiring::{self, Taken};
-use crate::affinity;
+use crate::acquire::{self, ReadyLease};
 use crate::buffer::Buffer;
 use crate::channel::Channel;
+use crate::channel_cache;
 use crate::code::Code;
 use crate::completions::Completions;
 use crate::control::Control;
 use crate::function::Function;
-use crate::lease::{ColdPhases, Plan};
+use crate::lease::{ColdPhases, LeasePlan};
 use crate::manager::Manager;
 use crate::options::LeaseOptions;
 use crate::parts::Parts;
 use crate::staging::Staging;
-use crate::wait::{Interrupted, give_up_at};
+use crate::wait::{WaitEnd, give_up_at};
 use crate::{Error, LeaseId};
 use bytemuck::Pod;
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use hotlease_wire::session::UsageTotals;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -69,7 +69,7 @@ impl Invoker {
             );
             return Err(Error::Options { what });
         }
-        let plan = Plan {
+        let plan = LeasePlan {
             code: code.clone(),
             options: Arc::new(options),
             doorbell: Arc::new(Doorbell::create()?),
@@ -78,12 +78,12 @@ impl Invoker {
         let patience = taken.options.patience;
         let taken = Control::get()?.run(async move {
             let workers = taken.options.workers;
-            acquiring::take(&taken, workers, patience).await
+            acquire::take(&taken, workers, patience).await
         })?;
         Ok(Self::new(plan, taken))
     }
 
-    pub(crate) fn new(plan: Plan, taken: Vec<Taken>) -> Self {
+    pub(crate) fn new(plan: LeasePlan, taken: Vec<ReadyLease>) -> Self {
         Self {
             inner: Arc::new(Inner::new(plan, taken)),
         }
@@ -134,9 +134,7 @@ impl Invoker {
     pub fn transport(&self) -> &'static str {
         let channel = self.inner.slots[0].channel.read();
         let channel = channel.unwrap_or_else(PoisonError::into_inner);
-        channel
-            .as_ref()
-            .map_or("", |channel| channel.connection().transport())
+        channel.as_ref().map_or("", |channel| channel.connection().transport())
     }
 
     /// The connection to the worker of a slot.
@@ -197,9 +195,9 @@ impl Invoker {
     /// Those of the connection to the agent; the lease then ends by itself, unbilled beyond its TTL. A lease
     /// that ended without being renewed gives [`Error::LeaseEnded`].
     pub fn deallocate(self) -> Result<UsageTotals, Error> {
-        affinity::forget(self.inner.id);
+        channel_cache::forget(self.inner.id);
         let inner = self.inner.clone();
-        inner.parts.stop_moving();
+        inner.parts.stop_replacing();
         Control::get()?.run(async move { inner.parts.release(|| inner.close_slots()).await })
     }
 }
@@ -229,7 +227,7 @@ struct Slot {
 pub(crate) struct Inner {
     /// Unique in the process.
     pub(crate) id: u64,
-    pub(crate) plan: Plan,
+    pub(crate) plan: LeasePlan,
     /// All slots that were requested, granted or not.
     slots: Box<[Slot]>,
     /// Number of granted slots: they are the first ones.
@@ -247,7 +245,7 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    fn new(plan: Plan, taken: Vec<Taken>) -> Self {
+    fn new(plan: LeasePlan, taken: Vec<ReadyLease>) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (parts, channels) = Parts::new(taken);
         let options = &plan.options;
@@ -293,10 +291,7 @@ impl Inner {
     /// The channel of a slot, if it is open. A lost lease closes all its channels, but not at the same moment: so a
     /// channel of a doomed connection does not count as open.
     pub(crate) fn open_channel(&self, slot: usize) -> Option<Arc<Channel>> {
-        let channel = self.slots[slot]
-            .channel
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let channel = self.slots[slot].channel.read().unwrap_or_else(PoisonError::into_inner);
         let usable = |channel: &&Arc<Channel>| !channel.is_closed() && !channel.connection().is_doomed();
         channel.as_ref().filter(usable).cloned()
     }
@@ -308,10 +303,7 @@ impl Inner {
     }
 
     pub(crate) fn put(&self, slot: usize, channel: Arc<Channel>) {
-        *self.slots[slot]
-            .channel
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Some(channel);
+        *self.slots[slot].channel.write().unwrap_or_else(PoisonError::into_inner) = Some(channel);
     }
 
     fn close_slots(&self) {
@@ -335,8 +327,7 @@ impl Inner {
         if let Some(slot) = slot.or((count == 1).then_some(0)) {
             return self.ready(slot, limit).map(|channel| (slot, channel));
         }
-        let start =
-            affinity::slot(self.id).unwrap_or_else(|| self.spread.fetch_add(1, Ordering::Relaxed) % count);
+        let start = channel_cache::slot(self.id).unwrap_or_else(|| self.spread.fetch_add(1, Ordering::Relaxed) % count);
         let mut best: Option<(u64, usize, Arc<Channel>)> = None;
         for slot in (start..count).chain(0..start) {
             let Some(channel) = self.open_channel(slot) else {
@@ -366,7 +357,7 @@ impl Inner {
         repaired.unwrap_or_else(|| {
             Err(Error::Deadline {
                 timeout: limit.unwrap_or_default(),
-                ran: Ran::No,
+                ran: RunCertainty::No,
             })
         })
     }
@@ -407,9 +398,7 @@ impl Inner {
     ) -> Result<(), Error> {
         let channels: Vec<Arc<Channel>> = match slot {
             Some(slot) => self.open_channel(slot).into_iter().collect(),
-            None => (0..self.slots())
-                .filter_map(|slot| self.open_channel(slot))
-                .collect(),
+            None => (0..self.slots()).filter_map(|slot| self.open_channel(slot)).collect(),
         };
         let Some(first) = channels.first() else {
             return Ok(());
@@ -425,14 +414,14 @@ impl Inner {
             let look = Instant::now() + CREDIT_LOOK;
             let next = until.map_or(look, |until| until.min(look));
             match first.wait(|_| Some(next), credit) {
-                Ok(()) | Err(Interrupted::Closed) => return Ok(()),
-                Err(Interrupted::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
+                Ok(()) | Err(WaitEnd::Closed) => return Ok(()),
+                Err(WaitEnd::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
                     return Err(Error::Deadline {
                         timeout: timeout.unwrap_or_default(),
-                        ran: Ran::No,
+                        ran: RunCertainty::No,
                     });
                 }
-                Err(Interrupted::TimedOut) => {}
+                Err(WaitEnd::TimedOut) => {}
             }
         }
     }
@@ -441,7 +430,7 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.completions.stop();
-        affinity::forget(self.id);
+        channel_cache::forget(self.id);
         let Ok(control) = Control::get() else { return };
         let (parts, _) = Parts::new(Vec::new());
         let parts = std::mem::replace(&mut self.parts, parts);

@@ -1,22 +1,22 @@
 //! A lease in use: its session, its workers' connections, and the cold path that makes them.
 
 use crate::Error;
-use crate::acquiring::{NotTaken, Taken};
+use crate::acquire::{AcquireError, ReadyLease};
 use crate::channel::Channel;
 use crate::code::Code;
-use crate::connection::{NEWS_LIMIT, Rings, Watched};
+use crate::connection::{ConnectionGuard, NEWS_LIMIT, Rings};
 use crate::direct;
 use crate::manager::Manager;
 use crate::offer::not_the_holder;
 use crate::options::LeaseOptions;
 use crate::reach::Reach;
-use crate::session::{End, Expected, Session, Shared};
+use crate::session::{Expectations, Session, SessionEnd, SessionState};
 use crate::transport::{self, Transport};
 use hotlease_fabric::doorbell::Doorbell;
 use hotlease_wire::grpc::{AcquireRequest, AgentInfo, Grant};
 use hotlease_wire::ids::{LeaseId, SlotIndex, WorkerIndex};
 use hotlease_wire::limits::{DELEGATED_SLOTS_MAX, WORKERS_MAX};
-use hotlease_wire::session::{Place, StartPhases, UsageTotals};
+use hotlease_wire::session::{SlotPlace, StartPhases, UsageTotals};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ const VOUCH_LIMIT: Duration = Duration::from_millis(200);
 
 /// Code and options of a lease.
 #[derive(Clone)]
-pub(crate) struct Plan {
+pub(crate) struct LeasePlan {
     pub(crate) code: Code,
     pub(crate) options: Arc<LeaseOptions>,
     /// Doorbell on which this client's threads sleep.
@@ -66,34 +66,34 @@ pub(crate) struct Plan {
 
 /// A lease with a session. Dropping it ends the lease (its client is gone); `release` ends it properly.
 pub(crate) struct Lease {
-    plan: Plan,
+    plan: LeasePlan,
     session: Session,
     /// Index of the code's first function in every worker of the lease.
     base: u16,
-    workers: Vec<Option<Watched>>,
-    at: Box<At>,
+    workers: Vec<Option<ConnectionGuard>>,
+    at: Box<LeaseAddress>,
     /// The task that reports the lease to the manager, until the manager knows of it.
     vouching: Option<JoinHandle<()>>,
 }
 
 /// Address of a lease: its slots and its agent.
-struct At {
+struct LeaseAddress {
     /// Slots of each worker.
-    homes: Vec<Home>,
+    homes: Vec<WorkerSlots>,
     /// Grant with which peers reach the agent; without a token.
     way: Grant,
 }
 
 /// A worker of the agent, and those of its slots that are used.
 #[derive(Debug, Clone)]
-pub(crate) struct Home {
+pub(crate) struct WorkerSlots {
     worker: WorkerIndex,
     slots: Vec<SlotIndex>,
 }
 
 /// A connected worker, and the rings exchanged with its slots, in their order.
-struct Opened {
-    watched: Watched,
+struct OpenedWorker {
+    watched: ConnectionGuard,
     rings: Vec<Rings>,
     /// Time that the introduction took.
     connect: Duration,
@@ -103,11 +103,11 @@ impl Lease {
     /// Takes leases for so many workers, but not from the agents in `without`; loads the code, and opens a channel
     /// to every slot. On the control thread.
     pub(crate) async fn take(
-        plan: &Plan,
+        plan: &LeasePlan,
         manager: &Manager,
         workers: u16,
         without: Vec<String>,
-    ) -> Result<Vec<Taken>, NotTaken> {
+    ) -> Result<Vec<ReadyLease>, AcquireError> {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
@@ -126,14 +126,9 @@ impl Lease {
         for (number, grant) in std::iter::once(first).chain(others).enumerate() {
             let (plan, manager) = (plan.clone(), manager.clone());
             let workers = granted_workers(&grant, workers);
-            starting.spawn(async move {
-                (
-                    number,
-                    Self::start(&plan, &manager, grant, workers, acquire).await,
-                )
-            });
+            starting.spawn(async move { (number, Self::start(&plan, &manager, grant, workers, acquire).await) });
         }
-        let (mut parts, mut failed) = (BTreeMap::new(), None::<NotTaken>);
+        let (mut parts, mut failed) = (BTreeMap::new(), None::<AcquireError>);
         while let Some(started) = starting.join_next().await {
             match started {
                 Ok((number, Ok(part))) => drop(parts.insert(number, part)),
@@ -141,7 +136,7 @@ impl Lease {
                 Err(error) => failed = Some(Error::protocol(error.to_string()).into()),
             }
         }
-        let parts: Vec<Taken> = parts.into_values().collect();
+        let parts: Vec<ReadyLease> = parts.into_values().collect();
         let slots: usize = parts.iter().map(|(_, channels, _)| channels.len()).sum();
         if failed.is_none() && slots > usize::from(workers) * usize::from(options.slots) {
             let error = Error::protocol("the manager granted more workers than were asked for");
@@ -160,23 +155,23 @@ impl Lease {
     }
 
     /// Takes a lease of an agent, without the manager.
-    pub(crate) async fn take_of(
-        plan: &Plan,
+    pub(crate) async fn take_from_agent(
+        plan: &LeasePlan,
         manager: &Manager,
         agent: &AgentInfo,
         workers: u16,
-    ) -> Result<Vec<Taken>, NotTaken> {
+    ) -> Result<Vec<ReadyLease>, AcquireError> {
         let options = &plan.options;
         let mut lap = stopwatch();
         transport::prepare(options);
         let granted = manager.acquire_of(agent, options.acquire_request(workers, &plan.code));
-        let grant = granted.await.map_err(NotTaken::at(&agent.id, &agent.host))?;
+        let grant = granted.await.map_err(AcquireError::at(&agent.id, &agent.host))?;
         let granted = Instant::now();
         let acquire = lap();
         let vouched = (options.clone(), grant.clone());
         let (mut lease, channels, phases) = Self::start(plan, manager, grant, workers, acquire).await?;
         // The report goes on if the lease is released before the manager has heard of it.
-        lease.vouching = Some(tokio::spawn(direct::vouch(
+        lease.vouching = Some(tokio::spawn(direct::report_lease(
             manager.clone(),
             vouched.0,
             vouched.1,
@@ -187,29 +182,27 @@ impl Lease {
 
     /// Attaches to a granted lease, and makes it usable.
     async fn start(
-        plan: &Plan,
+        plan: &LeasePlan,
         manager: &Manager,
         grant: Grant,
         workers: u16,
         acquire: Duration,
-    ) -> Result<Taken, NotTaken> {
-        let at = NotTaken::at(&grant.agent, &grant.host);
-        Self::start_at(plan, manager, grant, workers, acquire)
-            .await
-            .map_err(at)
+    ) -> Result<ReadyLease, AcquireError> {
+        let at = AcquireError::at(&grant.agent, &grant.host);
+        Self::start_at(plan, manager, grant, workers, acquire).await.map_err(at)
     }
 
     async fn start_at(
-        plan: &Plan,
+        plan: &LeasePlan,
         manager: &Manager,
         grant: Grant,
         workers: u16,
         acquire: Duration,
-    ) -> Result<Taken, Error> {
+    ) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
         let attached = async {
             let reach = plan.options.reach.granted(grant.reach.as_ref())?;
-            let expected = Expected::of(usize::from(workers), &plan.options.sandbox);
+            let expected = Expectations::of(usize::from(workers), &plan.options.sandbox);
             let session = Session::attach(&grant, manager.site(), expected).await?;
             Ok((session, reach))
         };
@@ -240,9 +233,9 @@ impl Lease {
     }
 
     /// Makes an attached lease usable, or gives it back.
-    pub(crate) async fn begin(plan: &Plan, session: Session, workers: u16) -> Result<Taken, Error> {
+    pub(crate) async fn begin(plan: &LeasePlan, session: Session, workers: u16) -> Result<ReadyLease, Error> {
         let slots: Vec<SlotIndex> = (0..plan.options.slots).map(SlotIndex).collect();
-        let home = |worker| Home {
+        let home = |worker| WorkerSlots {
             worker: WorkerIndex(worker),
             slots: slots.clone(),
         };
@@ -257,20 +250,18 @@ impl Lease {
 
     /// Attaches to slots that the holder of another lease lends, and makes them usable: each as a worker of its
     /// own.
-    pub(crate) async fn join(plan: &Plan, manager: &Manager, grant: Grant) -> Result<Taken, Error> {
+    pub(crate) async fn join(plan: &LeasePlan, manager: &Manager, grant: Grant) -> Result<ReadyLease, Error> {
         let mut lap = stopwatch();
         transport::prepare(&plan.options);
         // The holder has started the workers.
-        let expected = Expected::of(WORKERS_MAX as usize, "");
+        let expected = Expectations::of(WORKERS_MAX as usize, "");
         let session = Session::attach(&grant, manager.site(), expected).await?;
         let attach = lap();
         let lent = session.attached.lent.clone().unwrap_or_default();
         if lent.is_empty() || lent.len() > DELEGATED_SLOTS_MAX {
-            return Err(Error::protocol(
-                "the agent has lent no slots, or more than there are",
-            ));
+            return Err(Error::protocol("the agent has lent no slots, or more than there are"));
         }
-        let home = |place: Place| Home {
+        let home = |place: SlotPlace| WorkerSlots {
             worker: place.worker,
             slots: vec![place.slot],
         };
@@ -279,7 +270,7 @@ impl Lease {
         Ok((lease, channels, ColdPhases { attach, ..rest }))
     }
 
-    async fn begin_at(plan: &Plan, session: Session, homes: Vec<Home>) -> Result<Taken, Error> {
+    async fn begin_at(plan: &LeasePlan, session: Session, homes: Vec<WorkerSlots>) -> Result<ReadyLease, Error> {
         let (opened, base, mut phases) = match Self::prepare(plan, &session, &homes).await {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -292,7 +283,7 @@ impl Lease {
             session,
             base,
             workers: Vec::new(),
-            at: Box::new(At {
+            at: Box::new(LeaseAddress {
                 homes,
                 way: Grant::default(),
             }),
@@ -310,10 +301,10 @@ impl Lease {
     /// Loads the code and connects to the workers; returns these in order, and the index of the code's first
     /// function.
     async fn prepare(
-        plan: &Plan,
+        plan: &LeasePlan,
         session: &Session,
-        homes: &[Home],
-    ) -> Result<(Vec<Opened>, u16, ColdPhases), Error> {
+        homes: &[WorkerSlots],
+    ) -> Result<(Vec<OpenedWorker>, u16, ColdPhases), Error> {
         let mut lap = stopwatch();
         let mut phases = ColdPhases {
             start: StartPhases::clone(&session.attached.start),
@@ -355,7 +346,7 @@ impl Lease {
     }
 
     /// Connects to a worker and exchanges rings with all its slots.
-    async fn open(session: Arc<Shared>, plan: Plan, home: Home) -> Result<Opened, Error> {
+    async fn open(session: Arc<SessionState>, plan: LeasePlan, home: WorkerSlots) -> Result<OpenedWorker, Error> {
         let index = home.worker;
         let mut lap = stopwatch();
         let (socket, epoch) = session.connect(index).await?;
@@ -363,25 +354,23 @@ impl Lease {
         let transport = Transport::choose(&plan.options, session.route().cloned());
         let limits = plan.options.registration_limits(&transport);
         let doorbell = plan.doorbell.clone();
-        let watched = Watched::start(socket, index, epoch, session, doorbell, transport, limits)?;
+        let watched = ConnectionGuard::start(socket, index, epoch, session, doorbell, transport, limits)?;
         let mut rings = Vec::with_capacity(home.slots.len());
         for slot in home.slots {
             rings.push(watched.connection().open(slot, &plan.options).await?);
         }
-        Ok(Opened {
+        Ok(OpenedWorker {
             watched,
             rings,
             connect,
         })
     }
 
-    fn channels(&self, watched: &Watched, rings: Vec<Rings>) -> Vec<Arc<Channel>> {
+    fn channels(&self, watched: &ConnectionGuard, rings: Vec<Rings>) -> Vec<Arc<Channel>> {
         let channel = |rings| {
-            watched.connection().channel(
-                rings,
-                (self.base, self.plan.code.clone()),
-                self.plan.options.completion,
-            )
+            watched
+                .connection()
+                .channel(rings, (self.base, self.plan.code.clone()), self.plan.options.completion)
         };
         rings.into_iter().map(channel).collect()
     }
@@ -391,7 +380,7 @@ impl Lease {
         // Closes the old connection first, so that it does not count against the worker's limit.
         self.workers[usize::from(worker)] = None;
         let home = self.at.homes[usize::from(worker)].clone();
-        let Opened { watched, rings, .. } =
+        let OpenedWorker { watched, rings, .. } =
             Self::open(self.session.shared().clone(), self.plan.clone(), home).await?;
         let channels = self.channels(&watched, rings);
         self.workers[usize::from(worker)] = Some(watched);
@@ -409,15 +398,11 @@ impl Lease {
     }
 
     /// Lends slots of its workers to peers; returns the delegation's number, and the grant that a peer attaches to.
-    pub(crate) async fn lend(
-        &self,
-        places: &[(u16, u16)],
-        lasts: Option<Duration>,
-    ) -> Result<(u32, Grant), Error> {
+    pub(crate) async fn lend(&self, places: &[(u16, u16)], lasts: Option<Duration>) -> Result<(u32, Grant), Error> {
         if self.session.attached.lent.is_some() {
             return Err(not_the_holder());
         }
-        let place = |(worker, slot): &(u16, u16)| Place {
+        let place = |(worker, slot): &(u16, u16)| SlotPlace {
             worker: WorkerIndex(*worker),
             slot: SlotIndex(*slot),
         };
@@ -436,7 +421,7 @@ impl Lease {
     }
 
     /// How the lease ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<SessionEnd> {
         self.session.end()
     }
 
@@ -484,8 +469,7 @@ fn granted_workers(grant: &Grant, asked: u16) -> u16 {
 
 fn check_workers(session: &Session, workers: u16, slots: u16) -> Result<(), Error> {
     let granted = &session.attached.slots;
-    let enough =
-        granted.len() == usize::from(workers) && granted.iter().all(|granted| *granted == usize::from(slots));
+    let enough = granted.len() == usize::from(workers) && granted.iter().all(|granted| *granted == usize::from(slots));
     if enough {
         return Ok(());
     }

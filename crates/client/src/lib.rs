@@ -34,12 +34,13 @@
 
 #![forbid(unsafe_code)]
 
-mod acquiring;
-mod affinity;
+mod acquire;
 mod batch;
 mod buffer;
+mod call_cost;
 mod callback;
 mod channel;
+mod channel_cache;
 mod code;
 mod completions;
 mod connection;
@@ -56,9 +57,7 @@ mod function;
 mod in_flight;
 mod invocation;
 mod invoker;
-mod learned;
 mod lease;
-mod link;
 mod manager;
 mod model;
 mod offer;
@@ -70,8 +69,9 @@ mod reach;
 mod redirect;
 mod registrations;
 mod request;
+mod request_socket;
 mod retry;
-mod seating;
+mod seats;
 mod session;
 mod staging;
 #[cfg(test)]
@@ -81,20 +81,20 @@ mod wait;
 
 pub use batch::Map;
 pub use buffer::{Buffer, BufferSlice, BufferSliceMut, Input, Output};
+pub use call_cost::CallCost;
 pub use code::Code;
 pub use error::Error;
 pub use function::Function;
 pub use invocation::{BufferInvocation, Invocation};
 pub use invoker::Invoker;
-pub use learned::Learned;
 pub use lease::ColdPhases;
-pub use model::{Measured, Model, Plan, Work};
+pub use model::{Measurements, Model, Work, WorkPlan};
 pub use offer::{Invitation, Offer};
 pub use options::{Completion, LeaseOptions, Placement, Polling, Sharing, Spread};
-pub use pipeline::{Awaited, Pipeline};
+pub use pipeline::{AwaitedCall, Pipeline};
 pub use python::Python;
 pub use reach::{Directory, Reach};
-pub use seating::Seated;
+pub use seats::SeatedWorkers;
 
 pub use hotlease_net::{Credential, IdentityError, NetError};
 pub use hotlease_wire::code::Interface;
@@ -102,5 +102,5 @@ pub use hotlease_wire::comm::seat::{Seat, SeatSecret};
 pub use hotlease_wire::ids::{CodeHash, LeaseId};
 pub use hotlease_wire::limits::PARTS_MAX;
 pub use hotlease_wire::session::{StartPhases, StartSteps, UsageTotals};
-pub use hotlease_wire::storage::{BadPlace, Place};
-pub use hotlease_wire::{Cause, EndReason, Ran, Refusal};
+pub use hotlease_wire::storage::{StoragePlace, StoragePlaceError};
+pub use hotlease_wire::{Cause, EndReason, Rejection, RunCertainty};

@@ -3,13 +3,13 @@
 use crate::Error;
 use crate::options::LeaseOptions;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_net::{NetError, Proof, Role, Site, SiteChannel, Wanted, grpc};
-use hotlease_wire::Refusal;
+use hotlease_net::{NetError, Proof, Role, SiteAccess, SiteChannel, SiteOptions, grpc};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_client::AgentClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, FindOffersRequest, Grant, ListRequest, ReleaseRequest, SlotOffer,
-    VouchRequest, WithdrawOfferRequest,
+    AcquireRequest, AgentInfo, FindOffersRequest, Grant, ListRequest, ReleaseRequest, SlotOffer, VouchRequest,
+    WithdrawOfferRequest,
 };
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
@@ -30,18 +30,18 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(5);
 
 /// Address of a manager.
 #[derive(Clone)]
-enum At {
+enum ManagerAddress {
     /// On this host, at this socket.
-    Machine(PathBuf),
+    SameHost(PathBuf),
     /// On another host.
-    Elsewhere(Site),
+    OtherHost(SiteAccess),
 }
 
-impl At {
+impl ManagerAddress {
     fn name(&self) -> String {
         match self {
-            Self::Machine(socket) => socket.display().to_string(),
-            Self::Elsewhere(site) => format!("{site} {}", site.proof.name()),
+            Self::SameHost(socket) => socket.display().to_string(),
+            Self::OtherHost(site) => format!("{site} {}", site.proof.name()),
         }
     }
 }
@@ -49,7 +49,7 @@ impl At {
 /// Client of a manager.
 #[derive(Clone)]
 pub(crate) struct Manager {
-    at: At,
+    at: ManagerAddress,
     client: ManagerClient<SiteChannel>,
 }
 
@@ -58,7 +58,7 @@ static CHANNELS: LazyLock<Mutex<HashMap<String, SiteChannel>>> = LazyLock::new(M
 /// Most connections; beyond that, all are made anew.
 const CHANNELS_MAX: usize = 1024;
 
-fn kept_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
+fn cached_channel(name: String, make: impl FnOnce() -> SiteChannel) -> SiteChannel {
     let mut channels = CHANNELS.lock().unwrap_or_else(PoisonError::into_inner);
     if channels.len() >= CHANNELS_MAX {
         channels.clear();
@@ -70,7 +70,7 @@ impl Manager {
     /// The manager that the options name. On the control thread.
     pub(crate) fn of(options: &LeaseOptions) -> Result<Self, Error> {
         let local = options.runtime_dir.is_some();
-        let site = Site::find(Wanted {
+        let site = SiteAccess::find(SiteOptions {
             manager: options.manager.as_deref(),
             is_local: local,
             identity: options.identity.as_deref(),
@@ -78,13 +78,13 @@ impl Manager {
             authority: options.authority.as_deref(),
         })?;
         let at = match (site, &options.runtime_dir) {
-            (Some(site), _) => At::Elsewhere(site),
-            (None, Some(path)) => At::Machine(RuntimeDir::at(path)?.join("manager.sock")),
-            (None, None) => At::Machine(RuntimeDir::resolve()?.join("manager.sock")),
+            (Some(site), _) => ManagerAddress::OtherHost(site),
+            (None, Some(path)) => ManagerAddress::SameHost(RuntimeDir::at(path)?.join("manager.sock")),
+            (None, None) => ManagerAddress::SameHost(RuntimeDir::resolve()?.join("manager.sock")),
         };
-        let channel = kept_channel(at.name(), || match &at {
-            At::Machine(socket) => local_channel(socket.clone()),
-            At::Elsewhere(site) => site.channel(),
+        let channel = cached_channel(at.name(), || match &at {
+            ManagerAddress::SameHost(socket) => local_channel(socket.clone()),
+            ManagerAddress::OtherHost(site) => site.channel(),
         });
         Ok(Self {
             client: ManagerClient::new(channel),
@@ -105,42 +105,32 @@ impl Manager {
     }
 
     /// Asks one of the agents for a lease.
-    pub(crate) async fn acquire_of(
-        &self,
-        agent: &AgentInfo,
-        request: AcquireRequest,
-    ) -> Result<Grant, Error> {
+    pub(crate) async fn acquire_of(&self, agent: &AgentInfo, request: AcquireRequest) -> Result<Grant, Error> {
         let channel = match &self.at {
-            At::Machine(_) if !agent.address.contains("://") => {
+            ManagerAddress::SameHost(_) if !agent.address.contains("://") => {
                 let socket = PathBuf::from(&agent.address);
-                kept_channel(agent.address.clone(), || local_channel(socket))
+                cached_channel(agent.address.clone(), || local_channel(socket))
             }
-            At::Elsewhere(site) if !agent.endpoint.is_empty() => {
+            ManagerAddress::OtherHost(site) if !agent.endpoint.is_empty() => {
                 let Proof::Certificate(identity) = &site.proof else {
-                    let what =
-                        "agents grant leases themselves only to clients with a certificate; ask the manager";
-                    return Err(Refusal::NotPermitted { what: what.into() }.into());
+                    let what = "agents grant leases themselves only to clients with a certificate; ask the manager";
+                    return Err(Rejection::NotPermitted { what: what.into() }.into());
                 };
                 let address = agent.endpoint.parse()?;
                 let name = format!("{} {}", agent.endpoint, site.proof.name());
-                kept_channel(name, || {
-                    grpc::channel(address, identity.clone(), Role::Agent).into()
-                })
+                cached_channel(name, || grpc::channel(address, identity.clone(), Role::Agent).into())
             }
             _ => {
-                let what = format!(
-                    "agent {}: it is on another host, and this client is not",
-                    agent.id
-                );
-                return Err(Refusal::Unavailable { what }.into());
+                let what = format!("agent {}: it is on another host, and this client is not", agent.id);
+                return Err(Rejection::Unavailable { what }.into());
             }
         };
         let mut client = AgentClient::new(channel);
         let mut request = Request::new(request);
         request.set_timeout(ACQUIRE_LIMIT);
         match tokio::time::timeout(ACQUIRE_LIMIT, client.grant_direct(request)).await {
-            Ok(granted) => granted.map(Response::into_inner).map_err(failed),
-            Err(_) => Err(Error::Refused(Refusal::Timeout {
+            Ok(granted) => granted.map(Response::into_inner).map_err(status_error),
+            Err(_) => Err(Error::Refused(Rejection::Timeout {
                 what: format!("agent {}", agent.id),
                 after_ms: u64::try_from(ACQUIRE_LIMIT.as_millis()).unwrap_or(u64::MAX),
             })),
@@ -148,12 +138,7 @@ impl Manager {
     }
 
     /// Reports that this client holds a lease which an agent granted directly, and for how long already.
-    pub(crate) async fn vouch(
-        &self,
-        options: &LeaseOptions,
-        grant: &Grant,
-        held: Duration,
-    ) -> Result<(), Error> {
+    pub(crate) async fn vouch(&self, options: &LeaseOptions, grant: &Grant, held: Duration) -> Result<(), Error> {
         let vouch = VouchRequest {
             lease: grant.lease.clone(),
             agent: grant.agent.clone(),
@@ -176,8 +161,7 @@ impl Manager {
     /// Publishes slots that this client lends.
     pub(crate) async fn put_offer(&self, offer: SlotOffer) -> Result<(), Error> {
         let mut client = self.client.clone();
-        self.ask(REQUEST_LIMIT, client.put_offer(Request::new(offer)))
-            .await?;
+        self.ask(REQUEST_LIMIT, client.put_offer(Request::new(offer))).await?;
         Ok(())
     }
 
@@ -198,10 +182,10 @@ impl Manager {
     }
 
     /// The site of a manager on another host, with which its agents are reached; none for this host.
-    pub(crate) fn site(&self) -> Option<&Site> {
+    pub(crate) fn site(&self) -> Option<&SiteAccess> {
         match &self.at {
-            At::Machine(_) => None,
-            At::Elsewhere(site) => Some(site),
+            ManagerAddress::SameHost(_) => None,
+            ManagerAddress::OtherHost(site) => Some(site),
         }
     }
 
@@ -215,8 +199,8 @@ impl Manager {
             Ok(Err(status)) if status.code() == Code::Unavailable && status.details().is_empty() => {
                 Err(self.unavailable(status).await)
             }
-            Ok(Err(status)) => Err(failed(status)),
-            Err(_) => Err(Error::Refused(Refusal::Timeout {
+            Ok(Err(status)) => Err(status_error(status)),
+            Err(_) => Err(Error::Refused(Rejection::Timeout {
                 what: "the manager".into(),
                 after_ms: u64::try_from(limit.as_millis()).unwrap_or(u64::MAX),
             })),
@@ -225,14 +209,12 @@ impl Manager {
 
     /// The error when the transport failed: either no manager is there, or it does not speak to this client.
     async fn unavailable(&self, status: Status) -> Error {
-        let At::Machine(socket) = &self.at else {
-            return failed(status);
+        let ManagerAddress::SameHost(socket) = &self.at else {
+            return status_error(status);
         };
         match UnixStream::connect(socket).await {
-            Err(_) => Error::NotRunning {
-                socket: socket.clone(),
-            },
-            Ok(_) => Refusal::Unavailable {
+            Err(_) => Error::NotRunning { socket: socket.clone() },
+            Ok(_) => Rejection::Unavailable {
                 what: format!("the manager at {}: {}", socket.display(), status.message()),
             }
             .into(),
@@ -255,8 +237,7 @@ impl Manager {
             tenant: String::new(),
             reason: "its client could not use it".into(),
         };
-        self.ask(REQUEST_LIMIT, client.release(Request::new(release)))
-            .await?;
+        self.ask(REQUEST_LIMIT, client.release(Request::new(release))).await?;
         Ok(())
     }
 
@@ -264,16 +245,13 @@ impl Manager {
     pub(crate) async fn usage(&self, leases: &[LeaseId]) -> Result<UsageTotals, Error> {
         let mut client = self.client.clone();
         let list = self
-            .ask(
-                REQUEST_LIMIT,
-                client.list_leases(Request::new(ListRequest::default())),
-            )
+            .ask(REQUEST_LIMIT, client.list_leases(Request::new(ListRequest::default())))
             .await?;
         let mut used = UsageTotals::default();
         for lease in leases {
             let id = lease.to_string();
             let lease = list.leases.iter().find(|lease| lease.id == id);
-            let usage = lease.ok_or(Refusal::UnknownLease)?.usage.unwrap_or_default();
+            let usage = lease.ok_or(Rejection::UnknownLease)?.usage.unwrap_or_default();
             used.allocated_ns += usage.allocated_ns;
             used.hot_ns += usage.hot_ns;
             used.compute_ns += usage.compute_ns;
@@ -285,20 +263,19 @@ impl Manager {
 
 fn local_channel(socket: PathBuf) -> SiteChannel {
     // The address is only the peer's name in HTTP/2; the connector uses the socket.
-    let channel = Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(
-        move |_: Uri| {
+    let channel =
+        Endpoint::from_static("http://manager.hotlease").connect_with_connector_lazy(service_fn(move |_: Uri| {
             let path = socket.clone();
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        },
-    ));
+        }));
     channel.into()
 }
 
 /// The error in a manager's answer, or of the transport.
-fn failed(status: Status) -> Error {
+fn status_error(status: Status) -> Error {
     match grpc::cause(&status) {
         Some(NetError::Refused(refusal)) => refusal.clone().into(),
         Some(error) => error.clone().into(),
-        None => Refusal::from(status).into(),
+        None => Rejection::from(status).into(),
     }
 }

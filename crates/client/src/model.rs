@@ -42,7 +42,7 @@ pub struct Model {
 
 /// Measurements from which [`Model::fit`] computes the parameters.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Measured {
+pub struct Measurements {
     /// Input bytes and round trips, with the smallest output.
     pub by_input: Vec<(usize, Duration)>,
     /// Output bytes and round trips, with the smallest input.
@@ -72,7 +72,7 @@ pub struct Work {
 
 /// How to divide [`Work`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
+pub struct WorkPlan {
     /// Tasks to keep: while they run, the results of the sent ones come back.
     pub local: usize,
     /// Tasks to send first.
@@ -105,7 +105,7 @@ impl Model {
         };
         let empty = request(0, 0);
         let function_empty = function.clone().output_bytes(64);
-        let mut measured = Measured::default();
+        let mut measured = Measurements::default();
         for size in sizes() {
             measured.by_input.push(round_trip(size, 0)?);
             measured.by_output.push((size, round_trip(0, size)?.1));
@@ -129,9 +129,7 @@ impl Model {
         })?;
         measured.gap = median_of(5, || {
             let begin = Instant::now();
-            let sent: Result<Vec<_>, _> = (0..RUNS_IN_A_ROW)
-                .map(|_| function_empty.submit(&empty))
-                .collect();
+            let sent: Result<Vec<_>, _> = (0..RUNS_IN_A_ROW).map(|_| function_empty.submit(&empty)).collect();
             for invocation in sent? {
                 invocation.wait()?;
             }
@@ -141,7 +139,7 @@ impl Model {
     }
 
     /// The parameters that explain the measurements. No measurements give zeros.
-    pub fn fit(measured: &Measured) -> Self {
+    pub fn fit(measured: &Measurements) -> Self {
         let (empty, input_byte) = line(&measured.by_input);
         let (empty_too, output_byte) = line(&measured.by_output);
         let empty = match measured.by_output.is_empty() {
@@ -177,7 +175,7 @@ impl Model {
     ///
     /// With one slot and `T_local`, `T_inv` as in the rFaaS paper of 2021, equation 1, this means keeping at least
     /// `T_inv / T_local` tasks.
-    pub fn plan(&self, work: &Work, slots: usize) -> Plan {
+    pub fn plan(&self, work: &Work, slots: usize) -> WorkPlan {
         let overhead = self.send_overhead + self.receive_overhead;
         let local_time = work.local_time.as_secs_f64();
         let local = |remote: usize| remote as f64 * overhead + (work.tasks - remote) as f64 * local_time;
@@ -196,7 +194,7 @@ impl Model {
                 }
             }
         }
-        Plan {
+        WorkPlan {
             local: work.tasks - remote,
             remote,
             predicted: seconds(local(remote).max(self.remote(work, remote, slots))),
@@ -226,7 +224,7 @@ impl Model {
 impl Invoker {
     /// How many of some tasks to keep and how many to send to the slots of this invoker; see [`Model::plan`]. The
     /// model must be of a channel of this invoker, or of one over the same transport.
-    pub fn plan(&self, model: &Model, work: &Work) -> Plan {
+    pub fn plan(&self, model: &Model, work: &Work) -> WorkPlan {
         model.plan(work, self.slots())
     }
 }
@@ -235,10 +233,7 @@ fn seconds(value: f64) -> Duration {
     Duration::try_from_secs_f64(value).unwrap_or(Duration::MAX)
 }
 
-pub(crate) fn median_of(
-    runs: usize,
-    mut run: impl FnMut() -> Result<Duration, Error>,
-) -> Result<Duration, Error> {
+pub(crate) fn median_of(runs: usize, mut run: impl FnMut() -> Result<Duration, Error>) -> Result<Duration, Error> {
     // The first run warms caches and wakes the slot.
     run()?;
     let mut times = (0..runs).map(|_| run()).collect::<Result<Vec<_>, _>>()?;
@@ -282,16 +277,12 @@ mod tests {
         output_byte: 1e-9,
     };
 
-    fn measured() -> Measured {
+    fn measured() -> Measurements {
         let none = Duration::ZERO;
         let sizes = || (0..6).map(|step| step * 4096);
-        Measured {
-            by_input: sizes()
-                .map(|size| (size, TRUE.round_trip(size, 0, none)))
-                .collect(),
-            by_output: sizes()
-                .map(|size| (size, TRUE.round_trip(0, size, none)))
-                .collect(),
+        Measurements {
+            by_input: sizes().map(|size| (size, TRUE.round_trip(size, 0, none))).collect(),
+            by_output: sizes().map(|size| (size, TRUE.round_trip(0, size, none))).collect(),
             send: seconds(TRUE.send_overhead),
             receive: seconds(TRUE.receive_overhead),
             gap: seconds(TRUE.gap),
@@ -326,12 +317,12 @@ mod tests {
 
     #[test]
     fn no_parameter_is_negative_whatever_was_measured() {
-        let falling = Measured {
+        let falling = Measurements {
             by_input: vec![(0, Duration::from_micros(9)), (4096, Duration::from_micros(1))],
             send: Duration::from_millis(1),
-            ..Measured::default()
+            ..Measurements::default()
         };
-        for model in [Model::fit(&falling), Model::fit(&Measured::default())] {
+        for model in [Model::fit(&falling), Model::fit(&Measurements::default())] {
             let all = [
                 model.latency,
                 model.send_overhead,
@@ -359,8 +350,7 @@ mod tests {
             let plan = TRUE.plan(&work, slots);
             assert_eq!(plan.local + plan.remote, tasks, "every task is in the plan");
             let overhead = TRUE.send_overhead + TRUE.receive_overhead;
-            let local =
-                |remote: usize| remote as f64 * overhead + (tasks - remote) as f64 * local_us as f64 * US;
+            let local = |remote: usize| remote as f64 * overhead + (tasks - remote) as f64 * local_us as f64 * US;
             let remote = TRUE.remote(&work, plan.remote, slots);
             assert!(remote <= local(plan.remote), "{plan:?}: the caller waits");
             let more = plan.remote + 1;

@@ -7,14 +7,14 @@
 use crate::code::Code;
 use crate::control::Control;
 use crate::invoker::{Inner, Invoker};
-use crate::lease::{Lease, Plan};
+use crate::lease::{Lease, LeasePlan};
 use crate::manager::Manager;
 use crate::options::{LeaseOptions, Placement, Spread};
 use crate::{Error, LeaseId};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_fabric::doorbell::Doorbell;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{Grant, SlotOffer};
 use hotlease_wire::token::TOKEN_BYTES_MAX;
 use prost::Message;
@@ -64,11 +64,7 @@ impl Invitation {
 
 impl fmt::Display for Invitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{PREFIX}{}",
-            URL_SAFE_NO_PAD.encode(self.grant.encode_to_vec())
-        )
+        write!(f, "{PREFIX}{}", URL_SAFE_NO_PAD.encode(self.grant.encode_to_vec()))
     }
 }
 
@@ -131,7 +127,7 @@ impl Offer {
     /// does not know (it learns of a lease that an agent granted directly soon after the grant).
     pub fn publish(&self) -> Result<(), Error> {
         let Some(holder) = self.holder.upgrade() else {
-            return Err(Refusal::UnknownLease.into());
+            return Err(Rejection::UnknownLease.into());
         };
         let left = self.lasts.map(|lasts| lasts.saturating_sub(self.begun.elapsed()));
         let options = holder.plan.options.clone();
@@ -140,9 +136,7 @@ impl Offer {
             lease: self.lease.to_string(),
             delegation: self.delegation,
             slots: self.slots,
-            lasts_ms: left.map_or(0, |left| {
-                u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)
-            }),
+            lasts_ms: left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX).max(1)),
             invitation: self.invitation.to_string(),
         };
         Control::get()?.run(async move { Manager::of(&options)?.put_offer(offer).await })?;
@@ -232,7 +226,7 @@ impl Invoker {
             ..options
         };
         options.check()?;
-        let plan = Plan {
+        let plan = LeasePlan {
             code: code.clone(),
             options: Arc::new(options),
             doorbell: Arc::new(Doorbell::create()?),
@@ -247,7 +241,7 @@ impl Invoker {
 }
 
 /// Answer of the agent to a delegation.
-pub(crate) struct Lent {
+pub(crate) struct LentSlots {
     pub(crate) lease: LeaseId,
     /// One of the workers whose slots are lent.
     pub(crate) worker: u16,
@@ -257,7 +251,7 @@ pub(crate) struct Lent {
 
 /// The refusal of operations on a lease that this client does not hold.
 pub(crate) fn not_the_holder() -> Error {
-    Refusal::NotPermitted {
+    Rejection::NotPermitted {
         what: "to lend what was lent: only the holder of a lease makes offers".into(),
     }
     .into()
@@ -308,9 +302,6 @@ mod tests {
         }
         let mut empty = invitation();
         empty.grant.token.clear();
-        assert!(
-            empty.to_string().parse::<Invitation>().is_err(),
-            "without a token"
-        );
+        assert!(empty.to_string().parse::<Invitation>().is_err(), "without a token");
     }
 }

@@ -4,9 +4,9 @@ use crate::Error;
 use crate::code::Code;
 use crate::python::Python;
 use crate::reach::Reach;
-use crate::registrations::Limits;
+use crate::registrations::RegistrationLimits;
 use crate::transport::Transport;
-use hotlease_fabric::shm::Layout;
+use hotlease_fabric::shm::RingLayout;
 use hotlease_net::Credential;
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::grpc::{self, AcquireRequest};
@@ -250,15 +250,10 @@ impl LeaseOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |what: String| Err(Error::Options { what });
         if self.workers == 0 || u32::from(self.workers) > WORKERS_MAX {
-            return fail(format!(
-                "workers must be 1 to {WORKERS_MAX}, not {}",
-                self.workers
-            ));
+            return fail(format!("workers must be 1 to {WORKERS_MAX}, not {}", self.workers));
         }
         if self.placement == Placement::Direct && self.spread != Spread::OneAgent {
-            return fail(
-                "spread needs the manager: agents that are asked directly grant all workers or none".into(),
-            );
+            return fail("spread needs the manager: agents that are asked directly grant all workers or none".into());
         }
         if self.sharing == Sharing::Shared && self.spread != Spread::OneAgent {
             return fail("spread needs cores of one's own: shared ones are found on one agent".into());
@@ -304,10 +299,7 @@ impl LeaseOptions {
                 self.depth
             ));
         }
-        for (name, bytes) in [
-            ("request_bytes", self.request_bytes),
-            ("reply_bytes", self.reply_bytes),
-        ] {
+        for (name, bytes) in [("request_bytes", self.request_bytes), ("reply_bytes", self.reply_bytes)] {
             // An entry must at least hold the spans of an invocation whose input and output are both in buffers.
             if !(ENTRY_BYTES_MIN..=ENTRY_BYTES_MAX).contains(&bytes) {
                 return fail(format!(
@@ -318,7 +310,7 @@ impl LeaseOptions {
                 depth: self.depth,
                 entry_bytes: bytes,
             };
-            if Layout::of(shape).is_none() {
+            if RingLayout::of(shape).is_none() {
                 return fail(format!(
                     "depth {} times {name} {bytes} is over the {RING_BYTES_MAX} bytes that a ring may have",
                     self.depth
@@ -364,8 +356,8 @@ impl LeaseOptions {
     }
 
     /// Limits of the registrations of each connection.
-    pub(crate) fn registration_limits(&self, transport: &Transport) -> Limits {
-        Limits {
+    pub(crate) fn registration_limits(&self, transport: &Transport) -> RegistrationLimits {
+        RegistrationLimits {
             buffers: self.registered_buffers as usize,
             bytes: match transport {
                 Transport::Shm => u64::MAX,

@@ -1,34 +1,34 @@
 //! The leases of an invoker: one on each agent that its workers are on, called its parts. Each part is lost, and
 //! replaced, independently of the others.
 
-use crate::acquiring::{self, Taken};
+use crate::acquire::{self, ReadyLease};
 use crate::channel::Channel;
 use crate::invoker::Inner;
-use crate::lease::{ColdPhases, Lease, Plan};
-use crate::offer::Lent;
+use crate::lease::{ColdPhases, Lease, LeasePlan};
+use crate::offer::LentSlots;
 use crate::options::{LeaseOptions, Spread};
-use crate::session::End;
+use crate::session::SessionEnd;
 use crate::{Error, LeaseId};
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Ran, Refusal};
+use hotlease_wire::{EndReason, Rejection, RunCertainty};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 /// The workers of an invoker that are on one agent.
-struct Part {
+struct LeasePart {
     /// Index of its first worker, counted over all parts.
     first: u16,
     workers: u16,
     /// The lease that the part holds, or held last.
     lease: Mutex<LeaseId>,
     /// Held by the task that repairs the part, also while it waits for the agent: no two tasks repair it.
-    holding: tokio::sync::Mutex<Holding>,
+    holding: tokio::sync::Mutex<PartState>,
 }
 
 /// State of a part's lease.
-enum Holding {
+enum PartState {
     Lease(Lease),
     /// The last lease ended for this reason, and no other was taken yet.
     Ended(EndReason),
@@ -40,28 +40,31 @@ enum Holding {
 /// All parts of an invoker.
 pub(crate) struct Parts {
     /// In the order of their workers.
-    parts: Mutex<Vec<Arc<Part>>>,
+    parts: Mutex<Vec<Arc<LeasePart>>>,
     /// Phases of the latest cold start.
     phases: Mutex<ColdPhases>,
     /// Whether the invoker was deallocated.
     closing: watch::Sender<bool>,
 }
 
-pub(crate) fn ended(reason: EndReason) -> Error {
-    Error::LeaseEnded { reason, ran: Ran::No }
+pub(crate) fn ended_error(reason: EndReason) -> Error {
+    Error::LeaseEnded {
+        reason,
+        ran: RunCertainty::No,
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Part {
+impl LeasePart {
     fn new(first: u16, lease: Lease) -> Self {
         Self {
             first,
             workers: lease.workers(),
             lease: Mutex::new(lease.id()),
-            holding: tokio::sync::Mutex::new(Holding::Lease(lease)),
+            holding: tokio::sync::Mutex::new(PartState::Lease(lease)),
         }
     }
 
@@ -72,7 +75,7 @@ impl Part {
 
 impl Parts {
     /// Makes parts of these leases; also returns the channels in the order of the slots.
-    pub(crate) fn new(taken: Vec<Taken>) -> (Self, Vec<Arc<Channel>>) {
+    pub(crate) fn new(taken: Vec<ReadyLease>) -> (Self, Vec<Arc<Channel>>) {
         let (mut parts, mut all) = (Vec::with_capacity(taken.len()), Vec::new());
         let (mut first, mut slowest) = (0, None);
         for (lease, channels, phases) in taken {
@@ -81,7 +84,7 @@ impl Parts {
                 None => phases,
                 Some(slowest) => slower(slowest, phases),
             });
-            let part = Part::new(first, lease);
+            let part = LeasePart::new(first, lease);
             first += part.workers;
             parts.push(Arc::new(part));
         }
@@ -93,11 +96,11 @@ impl Parts {
         (parts, all)
     }
 
-    fn all(&self) -> Vec<Arc<Part>> {
+    fn all(&self) -> Vec<Arc<LeasePart>> {
         locked(&self.parts).clone()
     }
 
-    fn of(&self, worker: u16) -> Option<Arc<Part>> {
+    fn of(&self, worker: u16) -> Option<Arc<LeasePart>> {
         locked(&self.parts).iter().find(|part| part.has(worker)).cloned()
     }
 
@@ -119,9 +122,7 @@ impl Parts {
         };
         let holding = part.holding.lock().await;
         match &*holding {
-            Holding::Lease(held) if held.id() == lease && held.end().is_none() => {
-                held.revoke(delegation).await
-            }
+            PartState::Lease(held) if held.id() == lease && held.end().is_none() => held.revoke(delegation).await,
             _ => Ok(()),
         }
     }
@@ -135,32 +136,32 @@ impl Parts {
             return Some(lease);
         }
         let first = parts.last().map_or(0, |last| last.first + last.workers);
-        parts.push(Arc::new(Part::new(first, lease)));
+        parts.push(Arc::new(LeasePart::new(first, lease)));
         show();
         None
     }
 
     /// Stops all tasks that look for another lease.
-    pub(crate) fn stop_moving(&self) {
+    pub(crate) fn stop_replacing(&self) {
         self.closing.send_replace(true);
     }
 
     /// Releases all leases; returns their total usage.
     pub(crate) async fn release(&self, close_channels: impl Fn()) -> Result<UsageTotals, Error> {
-        self.stop_moving();
+        self.stop_replacing();
         let (mut releasing, mut last) = (JoinSet::new(), None);
         // Again, as a part may have been replaced by others just now.
         loop {
             let mut any = false;
             for part in self.all() {
                 let mut holding = part.holding.lock().await;
-                match std::mem::replace(&mut *holding, Holding::Deallocated) {
-                    Holding::Lease(lease) => {
+                match std::mem::replace(&mut *holding, PartState::Deallocated) {
+                    PartState::Lease(lease) => {
                         any = true;
                         releasing.spawn(lease.release());
                     }
-                    Holding::Ended(reason) => last = Some(ended(reason)),
-                    Holding::Replaced | Holding::Deallocated => {}
+                    PartState::Ended(reason) => last = Some(ended_error(reason)),
+                    PartState::Replaced | PartState::Deallocated => {}
                 }
             }
             if !any {
@@ -180,14 +181,14 @@ impl Parts {
         match (used, last) {
             (_, Some(error)) => Err(error),
             (Some(used), None) => Ok(used),
-            (None, None) => Err(ended(EndReason::Released)),
+            (None, None) => Err(ended_error(EndReason::Released)),
         }
     }
 }
 
 impl Inner {
     /// Lends slots of one part to peers.
-    pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<Lent, Error> {
+    pub(crate) async fn lend(&self, slots: &[usize], lasts: Option<Duration>) -> Result<LentSlots, Error> {
         let each = usize::from(self.plan.options.slots);
         let no_such = |index: usize| Error::NoSuchSlot {
             index,
@@ -207,9 +208,9 @@ impl Inner {
         let part = self.parts.of(worker).ok_or_else(|| no_such(first))?;
         let holding = part.holding.lock().await;
         let lease = match &*holding {
-            Holding::Lease(lease) => lease,
-            Holding::Ended(reason) => return Err(ended(*reason)),
-            Holding::Replaced | Holding::Deallocated => return Err(ended(EndReason::Released)),
+            PartState::Lease(lease) => lease,
+            PartState::Ended(reason) => return Err(ended_error(*reason)),
+            PartState::Replaced | PartState::Deallocated => return Err(ended_error(EndReason::Released)),
         };
         let mut places = Vec::with_capacity(slots.len());
         for slot in slots {
@@ -220,7 +221,7 @@ impl Inner {
             places.push((of - part.first, (slot % each) as u16));
         }
         let (delegation, grant) = lease.lend(&places, lasts).await?;
-        Ok(Lent {
+        Ok(LentSlots {
             lease: lease.id(),
             worker,
             delegation,
@@ -241,30 +242,32 @@ impl Inner {
             if let Some(channel) = self.open_channel(slot) {
                 return Ok(channel);
             }
-            if let Holding::Lease(lease) = &mut *holding {
+            if let PartState::Lease(lease) = &mut *holding {
                 let mut over = lease.end();
                 if over.is_none() {
                     match lease.reconnect(worker - part.first).await {
                         Ok(channels) => return self.put_all(worker, channels, slot),
-                        Err(error) => over = Some(over_by(&error, lease).ok_or(error)?),
+                        Err(error) => over = Some(end_by_refusal(&error, lease).ok_or(error)?),
                     }
                 }
                 let reason = match over {
-                    Some(End::Lease { reason, .. }) => reason,
+                    Some(SessionEnd::Lease { reason, .. }) => reason,
                     // The agent is gone, and the lease with it; an agent that comes back has another boot.
-                    Some(End::Lost) | None => EndReason::AgentStopping,
+                    Some(SessionEnd::Lost) | None => EndReason::AgentStopping,
                 };
-                if let Holding::Lease(lease) = std::mem::replace(&mut *holding, Holding::Ended(reason)) {
+                if let PartState::Lease(lease) = std::mem::replace(&mut *holding, PartState::Ended(reason)) {
                     lease.abandon();
                 }
             }
             match &*holding {
-                Holding::Replaced => continue,
-                Holding::Deallocated => return Err(ended(EndReason::Released)),
-                Holding::Ended(reason) if !self.plan.options.renew_lease => return Err(ended(*reason)),
-                Holding::Ended(_) | Holding::Lease(_) => {}
+                PartState::Replaced => continue,
+                PartState::Deallocated => return Err(ended_error(EndReason::Released)),
+                PartState::Ended(reason) if !self.plan.options.renew_lease => {
+                    return Err(ended_error(*reason));
+                }
+                PartState::Ended(_) | PartState::Lease(_) => {}
             }
-            return self.move_part(&part, &mut holding, slot).await;
+            return self.replace_part(&part, &mut holding, slot).await;
         }
     }
 
@@ -278,53 +281,53 @@ impl Inner {
         let mut options = LeaseOptions::clone(&self.plan.options);
         (options.workers, options.spread) = (missing, Spread::AtLeast(1));
         let options = Arc::new(options);
-        let plan = Plan {
+        let plan = LeasePlan {
             options,
             ..self.plan.clone()
         };
         let mut closing = self.parts.closing.subscribe();
         let taken = tokio::select! {
             biased;
-            _ = closing.wait_for(|closing| *closing) => return Err(ended(EndReason::Released)),
-            taken = acquiring::take(&plan, missing, within) => taken?,
+            _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
+            taken = acquire::take(&plan, missing, within) => taken?,
         };
         let mut late = None;
         for (lease, channels, _) in taken {
             if let Some(lease) = self.parts.add(lease, || self.append(channels)) {
-                late = Some(lease.release().await.err().unwrap_or(ended(EndReason::Released)));
+                late = Some(lease.release().await.err().unwrap_or(ended_error(EndReason::Released)));
             }
         }
         late.map_or(Ok(()), Err)
     }
 
     /// Takes other leases for the workers of a lost part: a single one if some agent has room for all.
-    async fn move_part(
+    async fn replace_part(
         &self,
-        part: &Part,
-        holding: &mut Holding,
+        part: &LeasePart,
+        holding: &mut PartState,
         slot: usize,
     ) -> Result<Arc<Channel>, Error> {
         let options = &self.plan.options;
         let mut closing = self.parts.closing.subscribe();
-        let taking = acquiring::take(&self.plan, part.workers, options.move_within);
+        let taking = acquire::take(&self.plan, part.workers, options.move_within);
         let taken = tokio::select! {
             biased;
-            _ = closing.wait_for(|closing| *closing) => return Err(ended(EndReason::Released)),
+            _ = closing.wait_for(|closing| *closing) => return Err(ended_error(EndReason::Released)),
             taken = taking => taken?,
         };
         let mut news = Vec::with_capacity(taken.len());
         let mut first = part.first;
         for (lease, channels, phases) in taken {
             *locked(&self.parts.phases) = phases;
-            let next = Part::new(first, lease);
+            let next = LeasePart::new(first, lease);
             self.put_all(first, channels, slot).ok();
             first += next.workers;
             news.push(next);
         }
-        match <[Part; 1]>::try_from(news) {
+        match <[LeasePart; 1]>::try_from(news) {
             Ok(
                 [
-                    Part {
+                    LeasePart {
                         lease, holding: new, ..
                     },
                 ],
@@ -337,7 +340,7 @@ impl Inner {
                 if let Some(at) = parts.iter().position(|old| old.first == part.first) {
                     parts.splice(at..=at, news.into_iter().map(Arc::new));
                 }
-                *holding = Holding::Replaced;
+                *holding = PartState::Replaced;
             }
         }
         self.open_channel(slot).ok_or_else(|| Error::OutcomeUnknown {
@@ -357,10 +360,10 @@ impl Inner {
 }
 
 /// The end that an agent's refusal implies, although no event has reported it.
-fn over_by(error: &Error, lease: &Lease) -> Option<End> {
+fn end_by_refusal(error: &Error, lease: &Lease) -> Option<SessionEnd> {
     match error {
-        Error::Refused(Refusal::LeaseEnded(_) | Refusal::UnknownLease | Refusal::Unavailable { .. }) => {
-            Some(lease.end().unwrap_or(End::Lost))
+        Error::Refused(Rejection::LeaseEnded(_) | Rejection::UnknownLease | Rejection::Unavailable { .. }) => {
+            Some(lease.end().unwrap_or(SessionEnd::Lost))
         }
         _ => None,
     }

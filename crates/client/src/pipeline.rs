@@ -1,13 +1,13 @@
 //! Pipeline of many small invocations on one slot, at the least cost for each.
 
-mod looking;
+mod waiting;
 
-pub use looking::Awaited;
+pub use waiting::AwaitedCall;
 
 use crate::Error;
-use crate::channel::{Channel, Target, timed_out};
+use crate::channel::{CallTarget, Channel, timed_out};
 use crate::function::Function;
-use crate::wait::{Interrupted, give_up_at};
+use crate::wait::{WaitEnd, give_up_at};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl Pipeline {
         if self.channel.is_closed() {
             self.reopen(self.function.timeout)?;
         }
-        let target = Target {
+        let target = CallTarget {
             output_capacity: self.function.reply_bytes as u32,
             ..self.function.target
         };
@@ -156,8 +156,8 @@ impl Pipeline {
         let until = |start| give_up_at(since.unwrap_or(start), timeout);
         match channel.wait(until, || channel.try_finish(seq, output, timeout)) {
             Ok(result) => result,
-            Err(Interrupted::Closed) => Err(channel.unanswered(seq)),
-            Err(Interrupted::TimedOut) => {
+            Err(WaitEnd::Closed) => Err(channel.unanswered_error(seq)),
+            Err(WaitEnd::TimedOut) => {
                 channel.abandon_owned(seq);
                 Err(timed_out(timeout))
             }
@@ -167,7 +167,7 @@ impl Pipeline {
     #[cold]
     fn reopen(&mut self, limit: Option<Duration>) -> Result<(), Error> {
         if let Some(&seq) = self.in_flight.front() {
-            return Err(self.channel.unanswered(seq));
+            return Err(self.channel.unanswered_error(seq));
         }
         let function = &self.function;
         let (slot, channel) = function.inner.pick(function.slot.or(self.slot), limit)?;

@@ -41,9 +41,7 @@ impl Python {
             ));
         }
         if self.interpreter.to_str().is_none() || self.interpreter.is_absolute() == self.image.is_some() {
-            return fail(
-                "python.interpreter must be an absolute path, or one in python.image, in UTF-8".into(),
-            );
+            return fail("python.interpreter must be an absolute path, or one in python.image, in UTF-8".into());
         }
         if self.directory.to_str().is_none() {
             return fail("python.directory must be in UTF-8".into());

@@ -3,7 +3,7 @@
 use crate::Error;
 use hotlease_wire::grpc;
 use hotlease_wire::limits::{DIRECTORIES_MAX, PATH_BYTES_MAX, STORAGE_MAX};
-use hotlease_wire::storage::Place;
+use hotlease_wire::storage::StoragePlace;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
@@ -18,7 +18,7 @@ pub struct Reach {
     pub network: bool,
     /// Object storage, with keys that the agent makes for the lease and puts into the environment of its workers.
     /// Default: none; at most 16.
-    pub storage: Vec<Place>,
+    pub storage: Vec<StoragePlace>,
 }
 
 /// A directory of the node's host that functions see. Text forms: `PATH`, `PATH:rw`, `PATH:INSIDE` or
@@ -120,7 +120,7 @@ impl Reach {
             });
         }
         for place in &self.storage {
-            let what = match place.to_string().parse::<Place>() {
+            let what = match place.to_string().parse::<StoragePlace>() {
                 Ok(same) if same == *place => continue,
                 Ok(_) => format!("{place} is not what was meant"),
                 Err(bad) => bad.to_string(),
@@ -140,7 +140,7 @@ impl Reach {
         (*self != Self::default()).then(|| grpc::Reach {
             directories: self.directories.iter().map(directory).collect(),
             network: self.network,
-            storage: self.storage.iter().map(Place::to_string).collect(),
+            storage: self.storage.iter().map(StoragePlace::to_string).collect(),
         })
     }
 
@@ -200,9 +200,7 @@ mod tests {
             );
             assert_eq!(directory.to_string(), text);
         }
-        for bad in [
-            "", "rw", ":rw", "scratch", "/a/../b", "/a:b", "/a:/b:/c", "/a:/b:ro",
-        ] {
+        for bad in ["", "rw", ":rw", "scratch", "/a/../b", "/a:b", "/a:/b:/c", "/a:/b:ro"] {
             assert!(bad.parse::<Directory>().is_err(), "{bad:?} was taken");
         }
     }

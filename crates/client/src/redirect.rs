@@ -10,7 +10,7 @@ use crate::function::Function;
 use crate::invoker::Inner;
 use crate::options::Sharing;
 use hotlease_lease::client::{Redirect, Redirects};
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -24,9 +24,9 @@ fn seed() -> u64 {
 
 /// The redirects of one invocation: made at its first refusal.
 #[derive(Debug, Default)]
-pub(crate) struct Refused(Option<Redirects>);
+pub(crate) struct LazyRedirects(Option<Redirects>);
 
-impl Refused {
+impl LazyRedirects {
     /// Counts a slot's refusal. Returns how long to pause before another slot is tried, or the error if the caller
     /// does not want to wait.
     pub(crate) fn by_a_slot(&mut self, function: &Function) -> Result<Duration, Error> {
@@ -36,7 +36,7 @@ impl Refused {
             None => usize::from(options.workers),
         };
         let redirects = self.0.get_or_insert_with(|| Redirects::new(seed()));
-        match redirects.refused(workers) {
+        match redirects.count_refusal(workers) {
             Redirect::ToAnother => Ok(Duration::ZERO),
             Redirect::After(_) if !options.wait_for_core => Err(Error::NoCore),
             Redirect::After(pause) => Ok(pause),
@@ -64,7 +64,7 @@ pub(crate) fn pause(pause: Duration, since: Instant, timeout: Option<Duration>) 
 pub(crate) fn out_of_time(timeout: Duration) -> Error {
     Error::Deadline {
         timeout,
-        ran: Ran::No,
+        ran: RunCertainty::No,
     }
 }
 

@@ -14,13 +14,13 @@ use std::sync::Weak;
 
 /// Limits of the memory that a worker may know at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct RegistrationLimits {
     pub(crate) buffers: usize,
     pub(crate) bytes: u64,
 }
 
 /// Memory that the worker knows.
-pub(crate) struct Known {
+pub(crate) struct KnownRegion {
     pub(crate) id: RegionId,
     /// Dead when the buffer is gone: then the registration may go at once.
     pub(crate) region: Weak<Region>,
@@ -31,14 +31,14 @@ pub(crate) struct Known {
 
 /// All registrations with one worker. Changed on the control thread only, by one request to the worker at a time.
 pub(crate) struct Registrations {
-    limits: Limits,
+    limits: RegistrationLimits,
     /// The front is considered first.
-    known: VecDeque<Known>,
+    known: VecDeque<KnownRegion>,
     size_bytes: u64,
 }
 
 impl Registrations {
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: RegistrationLimits) -> Self {
         Self {
             limits,
             known: VecDeque::new(),
@@ -90,12 +90,12 @@ impl Registrations {
 
     /// Removes a registration that no invocation in flight uses and that was not used lately; the caller must tell
     /// the worker. From now on an invocation that uses the buffer registers it again.
-    pub(crate) fn take_idle(&mut self, connection: u64) -> Option<Known> {
+    pub(crate) fn take_idle(&mut self, connection: u64) -> Option<KnownRegion> {
         // Twice around, as the first time may only remove marks.
         for _ in 0..2 * self.known.len() {
             let known = self.known.pop_front()?;
             let goes = match known.region.upgrade() {
-                Some(region) => !region.take_mark(connection) && region.leave(connection),
+                Some(region) => !region.take_mark(connection) && region.remove_connection(connection),
                 None => true,
             };
             if goes {
@@ -107,13 +107,13 @@ impl Registrations {
         None
     }
 
-    pub(crate) fn put(&mut self, known: Known) {
+    pub(crate) fn put(&mut self, known: KnownRegion) {
         self.size_bytes += known.size_bytes;
         self.known.push_back(known);
     }
 
     /// Removes the registration of a buffer that is gone, if it did not make room before.
-    pub(crate) fn take(&mut self, id: RegionId) -> Option<Known> {
+    pub(crate) fn take(&mut self, id: RegionId) -> Option<KnownRegion> {
         let position = self.known.iter().position(|known| known.id == id)?;
         let known = self.known.remove(position)?;
         self.size_bytes -= known.size_bytes;

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::buffer::{BufferSlice, BufferSliceMut, Input, Region};
-use crate::channel::{Channel, Target};
+use crate::channel::{CallTarget, Channel};
 use crate::staging::{Piece, Staging};
 use hotlease_wire::frame::{Flags, Span};
 use hotlease_wire::limits::{PARTS_MAX, REGION_BYTES_MAX};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// Destination of the output.
 #[derive(Clone, Copy)]
-pub(crate) enum Wanted<'a> {
+pub(crate) enum OutputPlace<'a> {
     /// Bytes, at most this many.
     Bytes(usize),
     /// A buffer, written in place.
@@ -22,7 +22,7 @@ pub(crate) enum Wanted<'a> {
 
 /// Memory that the worker uses while the invocation is in flight, kept alive until it has ended.
 #[derive(Default)]
-pub(crate) struct Uses {
+pub(crate) struct UsedMemory {
     pub(crate) staged_input: Option<Piece>,
     pub(crate) staged_output: Option<Piece>,
     /// All of the memory, staged pieces included. Regions in this list are in use: no connection closes their
@@ -30,7 +30,7 @@ pub(crate) struct Uses {
     regions: SmallVec<[Arc<Region>; 2]>,
 }
 
-impl Uses {
+impl UsedMemory {
     /// Makes sure that the channel's worker knows all of the memory.
     pub(crate) fn register(&self, channel: &Channel) -> Result<(), Error> {
         let mut regions = self.regions.iter();
@@ -69,13 +69,13 @@ impl Uses {
 }
 
 /// The end of the payload: spans that name the buffers.
-pub(crate) struct Tail {
+pub(crate) struct PayloadTail {
     spans: SmallVec<[u8; 2 * Span::BYTES]>,
     /// Whether the input bytes precede the spans.
     pub(crate) input_in_ring: bool,
 }
 
-impl Tail {
+impl PayloadTail {
     /// The payload of the ring entry, given the input bytes.
     pub(crate) fn payload<'a>(&'a self, input: &'a [u8]) -> [&'a [u8]; 2] {
         let input = if self.input_in_ring { input } else { &[] };
@@ -86,28 +86,28 @@ impl Tail {
 /// A request that can be published on any channel of an invoker. It does not contain the input bytes that go
 /// through the ring.
 pub(crate) struct Request {
-    pub(crate) target: Target,
-    pub(crate) tail: Tail,
+    pub(crate) target: CallTarget,
+    pub(crate) tail: PayloadTail,
     /// Most output bytes, for any destination.
     pub(crate) capacity: u64,
-    pub(crate) uses: Uses,
+    pub(crate) uses: UsedMemory,
 }
 
 impl Request {
     /// Lays out an invocation; stages data that is larger than a ring entry.
     pub(crate) fn new(
-        mut target: Target,
+        mut target: CallTarget,
         input: &Input<'_>,
-        wanted: Wanted<'_>,
+        wanted: OutputPlace<'_>,
         request_bytes: usize,
         reply_bytes: usize,
         staging: &Arc<Staging>,
     ) -> Result<Self, Error> {
-        let mut uses = Uses::default();
+        let mut uses = UsedMemory::default();
         let mut spans = SmallVec::new();
-        let output_in_ring = matches!(wanted, Wanted::Bytes(bytes) if bytes <= reply_bytes);
+        let output_in_ring = matches!(wanted, OutputPlace::Bytes(bytes) if bytes <= reply_bytes);
         let outputs = match wanted {
-            Wanted::Parts(parts) => parts.len(),
+            OutputPlace::Parts(parts) => parts.len(),
             _ => usize::from(!output_in_ring),
         };
         let room = request_bytes.checked_sub(outputs * Span::BYTES);
@@ -132,22 +132,22 @@ impl Request {
         }
 
         let capacity = match wanted {
-            Wanted::Bytes(bytes) if output_in_ring => {
+            OutputPlace::Bytes(bytes) if output_in_ring => {
                 target.output_capacity = (bytes as u32).max(target.message_room);
                 bytes as u64
             }
-            Wanted::Bytes(bytes) => {
+            OutputPlace::Bytes(bytes) => {
                 check_size(bytes)?;
                 let piece = staging.piece(bytes)?;
                 spans.extend(piece.slice(..bytes).span().encode());
                 uses.stage_output(piece);
                 bytes as u64
             }
-            Wanted::Buffer(slice) => {
+            OutputPlace::Buffer(slice) => {
                 uses.add(&slice, &mut spans);
                 slice.size_bytes()
             }
-            Wanted::Parts(parts) => {
+            OutputPlace::Parts(parts) => {
                 let slices = parts.iter().map(BufferSliceMut::as_slice);
                 slices.clone().for_each(|slice| uses.add(&slice, &mut spans));
                 slices.map(|slice| slice.size_bytes()).sum()
@@ -155,7 +155,7 @@ impl Request {
         };
         Ok(Self {
             target,
-            tail: Tail { spans, input_in_ring },
+            tail: PayloadTail { spans, input_in_ring },
             capacity,
             uses,
         })
@@ -164,13 +164,13 @@ impl Request {
     /// Prepares for another submission, or for the end, after a failure on this channel. A worker that may still
     /// run may still write to the output. The library's own memory is then replaced; a buffer of the caller cannot
     /// be replaced, so `error` is final.
-    pub(crate) fn leave(
+    pub(crate) fn prepare_retry(
         &mut self,
         channel: &Channel,
         error: Error,
         staging: &Arc<Staging>,
     ) -> Result<Error, Error> {
-        if !channel.may_still_run() {
+        if !channel.can_still_run() {
             return Ok(error);
         }
         if self.uses.discard_output() {
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::buffer::Buffer;
 
-    const TARGET: Target = Target {
+    const TARGET: CallTarget = CallTarget {
         function: 0,
         flags: Flags::NONE,
         timeout_us: 0,
@@ -229,14 +229,14 @@ mod tests {
         message_room: 0,
     };
 
-    fn lay_out(input: Input<'_>, wanted: Wanted<'_>) -> Request {
+    fn lay_out(input: Input<'_>, wanted: OutputPlace<'_>) -> Request {
         Request::new(TARGET, &input, wanted, 4096, 4096, &Arc::default()).unwrap()
     }
 
     #[test]
     fn small_data_goes_through_the_ring() {
         let input = [7; 4096];
-        let request = lay_out(Input::Bytes(&input), Wanted::Bytes(4096));
+        let request = lay_out(Input::Bytes(&input), OutputPlace::Bytes(4096));
         assert_eq!(request.target.flags, Flags::NONE);
         assert_eq!(request.tail.payload(&input), [&input[..], &[][..]]);
         assert_eq!((request.target.output_capacity, request.capacity), (4096, 4096));
@@ -245,11 +245,8 @@ mod tests {
     #[test]
     fn what_does_not_fit_an_entry_is_staged() {
         let input: Vec<u8> = (0..5000).map(|i| i as u8).collect();
-        let request = lay_out(Input::Bytes(&input), Wanted::Bytes(100_000));
-        assert_eq!(
-            request.target.flags,
-            Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER)
-        );
+        let request = lay_out(Input::Bytes(&input), OutputPlace::Bytes(100_000));
+        assert_eq!(request.target.flags, Flags::INPUT_BUFFER.with(Flags::OUTPUT_BUFFER));
         assert!(!request.tail.input_in_ring && !request.output_in_ring());
         assert_eq!(&request.uses.staged_input.as_ref().unwrap()[..5000], &input[..]);
         let [rest, spans] = request.tail.payload(&input);
@@ -260,7 +257,7 @@ mod tests {
         );
         assert_eq!((first.length, second.length), (5000, 100_000));
         // With the span of the output after it, an entry holds less input.
-        let request = lay_out(Input::Bytes(&input[..4090]), Wanted::Bytes(5000));
+        let request = lay_out(Input::Bytes(&input[..4090]), OutputPlace::Bytes(5000));
         assert!(request.uses.staged_input.is_some());
     }
 
@@ -269,7 +266,7 @@ mod tests {
         let (input, output) = (Buffer::<u8>::new(100).unwrap(), Buffer::<u8>::new(100).unwrap());
         let inputs = [input.slice(50..60), input.slice(..5), output.slice(90..)];
         let outputs = [output.slice_shared(..1), input.slice_shared(60..80)];
-        let request = lay_out(Input::Parts(&inputs), Wanted::Parts(&outputs));
+        let request = lay_out(Input::Parts(&inputs), OutputPlace::Parts(&outputs));
         assert_eq!(request.target.flags, Flags::of_parts(3, 2).unwrap());
         let [rest, spans] = request.tail.payload(&[]);
         assert!(rest.is_empty());
@@ -284,7 +281,7 @@ mod tests {
         let input = Buffer::<u8>::new(1).unwrap();
         let parts = [input.slice(..); PARTS_MAX + 1];
         let lay_out = |parts: usize, request_bytes: usize| {
-            let (input, wanted) = (Input::Parts(&parts_of(&input)[..parts]), Wanted::Bytes(1));
+            let (input, wanted) = (Input::Parts(&parts_of(&input)[..parts]), OutputPlace::Bytes(1));
             Request::new(TARGET, &input, wanted, request_bytes, 4096, &Arc::default()).map(drop)
         };
         fn parts_of(buffer: &Buffer<u8>) -> Vec<BufferSlice<'_>> {
@@ -306,7 +303,7 @@ mod tests {
         let mut output = Buffer::<f64>::new(1000).unwrap();
         let input = Buffer::<f32>::new(10).unwrap();
         let wanted = output.slice_mut(10..20);
-        let request = lay_out(Input::from(&input), Wanted::Buffer(wanted.as_slice()));
+        let request = lay_out(Input::from(&input), OutputPlace::Buffer(wanted.as_slice()));
         let [_, spans] = request.tail.payload(&[]);
         let second = Span::decode(&spans[Span::BYTES..]).unwrap();
         assert_eq!((second.offset, second.length, request.capacity), (80, 80, 80));

@@ -4,19 +4,19 @@ use crate::channel::Channel;
 use crate::{Error, Function};
 use hotlease_lease::client::{Attempts, Failure};
 use hotlease_wire::frame::Status;
-use hotlease_wire::{EndReason, Ran};
+use hotlease_wire::{EndReason, RunCertainty};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Attempts that an invocation has left.
-pub(crate) type Again = Attempts<Error>;
+pub(crate) type CallAttempts = Attempts<Error>;
 
 impl Failure for Error {
-    fn ran(&self) -> Ran {
+    fn ran(&self) -> RunCertainty {
         Error::ran(self)
     }
 
-    fn of_the_worker(&self) -> bool {
+    fn is_worker_failure(&self) -> bool {
         match self {
             Error::LeaseEnded { reason, .. } => *reason != EndReason::Released,
             Error::WorkerDied { .. } | Error::OutcomeUnknown { .. } => true,
@@ -38,7 +38,7 @@ impl Function {
     }
 
     /// The channel of a slot to submit to, and the slot.
-    pub(crate) fn picked(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
+    pub(crate) fn pick_channel(&self, limit: Option<Duration>) -> Result<(usize, Arc<Channel>), Error> {
         if !self.resubmits
             && let Some(slot) = self.slot
             && let Some(channel) = self.inner.last_channel(slot)
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
     use hotlease_wire::Cause;
 
-    fn died(ran: Ran) -> Error {
+    fn died(ran: RunCertainty) -> Error {
         Error::WorkerDied {
             cause: Cause::OutOfMemory,
             function: None,
@@ -65,45 +65,53 @@ mod tests {
 
     #[test]
     fn only_idempotent_functions_run_twice() {
-        assert!(Again::new(false, 3).after(died(Ran::Unknown)).is_err());
-        let mut again = Again::new(true, 2);
-        assert!(again.after(died(Ran::Unknown)).is_ok());
-        assert!(again.after(died(Ran::Unknown)).is_ok());
-        assert!(again.after(died(Ran::Unknown)).is_err());
+        assert!(
+            CallAttempts::new(false, 3)
+                .count_failure(died(RunCertainty::Unknown))
+                .is_err()
+        );
+        let mut again = CallAttempts::new(true, 2);
+        assert!(again.count_failure(died(RunCertainty::Unknown)).is_ok());
+        assert!(again.count_failure(died(RunCertainty::Unknown)).is_ok());
+        assert!(again.count_failure(died(RunCertainty::Unknown)).is_err());
     }
 
     #[test]
     fn what_did_not_run_is_submitted_again_whatever_it_is() {
-        assert!(Again::new(false, 0).after(died(Ran::No)).is_ok());
+        assert!(
+            CallAttempts::new(false, 0)
+                .count_failure(died(RunCertainty::No))
+                .is_ok()
+        );
         let deallocated = Error::LeaseEnded {
             reason: EndReason::Released,
-            ran: Ran::No,
+            ran: RunCertainty::No,
         };
         assert!(
-            Again::new(true, 3).after(deallocated).is_err(),
+            CallAttempts::new(true, 3).count_failure(deallocated).is_err(),
             "the caller wanted it to end"
         );
     }
 
     #[test]
     fn a_later_failure_does_not_deny_an_earlier_run() {
-        let mut again = Again::new(true, 1);
-        again.after(died(Ran::Unknown)).unwrap();
-        assert_eq!(again.last(Error::NoCredit).ran(), Ran::Unknown);
+        let mut again = CallAttempts::new(true, 1);
+        again.count_failure(died(RunCertainty::Unknown)).unwrap();
+        assert_eq!(again.take_final_error(Error::NoCredit).ran(), RunCertainty::Unknown);
     }
 
     #[test]
     fn results_and_deadlines_are_final() {
-        let mut again = Again::new(true, 3);
+        let mut again = CallAttempts::new(true, 3);
         let deadline = Error::Deadline {
             timeout: std::time::Duration::from_secs(1),
-            ran: Ran::Unknown,
+            ran: RunCertainty::Unknown,
         };
-        assert!(again.after(deadline).is_err());
+        assert!(again.count_failure(deadline).is_err());
         let failed = Error::Function {
             code: 1,
             output: Vec::new(),
         };
-        assert!(again.after(failed).is_err());
+        assert!(again.count_failure(failed).is_err());
     }
 }

@@ -1,24 +1,24 @@
 //! The session with the agent: attach, load, connect, renew, release, and the agent's news.
 
-mod expected;
+mod expectations;
 
-pub(crate) use expected::Expected;
+pub(crate) use expectations::Expectations;
 
 use crate::Error;
 use crate::code::Code;
-use crate::death::{Death, Kind};
-use crate::link::Link;
+use crate::death::{Death, DeathKind};
+use crate::request_socket::RequestSocket;
 use crate::transport::Route;
 use hotlease_fabric::ofi::Libfabric;
 use hotlease_fabric::socket::Socket;
 use hotlease_lease::client::{Renewal, RenewalAction, RenewalEvent};
 use hotlease_net::tunnel::{self, silence_of};
-use hotlease_net::{Site, node_id};
+use hotlease_net::{SiteAccess, node_id};
 use hotlease_wire::grpc::Grant;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::limits::PROTOCOL_VERSION;
-use hotlease_wire::session::{Place, SessionReply, SessionRequest, StartPhases, UsageTotals};
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::session::{SessionReply, SessionRequest, SlotPlace, StartPhases, UsageTotals};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -39,48 +39,48 @@ const AGENT: &str = "the agent";
 
 /// End of a session.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum End {
+pub(crate) enum SessionEnd {
     /// The lease ended, and the session with it.
     Lease { reason: EndReason, usage: UsageTotals },
     /// The agent is gone or has closed the session.
     Lost,
 }
 
-struct News {
+struct SessionNews {
     /// The latest death of each worker: as many entries as the lease has workers.
     deaths: HashMap<WorkerIndex, (Epoch, Death)>,
     /// The reason for which the agent is ending the lease; the end itself is still to come.
     ending: Option<EndReason>,
-    end: Option<End>,
+    end: Option<SessionEnd>,
 }
 
 /// A session with an agent for one lease. It ends, and the lease with it, when dropped.
 pub(crate) struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<SessionState>,
     tasks: Vec<AbortHandle>,
     /// Answer of the agent to the attach.
-    pub(crate) attached: Attached,
+    pub(crate) attached: AttachAnswer,
 }
 
 /// Answer of the agent to the attach.
-pub(crate) struct Attached {
+pub(crate) struct AttachAnswer {
     pub(crate) lease: LeaseId,
     /// Number of slots of each worker.
     pub(crate) slots: Vec<usize>,
     pub(crate) start: Box<StartPhases>,
     /// The slots that the lease's holder lends to this client; none: this client is the holder.
-    pub(crate) lent: Option<Vec<Place>>,
+    pub(crate) lent: Option<Vec<SlotPlace>>,
 }
 
 /// The part of a session that outlives it for tasks that wait for its news.
-pub(crate) struct Shared {
-    link: Link<SessionReply>,
+pub(crate) struct SessionState {
+    link: RequestSocket<SessionReply>,
     /// Route to the agent's host, if it is another host.
     route: Option<Route>,
-    expected: Expected,
+    expected: Expectations,
     /// The lease, once the agent has named it.
     lease: OnceLock<LeaseId>,
-    news: Mutex<News>,
+    news: Mutex<SessionNews>,
     changed: watch::Sender<()>,
     /// Whether the news contain an end; readable without their lock.
     over: AtomicBool,
@@ -88,17 +88,17 @@ pub(crate) struct Shared {
     kept: AtomicUsize,
 }
 
-/// Counts one request in `Shared::kept` while it lives.
-struct Kept<'a>(&'a AtomicUsize);
+/// Counts one request in `SessionState::kept` while it lives.
+struct KeepGuard<'a>(&'a AtomicUsize);
 
-impl<'a> Kept<'a> {
+impl<'a> KeepGuard<'a> {
     fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }
 }
 
-impl Drop for Kept<'_> {
+impl Drop for KeepGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -108,8 +108,8 @@ impl Session {
     /// Binds to a lease, which a manager on another host may have provided. On the control thread.
     pub(crate) async fn attach(
         grant: &Grant,
-        site: Option<&Site>,
-        expected: Expected,
+        site: Option<&SiteAccess>,
+        expected: Expectations,
     ) -> Result<Self, Error> {
         let path = Path::new(&grant.session_socket);
         let Some(site) = site else {
@@ -121,10 +121,10 @@ impl Session {
             })?;
             return Self::over(socket, grant.token.clone(), expected, None).await;
         };
-        if let Some(socket) = same_machine(grant, path) {
+        if let Some(socket) = local_agent_socket(grant, path) {
             match Self::over(socket, grant.token.clone(), expected, None).await {
                 // Another agent, which happens to have its socket at the same path.
-                Err(Error::Refused(refusal @ (Refusal::BadToken | Refusal::WrongTenant))) => {
+                Err(Error::Refused(refusal @ (Rejection::BadToken | Rejection::WrongTenant))) => {
                     tracing::debug!(%refusal, "the agent is not the one of this machine");
                 }
                 attached => return attached,
@@ -132,13 +132,12 @@ impl Session {
         }
         if grant.endpoint.is_empty() {
             let what = "the agent that granted the lease serves its own machine only".into();
-            return Err(Refusal::Unavailable { what }.into());
+            return Err(Rejection::Unavailable { what }.into());
         }
         // The workers are reached over a fabric; libfabric loads while they are started.
         Libfabric::preload();
         let silence = silence_of(Duration::from_millis(grant.ttl_ms));
-        let tunnelled =
-            tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
+        let tunnelled = tunnel::session(grant.endpoint.parse()?, site.proof.clone(), &grant.token, silence).await?;
         let route = Route {
             host: tunnelled.host,
             local: tunnelled.local,
@@ -150,15 +149,15 @@ impl Session {
     pub(crate) async fn over(
         socket: Socket,
         token: Vec<u8>,
-        expected: Expected,
+        expected: Expectations,
         route: Option<Route>,
     ) -> Result<Self, Error> {
-        let shared = Arc::new(Shared {
-            link: Link::new(socket)?,
+        let shared = Arc::new(SessionState {
+            link: RequestSocket::new(socket)?,
             route,
             expected,
             lease: OnceLock::new(),
-            news: Mutex::new(News {
+            news: Mutex::new(SessionNews {
                 deaths: HashMap::new(),
                 ending: None,
                 end: None,
@@ -185,7 +184,7 @@ impl Session {
                 },
                 _,
             )) => (
-                Attached {
+                AttachAnswer {
                     lease,
                     slots: workers.iter().map(Vec::len).collect(),
                     start: Box::new(start),
@@ -216,12 +215,12 @@ impl Session {
     }
 
     /// The part to wait on.
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
+    pub(crate) fn shared(&self) -> &Arc<SessionState> {
         &self.shared
     }
 
     /// How the session ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<SessionEnd> {
         self.shared.news().end
     }
 
@@ -239,14 +238,14 @@ impl Session {
             .await;
         // Answers come in the order of requests, except this one, which comes when all is recorded: a renewal that
         // was requested after the release is refused earlier, and that refusal looks like the answer.
-        if matches!(&answer, Ok((SessionReply::Refused(Refusal::LeaseEnded(_)), _))) {
+        if matches!(&answer, Ok((SessionReply::Refused(Rejection::LeaseEnded(_)), _))) {
             let ended = async { while self.end().is_none() && changed.changed().await.is_ok() {} };
             // If the lease does not end in time, the refusal stands.
             let _ = tokio::time::timeout(RELEASE_LIMIT, ended).await;
         }
         // The event holds the total as well, and may have come before: a lease that had ended counts as released.
         match (self.end(), answer) {
-            (Some(End::Lease { usage, .. }), _) => Ok(usage),
+            (Some(SessionEnd::Lease { usage, .. }), _) => Ok(usage),
             (_, answer) => Err(unexpected("Release", answer)),
         }
     }
@@ -255,7 +254,7 @@ impl Session {
 /// A connection to the agent's own socket, if the agent may be on this host and runs as this user. Only an agent
 /// that can open the token is the right one, which presenting the token proves. The token is presented to no other
 /// user's process.
-fn same_machine(grant: &Grant, path: &Path) -> Option<Socket> {
+fn local_agent_socket(grant: &Grant, path: &Path) -> Option<Socket> {
     let here = node_id().is_some_and(|node| node.to_string() == grant.node);
     if !here {
         return None;
@@ -273,18 +272,18 @@ impl Drop for Session {
     }
 }
 
-impl Shared {
+impl SessionState {
     /// The lease of the session.
     pub(crate) fn lease(&self) -> Option<LeaseId> {
         self.lease.get().copied()
     }
 
-    fn news(&self) -> MutexGuard<'_, News> {
+    fn news(&self) -> MutexGuard<'_, SessionNews> {
         self.news.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the end of the session. Only the first end counts.
-    fn ends(&self, end: End) {
+    fn set_end(&self, end: SessionEnd) {
         self.news().end.get_or_insert(end);
         self.over.store(true, Ordering::Release);
         self.changed.send_replace(());
@@ -303,13 +302,13 @@ impl Shared {
     /// Loads a library; returns the index of its first function and the workers' time. Its bytes are sent only if
     /// the node does not have them.
     pub(crate) async fn load(&self, code: &Code) -> Result<(u16, Duration), Error> {
-        let _kept = Kept::new(&self.kept);
+        let _kept = KeepGuard::new(&self.kept);
         let load = SessionRequest::Load {
             hash: code.hash(),
             size_bytes: code.size_bytes(),
         };
         let mut answer = self.link.ask(&load, &[], AGENT, LOAD_LIMIT).await;
-        if let Ok((SessionReply::Refused(Refusal::NeedCode(_)), _)) = &answer {
+        if let Ok((SessionReply::Refused(Rejection::NeedCode(_)), _)) = &answer {
             let sealed = code.sealed()?;
             answer = self.link.ask(&load, &[sealed.as_fd()], AGENT, LOAD_LIMIT).await;
         }
@@ -317,9 +316,7 @@ impl Shared {
             Ok((SessionReply::Loaded { hash, base, load_us }, _)) if hash == code.hash() => {
                 let last = usize::from(base) + code.functions().len() - 1;
                 if last > usize::from(u16::MAX) {
-                    return Err(Error::protocol(
-                        "the agent's base leaves no room for the functions",
-                    ));
+                    return Err(Error::protocol("the agent's base leaves no room for the functions"));
                 }
                 Ok((base, Duration::from_micros(load_us)))
             }
@@ -329,13 +326,9 @@ impl Shared {
 
     /// Gets a socket to a worker, which is restarted if it is dead.
     pub(crate) async fn connect(&self, worker: WorkerIndex) -> Result<(Socket, Epoch), Error> {
-        let _kept = Kept::new(&self.kept);
+        let _kept = KeepGuard::new(&self.kept);
         let connect = SessionRequest::Connect { worker };
-        match self
-            .link
-            .ask(&connect, &[], AGENT, self.expected.start_limit)
-            .await
-        {
+        match self.link.ask(&connect, &[], AGENT, self.expected.start_limit).await {
             Ok((SessionReply::Connected { worker: which, epoch }, fds)) if which == worker => {
                 let mut fds = fds.into_iter();
                 match (fds.next(), fds.next()) {
@@ -350,7 +343,7 @@ impl Shared {
     /// Lends slots; returns the delegation's number, and the token for peers.
     pub(crate) async fn delegate(
         &self,
-        places: Vec<Place>,
+        places: Vec<SlotPlace>,
         lasts: Option<Duration>,
     ) -> Result<(u32, Vec<u8>), Error> {
         let delegate = SessionRequest::Delegate {
@@ -397,12 +390,12 @@ impl Shared {
             return Some(death.clone());
         }
         match news.end? {
-            End::Lease { reason, .. } => Some(Death {
-                kind: Kind::Lease(reason),
+            SessionEnd::Lease { reason, .. } => Some(Death {
+                kind: DeathKind::Lease(reason),
                 gone: false,
             }),
-            End::Lost => Some(Death {
-                kind: Kind::Agent,
+            SessionEnd::Lost => Some(Death {
+                kind: DeathKind::Agent,
                 gone: false,
             }),
         }
@@ -421,7 +414,7 @@ impl Shared {
                 } => {
                     let begun = begun.into();
                     let death = Death {
-                        kind: Kind::Worker { cause, output, begun },
+                        kind: DeathKind::Worker { cause, output, begun },
                         gone: true,
                     };
                     if usize::from(worker.0) < self.expected.workers {
@@ -431,13 +424,13 @@ impl Shared {
                 }
                 SessionReply::LeaseEnding { reason } => self.news().ending = Some(reason),
                 SessionReply::LeaseEnded { reason, usage } => {
-                    self.ends(End::Lease { reason, usage });
+                    self.set_end(SessionEnd::Lease { reason, usage });
                     self.link.answer(reply, fds);
                 }
                 other => self.link.answer(other, fds),
             }
         }
-        self.ends(End::Lost);
+        self.set_end(SessionEnd::Lost);
         self.link.close();
     }
 
@@ -451,7 +444,7 @@ impl Shared {
                 // While the agent starts a worker or loads a library, it keeps the lease itself, and answers
                 // renewals only afterwards.
                 if self.kept.load(Ordering::Relaxed) > 0 {
-                    event = RenewalEvent::Kept;
+                    event = RenewalEvent::KeptByAgent;
                 }
                 let now = start.elapsed();
                 match renewal.step(event, now) {
@@ -462,7 +455,7 @@ impl Shared {
                     }
                     Some(RenewalAction::Lost) => {
                         tracing::warn!("the agent is silent and the lease's time is over");
-                        self.ends(End::Lost);
+                        self.set_end(SessionEnd::Lost);
                         return;
                     }
                 }
@@ -493,7 +486,7 @@ fn unexpected(request: &str, answer: Result<(SessionReply, Vec<std::os::fd::Owne
     match answer {
         Err(error) => error,
         Ok((SessionReply::Refused(refusal), _)) => refusal.into(),
-        Ok((SessionReply::LeaseEnded { reason, .. }, _)) => Refusal::LeaseEnded(reason).into(),
+        Ok((SessionReply::LeaseEnded { reason, .. }, _)) => Rejection::LeaseEnded(reason).into(),
         Ok(_) => Error::protocol(format!("the agent answered {request} with something else")),
     }
 }

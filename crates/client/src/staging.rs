@@ -105,17 +105,11 @@ mod tests {
             region,
             "the same memory, registered already"
         );
-        let pieces: Vec<Piece> = (0..IDLE_PIECES_MAX + 5)
-            .map(|_| staging.piece(1).unwrap())
-            .collect();
+        let pieces: Vec<Piece> = (0..IDLE_PIECES_MAX + 5).map(|_| staging.piece(1).unwrap()).collect();
         drop(pieces);
         assert_eq!(staging.idle.lock().unwrap().len(), IDLE_PIECES_MAX);
         drop(staging.piece(IDLE_BYTES_MAX + 1).unwrap());
-        assert_eq!(
-            staging.idle.lock().unwrap().len(),
-            IDLE_PIECES_MAX,
-            "too large to keep"
-        );
+        assert_eq!(staging.idle.lock().unwrap().len(), IDLE_PIECES_MAX, "too large to keep");
         drop(staging.piece(IDLE_BYTES_MAX).unwrap());
         assert_eq!(
             staging.idle.lock().unwrap().len(),

@@ -2,8 +2,8 @@
 
 mod failures;
 mod invocations;
+mod providers;
 mod registrations;
-mod ways;
 
 use crate::fake_platform::FakePlatform;
 use crate::{Function, Invocation, LeaseOptions};

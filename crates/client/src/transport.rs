@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::options::{Completion, LeaseOptions};
-use hotlease_fabric::ofi::providers::{leading_away, named};
+use hotlease_fabric::ofi::providers::{named, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, OfiError, Peer, Port, PortOptions, Provider};
 use hotlease_wire::fabric::PortAddress;
 use std::net::{IpAddr, Ipv4Addr};
@@ -78,7 +78,7 @@ pub(crate) fn candidates(provider: Option<&str>, local: IpAddr) -> Result<Vec<Pr
     let library = Libfabric::load()?;
     match provider {
         Some(name) => Ok(vec![named(&library, name, Some(local))?]),
-        None => Ok(leading_away(&library, Some(local))),
+        None => Ok(remote_providers(&library, Some(local))),
     }
 }
 
@@ -93,14 +93,14 @@ pub(crate) fn port_options(completion: Completion) -> PortOptions {
 
 /// Connects this client's port to the worker's, with the link's key, and probes it. Blocks for up to
 /// [`PROBE_LIMIT`].
-pub(crate) fn reach(port: &Arc<Port>, worker: &PortAddress, key: u64) -> Result<Arc<Peer>, OfiError> {
+pub(crate) fn connect_peer(port: &Arc<Port>, worker: &PortAddress, key: u64) -> Result<Arc<Peer>, OfiError> {
     let peer = Arc::new(port.peer(worker, key)?);
     port.probe(&peer, PROBE_LIMIT)?;
     Ok(peer)
 }
 
 /// The error when no provider was left to try.
-pub(crate) fn no_way(host: IpAddr, tried: &[String]) -> Error {
+pub(crate) fn no_transport(host: IpAddr, tried: &[String]) -> Error {
     Error::NoTransport {
         host: host.to_string(),
         why: match tried {

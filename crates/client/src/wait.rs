@@ -32,7 +32,7 @@ pub(crate) fn give_up_at(since: Instant, timeout: Option<Duration>) -> Option<In
 
 /// Reason why a wait ended without a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interrupted {
+pub(crate) enum WaitEnd {
     /// The channel was closed.
     Closed,
     /// The time is over.
@@ -48,7 +48,7 @@ impl Channel {
         &self,
         until: impl FnOnce(Instant) -> Option<Instant>,
         mut poll: impl FnMut() -> Option<T>,
-    ) -> Result<T, Interrupted> {
+    ) -> Result<T, WaitEnd> {
         let start = Instant::now();
         let until = until(start);
         let spin = match self.completion {
@@ -64,11 +64,11 @@ impl Channel {
         };
         loop {
             if self.is_closed() {
-                return poll().ok_or(Interrupted::Closed);
+                return poll().ok_or(WaitEnd::Closed);
             }
             let now = Instant::now();
             if until.is_some_and(|until| now >= until) {
-                return poll().ok_or(Interrupted::TimedOut);
+                return poll().ok_or(WaitEnd::TimedOut);
             }
             self.check_link();
             let waited = now - start;
@@ -101,7 +101,7 @@ impl Channel {
                 if self.completion == Completion::Adaptive {
                     self.brief.store(start.elapsed() < SPIN_BRIEF, Ordering::Relaxed);
                 }
-                return value.ok_or(Interrupted::Closed);
+                return value.ok_or(WaitEnd::Closed);
             }
         }
     }

@@ -15,12 +15,12 @@ mod halving;
 mod hierarchical;
 mod nodes;
 mod objects;
+mod ordered_reduce;
 mod plan;
 mod reduce;
 mod reduce_scatter;
 mod scan;
 mod scatter;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -105,10 +105,7 @@ impl Algorithm {
     pub const fn is_mediated(self) -> bool {
         matches!(
             self,
-            Algorithm::Objects
-                | Algorithm::ObjectsRoot
-                | Algorithm::ObjectsScattered
-                | Algorithm::ObjectsDoubling
+            Algorithm::Objects | Algorithm::ObjectsRoot | Algorithm::ObjectsScattered | Algorithm::ObjectsDoubling
         )
     }
 
@@ -136,14 +133,7 @@ impl Operation {
     pub const fn algorithms(self) -> &'static [Algorithm] {
         use Algorithm::*;
         match self {
-            Operation::Barrier => &[
-                Dissemination,
-                Binomial,
-                Linear,
-                Objects,
-                ObjectsRoot,
-                ObjectsDoubling,
-            ],
+            Operation::Barrier => &[Dissemination, Binomial, Linear, Objects, ObjectsRoot, ObjectsDoubling],
             Operation::Broadcast => &[Binomial, Linear, ScatterAllgather, Chain, Objects],
             Operation::Gather | Operation::Scatter => &[Binomial, Linear, Objects],
             Operation::Gatherv | Operation::Scatterv => &[Linear, Objects],
@@ -168,9 +158,7 @@ impl Operation {
                 ObjectsScattered,
             ],
             Operation::ReduceScatter => &[RecursiveHalving, Pairwise, Ring, Objects],
-            Operation::Scan | Operation::Exscan => {
-                &[RecursiveDoubling, TwoPhase, Linear, Objects, ObjectsDoubling]
-            }
+            Operation::Scan | Operation::Exscan => &[RecursiveDoubling, TwoPhase, Linear, Objects, ObjectsDoubling],
             Operation::Alltoall => &[Pairwise, Linear, Bruck, Objects],
             Operation::Alltoallv => &[Pairwise, Linear, Objects],
         }
@@ -193,11 +181,11 @@ impl Operation {
 
 /// Some rounds of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Part {
+pub struct SchedulePart {
     /// The rounds, with the scratch memory of the whole schedule.
     pub schedule: Schedule,
     /// Whether more rounds follow.
-    pub more: bool,
+    pub has_more: bool,
 }
 
 /// An algorithm and its parameters. All ranks must use the same recipe.
@@ -226,11 +214,11 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`Error::NotOffered`] with the reason.
-    pub fn serves(&self, call: &Call) -> Result<(), Error> {
+    /// [`Error::UnsupportedAlgorithm`] with the reason.
+    pub fn check(&self, call: &Call) -> Result<(), Error> {
         let operation = call.collective.operation();
         let refuse = |why| {
-            Err(Error::NotOffered {
+            Err(Error::UnsupportedAlgorithm {
                 operation,
                 algorithm: self.algorithm,
                 why,
@@ -240,9 +228,7 @@ impl Recipe {
             return refuse("there is no such algorithm for it");
         }
         if self.algorithm.needs_commuting(operation) && !call.commutes {
-            return refuse(
-                "it reduces in another order than that of ranks, and the operator does not commute",
-            );
+            return refuse("it reduces in another order than that of ranks, and the operator does not commute");
         }
         if self.by_nodes {
             let Some(nodes) = call.nodes else {
@@ -254,10 +240,8 @@ impl Recipe {
             if !operation.has_levels() {
                 return refuse("it cannot be done in two levels");
             }
-            if operation.reduces() && !call.commutes && !Nodes::in_order(nodes) {
-                return refuse(
-                    "the operator does not commute, and nodes do not have ranks that follow each other",
-                );
+            if operation.is_reduction() && !call.commutes && !Nodes::is_in_order(nodes) {
+                return refuse("the operator does not commute, and nodes do not have ranks that follow each other");
             }
         }
         Ok(())
@@ -278,7 +262,7 @@ impl Recipe {
     ///
     /// # Errors
     ///
-    /// [`Error::Arguments`] if the call contradicts itself, [`Error::NotOffered`] if the algorithm cannot do this
+    /// [`Error::Arguments`] if the call contradicts itself, [`Error::UnsupportedAlgorithm`] if the algorithm cannot do this
     /// call.
     pub fn build(&self, call: &Call) -> Result<Schedule, Error> {
         self.build_part(call, 0..usize::MAX).map(|part| part.schedule)
@@ -291,13 +275,16 @@ impl Recipe {
     /// # Errors
     ///
     /// Those of [`Recipe::build`].
-    pub fn build_part(&self, call: &Call, rounds: Range<usize>) -> Result<Part, Error> {
+    pub fn build_part(&self, call: &Call, rounds: Range<usize>) -> Result<SchedulePart, Error> {
         call.check()?;
-        self.serves(call)?;
+        self.check(call)?;
         let mut plan = Plan::new(rounds);
         self.plan(&mut plan, call);
         let (schedule, more) = plan.finish();
-        Ok(Part { schedule, more })
+        Ok(SchedulePart {
+            schedule,
+            has_more: more,
+        })
     }
 
     fn plan(&self, plan: &mut Plan, call: &Call) {
@@ -311,7 +298,7 @@ impl Recipe {
         let given = if call.in_place { Area::Output } else { Area::Input };
         match call.collective {
             Collective::Barrier => match levels(None) {
-                Some(nodes) => hierarchical::all_arrive(plan, &nodes, self),
+                Some(nodes) => hierarchical::barrier(plan, &nodes, self),
                 None => flat::barrier(plan, &group, self),
             },
             Collective::Broadcast { root, count } => {
@@ -335,11 +322,7 @@ impl Recipe {
                     None => flat::gather(plan, &group, root, blocks, mine, all, self),
                 }
             }
-            Collective::Gatherv {
-                root,
-                mine,
-                ref blocks,
-            } => {
+            Collective::Gatherv { root, mine, ref blocks } => {
                 let root = root as usize;
                 let all = Span::first(Area::Output, if me == root { blocks.extent(ranks) } else { 0 });
                 let in_place = call.in_place && me == root;
@@ -359,11 +342,7 @@ impl Recipe {
                     None => flat::scatter(plan, &group, root, blocks, all, mine, self),
                 }
             }
-            Collective::Scatterv {
-                root,
-                mine,
-                ref blocks,
-            } => {
+            Collective::Scatterv { root, mine, ref blocks } => {
                 let root = root as usize;
                 let all = Span::first(Area::Input, if me == root { blocks.extent(ranks) } else { 0 });
                 let stays = call.in_place && me == root;
@@ -413,10 +392,7 @@ impl Recipe {
             Collective::Alltoall { count } => {
                 self.exchange(plan, &group, call, &Blocks::Equal(count), &Blocks::Equal(count));
             }
-            Collective::Alltoallv {
-                ref sent,
-                ref received,
-            } => {
+            Collective::Alltoallv { ref sent, ref received } => {
                 self.exchange(
                     plan,
                     &group,
@@ -432,7 +408,7 @@ impl Recipe {
         let into = Span::first(Area::Output, received.extent(group.size));
         let from = if call.in_place {
             // A received block must not overwrite a block that is still to be sent.
-            let saved = plan.scratch(into.count);
+            let saved = plan.allocate_scratch(into.count);
             plan.copy(into, saved);
             saved
         } else {

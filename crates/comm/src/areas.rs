@@ -66,7 +66,7 @@ impl Areas<'_> {
                     reduction.apply(Operands::OntoRight { left, right });
                 } else {
                     let ([left, right], into) = self.borrow([left, right], into);
-                    reduction.apply(Operands::Apart { left, right, into });
+                    reduction.apply(Operands::Separate { left, right, into });
                 }
             }
             _ => panic!("{step:?} is not local"),

@@ -1,7 +1,7 @@
 //! Choice of an algorithm: a table of rules, of which the first that fits is followed.
 
 mod rule;
-mod tuned;
+mod tuning;
 
 use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Operation};
@@ -13,7 +13,7 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 pub use rule::Rule;
-pub use tuned::Measured;
+pub use tuning::Measurement;
 
 /// Kind of the link that a communicator sends over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize)]
@@ -97,9 +97,7 @@ impl<'a> Question<'a> {
     /// Makes a question about a call that has passed [`Call::check`], where each member has a processor of its own.
     /// Counts the nodes: a caller that asks often should count them once.
     pub fn new(call: &'a Call<'a>, element: usize, link: LinkKind) -> Self {
-        let nodes = call
-            .nodes
-            .map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
+        let nodes = call.nodes.map_or(0, |nodes| nodes.iter().collect::<HashSet<_>>().len());
         Question {
             call,
             bytes: call.size().saturating_mul(element),
@@ -134,9 +132,8 @@ impl Question<'_> {
                         by_nodes,
                         segment,
                     };
-                    let is_possible =
-                        algorithm.is_mediated() == self.link.is_mediated() && (levels || !by_nodes);
-                    if is_possible && recipe.serves(self.call).is_ok() {
+                    let is_possible = algorithm.is_mediated() == self.link.is_mediated() && (levels || !by_nodes);
+                    if is_possible && recipe.check(self.call).is_ok() {
                         candidates.push(recipe);
                     }
                 }
@@ -164,7 +161,7 @@ pub struct Table {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct TableFile {
     version: u32,
     #[serde(default)]
     rule: Vec<Rule>,
@@ -193,7 +190,7 @@ impl Table {
         if text.len() > BYTES_MAX {
             return Err(error(format!("{} bytes, the most is {BYTES_MAX}", text.len())));
         }
-        let File { version, rule } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
+        let TableFile { version, rule } = toml::from_str(text).map_err(|why| error(why.to_string()))?;
         if version != 1 {
             return Err(error(format!("it is of version {version}, and 1 is known here")));
         }
@@ -237,7 +234,7 @@ impl Table {
                 rule: Some(first + place),
             })
             .unwrap_or_else(|| Choice {
-                recipe: unruled(question),
+                recipe: fallback(question),
                 rule: None,
             })
     }
@@ -273,11 +270,7 @@ impl Table {
                 _ => "",
             }
         );
-        Explanation {
-            choice,
-            summary,
-            lines,
-        }
+        Explanation { choice, summary, lines }
     }
 
     fn rules_of(&self, operation: Operation) -> (usize, &[Rule]) {
@@ -304,10 +297,7 @@ impl fmt::Display for Table {
                 ("bytes_max", rule.bytes_max),
                 ("block_bytes_min", rule.block_bytes_min),
                 ("block_bytes_max", rule.block_bytes_max),
-                (
-                    "segment_bytes",
-                    (rule.segment_bytes > 0).then_some(rule.segment_bytes),
-                ),
+                ("segment_bytes", (rule.segment_bytes > 0).then_some(rule.segment_bytes)),
             ];
             for (name, bound) in bounds {
                 if let Some(bound) = bound {
@@ -327,15 +317,12 @@ impl fmt::Display for Table {
 
 /// The operation's first algorithm that can do the call. Each operation has one algorithm by messages and one by
 /// objects that can do any call.
-fn unruled(question: &Question) -> Recipe {
+fn fallback(question: &Question) -> Recipe {
     let operation = question.call.collective.operation();
     let fits = |recipe: &Recipe| {
-        recipe.algorithm.is_mediated() == question.link.is_mediated() && recipe.serves(question.call).is_ok()
+        recipe.algorithm.is_mediated() == question.link.is_mediated() && recipe.check(question.call).is_ok()
     };
-    let mut recipes = operation
-        .algorithms()
-        .iter()
-        .map(|algorithm| Recipe::from(*algorithm));
+    let mut recipes = operation.algorithms().iter().map(|algorithm| Recipe::from(*algorithm));
     recipes
         .find(fits)
         .unwrap_or_else(|| Recipe::from(operation.algorithms()[0]))

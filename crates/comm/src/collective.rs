@@ -48,14 +48,10 @@ impl Operation {
     ];
 
     /// Returns whether the operation uses an operator.
-    pub const fn reduces(self) -> bool {
+    pub const fn is_reduction(self) -> bool {
         matches!(
             self,
-            Operation::Reduce
-                | Operation::Allreduce
-                | Operation::ReduceScatter
-                | Operation::Scan
-                | Operation::Exscan
+            Operation::Reduce | Operation::Allreduce | Operation::ReduceScatter | Operation::Scan | Operation::Exscan
         )
     }
 }
@@ -322,9 +318,7 @@ impl<'a> Call<'a> {
                     0
                 }
             }
-            Collective::Allreduce { count } | Collective::Scan { count } | Collective::Exscan { count } => {
-                count
-            }
+            Collective::Allreduce { count } | Collective::Scan { count } | Collective::Exscan { count } => count,
             Collective::ReduceScatter { blocks } => {
                 if self.in_place {
                     blocks.total(ranks)
@@ -383,24 +377,19 @@ impl<'a> Call<'a> {
             return Some(format!("the root is rank {root}, of {ranks}"));
         }
         if let Some(nodes) = self.nodes.filter(|nodes| nodes.len() != ranks) {
-            return Some(format!(
-                "the nodes of {} ranks are given, of {ranks}",
-                nodes.len()
-            ));
+            return Some(format!("the nodes of {} ranks are given, of {ranks}", nodes.len()));
         }
-        let check = |blocks: &Blocks, written: bool| contradiction_of(blocks, ranks, written);
+        let check = |blocks: &Blocks, written: bool| blocks_contradiction(blocks, ranks, written);
         match &self.collective {
             Collective::Gather { blocks, .. } => check(blocks, self.is_root()),
             Collective::Gatherv { blocks, mine, .. } if self.is_root() => {
-                check(blocks, true).or_else(|| own(blocks, self.rank, *mine))
+                check(blocks, true).or_else(|| own_block_contradiction(blocks, self.rank, *mine))
             }
             Collective::Scatter { blocks, .. } => check(blocks, false),
             Collective::Scatterv { blocks, mine, .. } if self.is_root() => {
-                check(blocks, false).or_else(|| own(blocks, self.rank, *mine))
+                check(blocks, false).or_else(|| own_block_contradiction(blocks, self.rank, *mine))
             }
-            Collective::Gatherv { mine, .. } | Collective::Scatterv { mine, .. } => {
-                check(&Blocks::Equal(*mine), false)
-            }
+            Collective::Gatherv { mine, .. } | Collective::Scatterv { mine, .. } => check(&Blocks::Equal(*mine), false),
             Collective::Allgather { blocks } => check(blocks, true),
             Collective::ReduceScatter { blocks } => check(blocks, false).or_else(|| {
                 let mut next = 0;
@@ -430,7 +419,7 @@ impl<'a> Call<'a> {
     }
 }
 
-fn own(blocks: &Blocks, rank: Rank, mine: usize) -> Option<String> {
+fn own_block_contradiction(blocks: &Blocks, rank: Rank, mine: usize) -> Option<String> {
     let count = blocks.count(rank as usize);
     (count != mine).then(|| format!("its own block has {mine} elements, and {count} among those of all"))
 }
@@ -439,25 +428,20 @@ fn too_many(count: usize) -> String {
     format!("{count} elements are more than any memory has")
 }
 
-fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<String> {
+fn blocks_contradiction(blocks: &Blocks, ranks: usize, written: bool) -> Option<String> {
     match blocks {
         Blocks::Equal(count) => match count.checked_mul(ranks) {
             Some(total) if total <= ELEMENTS_MAX => None,
             _ => Some(too_many(*count)),
         },
-        Blocks::Each {
-            counts,
-            displacements,
-        } => {
+        Blocks::Each { counts, displacements } => {
             if counts.len() != ranks || displacements.len() != ranks {
                 let (counts, places) = (counts.len(), displacements.len());
                 return Some(format!(
                     "{counts} counts and {places} displacements are given for {ranks} ranks"
                 ));
             }
-            let total = counts
-                .iter()
-                .try_fold(0usize, |sum, count| sum.checked_add(*count));
+            let total = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
             // The position of an empty block has no meaning.
             let fits = |(count, place): (&usize, &usize)| {
                 *count == 0 || place.checked_add(*count).is_some_and(|end| end <= ELEMENTS_MAX)
@@ -466,10 +450,7 @@ fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<Stri
                 return Some(too_many(total.unwrap_or(usize::MAX)));
             }
             if let Some(rank) = counts.iter().zip(*displacements).position(|block| !fits(block)) {
-                return Some(format!(
-                    "the block of rank {rank} begins at {}",
-                    displacements[rank]
-                ));
+                return Some(format!("the block of rank {rank} begins at {}", displacements[rank]));
             }
             if !written {
                 return None;
@@ -479,12 +460,7 @@ fn contradiction_of(blocks: &Blocks, ranks: usize, written: bool) -> Option<Stri
             order
                 .windows(2)
                 .find(|pair| displacements[pair[0]] + counts[pair[0]] > displacements[pair[1]])
-                .map(|pair| {
-                    format!(
-                        "the blocks of ranks {} and {} overlap in the output",
-                        pair[0], pair[1]
-                    )
-                })
+                .map(|pair| format!("the blocks of ranks {} and {} overlap in the output", pair[0], pair[1]))
         }
     }
 }

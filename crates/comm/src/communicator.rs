@@ -1,28 +1,28 @@
 //! Communicator: the user's object for messages and collectives between its members.
 
-mod ask;
+mod arguments;
+mod blocking;
 mod checked;
 mod collectives;
 pub(crate) mod group;
 mod join;
 mod member;
 mod messages;
-mod owned;
-mod rest;
-mod schedules;
+mod nonblocking;
+mod regroup;
+mod schedule_cache;
 mod split;
-mod typed;
 
-pub use ask::{Ask, Given, InPlace};
-pub(crate) use checked::{Card, differ};
+pub use arguments::{CollectiveArguments, Contribution, InPlace};
+pub(crate) use checked::{CallSummary, first_difference};
 
 use crate::error::Error;
 use crate::options::LinkChoice;
 use crate::route::Route;
 use crate::schedule::Rank;
-use group::Group;
+use group::MemberGroup;
 use member::Member;
-use schedules::Schedules;
+use schedule_cache::ScheduleCache;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -44,19 +44,19 @@ const WORLD: u64 = 0;
 /// When dropped, the communicator finishes as by [`finish`](Self::finish). When dropped in a panic, it aborts, and the
 /// other members learn of that at once.
 pub struct Communicator {
-    group: Arc<Group>,
+    group: Arc<MemberGroup>,
     member: Arc<Member>,
     /// The node of each rank, and the number of nodes.
     nodes: Vec<u32>,
     node_count: usize,
-    schedules: Mutex<Schedules>,
+    schedules: Mutex<ScheduleCache>,
     /// Number of completed [`shrink`](Self::shrink) calls.
     rests: AtomicU32,
     has_finished: bool,
 }
 
 impl Communicator {
-    fn of(member: Arc<Member>, group: Group) -> Self {
+    fn of(member: Arc<Member>, group: MemberGroup) -> Self {
         member.handles.fetch_add(1, Ordering::Relaxed);
         let outer = group.members.iter();
         let nodes: Vec<u32> = outer.map(|outer| member.nodes[*outer as usize]).collect();
@@ -108,10 +108,10 @@ impl Communicator {
     /// lost.
     ///
     /// # Errors
-    /// [`Error::NotRead`] if a member has not read all data in time, [`Error::Store`] if the store that members
+    /// [`Error::UnreadData`] if a member has not read all data in time, [`Error::Store`] if the store that members
     /// communicate through failed before the end.
     pub fn finish(mut self) -> Result<(), Error> {
-        self.part(false)
+        self.leave(false)
     }
 
     /// Aborts, as a failed member, in all communicators of this member on its connections: the other members are told
@@ -123,22 +123,20 @@ impl Communicator {
         }
     }
 
-    fn part(&mut self, gives_up: bool) -> Result<(), Error> {
+    fn leave(&mut self, gives_up: bool) -> Result<(), Error> {
         if std::mem::replace(&mut self.has_finished, true) {
             return Ok(());
         }
         let is_last = self.member.handles.fetch_sub(1, Ordering::AcqRel) == 1;
         match (is_last, gives_up) {
-            (true, false) => self.member.part().map_err(|error| self.group.error(error)),
+            (true, false) => self.member.finish().map_err(|error| self.group.error(error)),
             (true, true) => {
                 self.member.give_up();
                 Ok(())
             }
             (false, _) => {
                 let context = self.group.context;
-                self.member
-                    .engine
-                    .change(|protocol| protocol.leave(context, gives_up));
+                self.member.engine.change(|protocol| protocol.leave(context, gives_up));
                 Ok(())
             }
         }
@@ -147,7 +145,7 @@ impl Communicator {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        if let Err(error) = self.part(std::thread::panicking()) {
+        if let Err(error) = self.leave(std::thread::panicking()) {
             tracing::warn!(name = self.name(), %error, "a communicator was dropped");
         }
     }

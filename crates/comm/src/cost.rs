@@ -9,7 +9,7 @@
 
 mod transit;
 
-use crate::algorithm::Part;
+use crate::algorithm::SchedulePart;
 use crate::error::Error;
 use crate::schedule::{Rank, Round, Step};
 use foldhash::{HashMap, HashMapExt};
@@ -56,7 +56,7 @@ pub struct StoreCost {
 
 impl StoreCost {
     /// Lower bound of the time of a collective with these writes and reads.
-    fn least(&self, outcome: &Outcome) -> f64 {
+    fn lower_bound(&self, outcome: &SimulationResult) -> f64 {
         let reads = (outcome.reads + outcome.polls) as f64;
         let ports = [
             outcome.bytes as f64 * self.shared_write_byte_s,
@@ -103,7 +103,7 @@ pub struct Costs<'a> {
 
 /// Simulated cost of a collective.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// Time from the common start of all ranks until the last rank had finished.
     pub seconds: f64,
     /// Messages of all ranks.
@@ -149,13 +149,13 @@ const ROUNDS_AT_ONCE: usize = 2_000_000;
 ///
 /// # Errors
 ///
-/// Errors of `build`, or [`Error::Stuck`] if ranks wait for messages that no rank sends.
+/// Errors of `build`, or [`Error::SimulationStuck`] if ranks wait for messages that no rank sends.
 pub fn simulate(
     ranks: Rank,
     element: usize,
     costs: &Costs,
-    build: impl FnMut(Rank, Range<usize>) -> Result<Part, Error>,
-) -> Result<Outcome, Error> {
+    build: impl FnMut(Rank, Range<usize>) -> Result<SchedulePart, Error>,
+) -> Result<SimulationResult, Error> {
     let window = (ROUNDS_AT_ONCE / (ranks as usize).max(1)).max(1);
     Simulation::new(ranks, element, costs, build, window).run()
 }
@@ -171,14 +171,14 @@ enum Event {
 }
 
 #[derive(Clone, Copy)]
-struct Object {
+struct StoredObject {
     readable: f64,
     bytes: u64,
     readers: u32,
 }
 
 #[derive(Default)]
-struct State {
+struct RankState {
     now: f64,
     out_free: f64,
     in_free: f64,
@@ -200,15 +200,15 @@ struct Simulation<'a, B> {
     costs: &'a Costs<'a>,
     build: B,
     window: usize,
-    states: Vec<State>,
+    states: Vec<RankState>,
     under_way: Transit,
-    objects: HashMap<(Rank, u32), Object>,
+    objects: HashMap<(Rank, u32), StoredObject>,
     readers: HashMap<(Rank, u32), Vec<Rank>>,
     runnable: Vec<Rank>,
-    outcome: Outcome,
+    outcome: SimulationResult,
 }
 
-impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> {
+impl<'a, B: FnMut(Rank, Range<usize>) -> Result<SchedulePart, Error>> Simulation<'a, B> {
     fn new(ranks: Rank, element: usize, costs: &'a Costs<'a>, build: B, window: usize) -> Self {
         Simulation {
             element,
@@ -216,20 +216,20 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             build,
             window,
             states: (0..ranks)
-                .map(|_| State {
+                .map(|_| RankState {
                     more: true,
-                    ..State::default()
+                    ..RankState::default()
                 })
                 .collect(),
             under_way: Transit::default(),
             objects: HashMap::new(),
             readers: HashMap::new(),
             runnable: (0..ranks).rev().collect(),
-            outcome: Outcome::default(),
+            outcome: SimulationResult::default(),
         }
     }
 
-    fn run(mut self) -> Result<Outcome, Error> {
+    fn run(mut self) -> Result<SimulationResult, Error> {
         while let Some(rank) = self.runnable.pop() {
             while self.advance(rank)? {}
         }
@@ -239,7 +239,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
                 Some((peer, Some(key))) => format!("rank {rank} waits for object {key} of rank {peer}"),
                 None => format!("rank {rank} has not begun"),
             };
-            return Err(Error::Stuck { why });
+            return Err(Error::SimulationStuck { why });
         }
         let left = self
             .under_way
@@ -251,7 +251,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             .next()
             .map(|(of, key)| format!("object {key} of rank {of}"));
         if let Some(what) = left.or(unread) {
-            return Err(Error::Stuck {
+            return Err(Error::SimulationStuck {
                 why: format!("{what} is not taken by anybody"),
             });
         }
@@ -262,7 +262,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
             self.outcome.rounds_max = self.outcome.rounds_max.max(state.rounds);
         }
         if self.outcome.writes > 0 {
-            let least = self.costs.store.least(&self.outcome);
+            let least = self.costs.store.lower_bound(&self.outcome);
             self.outcome.seconds = self.outcome.seconds.max(least);
         }
         Ok(self.outcome)
@@ -334,7 +334,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         self.outcome.writes += 1;
         self.objects.insert(
             (rank, key),
-            Object {
+            StoredObject {
                 readable,
                 bytes,
                 readers,
@@ -353,10 +353,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
         let state = &mut self.states[rank as usize];
         let (polls, asked_after) = store.polls(object.readable - state.now);
         let at = state.now + asked_after + store.read_s + transfer;
-        state.arrivals.push(Arrival {
-            at,
-            occupies: transfer,
-        });
+        state.arrivals.push(Arrival { at, occupies: transfer });
         self.outcome.reads += 1;
         self.outcome.bytes_read += object.bytes;
         self.outcome.polls += polls;
@@ -371,7 +368,10 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
     fn refill(&mut self, rank: Rank) -> Result<bool, Error> {
         while self.states[rank as usize].more {
             let begin = self.states[rank as usize].built;
-            let Part { schedule, more } = (self.build)(rank, begin..begin + self.window)?;
+            let SchedulePart {
+                schedule,
+                has_more: more,
+            } = (self.build)(rank, begin..begin + self.window)?;
             let state = &mut self.states[rank as usize];
             (state.built, state.more) = (begin + self.window, more);
             state.rounds += schedule.rounds.len();
@@ -386,7 +386,7 @@ impl<'a, B: FnMut(Rank, Range<usize>) -> Result<Part, Error>> Simulation<'a, B> 
     }
 }
 
-impl State {
+impl RankState {
     /// Processes the arrivals of this round in order of time, then the local work.
     fn end_round(&mut self, seconds: f64) {
         self.arrivals.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -430,9 +430,7 @@ fn push_events(events: &mut VecDeque<Event>, round: &Round, element: u64, costs:
         Step::Reduce { into, .. } => bytes(into.count) as f64 * costs.reduce_byte_s,
         _ => 0.0,
     });
-    events.push_back(Event::Compute {
-        seconds: seconds.sum(),
-    });
+    events.push_back(Event::Compute { seconds: seconds.sum() });
 }
 
 #[cfg(test)]

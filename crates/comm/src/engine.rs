@@ -14,23 +14,23 @@ mod pulse;
 
 pub(crate) use patience::Patience;
 
-use crate::error::{During, Error};
-use crate::link::store::Head;
+use crate::arena::Key;
+use crate::error::{Activity, Error};
+use crate::link::store::ObjectHead;
 use crate::link::{Body, Link, Sink, Sleeper};
 use crate::memory::Piece;
-use crate::protocol::{Action, Parting, Protocol, Start, Status};
+use crate::protocol::{Action, CollectiveStart, FinalCounts, Protocol, Status};
 use crate::schedule::Rank;
-use crate::slots::Key;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{Address, Frame};
-use patience::{Habit, Idle, Next};
+use hotlease_wire::comm::frame::{MemberFrame, MessageAddress};
+use patience::{IdleAction, IdlePolls, YieldRecord};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Instant;
 
 /// Protocol and link of a member, and the threads that wait for them.
 pub(crate) struct Engine {
-    state: Mutex<State>,
+    state: Mutex<EngineState>,
     /// Number of threads that wait for the state: a thread that drives without a pause lets them in.
     queued: AtomicU32,
     /// Held by a thread that waits for the state, so that a thread that has released the state does not get it again
@@ -42,7 +42,7 @@ pub(crate) struct Engine {
     patience: Patience,
 }
 
-pub(crate) struct State {
+pub(crate) struct EngineState {
     pub(crate) protocol: Protocol,
     pub(crate) link: Box<dyn Link>,
     /// A thread sleeps on the link, for all threads that wait.
@@ -56,11 +56,11 @@ pub(crate) struct State {
     /// A thread waits for what is no news to other threads: that the link has sent everything, and that finished
     /// members close.
     is_parting: bool,
-    habit: Habit,
+    habit: YieldRecord,
 }
 
 impl Sink for Protocol {
-    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         Protocol::frame(self, from, frame)
     }
 
@@ -68,24 +68,24 @@ impl Sink for Protocol {
         Protocol::body(self, from, bytes);
     }
 
-    fn object(&mut self, get: Key, head: Head, first: Vec<u8>) {
+    fn object(&mut self, get: Key, head: ObjectHead, first: Vec<u8>) {
         Protocol::object(self, get, head, first);
     }
 
-    fn rested(&mut self, get: Key, is_written: bool) {
-        Protocol::rested(self, get, is_written);
+    fn rest_read(&mut self, get: Key, is_written: bool) {
+        Protocol::end_rest(self, get, is_written);
     }
 
-    fn parted(&mut self, from: Rank, parting: Parting) {
-        Protocol::parted(self, from, parting);
+    fn member_finished(&mut self, from: Rank, parting: FinalCounts) {
+        Protocol::member_finished(self, from, parting);
     }
 
-    fn quit(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
-        Protocol::quit(self, from, context, sent, done);
+    fn member_left(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
+        Protocol::member_left(self, from, context, sent, done);
     }
 }
 
-impl State {
+impl EngineState {
     /// Carries out the orders of the protocol until there are none.
     pub(crate) fn flush(&mut self) {
         loop {
@@ -95,24 +95,24 @@ impl State {
                 any = true;
                 self.act(action);
             }
-            while let Some(send) = self.link.sent() {
+            while let Some(send) = self.link.take_sent() {
                 any = true;
-                self.protocol.sent(send);
+                self.protocol.handle_sent(send);
             }
-            while let Some(send) = self.link.cannot_send() {
+            while let Some(send) = self.link.take_unsendable() {
                 any = true;
-                self.protocol.cannot_send(send);
+                self.protocol.fail_send(send);
             }
-            while let Some((rank, loss)) = self.link.lost() {
+            while let Some((rank, loss)) = self.link.take_lost() {
                 any = true;
-                self.protocol.lost(rank, loss);
+                self.protocol.handle_loss(rank, loss);
             }
-            if let Some(why) = self.link.severed() {
+            if let Some(why) = self.link.take_severance() {
                 any = true;
                 self.protocol.sever(why);
             }
             if !any {
-                return self.link.go();
+                return self.link.begin_requests();
             }
         }
     }
@@ -120,18 +120,13 @@ impl State {
     fn act(&mut self, action: Action) {
         let link = &mut self.link;
         match action {
-            Action::Frame { to, frame } => link.send(to, &frame, Body::Now(&[])),
+            Action::Frame { to, frame } => link.send(to, &frame, Body::Borrowed(&[])),
             Action::Eager { to, frame, body } => {
-                let sent = body.read(|bytes| link.send(to, &frame, Body::Now(bytes)));
+                let sent = body.read(|bytes| link.send(to, &frame, Body::Borrowed(bytes)));
                 // It is sent within the call that lent the memory, or while that call waits.
                 debug_assert!(sent.is_some(), "an eager message has its memory");
             }
-            Action::Data {
-                to,
-                frame,
-                body,
-                send,
-            } => link.send(to, &frame, Body::Later { piece: body, send }),
+            Action::Data { to, frame, body, send } => link.send(to, &frame, Body::Lent { piece: body, send }),
             Action::Store(order) => link.store(order),
             Action::Close { rank } => link.close(rank),
         }
@@ -142,7 +137,7 @@ impl State {
     fn relieve(&mut self) -> bool {
         let news = self.protocol.news();
         if self.sending > 0 {
-            self.protocol.relieve();
+            self.protocol.accept_early();
             self.flush();
         }
         self.protocol.news() != news
@@ -169,7 +164,7 @@ impl Engine {
     pub(crate) fn new(protocol: Protocol, link: Box<dyn Link>, patience: Patience) -> Self {
         Self {
             sleeper: link.sleeper(),
-            state: Mutex::new(State {
+            state: Mutex::new(EngineState {
                 protocol,
                 link,
                 is_asleep: false,
@@ -177,7 +172,7 @@ impl Engine {
                 sending: 0,
                 told: 0,
                 is_parting: false,
-                habit: Habit::default(),
+                habit: YieldRecord::default(),
             }),
             queued: AtomicU32::new(0),
             queue: Mutex::new(()),
@@ -186,7 +181,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, EngineState> {
         match self.state.try_lock() {
             Ok(state) => state,
             // No code of a user runs under the lock. A panic there is a defect; the next call reports it or works.
@@ -196,7 +191,7 @@ impl Engine {
     }
 
     #[cold]
-    fn lock_in_turn(&self) -> MutexGuard<'_, State> {
+    fn lock_in_turn(&self) -> MutexGuard<'_, EngineState> {
         self.queued.fetch_add(1, Ordering::Relaxed);
         let queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +207,7 @@ impl Engine {
     }
 
     /// Lets threads that wait for the state have it first, if there are any.
-    fn let_in<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn let_in<'a>(&'a self, state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
         if !self.is_wanted() {
             return state;
         }
@@ -221,14 +216,14 @@ impl Engine {
     }
 
     /// Lets other members of this node run, and other threads have the state.
-    fn give_way<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn give_way<'a>(&'a self, state: MutexGuard<'a, EngineState>) -> MutexGuard<'a, EngineState> {
         drop(state);
         std::thread::yield_now();
         self.lock()
     }
 
     /// Wakes waiting threads if something is new.
-    pub(crate) fn tell(&self, state: &mut State) {
+    pub(crate) fn wake_waiting(&self, state: &mut EngineState) {
         let news = state.protocol.news();
         if news == state.told && !state.is_parting {
             return;
@@ -252,26 +247,26 @@ impl Engine {
         let mut state = self.lock();
         let result = change(&mut state.protocol);
         state.flush();
-        self.tell(&mut state);
+        self.wake_waiting(&mut state);
         result
     }
 
     /// Sends a small message from where it is; false if it has to be sent in another way.
-    pub(crate) fn send_now(&self, to: Rank, address: Address, bytes: &[u8]) -> Result<bool, Error> {
+    pub(crate) fn send_now(&self, to: Rank, address: MessageAddress, bytes: &[u8]) -> Result<bool, Error> {
         let mut state = self.lock();
         let length = bytes.len() as u64;
         if !state.protocol.admit(to, &address, length)? {
             return Ok(false);
         }
-        let frame = Frame::Eager { to: address, length };
-        state.link.send(to, &frame, Body::Now(bytes));
+        let frame = MemberFrame::Eager { to: address, length };
+        state.link.send(to, &frame, Body::Borrowed(bytes));
         state.flush();
-        self.tell(&mut state);
+        self.wake_waiting(&mut state);
         Ok(true)
     }
 
     /// Begins an operation, with a request for it.
-    pub(crate) fn begin(&self, during: During, begin: impl FnOnce(&mut Protocol, Key)) -> Result<Key, Error> {
+    pub(crate) fn begin(&self, during: Activity, begin: impl FnOnce(&mut Protocol, Key)) -> Result<Key, Error> {
         self.change(|protocol| {
             let key = protocol.request(during)?;
             begin(protocol, key);
@@ -280,38 +275,33 @@ impl Engine {
     }
 
     /// Begins a collective.
-    pub(crate) fn collective(&self, context: u64, start: Start) -> Result<Key, Error> {
+    pub(crate) fn collective(&self, context: u64, start: CollectiveStart) -> Result<Key, Error> {
         self.change(|protocol| protocol.collective(context, start))
     }
 
     /// Waits for a request. `is_send`: it is a send, for which others may have to send first.
     pub(crate) fn wait(&self, key: Key, is_send: bool) -> Result<Status, Error> {
-        let result = self.until(is_send, None, |state| state.protocol.result(key));
+        let result = self.drive_until(is_send, None, |state| state.protocol.take_result(key));
         // Without a deadline there is a result.
         result.unwrap_or(Err(Error::Finished))
     }
 
     /// Waits for a request until the deadline, at most.
-    pub(crate) fn wait_until(
-        &self,
-        key: Key,
-        is_send: bool,
-        deadline: Instant,
-    ) -> Option<Result<Status, Error>> {
-        self.until(is_send, Some(deadline), |state| state.protocol.result(key))
+    pub(crate) fn wait_until(&self, key: Key, is_send: bool, deadline: Instant) -> Option<Result<Status, Error>> {
+        self.drive_until(is_send, Some(deadline), |state| state.protocol.take_result(key))
     }
 
     /// Takes the result of a request if it has ended.
     pub(crate) fn test(&self, key: Key) -> Option<Result<Status, Error>> {
-        self.until(false, Some(Instant::now()), |state| state.protocol.result(key))
+        self.drive_until(false, Some(Instant::now()), |state| state.protocol.take_result(key))
     }
 
     /// Drives until `is_so` returns something, or the deadline is over; polls at least once before it gives up.
-    pub(crate) fn until<T>(
+    pub(crate) fn drive_until<T>(
         &self,
         is_send: bool,
         deadline: Option<Instant>,
-        is_so: impl FnMut(&mut State) -> Option<T>,
+        is_so: impl FnMut(&mut EngineState) -> Option<T>,
     ) -> Option<T> {
         let mut state = self.lock();
         state.sending += usize::from(is_send);
@@ -326,11 +316,11 @@ impl Engine {
 
     fn drive<'a, T>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, EngineState>,
         deadline: Option<Instant>,
-        mut is_so: impl FnMut(&mut State) -> Option<T>,
-    ) -> (MutexGuard<'a, State>, Option<T>) {
-        let mut idle = Idle::default();
+        mut is_so: impl FnMut(&mut EngineState) -> Option<T>,
+    ) -> (MutexGuard<'a, EngineState>, Option<T>) {
+        let mut idle = IdlePolls::default();
         let mut has_polled = false;
         loop {
             if let Some(found) = is_so(&mut state) {
@@ -340,9 +330,9 @@ impl Engine {
                 drop(state);
                 let done = job.run();
                 state = self.lock();
-                state.protocol.worked(done);
+                state.protocol.end_job(done);
                 state.flush();
-                self.tell(&mut state);
+                self.wake_waiting(&mut state);
                 continue;
             }
             let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
@@ -351,7 +341,7 @@ impl Engine {
             }
             if state.is_asleep && !is_late {
                 if state.relieve() {
-                    self.tell(&mut state);
+                    self.wake_waiting(&mut state);
                 } else {
                     state = self.wait_for_turn(state, deadline);
                 }
@@ -360,7 +350,7 @@ impl Engine {
             has_polled = true;
             let any = if is_late { state.poll_all() } else { state.poll() };
             if any {
-                self.tell(&mut state);
+                self.wake_waiting(&mut state);
                 idle.end(&mut state.habit);
                 state = self.let_in(state);
                 continue;
@@ -369,19 +359,19 @@ impl Engine {
                 continue;
             }
             match idle.next(&self.patience, &mut state.habit) {
-                Next::Look => state = self.let_in(state),
-                Next::GiveWay => state = self.give_way(state),
-                Next::Sleep if state.relieve() => self.tell(&mut state),
-                Next::Sleep => state = self.sleep(state, deadline),
+                IdleAction::Look => state = self.let_in(state),
+                IdleAction::GiveWay => state = self.give_way(state),
+                IdleAction::Sleep if state.relieve() => self.wake_waiting(&mut state),
+                IdleAction::Sleep => state = self.sleep(state, deadline),
             }
         }
     }
 
     fn wait_for_turn<'a>(
         &self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, EngineState>,
         deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
+    ) -> MutexGuard<'a, EngineState> {
         state.waiting += 1;
         let mut state = match deadline {
             None => self.turn.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -397,14 +387,14 @@ impl Engine {
 
     fn sleep<'a>(
         &'a self,
-        mut state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, EngineState>,
         deadline: Option<Instant>,
-    ) -> MutexGuard<'a, State> {
-        state.link.doze();
+    ) -> MutexGuard<'a, EngineState> {
+        state.link.prepare_sleep();
         // Takes in what came before others could see that this thread sleeps.
         if state.poll_all() {
-            state.link.awake();
-            self.tell(&mut state);
+            state.link.end_sleep();
+            self.wake_waiting(&mut state);
             return state;
         }
         state.is_asleep = true;
@@ -413,7 +403,7 @@ impl Engine {
         self.sleeper.sleep(at_most);
         let mut state = self.lock();
         state.is_asleep = false;
-        state.link.awake();
+        state.link.end_sleep();
         state
     }
 }

@@ -5,7 +5,7 @@ use crate::collective::Operation;
 use crate::datatype::Datatype;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::rendezvous::Refused;
+use hotlease_wire::comm::rendezvous::JoinRejection;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// The operation that was in progress when an error occurred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum During {
+pub enum Activity {
     /// A message to a rank.
     Send {
         /// The receiving rank.
@@ -39,7 +39,7 @@ pub enum During {
     Meeting,
 }
 
-impl fmt::Display for During {
+impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Send { to, tag } => write!(f, "send to rank {to}, tag {tag}"),
@@ -79,9 +79,9 @@ impl fmt::Display for Caller {
 }
 
 /// Display name of a member: its rank, or that it belongs to another communicator.
-struct Whom(Option<Rank>);
+struct MemberName(Option<Rank>);
 
-impl fmt::Display for Whom {
+impl fmt::Display for MemberName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(rank) => write!(f, "rank {rank}"),
@@ -110,13 +110,13 @@ pub enum Error {
     #[error(
         "{whom} has another secret, and let nobody in; all members and their rendezvous need the same HOTLEASE_COMM_SECRET"
     )]
-    OtherSecret {
+    SecretMismatch {
         /// The peer.
         whom: String,
     },
     /// The peer rejected this member, or is no such member or rendezvous.
     #[error("{whom} did not let this member in: {why}")]
-    NotLetIn {
+    Rejection {
         /// The peer.
         whom: String,
         /// The peer's answer, or what the peer did instead.
@@ -136,11 +136,11 @@ pub enum Error {
     },
     /// The members did not come together.
     #[error("communicator `{name}`: {refused}")]
-    NotTogether {
+    RendezvousRefused {
         /// Name of the communicator.
         name: String,
         /// Reason from the rendezvous.
-        refused: Refused,
+        refused: JoinRejection,
     },
     /// Two members that the rendezvous knows cannot reach each other.
     #[error(
@@ -186,7 +186,7 @@ pub enum Error {
     )]
     Mismatch {
         /// The collective.
-        during: During,
+        during: Activity,
         /// Sender of the message.
         source_rank: Rank,
         /// Bytes of the message.
@@ -196,9 +196,9 @@ pub enum Error {
     },
     /// A collective ended with an error at another rank, so no rank can go on with it.
     #[error("{during}: rank {rank} had an error in a collective of this communicator, and says which")]
-    Broken {
+    CollectiveFailed {
         /// The collective.
-        during: During,
+        during: Activity,
         /// The rank with the error.
         rank: Rank,
     },
@@ -206,21 +206,21 @@ pub enum Error {
     #[error("{during}: rank {rank} has failed: {loss}")]
     MemberLost {
         /// The operation in progress.
-        during: During,
+        during: Activity,
         /// The failed member.
         rank: Rank,
         /// Cause of the failure.
         loss: Loss,
     },
     /// The other members consider this member failed.
-    #[error("{during}: this member, rank {rank}, has failed in the eyes of {}: {loss}", Whom(*by))]
+    #[error("{during}: this member, rank {rank}, has failed in the eyes of {}: {loss}", MemberName(*reporter))]
     Outcast {
         /// The operation in progress.
-        during: During,
+        during: Activity,
         /// This member.
         rank: Rank,
         /// First member that reported it, if it belongs to this communicator.
-        by: Option<Rank>,
+        reporter: Option<Rank>,
         /// Cause of the failure.
         loss: Loss,
     },
@@ -228,15 +228,13 @@ pub enum Error {
     #[error("{during}: rank {rank} has finished, so it sends and takes nothing any more")]
     MemberLeft {
         /// The operation in progress.
-        during: During,
+        during: Activity,
         /// The finished member.
         rank: Rank,
     },
     /// A member did not read in time what this member had sent before it finished.
-    #[error(
-        "rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost"
-    )]
-    NotRead {
+    #[error("rank {rank} has not read within {waited:?} what this member sent before it finished; it may be lost")]
+    UnreadData {
         /// The member that did not read.
         rank: Rank,
         /// Time during which this member waited.
@@ -259,7 +257,7 @@ pub enum Error {
     #[error("{during}: {why}")]
     Store {
         /// The operation in progress.
-        during: During,
+        during: Activity,
         /// The store, what happened, and what to do.
         why: String,
     },
@@ -276,7 +274,7 @@ pub enum Error {
     },
     /// In checked mode: two members call collectives that do not match. All members get this error.
     #[error("members call different collectives: {first}, {other}; nothing was sent")]
-    Differ {
+    CallMismatch {
         /// Call of rank 0.
         first: Box<Caller>,
         /// Call of the first rank that calls a different collective.
@@ -302,19 +300,19 @@ pub enum Error {
     #[error("{during}: cancelled")]
     Cancelled {
         /// The operation.
-        during: During,
+        during: Activity,
     },
     /// The memory of an operation was taken back before the operation ended.
     #[error("{during}: its memory was taken back before it ended; wait for it first")]
-    MemoryGone {
+    MemoryReclaimed {
         /// The operation.
-        during: During,
+        during: Activity,
     },
     /// The schedule of a collective breaks its own rules.
     #[error("{during}: its schedule is wrong: {why}")]
     Schedule {
         /// The collective.
-        during: During,
+        during: Activity,
         /// The broken rule.
         why: String,
     },
@@ -322,7 +320,7 @@ pub enum Error {
     #[error("{during}: its operator panicked: {message}")]
     OperatorPanicked {
         /// The collective.
-        during: During,
+        during: Activity,
         /// Message of the panic.
         message: String,
     },
@@ -337,10 +335,8 @@ pub enum Error {
         why: String,
     },
     /// The requested algorithm cannot do this operation.
-    #[error(
-        "{operation} by `{algorithm}`: {why}; nothing was sent; unless one is named, one that fits is chosen"
-    )]
-    NotOffered {
+    #[error("{operation} by `{algorithm}`: {why}; nothing was sent; unless one is named, one that fits is chosen")]
+    UnsupportedAlgorithm {
         /// The operation.
         operation: Operation,
         /// The algorithm.
@@ -357,10 +353,8 @@ pub enum Error {
         datatype: Datatype,
     },
     /// Simulated ranks wait for messages that no rank sends.
-    #[error(
-        "a simulated collective does not end: {why}; all ranks must build with the same recipe and counts"
-    )]
-    Stuck {
+    #[error("a simulated collective does not end: {why}; all ranks must build with the same recipe and counts")]
+    SimulationStuck {
         /// The waiting ranks, and the ranks that each waits for.
         why: String,
     },
@@ -386,7 +380,7 @@ pub enum Error {
     },
     /// A local operation of this process failed.
     #[error("cannot {what}: {why}")]
-    Local {
+    LocalFailure {
         /// The local operation.
         what: &'static str,
         /// The reason.
@@ -398,7 +392,7 @@ impl Error {
     /// Rank of the member whose failure or end this error reports.
     pub fn rank(&self) -> Option<Rank> {
         match self {
-            Self::MemberLost { rank, .. } | Self::MemberLeft { rank, .. } | Self::Broken { rank, .. } => {
+            Self::MemberLost { rank, .. } | Self::MemberLeft { rank, .. } | Self::CollectiveFailed { rank, .. } => {
                 Some(*rank)
             }
             _ => None,
@@ -406,7 +400,7 @@ impl Error {
     }
 
     pub(crate) fn local(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Local {
+        move |source| Self::LocalFailure {
             what,
             why: source.to_string(),
         }
@@ -430,7 +424,7 @@ mod tests {
             assert!(text.contains(part), "{text:?} lacks {part:?}");
         }
         let lost = Error::MemberLost {
-            during: During::Receive {
+            during: Activity::Receive {
                 from: None,
                 tag: Some(4),
             },

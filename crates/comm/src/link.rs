@@ -11,22 +11,22 @@ pub(crate) mod shm;
 pub(crate) mod store;
 pub(crate) mod tcp;
 
+use crate::arena::Key;
 use crate::memory::Piece;
-use crate::protocol::Parting;
+use crate::protocol::FinalCounts;
 use crate::schedule::Rank;
-use crate::slots::Key;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use store::{Head, Order};
+use store::{ObjectHead, Order};
 
 /// Body that follows a frame.
 pub(crate) enum Body<'a> {
     /// Nothing, or bytes that the caller may reuse when the call returns.
-    Now(&'a [u8]),
-    /// Memory that stays until [`Link::sent`] or [`Link::cannot_send`] returns this number.
-    Later { piece: Piece, send: Key },
+    Borrowed(&'a [u8]),
+    /// Memory that stays until [`Link::take_sent`] or [`Link::take_unsendable`] returns this number.
+    Lent { piece: Piece, send: Key },
 }
 
 /// Message of the assertion in methods that only a link through a store implements.
@@ -35,16 +35,16 @@ const NO_STORE: &str = "this link goes through no store";
 /// Receiver of what comes over a link.
 pub(crate) trait Sink {
     /// Takes a frame; returns where its body goes, if anywhere. Fails if the member must not have sent this frame.
-    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss>;
+    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss>;
     /// Whether a frame stays in the link until the next poll, because a thread is about to say where its body goes.
     /// Asked for frames whose body has not come completely.
-    fn holds(&mut self, _from: Rank, _frame: &Frame) -> bool {
+    fn is_held(&mut self, _from: Rank, _frame: &MemberFrame) -> bool {
         false
     }
     /// Notes that the body of this member's last frame has come.
     fn body(&mut self, from: Rank, bytes: u64);
     /// Takes a frame with its body. `copy` copies the body to memory of its length, if the sink calls it.
-    fn whole(&mut self, from: Rank, frame: Frame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
         let into = self.frame(from, frame)?;
         // No effect if the memory was taken back.
         into.map(|into| into.write(copy));
@@ -52,20 +52,20 @@ pub(crate) trait Sink {
         Ok(())
     }
     /// Takes an object that was asked for ([`Order::Get`]), with the part of its body that travels with its head.
-    fn object(&mut self, _get: Key, _head: Head, _first: Vec<u8>) {
+    fn object(&mut self, _get: Key, _head: ObjectHead, _first: Vec<u8>) {
         debug_assert!(false, "{NO_STORE}");
     }
     /// Notes that the rest of an object ([`Order::Rest`]) was read; it was not written if its memory was taken back.
-    fn rested(&mut self, _get: Key, _is_written: bool) {
+    fn rest_read(&mut self, _get: Key, _is_written: bool) {
         debug_assert!(false, "{NO_STORE}");
     }
     /// Notes that a member has finished, and what it had done until then.
-    fn parted(&mut self, _from: Rank, _parting: Parting) {
+    fn member_finished(&mut self, _from: Rank, _parting: FinalCounts) {
         debug_assert!(false, "{NO_STORE}");
     }
     /// Notes that a member has left a communicator, how many messages it has sent there to this one, and how many
     /// collectives it has done there.
-    fn quit(&mut self, _from: Rank, _context: u64, _sent: u64, _done: u32) {
+    fn member_left(&mut self, _from: Rank, _context: u64, _sent: u64, _done: u32) {
         debug_assert!(false, "{NO_STORE}");
     }
 }
@@ -73,7 +73,7 @@ pub(crate) trait Sink {
 /// Connections of a member with all others, over one means of transport.
 pub(crate) trait Link: Send {
     /// Sends a frame, or as much of it as can be sent now. Frames between two members keep their order.
-    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>);
+    fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>);
     /// Takes in what has come and sends what can be sent. Returns whether there was anything.
     fn poll(&mut self, sink: &mut dyn Sink) -> bool;
     /// Polls also the sources that [`poll`](Self::poll) checks only now and then.
@@ -81,36 +81,36 @@ pub(crate) trait Link: Send {
         self.poll(sink)
     }
     /// Prepares for the sleep of a thread: what comes from now on wakes it. What came before must be polled once more.
-    fn doze(&mut self) {}
-    /// Ends the state that [`doze`](Self::doze) began.
-    fn awake(&mut self) {}
+    fn prepare_sleep(&mut self) {}
+    /// Ends the state that [`prepare_sleep`](Self::doze) began.
+    fn end_sleep(&mut self) {}
     /// Takes the number of a body that was sent completely.
-    fn sent(&mut self) -> Option<Key>;
+    fn take_sent(&mut self) -> Option<Key>;
     /// Takes the number of a body whose memory was taken back before it was sent; its receiver cannot be sent anything
     /// more.
-    fn cannot_send(&mut self) -> Option<Key>;
+    fn take_unsendable(&mut self) -> Option<Key>;
     /// Takes a member that cannot be reached any more, with the reason.
-    fn lost(&mut self) -> Option<(Rank, Loss)>;
+    fn take_lost(&mut self) -> Option<(Rank, Loss)>;
     /// Closes the connection with a member.
     fn close(&mut self, rank: Rank);
     /// Whether anything waits to be sent.
     fn is_sending(&self) -> bool;
     /// Whether anything has come from a member, and whether anything was sent to it, since the last call.
-    fn pulse(&mut self, rank: Rank) -> (bool, bool);
+    fn take_activity(&mut self, rank: Rank) -> (bool, bool);
     /// Gives an order to a link through a store.
     fn store(&mut self, _order: Order) {
         debug_assert!(false, "{NO_STORE}");
     }
     /// Begins what earlier calls have only noted; called when all orders for now are given.
-    fn go(&mut self) {}
+    fn begin_requests(&mut self) {}
     /// Returns once why no member can be reached over this link any more.
-    fn severed(&mut self) -> Option<Arc<str>> {
+    fn take_severance(&mut self) -> Option<Arc<str>> {
         None
     }
     /// Ends the link: removes what it keeps anywhere, until the deadline.
     fn end(&mut self, _deadline: Instant) {}
     /// A member that is connected but cannot be sent messages yet.
-    fn apart(&self) -> Option<Rank> {
+    fn unopened_member(&self) -> Option<Rank> {
         None
     }
     /// Sleeper for a thread that waits for this link.

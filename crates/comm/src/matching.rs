@@ -31,7 +31,7 @@ impl Pattern {
         }
     }
 
-    pub(crate) fn takes(&self, envelope: Envelope) -> bool {
+    pub(crate) fn is_match(&self, envelope: Envelope) -> bool {
         self.source.is_none_or(|source| source == envelope.source) && self.takes_tag(envelope.tag)
     }
 
@@ -49,7 +49,7 @@ pub struct Envelope {
     pub tag: u32,
 }
 
-struct Kept<M> {
+struct UnexpectedMessage<M> {
     /// Number among all messages of the communicator: shows a receive from any rank which message came first.
     number: u64,
     tag: u32,
@@ -60,7 +60,7 @@ struct Kept<M> {
 pub struct Matching<P, M> {
     posted: VecDeque<(Pattern, P)>,
     /// Unexpected messages by rank, each in the order of arrival.
-    kept: Vec<VecDeque<Kept<M>>>,
+    kept: Vec<VecDeque<UnexpectedMessage<M>>>,
     arrivals: u64,
     posted_max: usize,
     /// Number of receives that wait for each rank, and for any.
@@ -81,10 +81,7 @@ impl<P, M> Matching<P, M> {
 
     /// Takes out the receive that a message is for. If there is none, [`keep`](Self::keep) the message.
     pub fn arrive(&mut self, envelope: Envelope) -> Option<P> {
-        let place = self
-            .posted
-            .iter()
-            .position(|(pattern, _)| pattern.takes(envelope))?;
+        let place = self.posted.iter().position(|(pattern, _)| pattern.is_match(envelope))?;
         let (pattern, posted) = self.posted.remove(place)?;
         *self.waiting_of(pattern) -= 1;
         Some(posted)
@@ -92,7 +89,7 @@ impl<P, M> Matching<P, M> {
 
     /// Whether a posted receive would take this message.
     pub fn is_awaited(&self, envelope: Envelope) -> bool {
-        self.posted.iter().any(|(pattern, _)| pattern.takes(envelope))
+        self.posted.iter().any(|(pattern, _)| pattern.is_match(envelope))
     }
 
     /// Keeps a message for which there is no receive, behind all others.
@@ -101,7 +98,7 @@ impl<P, M> Matching<P, M> {
         if self.kept.len() <= source {
             self.kept.resize_with(source + 1, VecDeque::new);
         }
-        self.kept[source].push_back(Kept {
+        self.kept[source].push_back(UnexpectedMessage {
             number: self.arrivals,
             tag: envelope.tag,
             message,
@@ -113,26 +110,14 @@ impl<P, M> Matching<P, M> {
     pub fn find(&self, pattern: Pattern) -> Option<(Envelope, &M)> {
         let (source, place) = self.place(pattern)?;
         let kept = &self.kept[source as usize][place];
-        Some((
-            Envelope {
-                source,
-                tag: kept.tag,
-            },
-            &kept.message,
-        ))
+        Some((Envelope { source, tag: kept.tag }, &kept.message))
     }
 
     /// Takes out the first message that a receive would take.
     pub fn take(&mut self, pattern: Pattern) -> Option<(Envelope, M)> {
         let (source, place) = self.place(pattern)?;
         let kept = self.kept[source as usize].remove(place)?;
-        Some((
-            Envelope {
-                source,
-                tag: kept.tag,
-            },
-            kept.message,
-        ))
+        Some((Envelope { source, tag: kept.tag }, kept.message))
     }
 
     fn place(&self, pattern: Pattern) -> Option<(Rank, usize)> {
@@ -183,11 +168,7 @@ impl<P, M> Matching<P, M> {
     /// Takes out the posted receives for which this is true, in their order.
     pub fn withdraw(&mut self, mut is_meant: impl FnMut(&Pattern, &P) -> bool) -> Vec<(Pattern, P)> {
         // Most of the time there is none, and nothing has to be moved.
-        if !self
-            .posted
-            .iter()
-            .any(|(pattern, posted)| is_meant(pattern, posted))
-        {
+        if !self.posted.iter().any(|(pattern, posted)| is_meant(pattern, posted)) {
             return Vec::new();
         }
         let (meant, others): (Vec<_>, Vec<_>) = std::mem::take(&mut self.posted)
@@ -279,11 +260,7 @@ mod tests {
         matching.post(Pattern::of(1, 1), 0).unwrap();
         matching.post(Pattern::ANY, 1).unwrap();
         matching.post(Pattern::of(2, 2), 2).unwrap();
-        assert_eq!(
-            matching.post(Pattern::ANY, 3),
-            Err(3),
-            "no more are posted than may be"
-        );
+        assert_eq!(matching.post(Pattern::ANY, 3), Err(3), "no more are posted than may be");
         assert_eq!(matching.arrive(from(2, 2)), Some(1));
         assert_eq!(matching.arrive(from(2, 2)), Some(2));
         assert_eq!(matching.arrive(from(2, 2)), None);
@@ -295,10 +272,7 @@ mod tests {
         let mut matching = Numbers::new(10);
         matching.post(Pattern::of(1, 1), 0).unwrap();
         matching.post(Pattern::of(1, 1), 1).unwrap();
-        assert_eq!(
-            matching.withdraw(|_, posted| *posted == 0),
-            [(Pattern::of(1, 1), 0)]
-        );
+        assert_eq!(matching.withdraw(|_, posted| *posted == 0), [(Pattern::of(1, 1), 0)]);
         assert_eq!(matching.arrive(from(1, 1)), Some(1));
         matching.keep(from(1, 1), 10);
         matching.keep(from(1, 1), 11);
@@ -319,11 +293,7 @@ mod tests {
 
     impl Plain {
         fn arrive(&mut self, envelope: Envelope, message: u32) -> Option<u32> {
-            match self
-                .posted
-                .iter()
-                .position(|(pattern, _)| pattern.takes(envelope))
-            {
+            match self.posted.iter().position(|(pattern, _)| pattern.is_match(envelope)) {
                 Some(place) => Some(self.posted.remove(place).1),
                 None => {
                     self.kept.push((envelope, message));
@@ -333,11 +303,7 @@ mod tests {
         }
 
         fn receive(&mut self, pattern: Pattern, posted: u32) -> Option<(Envelope, u32)> {
-            match self
-                .kept
-                .iter()
-                .position(|(envelope, _)| pattern.takes(*envelope))
-            {
+            match self.kept.iter().position(|(envelope, _)| pattern.is_match(*envelope)) {
                 Some(place) => Some(self.kept.remove(place)),
                 None => {
                     self.posted.push((pattern, posted));
@@ -371,9 +337,7 @@ mod tests {
                         source: random.random_bool(0.7).then_some(envelope.source),
                         tag: random.random_bool(0.7).then_some(envelope.tag),
                     };
-                    let found = matching
-                        .find(pattern)
-                        .map(|(envelope, message)| (envelope, *message));
+                    let found = matching.find(pattern).map(|(envelope, message)| (envelope, *message));
                     let taken = matching.take(pattern);
                     assert_eq!(found, taken, "step {step}: found is what is taken");
                     if taken.is_none() {

@@ -1,7 +1,7 @@
 //! Memory of operations, and pieces of it.
 
 use crate::error::Error;
-use hotlease_fabric::lent::{Lent, LentMut};
+use hotlease_fabric::loan::{LentBytes, LentBytesMut};
 use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,13 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug, Clone)]
 pub(crate) enum Memory {
     /// Memory of a caller, for as long as the caller waits. Read only.
-    Lent(Lent),
+    Lent(LentBytes),
     /// Memory of a caller, for as long as the caller waits.
-    LentMut(LentMut),
+    LentMut(LentBytesMut),
     /// Memory of the operation.
     Owned(Arc<Mutex<Vec<u8>>>),
     /// Memory of the operation for a message of any length: it gets the length of the message.
-    Fitting(Arc<Mutex<Vec<u8>>>),
+    AnyLength(Arc<Mutex<Vec<u8>>>),
     /// Memory of the operation, as elements.
     Elements(Arc<Mutex<dyn Elements>>),
 }
@@ -60,12 +60,12 @@ impl Memory {
 
     /// Makes memory for a message of any length.
     pub(crate) fn fitting() -> Self {
-        Self::Fitting(Arc::default())
+        Self::AnyLength(Arc::default())
     }
 
     pub(crate) fn len(&self) -> usize {
         match self {
-            Self::Fitting(_) => usize::MAX,
+            Self::AnyLength(_) => usize::MAX,
             Self::Lent(lent) => lent.len(),
             Self::LentMut(lent) => lent.len(),
             Self::Owned(bytes) => lock(bytes).len(),
@@ -114,7 +114,7 @@ impl Memory {
     /// Returns the bytes of owned memory: without a copy if nothing else refers to it; of other memory none.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         match self {
-            Self::Owned(bytes) | Self::Fitting(bytes) => match Arc::try_unwrap(bytes) {
+            Self::Owned(bytes) | Self::AnyLength(bytes) => match Arc::try_unwrap(bytes) {
                 Ok(bytes) => bytes.into_inner().unwrap_or_else(PoisonError::into_inner),
                 Err(bytes) => lock(&bytes).clone(),
             },
@@ -137,11 +137,11 @@ impl Piece {
     }
 
     /// Prepares this piece for a message of this length: memory of any length gets it now.
-    pub(crate) fn settle(&mut self, length: u64) -> Result<(), Error> {
-        let Memory::Fitting(bytes) = &self.memory else {
+    pub(crate) fn fit(&mut self, length: u64) -> Result<(), Error> {
+        let Memory::AnyLength(bytes) = &self.memory else {
             return Ok(());
         };
-        let no_room = |why: String| Error::Local {
+        let no_room = |why: String| Error::LocalFailure {
             what: "make room for a message",
             why,
         };
@@ -175,7 +175,7 @@ impl Piece {
         match &self.memory {
             Memory::Lent(lent) => lent.with(|bytes| read(&bytes[range])),
             Memory::LentMut(lent) => lent.with(|bytes| read(&bytes[range])),
-            Memory::Owned(bytes) | Memory::Fitting(bytes) => lock(bytes).get(range).map(read),
+            Memory::Owned(bytes) | Memory::AnyLength(bytes) => lock(bytes).get(range).map(read),
             Memory::Elements(elements) => lock(elements).bytes().get(range).map(read),
         }
     }
@@ -186,7 +186,7 @@ impl Piece {
         match &self.memory {
             Memory::Lent(_) => None,
             Memory::LentMut(lent) => lent.with(|bytes| write(&mut bytes[range])),
-            Memory::Owned(bytes) | Memory::Fitting(bytes) => lock(bytes).get_mut(range).map(write),
+            Memory::Owned(bytes) | Memory::AnyLength(bytes) => lock(bytes).get_mut(range).map(write),
             Memory::Elements(elements) => lock(elements).bytes_mut().get_mut(range).map(write),
         }
     }
@@ -221,14 +221,11 @@ mod tests {
         let memory = Memory::fitting();
         let mut piece = memory.whole();
         assert!(
-            matches!(piece.settle(u64::MAX), Err(Error::Local { .. })),
+            matches!(piece.fit(u64::MAX), Err(Error::LocalFailure { .. })),
             "no memory is as long"
         );
-        piece.settle(3).expect("3 bytes");
-        piece
-            .part(1..3)
-            .write(|bytes| bytes.fill(7))
-            .expect("it is there");
+        piece.fit(3).expect("3 bytes");
+        piece.part(1..3).write(|bytes| bytes.fill(7)).expect("it is there");
         drop(piece);
         assert_eq!(memory.into_bytes(), [0, 7, 7]);
     }
@@ -236,7 +233,7 @@ mod tests {
     #[test]
     fn what_was_taken_back_is_neither_read_nor_written() {
         let mut bytes = [1, 2, 3];
-        let piece = hotlease_fabric::lent::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
+        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
         assert_eq!((piece.read(<[u8]>::len), piece.write(|_| ())), (None, None));
     }
 }

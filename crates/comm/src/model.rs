@@ -32,7 +32,7 @@ mod traffic;
 use crate::algorithm::{Blocks, Recipe};
 use crate::choice::{LinkKind, Question, Table};
 use crate::collective::{Call, Collective, Operation};
-use crate::cost::{Costs, LinkCost, Outcome, StoreCost, simulate};
+use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
 use crate::error::Error;
 use crate::schedule::Rank;
 use std::fmt;
@@ -41,7 +41,8 @@ use traffic::{Survey, Traffic, survey};
 
 pub use candidates::{Candidate, candidates};
 pub use prices::{
-    Function, Links, Mediator, MessageTimes, Origin, Prices, RankTimes, Requests, Server, StoreTimes,
+    FunctionPrice, LinkFigures, MessageTimes, Origin, Prices, RankTimes, RequestPrices, ServerPrice, StorePrices,
+    StoreTimes,
 };
 
 /// Maximum number of ranks that are simulated.
@@ -51,7 +52,7 @@ const BYTES_MAX: u128 = 1 << 40;
 /// Maximum number of messages or requests that are simulated: more would take minutes.
 const TRANSFERS_MAX: u64 = 500_000_000;
 /// A recipe with more transfers is simulated only if it can be the fastest: ten thousand ranks then take seconds.
-const TRANSFERS_EASY: u64 = 2_000_000;
+const TRANSFERS_SMALL: u64 = 2_000_000;
 /// Maximum number of transfers at a time: more would not fit in memory.
 const AT_ONCE_MAX: u64 = 20_000_000;
 
@@ -117,7 +118,7 @@ impl Scenario<'_> {
 /// Makes an operation in which all ranks have equal counts. `elements` is the size of a broadcast, reduction or scan;
 /// for other operations it is the size of all blocks that one rank sends or receives, divided among the ranks and
 /// rounded up. Operations without a root ignore `root`.
-pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
+pub fn collective_of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -> Collective<'static> {
     let (count, block) = (elements, elements.div_ceil((ranks as usize).max(1)));
     let blocks = Blocks::Equal(block);
     match operation {
@@ -149,12 +150,17 @@ pub fn of_size(operation: Operation, root: Rank, ranks: Rank, elements: usize) -
     }
 }
 
-/// Makes an operation as [`of_size`] does, for this many bytes; also returns the bytes of an element, which is the
+/// Makes an operation as [`collective_of_size`] does, for this many bytes; also returns the bytes of an element, which is the
 /// longest number that divides them.
-pub fn of_bytes(operation: Operation, root: Rank, ranks: Rank, bytes: usize) -> (Collective<'static>, usize) {
+pub fn collective_of_bytes(
+    operation: Operation,
+    root: Rank,
+    ranks: Rank,
+    bytes: usize,
+) -> (Collective<'static>, usize) {
     let fits = |element: &usize| bytes.is_multiple_of(*element);
     let element = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
-    (of_size(operation, root, ranks, bytes / element), element)
+    (collective_of_size(operation, root, ranks, bytes / element), element)
 }
 
 /// Price of a collective, in the currency of the [`Prices`].
@@ -183,7 +189,7 @@ pub struct Estimate {
     /// The algorithm and its parameters.
     pub recipe: Recipe,
     /// Counts and time of the simulation.
-    pub outcome: Outcome,
+    pub outcome: SimulationResult,
     /// The price.
     pub price: Price,
 }
@@ -197,7 +203,7 @@ impl Estimate {
 
 /// Criterion by which a link is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum Criterion {
     /// Least time.
     Time,
     /// Least price.
@@ -206,15 +212,18 @@ pub enum By {
     Product,
 }
 
-impl By {
-    const NAMES: [(By, &'static str); 3] =
-        [(By::Time, "time"), (By::Price, "price"), (By::Product, "product")];
+impl Criterion {
+    const NAMES: [(Criterion, &'static str); 3] = [
+        (Criterion::Time, "time"),
+        (Criterion::Price, "price"),
+        (Criterion::Product, "product"),
+    ];
 
     fn measure(self, estimate: &Estimate) -> f64 {
         match self {
-            By::Time => estimate.seconds(),
-            By::Price => estimate.price.total(),
-            By::Product => estimate.seconds() * estimate.price.total(),
+            Criterion::Time => estimate.seconds(),
+            Criterion::Price => estimate.price.total(),
+            Criterion::Product => estimate.seconds() * estimate.price.total(),
         }
     }
 
@@ -225,18 +234,18 @@ impl By {
     }
 }
 
-impl fmt::Display for By {
+impl fmt::Display for Criterion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let found = By::NAMES.iter().find(|(by, _)| by == self);
+        let found = Criterion::NAMES.iter().find(|(by, _)| by == self);
         f.pad(found.map_or("?", |(_, name)| name))
     }
 }
 
-impl FromStr for By {
+impl FromStr for Criterion {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let found = By::NAMES.iter().find(|(_, name)| *name == text);
+        let found = Criterion::NAMES.iter().find(|(_, name)| *name == text);
         found.map(|(by, _)| *by).ok_or_else(|| Error::Options {
             what: format!("a link is chosen by time, price or product, and not by `{text}`"),
         })
@@ -251,12 +260,12 @@ impl FromStr for By {
 /// Those of [`estimate`], for the first link that fails; also [`Error::Model`] if none of the links has prices.
 pub fn choose(
     scenario: &Scenario,
-    by: By,
+    by: Criterion,
     links: &[LinkKind],
     table: &Table,
     prices: &Prices,
 ) -> Result<Estimate, Error> {
-    let known = links.iter().filter(|link| prices.link.knows(**link));
+    let known = links.iter().filter(|link| prices.link.has(**link));
     let estimates: Vec<Estimate> = known
         .map(|link| estimate(scenario, *link, table, prices))
         .collect::<Result<_, _>>()?;
@@ -272,12 +281,7 @@ pub fn choose(
 ///
 /// [`Error::Arguments`] and [`Error::Options`] if the scenario is invalid, [`Error::Model`] if the link has no prices,
 /// or if the collective has more messages than can be simulated.
-pub fn estimate(
-    scenario: &Scenario,
-    link: LinkKind,
-    table: &Table,
-    prices: &Prices,
-) -> Result<Estimate, Error> {
+pub fn estimate(scenario: &Scenario, link: LinkKind, table: &Table, prices: &Prices) -> Result<Estimate, Error> {
     scenario.check()?;
     let choice = table.choose(&Question::new(&scenario.call, scenario.element, link));
     estimate_by(scenario, link, choice.recipe, prices)
@@ -287,17 +291,10 @@ pub fn estimate(
 ///
 /// # Errors
 ///
-/// Those of [`estimate`], and [`Error::NotOffered`] if the algorithm cannot do the call.
-pub fn estimate_by(
-    scenario: &Scenario,
-    link: LinkKind,
-    recipe: Recipe,
-    prices: &Prices,
-) -> Result<Estimate, Error> {
+/// Those of [`estimate`], and [`Error::UnsupportedAlgorithm`] if the algorithm cannot do the call.
+pub fn estimate_by(scenario: &Scenario, link: LinkKind, recipe: Recipe, prices: &Prices) -> Result<Estimate, Error> {
     scenario.check()?;
-    let Survey {
-        transfers, at_once, ..
-    } = survey(&scenario.call, recipe, &|_| 0.0)?;
+    let Survey { transfers, at_once, .. } = survey(&scenario.call, recipe, &|_| 0.0)?;
     if transfers > TRANSFERS_MAX || at_once > AT_ONCE_MAX {
         return Err(scenario.no_estimate(format!(
             "{} has about {transfers} messages or requests, {at_once} of them at a time, which is too much to simulate",
@@ -308,14 +305,7 @@ pub fn estimate_by(
     let (outcome, price) = match prices.link.message(link) {
         Some(times) => {
             let near = prices.link.shm.as_ref().map_or(times.cost(), MessageTimes::cost);
-            let outcome = run(
-                scenario,
-                recipe,
-                prices,
-                (near, times.cost()),
-                StoreCost::default(),
-            )?
-            .0;
+            let outcome = run(scenario, recipe, prices, (near, times.cost()), StoreCost::default())?.0;
             // Ranks that share memory need no rendezvous.
             let hour_price = if link == LinkKind::Shm {
                 0.0
@@ -325,7 +315,7 @@ pub fn estimate_by(
             (
                 outcome,
                 Price {
-                    servers: of_server(scenario, &outcome, hour_price),
+                    servers: server_share(scenario, &outcome, hour_price),
                     ..Price::default()
                 },
             )
@@ -336,7 +326,7 @@ pub fn estimate_by(
             let servers = store
                 .server
                 .as_ref()
-                .map_or(0.0, |server| of_server(scenario, &outcome, server.hour_price));
+                .map_or(0.0, |server| server_share(scenario, &outcome, server.hour_price));
             let requests = store
                 .requests
                 .as_ref()
@@ -362,7 +352,7 @@ pub fn estimate_by(
 }
 
 /// Share of a server's price of an hour: one of the operations in that hour, or the seconds of this operation.
-fn of_server(scenario: &Scenario, outcome: &Outcome, hour_price: f64) -> f64 {
+fn server_share(scenario: &Scenario, outcome: &SimulationResult, hour_price: f64) -> f64 {
     hour_price
         * match scenario.operations_per_hour {
             Some(count) => 1.0 / count,
@@ -376,7 +366,7 @@ fn run(
     prices: &Prices,
     (near, far): (LinkCost, LinkCost),
     store: StoreCost,
-) -> Result<(Outcome, Traffic), Error> {
+) -> Result<(SimulationResult, Traffic), Error> {
     let call = scenario.call;
     let share_a_node = |from: Rank, to: Rank| {
         call.nodes

@@ -93,10 +93,10 @@ impl Operator {
     /// operator on bytes that is not bitwise.
     pub fn of(&self, datatype: Datatype) -> Result<Reduction, Error> {
         if let Operator::User { function, .. } = self {
-            return Ok(Reduction(How::User(function.clone(), datatype)));
+            return Ok(Reduction(ReductionKind::User(function.clone(), datatype)));
         }
         kernels::of(self, datatype)
-            .map(|kernel| Reduction(How::Kernel(kernel)))
+            .map(|kernel| Reduction(ReductionKind::Kernel(kernel)))
             .ok_or(Error::Operator {
                 operator: self.name(),
                 datatype,
@@ -114,7 +114,7 @@ impl fmt::Debug for Operator {
 #[derive(Debug)]
 pub enum Operands<'a> {
     /// The result goes to a third buffer.
-    Apart {
+    Separate {
         /// The first operand.
         left: &'a [u8],
         /// The second operand.
@@ -140,33 +140,33 @@ pub enum Operands<'a> {
 
 /// An operator for elements of one type.
 #[derive(Clone)]
-pub struct Reduction(How);
+pub struct Reduction(ReductionKind);
 
 #[derive(Clone)]
-enum How {
+enum ReductionKind {
     Kernel(fn(Operands<'_>)),
     User(Arc<UserFunction>, Datatype),
 }
 
 /// Bytes of an operand that are copied at a time, if the result must replace the first operand but the function
 /// overwrites the second.
-const SET_ASIDE: usize = 16 * 1024;
+const COPY_BYTES: usize = 16 * 1024;
 
 impl Reduction {
     /// Reduces all elements. If the slices differ in length, a built-in operator stops at the end of the shortest.
     pub fn apply(&self, operands: Operands<'_>) {
         let (function, datatype) = match &self.0 {
-            How::Kernel(kernel) => return kernel(operands),
-            How::User(function, datatype) => (function, *datatype),
+            ReductionKind::Kernel(kernel) => return kernel(operands),
+            ReductionKind::User(function, datatype) => (function, *datatype),
         };
         match operands {
             Operands::OntoRight { left, right } => function(left, right, datatype),
-            Operands::Apart { left, right, into } => {
+            Operands::Separate { left, right, into } => {
                 into.copy_from_slice(right);
                 function(left, into, datatype);
             }
             Operands::OntoLeft { left, right } => {
-                let piece = (SET_ASIDE / datatype.size()).max(1) * datatype.size();
+                let piece = (COPY_BYTES / datatype.size()).max(1) * datatype.size();
                 let mut aside = vec![0; piece.min(left.len())];
                 for (left, right) in left.chunks_mut(piece).zip(right.chunks(piece)) {
                     let aside = &mut aside[..left.len()];
@@ -186,7 +186,7 @@ mod tests {
     fn all_ways(operator: &Operator, datatype: Datatype, left: &[u8], right: &[u8]) -> Vec<u8> {
         let reduction = operator.of(datatype).expect("there is such a reduction");
         let mut into = vec![0xAA; left.len()];
-        reduction.apply(Operands::Apart {
+        reduction.apply(Operands::Separate {
             left,
             right,
             into: &mut into,
@@ -250,10 +250,7 @@ mod tests {
             all_ways(&Operator::BitAnd, Datatype::Bool, &[2, 2, 0], &[1, 0, 0]),
             [1, 0, 0]
         );
-        assert_eq!(
-            all_ways(&Operator::BitAnd, Datatype::Bytes, &[2, 3], &[1, 6]),
-            [0, 2]
-        );
+        assert_eq!(all_ways(&Operator::BitAnd, Datatype::Bytes, &[2, 3], &[1, 6]), [0, 2]);
     }
 
     #[test]
@@ -270,19 +267,14 @@ mod tests {
 
     #[test]
     fn of_equal_values_the_lowest_index_wins() {
-        let at =
-            |value: f64, index: i32| [&value.to_ne_bytes()[..], &index.to_ne_bytes()[..], &[0; 4]].concat();
+        let at = |value: f64, index: i32| [&value.to_ne_bytes()[..], &index.to_ne_bytes()[..], &[0; 4]].concat();
         for operator in [Operator::MinLoc, Operator::MaxLoc] {
             assert_eq!(
                 all_ways(&operator, Datatype::F64Index, &at(2.0, 7), &at(2.0, 3)),
                 at(2.0, 3)
             );
             let nan = all_ways(&operator, Datatype::F64Index, &at(2.0, 7), &at(f64::NAN, 9));
-            assert_eq!(
-                nan[8..12],
-                9i32.to_ne_bytes(),
-                "{operator:?} keeps NaN and where it is"
-            );
+            assert_eq!(nan[8..12], 9i32.to_ne_bytes(), "{operator:?} keeps NaN and where it is");
         }
         assert_eq!(
             all_ways(&Operator::MinLoc, Datatype::F64Index, &at(2.0, 7), &at(1.0, 9)),

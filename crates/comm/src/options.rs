@@ -4,7 +4,7 @@ mod auto;
 mod environment;
 mod link;
 
-pub use auto::Auto;
+pub use auto::AutoLink;
 pub use link::LinkChoice;
 pub(crate) use link::StoreAddress;
 
@@ -107,10 +107,10 @@ impl Options {
 
     /// Copies the options with the link that the environment names, if they name none, and with the table and prices
     /// that the link depends on.
-    pub(crate) fn settled(&self) -> Result<Self, Error> {
+    pub(crate) fn resolve(&self) -> Result<Self, Error> {
         let mut options = self.clone();
         if let (LinkChoice::Direct, Some(text)) = (&self.link, std::env::var_os("HOTLEASE_COMM_LINK")) {
-            options.link = named(&text.to_string_lossy())?;
+            options.link = parse_named_link(&text.to_string_lossy())?;
         }
         options.table = Some(options.table()?);
         if let LinkChoice::Auto(auto) = options.link {
@@ -126,7 +126,7 @@ impl Options {
         if let Some(table) = &self.table {
             return Ok(Arc::clone(table));
         }
-        let found = named_file("HOTLEASE_COMM_TABLE", Table::parse).map_err(|why| Error::Table { why })?;
+        let found = read_named_file("HOTLEASE_COMM_TABLE", Table::parse).map_err(|why| Error::Table { why })?;
         Ok(Arc::new(found.unwrap_or_else(|| Table::built_in().clone())))
     }
 
@@ -135,12 +135,12 @@ impl Options {
         if let Some(prices) = &self.prices {
             return Ok(Arc::clone(prices));
         }
-        let found = named_file("HOTLEASE_COMM_PRICES", Prices::parse).map_err(|why| Error::Prices { why })?;
+        let found = read_named_file("HOTLEASE_COMM_PRICES", Prices::parse).map_err(|why| Error::Prices { why })?;
         Ok(Arc::new(found.unwrap_or_else(|| Prices::built_in().clone())))
     }
 
     /// Link for this number of members.
-    pub(crate) fn chosen(&self, size: Rank) -> Result<LinkChoice, Error> {
+    pub(crate) fn choose_link(&self, size: Rank) -> Result<LinkChoice, Error> {
         match &self.link {
             LinkChoice::Auto(auto) => auto.choose(size, &*self.table()?, &*self.prices()?),
             link => Ok(link.clone()),
@@ -148,7 +148,7 @@ impl Options {
     }
 
     /// Text of the options that all members must agree on, so that they choose the same link.
-    pub(crate) fn agreed(&self) -> Result<String, Error> {
+    pub(crate) fn agreement(&self) -> Result<String, Error> {
         let LinkChoice::Auto(auto) = &self.link else {
             return Ok(self.link.agreed());
         };
@@ -161,9 +161,7 @@ impl Options {
         let wrong = |what: String| Err(Error::Options { what });
         let (name, size) = (self.name.len(), self.size);
         if !(1..=NAME_BYTES_MAX).contains(&name) {
-            return wrong(format!(
-                "a name of {name} bytes; it must have 1 to {NAME_BYTES_MAX}"
-            ));
+            return wrong(format!("a name of {name} bytes; it must have 1 to {NAME_BYTES_MAX}"));
         }
         if !(1..=RANKS_MAX).contains(&size) {
             return wrong(format!(
@@ -180,9 +178,7 @@ impl Options {
         }
         if self.eager_bytes > EAGER_BYTES_MAX {
             let bytes = self.eager_bytes;
-            return wrong(format!(
-                "`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"
-            ));
+            return wrong(format!("`eager_bytes` of {bytes}; it can be {EAGER_BYTES_MAX} at most"));
         }
         if let LinkChoice::Auto(auto) = &self.link {
             auto.check()?;
@@ -198,9 +194,7 @@ impl Options {
         }
         if self.failure_bound < Duration::from_millis(100) {
             let bound = self.failure_bound;
-            return wrong(format!(
-                "`failure_bound` of {bound:?}; it must be 100 ms at least"
-            ));
+            return wrong(format!("`failure_bound` of {bound:?}; it must be 100 ms at least"));
         }
         let join_timeout = self.join_timeout;
         if join_timeout.is_zero() || join_timeout > Duration::from_millis(WAIT_MS_MAX) {
@@ -213,7 +207,7 @@ impl Options {
 }
 
 /// Reads the file that a variable names, if it is set.
-fn named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, String> {
+fn read_named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<Option<T>, String> {
     let Some(path) = std::env::var_os(variable) else {
         return Ok(None);
     };
@@ -227,7 +221,7 @@ fn named_file<T>(variable: &str, parse: fn(&str) -> Result<T, Error>) -> Result<
 }
 
 /// Parses the link that the environment names.
-fn named(text: &str) -> Result<LinkChoice, Error> {
+fn parse_named_link(text: &str) -> Result<LinkChoice, Error> {
     text.parse().map_err(|error| match error {
         Error::Options { what } => Error::Options {
             what: format!("HOTLEASE_COMM_LINK, {what}"),
@@ -280,8 +274,8 @@ mod tests {
         };
         refused(sealed_fabric, "is_sealed");
         fn auto(links: Vec<LinkChoice>) -> LinkChoice {
-            let auto = Auto::default();
-            LinkChoice::Auto(Auto { links, ..auto })
+            let auto = AutoLink::default();
+            LinkChoice::Auto(AutoLink { links, ..auto })
         }
         let nested = |options: &mut Options| options.link = auto(vec![auto(Vec::new())]);
         refused(nested, "`auto` is none");
@@ -289,8 +283,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_the_link_of_the_environment_is_said() {
-        assert_eq!(named("tcp"), Ok(LinkChoice::Tcp));
-        let error = named("tpc").expect_err("there is none").to_string();
+        assert_eq!(parse_named_link("tcp"), Ok(LinkChoice::Tcp));
+        let error = parse_named_link("tpc").expect_err("there is none").to_string();
         assert!(
             error.contains("HOTLEASE_COMM_LINK") && error.contains("`tcp`"),
             "{error}"

@@ -17,27 +17,27 @@ mod stored;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use collectives::{Check, Job, Start};
+pub(crate) use collectives::{Check, CollectiveStart, Job};
 pub(crate) use contexts::CONTEXTS_MAX;
-pub(crate) use receiving::Kept;
-pub(crate) use stored::Parting;
+pub(crate) use receiving::KeptMessage;
+pub(crate) use stored::FinalCounts;
 
-use crate::error::{During, Error};
+use crate::arena::{Arena, Key};
+use crate::error::{Activity, Error};
 use crate::link::store::Order;
 use crate::matching::Matching;
 use crate::memory::{Memory, Piece};
 use crate::schedule::Rank;
-use crate::slots::{Key, Slots};
-use collectives::Running;
-use contexts::Stay;
+use collectives::RunningCollective;
+use contexts::Membership;
 use credit::{Lender, Spender};
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{Class, Frame};
-use receiving::{Landing, Posted};
-use sending::{Sending, Waiting};
+use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
+use receiving::{Landing, PostedReceive};
+use sending::{OutgoingMessage, QueuedMessage};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use stored::Stored;
+use stored::StoreState;
 
 /// Operations of each kind that may be pending at a time.
 pub(crate) const PENDING_MAX: usize = 1 << 20;
@@ -64,13 +64,13 @@ pub(crate) enum Owner {
 #[derive(Debug)]
 pub(crate) enum Action {
     /// Sends a frame without a body.
-    Frame { to: Rank, frame: Frame },
+    Frame { to: Rank, frame: MemberFrame },
     /// Sends a frame and a body, which is copied now.
-    Eager { to: Rank, frame: Frame, body: Piece },
+    Eager { to: Rank, frame: MemberFrame, body: Piece },
     /// Sends a frame and a body, and reports when the body is gone.
     Data {
         to: Rank,
-        frame: Frame,
+        frame: MemberFrame,
         body: Piece,
         send: Key,
     },
@@ -81,8 +81,8 @@ pub(crate) enum Action {
 }
 
 /// State of a request.
-enum Request {
-    Pending(During),
+enum RequestState {
+    Pending(Activity),
     /// No caller will ask for the result.
     Forgotten,
     Done(Result<Status, Error>),
@@ -100,7 +100,7 @@ pub(crate) struct Bounds {
 }
 
 /// State of another member.
-struct Peer {
+struct PeerState {
     /// Reason why the member is lost.
     lost: Option<Loss>,
     /// The member has finished.
@@ -112,23 +112,23 @@ struct Peer {
     /// Credit that the member may still spend, by class.
     lend: [Lender; 2],
     /// Messages that wait for credit, by class.
-    waiting: [VecDeque<Waiting>; 2],
+    waiting: [VecDeque<QueuedMessage>; 2],
     /// Landing of the body of the member's last frame.
     landing: Option<Key>,
 }
 
 /// State of one communicator.
-struct Context {
+struct ContextState {
     /// None until this member has opened it.
     members: Option<Arc<[Rank]>>,
     /// Matching of messages and receives, by class.
-    matching: [Matching<Posted, Kept>; 2],
+    matching: [Matching<PostedReceive, KeptMessage>; 2],
     /// Number of the next collective.
     number: u32,
     /// Member that had an error in a collective, and the number of that: it and all later ones have ended.
     broken: Option<(Rank, u32)>,
     /// State of this member in the communicator.
-    stay: Stay,
+    stay: Membership,
     /// Other members that have left it.
     left: Vec<Rank>,
 }
@@ -137,9 +137,9 @@ struct Context {
 pub(crate) struct Protocol {
     me: Rank,
     bounds: Bounds,
-    peers: Vec<Peer>,
+    peers: Vec<PeerState>,
     /// Few: a tree finds them faster than a hash.
-    contexts: BTreeMap<u64, Context>,
+    contexts: BTreeMap<u64, ContextState>,
     /// Number of places that are reserved for contexts.
     reserved: usize,
     /// Contexts that this member has left, until all members have.
@@ -148,10 +148,10 @@ pub(crate) struct Protocol {
     is_leaving_due: bool,
     /// Number of members that have left contexts, in all.
     leaves: usize,
-    requests: Slots<Request>,
-    sends: Slots<Sending>,
-    landings: Slots<Landing>,
-    collectives: Slots<Running>,
+    requests: Arena<RequestState>,
+    sends: Arena<OutgoingMessage>,
+    landings: Arena<Landing>,
+    collectives: Arena<RunningCollective>,
     /// Collectives in which the transfers of the round are done.
     ready: VecDeque<Key>,
     jobs: VecDeque<Job>,
@@ -165,7 +165,7 @@ pub(crate) struct Protocol {
     /// Member that holds this one to have failed, and why.
     outcast: Option<(Rank, Loss)>,
     /// State of messages through a store; none without one.
-    stored: Option<Stored>,
+    stored: Option<StoreState>,
     /// Reason why the store cannot be used any more.
     severed: Option<Arc<str>>,
     /// Rises with everything that a thread may wait for.
@@ -174,7 +174,7 @@ pub(crate) struct Protocol {
 
 impl Protocol {
     pub(crate) fn new(me: Rank, size: Rank, bounds: Bounds) -> Self {
-        let peer = |_| Peer {
+        let peer = |_| PeerState {
             lost: None,
             has_left: false,
             has_read_all: false,
@@ -192,10 +192,10 @@ impl Protocol {
             leaving: Vec::new(),
             is_leaving_due: false,
             leaves: 0,
-            requests: Slots::new(),
-            sends: Slots::new(),
-            landings: Slots::new(),
-            collectives: Slots::new(),
+            requests: Arena::new(),
+            sends: Arena::new(),
+            landings: Arena::new(),
+            collectives: Arena::new(),
             ready: VecDeque::new(),
             jobs: VecDeque::new(),
             spare: Vec::new(),
@@ -228,34 +228,34 @@ impl Protocol {
         self.news
     }
 
-    /// Makes a request, which is pending until [`Protocol::result`] returns its result.
-    pub(crate) fn request(&mut self, during: During) -> Result<Key, Error> {
+    /// Makes a request, which is pending until [`Protocol::take_result`] returns its result.
+    pub(crate) fn request(&mut self, during: Activity) -> Result<Key, Error> {
         if self.requests.len() >= PENDING_MAX {
             return Err(Error::TooManyRequests { pending: PENDING_MAX });
         }
-        Ok(self.requests.insert(Request::Pending(during)))
+        Ok(self.requests.insert(RequestState::Pending(during)))
     }
 
     /// Takes the result of a request that has ended, and forgets the request.
-    pub(crate) fn result(&mut self, key: Key) -> Option<Result<Status, Error>> {
+    pub(crate) fn take_result(&mut self, key: Key) -> Option<Result<Status, Error>> {
         match self.requests.get(key)? {
-            Request::Pending(_) | Request::Forgotten => None,
-            Request::Done(_) => match self.requests.remove(key)? {
-                Request::Done(result) => Some(result),
-                Request::Pending(_) | Request::Forgotten => None,
+            RequestState::Pending(_) | RequestState::Forgotten => None,
+            RequestState::Done(_) => match self.requests.remove(key)? {
+                RequestState::Done(result) => Some(result),
+                RequestState::Pending(_) | RequestState::Forgotten => None,
             },
         }
     }
 
     /// Whether a request has ended or was forgotten.
     pub(crate) fn has_ended(&self, key: Key) -> bool {
-        !matches!(self.requests.get(key), Some(Request::Pending(_)))
+        !matches!(self.requests.get(key), Some(RequestState::Pending(_)))
     }
 
     /// Ends a request whose memory is taken back, if it can be ended: a receive for which nothing has come, or a send
     /// that has not begun. Returns whether it ended.
     pub(crate) fn cancel(&mut self, key: Key) -> bool {
-        let Some(Request::Pending(during)) = self.requests.get(key) else {
+        let Some(RequestState::Pending(during)) = self.requests.get(key) else {
             return false;
         };
         let during = *during;
@@ -269,13 +269,13 @@ impl Protocol {
 
     /// Drops a request whose result no caller will ask for: if it cannot be cancelled, it goes on by itself.
     pub(crate) fn forget(&mut self, key: Key) {
-        if self.result(key).is_some() {
+        if self.take_result(key).is_some() {
             return;
         }
         if self.cancel(key) {
-            self.result(key);
+            self.take_result(key);
         } else if let Some(request) = self.requests.get_mut(key) {
-            *request = Request::Forgotten;
+            *request = RequestState::Forgotten;
         }
     }
 
@@ -285,34 +285,31 @@ impl Protocol {
             Owner::Request(key) => {
                 self.news += 1;
                 match self.requests.get_mut(key) {
-                    Some(Request::Forgotten) => drop(self.requests.remove(key)),
-                    Some(request) => *request = Request::Done(result),
+                    Some(RequestState::Forgotten) => drop(self.requests.remove(key)),
+                    Some(request) => *request = RequestState::Done(result),
                     None => {}
                 }
             }
-            Owner::Collective(key) => self.transferred(key, result),
+            Owner::Collective(key) => self.end_transfer(key, result),
         }
     }
 
-    fn context(&mut self, context: u64) -> &mut Context {
+    fn context(&mut self, context: u64) -> &mut ContextState {
         let contexts = self.contexts.entry(context);
-        contexts.or_insert_with(|| Context::new(PENDING_MAX))
+        contexts.or_insert_with(|| ContextState::new(PENDING_MAX))
     }
 
-    fn matching(&mut self, class: Class, context: u64) -> &mut Matching<Posted, Kept> {
+    fn matching(&mut self, class: MessageClass, context: u64) -> &mut Matching<PostedReceive, KeptMessage> {
         &mut self.context(context).matching[class as usize]
     }
 
-    fn peer(&mut self, rank: Rank) -> &mut Peer {
+    fn peer(&mut self, rank: Rank) -> &mut PeerState {
         &mut self.peers[rank as usize]
     }
 
     /// Takes posted receives out of all communicators; returns how many.
-    fn withdraw(&mut self, is_meant: impl Fn(&Posted) -> bool) -> usize {
-        let matchings = self
-            .contexts
-            .values_mut()
-            .flat_map(|context| &mut context.matching);
+    fn withdraw(&mut self, is_meant: impl Fn(&PostedReceive) -> bool) -> usize {
+        let matchings = self.contexts.values_mut().flat_map(|context| &mut context.matching);
         let withdrawn = matchings.map(|matching| matching.withdraw(|_, posted| is_meant(posted)).len());
         withdrawn.sum()
     }

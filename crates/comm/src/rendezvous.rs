@@ -5,12 +5,12 @@
 //! communicators as come. It takes no part in what members do afterwards, except for two members that cannot reach each
 //! other: it relays what these send each other.
 
-mod book;
 pub(crate) mod client;
-mod desk;
+mod matchmaker;
 mod pairs;
+mod peer;
+mod ports;
 mod relay;
 mod server;
-mod visitor;
 
 pub use server::{Limits, Refusals, Server};

@@ -1,12 +1,12 @@
 //! Requests: operations that go on while the program does something else.
 
-use crate::communicator::group::Group;
+use crate::arena::Key;
+use crate::communicator::group::MemberGroup;
 use crate::element::Element;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::protocol::{Protocol, Status};
-use crate::slots::Key;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -20,14 +20,14 @@ const TURN: Duration = Duration::from_millis(1);
 /// end, a receive for which nothing has come is cancelled; any other operation goes on by itself.
 #[must_use = "an operation may not have ended; wait for it"]
 pub struct Request {
-    group: Arc<Group>,
+    group: Arc<MemberGroup>,
     /// None when its result was taken.
     key: Option<Key>,
     is_send: bool,
 }
 
 impl Request {
-    pub(crate) fn new(group: &Arc<Group>, key: Key, is_send: bool) -> Self {
+    pub(crate) fn new(group: &Arc<MemberGroup>, key: Key, is_send: bool) -> Self {
         Self {
             group: Arc::clone(group),
             key: Some(key),
@@ -107,7 +107,7 @@ pub fn wait_all(requests: impl IntoIterator<Item = Request>) -> Result<Vec<Statu
 /// use it.
 #[derive(Clone)]
 pub struct Watch {
-    group: Arc<Group>,
+    group: Arc<MemberGroup>,
     key: Option<Key>,
     is_send: bool,
 }
@@ -152,10 +152,7 @@ pub fn wait_any(watches: &[Watch], at_most: Duration) -> Option<usize> {
     }
     let mut engines: Vec<&Arc<Engine>> = Vec::new();
     for watch in watches {
-        if !engines
-            .iter()
-            .any(|engine| Arc::ptr_eq(engine, &watch.group.engine))
-        {
+        if !engines.iter().any(|engine| Arc::ptr_eq(engine, &watch.group.engine)) {
             engines.push(&watch.group.engine);
         }
     }
@@ -181,7 +178,7 @@ fn ended_by<'a>(
     deadline: Instant,
 ) -> Option<usize> {
     let is_send = watches.clone().any(|(_, watch)| watch.is_send);
-    engine.until(is_send, Some(deadline), |state| {
+    engine.drive_until(is_send, Some(deadline), |state| {
         let mut all = watches.clone();
         all.find(|(_, watch)| watch.has_ended(&state.protocol))
             .map(|(index, _)| index)
@@ -190,21 +187,21 @@ fn ended_by<'a>(
 
 /// Receive into memory of its own.
 #[must_use = "a message may not have come; wait for it"]
-pub struct Receiving {
+pub struct ReceiveRequest {
     request: Request,
     memory: Memory,
 }
 
 /// Message that was received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedMessage {
     /// Rank of the sender, tag and length.
     pub status: Status,
     /// Bytes of the message, no more.
     pub bytes: Vec<u8>,
 }
 
-impl Receiving {
+impl ReceiveRequest {
     pub(crate) fn new(request: Request, memory: Memory) -> Self {
         Self { request, memory }
     }
@@ -213,18 +210,18 @@ impl Receiving {
     ///
     /// # Errors
     /// Errors of the operation.
-    pub fn wait(self) -> Result<Received, Error> {
+    pub fn wait(self) -> Result<ReceivedMessage, Error> {
         let status = self.request.wait()?;
         Ok(received(status, self.memory))
     }
 
     /// Returns the message if it has come; call it again otherwise. Makes progress.
-    pub fn test(&mut self) -> Option<Result<Received, Error>> {
+    pub fn test(&mut self) -> Option<Result<ReceivedMessage, Error>> {
         self.wait_for(Duration::ZERO)
     }
 
     /// Returns the message if it comes within this time; call it again otherwise.
-    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<Received, Error>> {
+    pub fn wait_for(&mut self, at_most: Duration) -> Option<Result<ReceivedMessage, Error>> {
         let result = self.request.wait_for(at_most)?;
         let memory = std::mem::replace(&mut self.memory, Memory::of(Vec::new()));
         Some(result.map(|status| received(status, memory)))
@@ -243,12 +240,12 @@ impl Receiving {
 
 /// Collective on vectors of its own.
 #[must_use = "a collective may not have ended; wait for it"]
-pub struct Pending<T: Element> {
+pub struct CollectiveRequest<T: Element> {
     request: Request,
     elements: Arc<Mutex<Vec<T::Bits>>>,
 }
 
-impl<T: Element> Pending<T> {
+impl<T: Element> CollectiveRequest<T> {
     pub(crate) fn new(request: Request, elements: Arc<Mutex<Vec<T::Bits>>>) -> Self {
         Self { request, elements }
     }
@@ -278,8 +275,8 @@ fn take<B>(elements: &Mutex<Vec<B>>) -> Vec<B> {
     std::mem::take(&mut *elements.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn received(status: Status, memory: Memory) -> Received {
+fn received(status: Status, memory: Memory) -> ReceivedMessage {
     let mut bytes = memory.into_bytes();
     bytes.truncate(status.bytes as usize);
-    Received { status, bytes }
+    ReceivedMessage { status, bytes }
 }

@@ -30,11 +30,7 @@ pub struct Span {
 impl Span {
     /// The first `count` elements of an area.
     pub const fn first(area: Area, count: usize) -> Self {
-        Span {
-            area,
-            offset: 0,
-            count,
-        }
+        Span { area, offset: 0, count }
     }
 
     /// A part of this span; `offset` counts from the start of the span.
@@ -171,7 +167,7 @@ impl Schedule {
     ///
     /// The first broken rule, in words.
     pub fn check(&self, rank: Rank, ranks: Rank, input: usize, output: usize) -> Result<(), String> {
-        let bounds = Bounds {
+        let bounds = ScheduleChecker {
             rank,
             ranks,
             input,
@@ -187,7 +183,7 @@ impl Schedule {
     }
 }
 
-struct Bounds {
+struct ScheduleChecker {
     rank: Rank,
     ranks: Rank,
     input: usize,
@@ -195,7 +191,7 @@ struct Bounds {
     scratch: usize,
 }
 
-impl Bounds {
+impl ScheduleChecker {
     fn round(&self, round: &Round) -> Result<(), String> {
         if round.transfers.is_empty() && round.local.is_empty() {
             return Err("there is nothing in it".into());
@@ -226,7 +222,7 @@ impl Bounds {
                 }
             }
         }
-        apart(&mut written, &mut read)?;
+        check_apart(&mut written, &mut read)?;
         round.local.iter().try_for_each(|step| self.local(step))
     }
 
@@ -289,7 +285,7 @@ impl Bounds {
 
 /// Checks that no written span overlaps another span. Takes `n log n` time: a round of a linear exchange has two spans
 /// for each rank.
-fn apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
+fn check_apart(written: &mut [Span], read: &mut [Span]) -> Result<(), String> {
     let place = |span: &Span| (span.area, span.offset);
     written.sort_unstable_by_key(place);
     if let Some(pair) = written.windows(2).find(|pair| pair[0].overlaps(pair[1])) {

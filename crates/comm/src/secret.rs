@@ -104,9 +104,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), b"correct horse battery\n").expect("written");
         let read = Secret::from_file(file.path()).expect("a secret");
-        assert_eq!(
-            read.id(),
-            Secret::new(b"correct horse battery").expect("the same").id()
-        );
+        assert_eq!(read.id(), Secret::new(b"correct horse battery").expect("the same").id());
     }
 }

@@ -18,16 +18,11 @@ fn messages_of_any_length_are_received_whole_before_and_after_they_come() {
         let other = 1 - all.rank();
         for (tag, length) in (0..).zip(LENGTHS) {
             let mine = pattern(tag.into(), length);
-            let posted = all
-                .irecv_any_length(Pattern::of(other, tag))
-                .expect("it is posted");
+            let posted = all.irecv_any_length(Pattern::of(other, tag)).expect("it is posted");
             all.send(&mine, other, tag).expect("it goes");
             let received = posted.wait().expect("it comes");
             assert!(received.bytes == mine, "{length} bytes, posted first");
-            assert_eq!(
-                (received.status.source, received.status.bytes),
-                (other, length as u64)
-            );
+            assert_eq!((received.status.source, received.status.bytes), (other, length as u64));
         }
         // Messages that have arrived before the receive; the last one is still at its sender.
         let sends = (100..).zip(LENGTHS).map(|(tag, length)| {
@@ -69,10 +64,7 @@ fn waits_with_an_end_end() {
         );
         all.barrier().expect("both are here");
         assert_eq!(all.try_send(b"small", other, 7), Ok(true));
-        let received = receive
-            .wait_for(group::PATIENCE)
-            .expect("in time")
-            .expect("it comes");
+        let received = receive.wait_for(group::PATIENCE).expect("in time").expect("it comes");
         assert_eq!(received.bytes, b"small");
         all.finish().expect("everything is read");
     });

@@ -4,8 +4,8 @@
 mod group;
 
 use group::{each_over, options, rendezvous, until};
-use hotlease_comm::model::{By, Prices, Scenario, choose, of_bytes};
-use hotlease_comm::{Call, Communicator, Error, LinkChoice, LinkKind, Operation, Operator, Refused, Table};
+use hotlease_comm::model::{Criterion, Prices, Scenario, choose, collective_of_bytes};
+use hotlease_comm::{Call, Communicator, Error, JoinRejection, LinkChoice, LinkKind, Operation, Operator, Table};
 use std::sync::Arc;
 
 fn link(text: &str) -> LinkChoice {
@@ -16,7 +16,7 @@ fn link(text: &str) -> LinkChoice {
 fn members_talk_over_what_the_model_holds_to_be_the_best() {
     // The built-in prices are those of a cloud, where a direct link is the best for this operation.
     let auto = link("auto:s3://nowhere,redis://127.0.0.1:1,tcp,direct,op=allreduce,size=64KiB,by=time");
-    let (collective, element) = of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
+    let (collective, element) = collective_of_bytes(Operation::Allreduce, 0, 3, 64 << 10);
     let scenario = Scenario {
         call: Call::new(collective, 0, 3),
         element,
@@ -24,7 +24,13 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
         operations_per_hour: None,
     };
     let links = [LinkKind::S3, LinkKind::Redis, LinkKind::Tcp];
-    let planned = choose(&scenario, By::Time, &links, Table::built_in(), Prices::built_in());
+    let planned = choose(
+        &scenario,
+        Criterion::Time,
+        &links,
+        Table::built_in(),
+        Prices::built_in(),
+    );
     assert_eq!(planned.expect("a plan").link, LinkKind::Tcp);
     let chosen = each_over(
         &auto,
@@ -36,10 +42,7 @@ fn members_talk_over_what_the_model_holds_to_be_the_best() {
                 .expect("all are well");
             assert_eq!(sum, [3]);
             // The part uses the same connections.
-            let part = all
-                .split(Some(0), 0)
-                .expect("all are well")
-                .expect("all are in it");
+            let part = all.split(Some(0), 0).expect("all are well").expect("all are in it");
             assert_eq!(part.link(), all.link());
             all.link().clone()
         },
@@ -53,8 +56,8 @@ fn whoever_would_choose_otherwise_is_refused_at_once() {
     let mut first = options(&server, "auto", 2);
     first.link = link("auto:direct,redis://127.0.0.1:1");
     let refused = |options: &hotlease_comm::Options| match Communicator::join(options) {
-        Err(Error::NotTogether {
-            refused: Refused::OtherLink { theirs, ours },
+        Err(Error::RendezvousRefused {
+            refused: JoinRejection::OtherLink { theirs, ours },
             ..
         }) => (theirs, ours),
         other => panic!("{other:?}"),
@@ -75,10 +78,7 @@ fn whoever_would_choose_otherwise_is_refused_at_once() {
                 theirs.starts_with("auto:direct,redis,op=allreduce,size=1048576,by=price"),
                 "{theirs}"
             );
-            assert!(
-                ours.starts_with(text.split("://").next().expect("some")),
-                "{ours}"
-            );
+            assert!(ours.starts_with(text.split("://").next().expect("some")), "{ours}");
         }
         // The links are the same, but the prices differ.
         other.link = first.link.clone();
@@ -92,10 +92,7 @@ fn whoever_would_choose_otherwise_is_refused_at_once() {
         other.link = link("auto:direct,redis://localhost:1");
         let two = Communicator::join(&other).expect("both are here");
         let one = one.join().expect("no panic");
-        assert_eq!(
-            (one.link(), two.link()),
-            (&LinkChoice::Direct, &LinkChoice::Direct)
-        );
+        assert_eq!((one.link(), two.link()), (&LinkChoice::Direct, &LinkChoice::Direct));
     });
 }
 

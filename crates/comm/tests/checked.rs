@@ -4,7 +4,9 @@
 mod group;
 
 use group::{each, each_over};
-use hotlease_comm::{Ask, Caller, Collective, Communicator, Datatype, Error, LinkChoice, Operator, Rank};
+use hotlease_comm::{
+    Caller, Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Operator, Rank,
+};
 use std::sync::Arc;
 
 /// Runs members in checked mode and returns the error of each.
@@ -29,7 +31,7 @@ fn told(size: Rank, call: impl Fn(&Communicator) -> Result<(), Error> + Sync) ->
     let errors = errors(size, call);
     assert!(errors.windows(2).all(|pair| pair[0] == pair[1]), "{errors:?}");
     match &errors[0] {
-        Error::Differ { first, other } => {
+        Error::CallMismatch { first, other } => {
             assert_eq!((first.rank, other.rank), (0, 1));
             for caller in [first, other] {
                 assert!(caller.site.contains("tests/checked.rs:"), "{caller}");
@@ -110,9 +112,9 @@ fn a_split_that_meets_something_else_is_told_as_such() {
 fn other_languages_say_where_they_call() {
     let errors = errors(2, |all| {
         let count = 1 + all.rank() as usize;
-        let ask = Ask {
+        let ask = CollectiveArguments {
             site: Some(["train.py:12", "train.py:90"][all.rank() as usize]),
-            ..Ask::new(Collective::Alltoall { count }, Datatype::I16)
+            ..CollectiveArguments::new(Collective::Alltoall { count }, Datatype::I16)
         };
         all.collective(&ask, &[0; 8], &mut [0; 8])
     });
@@ -140,11 +142,9 @@ fn collectives_that_are_begun_are_checked_without_waiting_for_the_others() {
                 assert_eq!(begun.wait(), Ok(vec![3]));
             }
             // A member that waits later gets the error too.
-            let begun = all
-                .ibroadcast(vec![0u8; 1 + all.rank() as usize], 0)
-                .expect("begun");
+            let begun = all.ibroadcast(vec![0u8; 1 + all.rank() as usize], 0).expect("begun");
             let error = begun.wait().expect_err("of one byte and of two");
-            assert!(matches!(error, Error::Differ { .. }), "{error}");
+            assert!(matches!(error, Error::CallMismatch { .. }), "{error}");
         },
     );
 }

@@ -5,8 +5,8 @@ mod group;
 
 use group::{each, each_over, links, seal};
 use hotlease_comm::{
-    Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span,
-    Step, lend, lend_mut,
+    Area, Communicator, Datatype, Error, Operator, Pattern, Rank, Reduction, Request, Round, Schedule, Span, Step,
+    lend, lend_mut,
 };
 use std::sync::Arc;
 
@@ -66,10 +66,7 @@ fn allreduce(me: Rank, size: Rank, count: usize) -> Arc<Schedule> {
         let to_all = (0..last).map(|to| Step::Send { to, from: output });
         round(to_all.collect(), vec![]);
     }
-    Arc::new(Schedule {
-        scratch: count,
-        rounds,
-    })
+    Arc::new(Schedule { scratch: count, rounds })
 }
 
 fn mine(rank: Rank, count: usize) -> Vec<u8> {
@@ -178,7 +175,7 @@ fn counts_that_do_not_match_are_an_error_at_all_ranks() {
             panic!("{errors:?}");
         };
         for rank in [0, 2] {
-            let is_told = matches!(errors[rank], Error::Broken { rank: 1, .. });
+            let is_told = matches!(errors[rank], Error::CollectiveFailed { rank: 1, .. });
             assert!(is_told, "{errors:?}");
         }
     }

@@ -76,11 +76,7 @@ fn messages_and_barriers_of_two_communicators_never_meet() {
             twin.receive(&mut text, Pattern::ANY).expect("it comes");
             assert_eq!(&text, b"two");
             // Half of the members are in the barrier of one communicator, half in that of the other: none may leave.
-            let (first, second) = if all.rank() < 2 {
-                (&all, &twin)
-            } else {
-                (&twin, &all)
-            };
+            let (first, second) = if all.rank() < 2 { (&all, &twin) } else { (&twin, &all) };
             let mut begun = first.ibarrier().expect("begun");
             for _ in 0..1000 {
                 assert!(begun.test().is_none(), "two barriers have met");
@@ -100,18 +96,13 @@ fn splits_of_two_communicators_go_on_at_the_same_time_and_in_any_order() {
         |_| (),
         |all| {
             let twin = all.dup().expect("all are well");
-            let split = |of: &Communicator| {
-                of.split(Some(of.rank() % 2), 0)
-                    .expect("all are well")
-                    .expect("a part")
-            };
+            let split = |of: &Communicator| of.split(Some(of.rank() % 2), 0).expect("all are well").expect("a part");
             let (first, second) = std::thread::scope(|scope| {
                 let first = scope.spawn(|| split(&all));
                 let second = scope.spawn(|| split(&twin));
                 (first.join().expect("no panic"), second.join().expect("no panic"))
             });
-            let results =
-                [&first, &second].map(|part| sum(part, u64::from(all.rank())).expect("all are well"));
+            let results = [&first, &second].map(|part| sum(part, u64::from(all.rank())).expect("all are well"));
             assert_eq!(results, [[2, 4][all.rank() as usize % 2]; 2]);
             // A split of a part, after which the part is dropped.
             let alone = first
@@ -146,9 +137,7 @@ fn whoever_leaves_a_communicator_is_missed_there_only() {
                 let mut large = vec![0; 100_000];
                 twin.receive(&mut large, Pattern::of(2, 2)).expect("it was sent");
                 assert!(large.iter().all(|byte| *byte == 7));
-                let error = twin
-                    .receive(&mut text, Pattern::of(2, 3))
-                    .expect_err("it has left");
+                let error = twin.receive(&mut text, Pattern::of(2, 3)).expect_err("it has left");
                 assert!(matches!(error, Error::MemberLeft { rank: 2, .. }), "{error}");
                 let error = twin.send(&vec![0; 100_000], 2, 4).expect_err("it has left");
                 assert!(matches!(error, Error::MemberLeft { rank: 2, .. }), "{error}");
@@ -193,8 +182,7 @@ fn messages_for_a_communicator_that_a_member_has_left_cost_it_nothing() {
                 let sends = (0..500).map(|_| all.isend(vec![1; 1000], other, 9).expect("begun"));
                 let sends: Vec<_> = sends.collect();
                 for _ in 0..500 {
-                    all.receive(&mut [0; 1000], Pattern::of(other, 9))
-                        .expect("it comes");
+                    all.receive(&mut [0; 1000], Pattern::of(other, 9)).expect("it comes");
                 }
                 hotlease_comm::wait_all(sends).expect("taken");
             }
@@ -282,9 +270,7 @@ fn the_end_of_a_member_ends_what_it_takes_part_in_and_nothing_else() {
             let without = without.expect("a part");
             if let Some(with) = with {
                 // Rank 3 is rank 0 in that communicator.
-                let error = with
-                    .receive(&mut [0; 1], Pattern::of(0, 1))
-                    .expect_err("it is gone");
+                let error = with.receive(&mut [0; 1], Pattern::of(0, 1)).expect_err("it is gone");
                 let is_told = matches!(
                     error,
                     Error::MemberLost { rank: 0, .. } | Error::MemberLeft { rank: 0, .. }
@@ -292,9 +278,7 @@ fn the_end_of_a_member_ends_what_it_takes_part_in_and_nothing_else() {
                 assert!(is_told, "{error}");
                 sum(&with, 1).expect_err("it is gone");
             }
-            let error = all
-                .receive(&mut [0; 1], Pattern::of(3, 1))
-                .expect_err("it is gone");
+            let error = all.receive(&mut [0; 1], Pattern::of(3, 1)).expect_err("it is gone");
             assert_eq!(error.rank(), Some(3), "{error}");
             for _ in 0..100 {
                 assert_eq!(sum(&without, 1), Ok(3), "it was no member");

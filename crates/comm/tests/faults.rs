@@ -8,9 +8,7 @@ mod struck;
 
 use group::{links, options, rendezvous, until};
 use hotlease_comm::rendezvous::Server;
-use hotlease_comm::{
-    Area, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Span, Step,
-};
+use hotlease_comm::{Area, Communicator, Error, LinkChoice, Loss, Options, Pattern, Rank, Round, Schedule, Span, Step};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::process::{Child, Command, Stdio};
@@ -58,7 +56,7 @@ fn barrier(all: &Communicator) -> Result<(), Error> {
 
 /// Activity of the members when the victim is struck.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Scene {
+enum Workload {
     /// Waiting for a message from the victim, or from any member.
     Receiving,
     /// Sending large messages to the victim, and receiving some.
@@ -69,51 +67,51 @@ enum Scene {
     Computing,
 }
 
-const SCENES: [Scene; 4] = [
-    Scene::Receiving,
-    Scene::Streaming,
-    Scene::Collectives,
-    Scene::Computing,
+const SCENES: [Workload; 4] = [
+    Workload::Receiving,
+    Workload::Streaming,
+    Workload::Collectives,
+    Workload::Computing,
 ];
 
-fn act(scene: Scene, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error {
+fn act(scene: Workload, all: &Communicator, is_over: &dyn Fn() -> bool) -> Error {
     let acted = || -> Result<(), Error> {
         match (scene, all.rank()) {
-            (Scene::Receiving, VICTIM) => {
+            (Workload::Receiving, VICTIM) => {
                 all.receive(&mut [0; 8], Pattern::of(0, 99))?;
             }
-            (Scene::Receiving, 0) => {
+            (Workload::Receiving, 0) => {
                 all.receive(&mut [0; 8], Pattern::ANY)?;
             }
-            (Scene::Receiving, _) => {
+            (Workload::Receiving, _) => {
                 all.receive(&mut [0; 8], Pattern::of(VICTIM, 1))?;
             }
-            (Scene::Streaming, VICTIM) => {
+            (Workload::Streaming, VICTIM) => {
                 let mut bytes = vec![0; 8 << 20];
                 loop {
                     all.receive(&mut bytes, Pattern::ANY)?;
                     all.send(&bytes, 1, 0)?;
                 }
             }
-            (Scene::Streaming, 1) => {
+            (Workload::Streaming, 1) => {
                 let mut bytes = vec![0; 8 << 20];
                 loop {
                     all.receive(&mut bytes, Pattern::of(VICTIM, 0))?;
                 }
             }
-            (Scene::Streaming, _) => {
+            (Workload::Streaming, _) => {
                 let bytes = vec![1; 8 << 20];
                 loop {
                     all.send(&bytes, VICTIM, 0)?;
                 }
             }
-            (Scene::Collectives, _) => loop {
+            (Workload::Collectives, _) => loop {
                 barrier(all)?;
             },
-            (Scene::Computing, VICTIM) => loop {
+            (Workload::Computing, VICTIM) => loop {
                 std::thread::sleep(Duration::from_secs(1));
             },
-            (Scene::Computing, _) => {
+            (Workload::Computing, _) => {
                 while !is_over() {
                     std::thread::sleep(Duration::from_millis(10));
                 }
@@ -145,17 +143,14 @@ fn victim() {
     // is no room for the message.
     let is_told = match error {
         Error::Outcast { rank, loss, .. } => rank == VICTIM && loss == Loss::Silent,
-        Error::MemberLost { .. } => SCENES[number] == Scene::Streaming,
+        Error::MemberLost { .. } => SCENES[number] == Workload::Streaming,
         _ => false,
     };
     assert!(is_told, "{error}");
 }
 
-fn start_victim(server: &Server, scene: Scene, link: &LinkChoice) -> Child {
-    let number = SCENES
-        .iter()
-        .position(|other| *other == scene)
-        .expect("one of them");
+fn start_victim(server: &Server, scene: Workload, link: &LinkChoice) -> Child {
+    let number = SCENES.iter().position(|other| *other == scene).expect("one of them");
     Command::new(std::env::current_exe().expect("this program"))
         .args(["--exact", "victim", "--ignored", "--nocapture"])
         .env("HOTLEASE_TEST_RENDEZVOUS", server.address().to_string())
@@ -167,7 +162,7 @@ fn start_victim(server: &Server, scene: Scene, link: &LinkChoice) -> Child {
 }
 
 /// Strikes the victim in the middle of an activity; returns how long each other member took to be told, and its error.
-fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Error)> {
+fn strike(scene: Workload, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Error)> {
     let server = rendezvous();
     let mut options = options(&server, "scene", SIZE);
     options.failure_bound = BOUND;
@@ -195,9 +190,7 @@ fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Err
                 })
             })
             .collect();
-        until("all have come", || {
-            here.load(Ordering::SeqCst) == u64::from(VICTIM)
-        });
+        until("all have come", || here.load(Ordering::SeqCst) == u64::from(VICTIM));
         // This waits until the members are in the middle of their activity.
         std::thread::sleep(Duration::from_millis(200));
         struck_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);
@@ -208,21 +201,18 @@ fn strike(scene: Scene, signal: Signal, link: &LinkChoice) -> Vec<(Duration, Err
     if signal == Signal::SIGSTOP {
         kill(pid, Signal::SIGCONT).expect("it is stopped");
         // In one of the activities the victim computes, and is not told.
-        if scene == Scene::Computing {
+        if scene == Workload::Computing {
             victim.kill().expect("it runs");
         }
         let status = victim.wait().expect("it ends");
-        assert!(
-            status.success() || scene == Scene::Computing,
-            "{scene:?}: {status}"
-        );
+        assert!(status.success() || scene == Workload::Computing, "{scene:?}: {status}");
     } else {
         victim.wait().expect("it ends");
     }
     told
 }
 
-fn hold(scene: Scene, signal: Signal, link: &LinkChoice, losses: &[Loss]) {
+fn hold(scene: Workload, signal: Signal, link: &LinkChoice, losses: &[Loss]) {
     let told = strike(scene, signal, link);
     let longest = told.iter().map(|(took, _)| *took).max().expect("three");
     eprintln!("{signal}, {scene:?}, {link}: all told in {longest:?}");
@@ -237,7 +227,7 @@ fn hold(scene: Scene, signal: Signal, link: &LinkChoice, losses: &[Loss]) {
 }
 
 /// Runs the test over all links at once: most of the time is spent waiting.
-fn hold_over_all(scene: Scene, signal: Signal, losses: &[Loss]) {
+fn hold_over_all(scene: Workload, signal: Signal, losses: &[Loss]) {
     scope(|scope| {
         for link in links() {
             scope.spawn(move || hold(scene, signal, &link, losses));
@@ -300,8 +290,7 @@ fn a_member_that_panics_says_so() {
             move || {
                 let all = Communicator::join(&options).expect("all come");
                 assert_ne!(rank, 0, "on purpose");
-                all.receive(&mut [0; 8], Pattern::of(0, 0))
-                    .expect_err("it panics")
+                all.receive(&mut [0; 8], Pattern::of(0, 0)).expect_err("it panics")
             }
         };
         let panics = scope.spawn(member(0));

@@ -4,7 +4,7 @@
 mod group;
 
 use group::{PATIENCE, each, pattern, seal};
-use hotlease_comm::{Communicator, Error, Options, Pattern, Receiving, wait_all, wait_any};
+use hotlease_comm::{Communicator, Error, Options, Pattern, ReceiveRequest, wait_all, wait_any};
 use std::time::{Duration, Instant};
 
 fn as_they_are(_: &mut Options) {}
@@ -53,8 +53,7 @@ fn messages_that_go_at_once_land_where_their_receiver_asks_in_time_or_late() {
                     // Half of the messages wait for their answer; the others arrive before their receive.
                     let (tag, length) = (number / 4, length(number));
                     if all.rank() == 0 {
-                        all.send(&pattern(u64::from(number), length), 1, tag)
-                            .expect("sent");
+                        all.send(&pattern(u64::from(number), length), 1, tag).expect("sent");
                         if number % 8 < 4 {
                             all.receive(&mut [], Pattern::of(1, number)).expect("here");
                         }
@@ -89,7 +88,7 @@ fn whoever_waits_for_any_hears_of_the_one_that_ends_first() {
                 part.irecv(1, Pattern::of(1, 1)).expect("begun"),
                 part.irecv(1, Pattern::of(2, 1)).expect("begun"),
             ];
-            let watches = |receives: &[Receiving]| receives.iter().map(Receiving::watch).collect::<Vec<_>>();
+            let watches = |receives: &[ReceiveRequest]| receives.iter().map(ReceiveRequest::watch).collect::<Vec<_>>();
             assert_eq!(wait_any(&watches(&receives), Duration::from_millis(5)), None);
             all.send(&[], 2, 7).expect("asked");
             let both = watches(&receives);
@@ -129,7 +128,7 @@ fn any_may_be_of_members_that_were_joined_separately() {
         });
         let (first, second) = (join(&first), join(&second));
         let receives = [&first, &second].map(|all| all.irecv(4, Pattern::ANY).expect("begun"));
-        let watches = receives.each_ref().map(Receiving::watch);
+        let watches = receives.each_ref().map(ReceiveRequest::watch);
         assert_eq!(wait_any(&watches, Duration::from_millis(5)), None);
         first.send(&[], 1 - first.rank(), 0).expect("asked");
         assert_eq!(wait_any(&watches, PATIENCE), Some(1));
@@ -230,10 +229,7 @@ fn operations_go_on_while_the_program_does_something_else() {
         let sends: Vec<_> = (0..size)
             .filter(|to| *to != rank)
             .flat_map(|to| [(to, 1, 10), (to, 0, 200_000)])
-            .map(|(to, tag, length)| {
-                all.isend(pattern(u64::from(rank), length), to, tag)
-                    .expect("begun")
-            })
+            .map(|(to, tag, length)| all.isend(pattern(u64::from(rank), length), to, tag).expect("begun"))
             .collect();
         for receive in receives {
             let received = receive.wait().expect("received");
@@ -288,14 +284,8 @@ fn threads_of_one_member_share_its_connections() {
                         let length = (number * 977) % 40_000;
                         let seed = u64::from(tag) << 32 | number as u64;
                         let mut theirs = vec![0; length];
-                        all.sendrecv(
-                            &pattern(seed, length),
-                            other,
-                            tag,
-                            &mut theirs,
-                            Pattern::of(other, tag),
-                        )
-                        .expect("both are well");
+                        all.sendrecv(&pattern(seed, length), other, tag, &mut theirs, Pattern::of(other, tag))
+                            .expect("both are well");
                         assert!(theirs == pattern(seed, length), "thread {tag}, message {number}");
                     }
                 });

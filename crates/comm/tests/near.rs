@@ -4,7 +4,7 @@
 mod group;
 
 use group::{each, each_over, pattern};
-use hotlease_comm::{Ask, Collective, Datatype, LinkChoice, Pattern};
+use hotlease_comm::{Collective, CollectiveArguments, Datatype, LinkChoice, Pattern};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ fn members_know_that_they_share_processors_whatever_they_talk_over() {
             size,
             |_| (),
             |all| {
-                let ask = Ask::new(Collective::Barrier, Datatype::U8);
+                let ask = CollectiveArguments::new(Collective::Barrier, Datatype::U8);
                 let text = all.explain(&ask).expect("barriers have no arguments").to_string();
                 assert_eq!(text.contains("ranks that share processors"), is_crowded, "{text}");
                 all.barrier().expect("all are well");

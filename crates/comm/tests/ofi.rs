@@ -4,7 +4,7 @@
 mod group;
 
 use group::{each_over, options, pattern, rendezvous, until};
-use hotlease_comm::{Communicator, Error, LinkChoice, Operator, Pattern, Refused, Route};
+use hotlease_comm::{Communicator, Error, JoinRejection, LinkChoice, Operator, Pattern, Route};
 use hotlease_fabric::ofi::providers::named;
 use hotlease_fabric::ofi::{Libfabric, OfiError};
 use std::process::Command;
@@ -44,8 +44,7 @@ fn messages_and_collectives_go_by_each_provider() {
                 let (me, size) = (all.rank(), all.size());
                 let routes = all.routes();
                 for (rank, route) in (0..).zip(&routes) {
-                    let by =
-                        |route: &Route| matches!(route, Route::Fabric { provider: by } if *by == provider);
+                    let by = |route: &Route| matches!(route, Route::Fabric { provider: by } if *by == provider);
                     assert!(by(route) || rank == me, "{routes:?}");
                 }
                 for bytes in [0, 8, 129, 16 << 10, 64 << 10, (1 << 20) + 1] {
@@ -116,10 +115,10 @@ fn who_has_chosen_libfabric_does_not_meet_who_has_not() {
         let mut other = first.clone();
         other.link = LinkChoice::OFI;
         let error = Communicator::join(&other).expect_err("it is another link");
-        let Error::NotTogether { refused, .. } = &error else {
+        let Error::RendezvousRefused { refused, .. } = &error else {
             panic!("{error}");
         };
-        assert!(matches!(refused, Refused::OtherLink { .. }), "{error}");
+        assert!(matches!(refused, JoinRejection::OtherLink { .. }), "{error}");
         assert!(error.to_string().contains("HOTLEASE_COMM_LINK"), "{error}");
         // The rejected member does not disturb the group.
         other.link = LinkChoice::Direct;

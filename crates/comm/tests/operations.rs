@@ -5,7 +5,7 @@ mod group;
 mod typed;
 
 use group::{each, each_over, hidden};
-use hotlease_comm::{Algorithm, Ask, Collective, Datatype, LinkChoice, Operator, Route, Table};
+use hotlease_comm::{Algorithm, Collective, CollectiveArguments, Datatype, LinkChoice, Operator, Route, Table};
 use std::sync::Arc;
 use typed::{LENGTHS, all_operations};
 
@@ -57,9 +57,7 @@ fn truth_values_are_elements_and_come_back_as_such() {
             all.allreduce(&mine, &mut any, &Operator::LogicalXor)
                 .expect("all are well");
             assert_eq!(any, [true, true, false]);
-            let begun = all
-                .iallreduce(mine.to_vec(), &Operator::LogicalAnd)
-                .expect("begun");
+            let begun = all.iallreduce(mine.to_vec(), &Operator::LogicalAnd).expect("begun");
             assert_eq!(begun.wait().expect("all are well"), [false, true, false]);
         },
     );
@@ -73,7 +71,8 @@ fn a_table_of_the_users_decides_on_the_algorithm() {
         4,
         |options| options.table = Some(Arc::clone(&table)),
         |all| {
-            let ask = Ask::new(Collective::Allreduce { count: 3 }, Datatype::U64).by(&Operator::Sum);
+            let ask = CollectiveArguments::new(Collective::Allreduce { count: 3 }, Datatype::U64)
+                .with_operator(&Operator::Sum);
             let why = all.explain(&ask).expect("a call that makes sense");
             assert_eq!(why.choice.recipe.algorithm, Algorithm::ReduceBroadcast, "{why}");
             let mut total = [0u64; 3];

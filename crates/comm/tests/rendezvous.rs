@@ -5,7 +5,7 @@ mod group;
 
 use group::{each, options, rendezvous, secret};
 use hotlease_comm::rendezvous::{Limits, Server};
-use hotlease_comm::{Communicator, Error, LinkChoice, Operator, Options, Pattern, Rank, Refused, Secret};
+use hotlease_comm::{Communicator, Error, JoinRejection, LinkChoice, Operator, Options, Pattern, Rank, Secret};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -73,8 +73,7 @@ fn first_collectives() {
             let before = sockets();
             together.wait();
             let mut total = [0; 1];
-            all.allreduce(&[1], &mut total, &Operator::Sum)
-                .expect("all are well");
+            all.allreduce(&[1], &mut total, &Operator::Sum).expect("all are well");
             all.alltoall(&[0; 8], &mut [0; 8]).expect("all are well");
             assert_eq!(total, [8]);
             together.wait();
@@ -113,7 +112,7 @@ fn one_that_is_closed_tells_who_waits_and_who_comes_later() {
         for told in [waits.join().unwrap(), joined(&options, 1)] {
             let error = told.expect_err("nobody is put together");
             let is_told =
-                matches!(&error, Error::NotTogether { refused, .. } if *refused == Refused::Stopping);
+                matches!(&error, Error::RendezvousRefused { refused, .. } if *refused == JoinRejection::Stopping);
             assert!(is_told, "{error}");
         }
     });
@@ -200,17 +199,17 @@ fn a_rank_that_is_taken_and_another_size_are_refused_at_once() {
         let mut asks_for_more = options.clone();
         asks_for_more.size = 3;
         let refused = Communicator::join(&asks_for_more).expect_err("another size");
-        let expected = Refused::OtherSize { theirs: 2, ours: 3 };
+        let expected = JoinRejection::OtherSize { theirs: 2, ours: 3 };
         assert!(
-            matches!(&refused, Error::NotTogether { refused, .. } if *refused == expected),
+            matches!(&refused, Error::RendezvousRefused { refused, .. } if *refused == expected),
             "{refused}"
         );
         let twice = joined(&options, 1).expect_err("rank 1 is another one's");
         assert!(
             matches!(
                 &twice,
-                Error::NotTogether {
-                    refused: Refused::DuplicateRank { rank: 1, .. },
+                Error::RendezvousRefused {
+                    refused: JoinRejection::DuplicateRank { rank: 1, .. },
                     ..
                 }
             ),
@@ -229,7 +228,7 @@ fn another_secret_is_refused_and_told_on_both_sides() {
     let mut stranger = options(&server, "secret", 1);
     stranger.secret = Secret::new(b"another secret of tests").expect("23 bytes");
     let error = Communicator::join(&stranger).expect_err("another secret");
-    assert!(matches!(error, Error::OtherSecret { .. }), "{error}");
+    assert!(matches!(error, Error::SecretMismatch { .. }), "{error}");
     assert!(error.to_string().contains("HOTLEASE_COMM_SECRET"), "{error}");
     // The server tells a peer that it rejects it before it counts the rejection.
     group::until("it is counted", || server.refusals().last.is_some());
@@ -327,9 +326,7 @@ fn strangers_at_the_rendezvous_hang_nobody_and_have_to_go() {
     eprintln!("joined in {:?} among 100 strangers", began.elapsed());
     // Each is closed: at once, to make room, or when its time is over.
     for stranger in &mut before {
-        stranger
-            .set_read_timeout(Some(group::PATIENCE))
-            .expect("a timeout");
+        stranger.set_read_timeout(Some(group::PATIENCE)).expect("a timeout");
         let closed = match stranger.read(&mut [0; 64]) {
             Ok(0) => true,
             // A verdict, and then the end.
@@ -347,14 +344,7 @@ fn listening() -> Vec<SocketAddr> {
     let inodes: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .expect("this is Linux")
         .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
-        .filter_map(|link| {
-            Some(
-                link.to_str()?
-                    .strip_prefix("socket:[")?
-                    .strip_suffix(']')?
-                    .to_owned(),
-            )
-        })
+        .filter_map(|link| Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
     let table = std::fs::read_to_string("/proc/self/net/tcp").expect("this is Linux");
     let ports = table.lines().skip(1).filter_map(|line| {
@@ -377,10 +367,7 @@ fn a_member_among_strangers() {
         let before = listening();
         let first = scope.spawn(|| joined(&options, 1).expect("rank 0 comes"));
         group::until("rank 1 waits", || server.waiting() == 1);
-        let ports: Vec<_> = listening()
-            .into_iter()
-            .filter(|port| !before.contains(port))
-            .collect();
+        let ports: Vec<_> = listening().into_iter().filter(|port| !before.contains(port)).collect();
         assert!(!ports.is_empty(), "rank 1 listens while it waits");
         let _strangers: Vec<_> = ports.iter().map(|port| strangers(*port, 100)).collect();
         let second = joined(&options, 0).expect("rank 1 is there");

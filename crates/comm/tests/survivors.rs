@@ -57,12 +57,8 @@ const ACTS: [(&str, Act); 14] = [
         let part = &mut output[..input.len() / SIZE as usize];
         all.reduce_scatter_block(input, part, &Operator::Sum)
     }),
-    ("scan", |all, input, output| {
-        all.scan(input, output, &Operator::Sum)
-    }),
-    ("exscan", |all, input, output| {
-        all.exscan(input, output, &Operator::Sum)
-    }),
+    ("scan", |all, input, output| all.scan(input, output, &Operator::Sum)),
+    ("exscan", |all, input, output| all.exscan(input, output, &Operator::Sum)),
     ("alltoall", |all, input, output| all.alltoall(input, output)),
     ("alltoallv", |all, input, output| {
         let blocks = Blocks::Equal(input.len() / SIZE as usize);
@@ -141,16 +137,11 @@ fn kill_in(name: &str, chosen: Act, then: impl Fn(&Communicator, &Options) + Syn
                 let took = began.elapsed().saturating_sub(killed);
                 let is_told = matches!(error, Error::MemberLost { rank: VICTIM, .. });
                 assert!(is_told, "{name}: rank {rank}: {error}");
-                assert!(
-                    took < BOUND + SLACK,
-                    "{name}: rank {rank} was told after {took:?}"
-                );
+                assert!(took < BOUND + SLACK, "{name}: rank {rank} was told after {took:?}");
                 then(&all, &options);
             });
         }
-        until("all have come", || {
-            here.load(Ordering::SeqCst) == u64::from(SIZE - 1)
-        });
+        until("all have come", || here.load(Ordering::SeqCst) == u64::from(SIZE - 1));
         // This waits until the members are in the middle of the collective.
         std::thread::sleep(Duration::from_millis(30));
         killed_us.store(began.elapsed().as_micros() as u64, Ordering::SeqCst);

@@ -6,7 +6,7 @@ use std::io;
 
 /// A line of the threat model, with the attempts at it.
 #[derive(Debug)]
-pub struct Theme {
+pub struct Threat {
     /// Action that no function may be able to do.
     pub threat: &'static str,
     /// All attempts at it.
@@ -17,23 +17,23 @@ pub struct Theme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
     /// The attempt itself: the kernel let it do something forbidden.
-    Said,
+    OwnClaim,
     /// The neighbour's or the agent's secret in its output, which it was not told.
     Secret,
     /// An effect that its target noticed.
-    Seen,
+    Effect,
 }
 
 /// Condition under which an attempt must succeed in a sandbox of kind `process`. An attempt that cannot succeed
 /// there proves nothing in other sandboxes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Teeth {
+pub enum MustSucceed {
     /// Must succeed for every process.
-    Anybody,
+    Always,
     /// Must succeed for a process with this capability.
-    With(Capability),
+    WithCapability(Capability),
     /// Need not succeed: the kernel itself prevents the attempt, or the result depends on the node.
-    Nobody,
+    Never,
 }
 
 /// Capabilities that decide whether an attempt succeeds outside sandboxes, with their numbers in the kernel.
@@ -70,11 +70,11 @@ impl Capability {
     }
 }
 
-impl fmt::Display for Teeth {
+impl fmt::Display for MustSucceed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Anybody => f.write_str("anybody"),
-            Self::With(capability) => {
+            Self::Always => f.write_str("anybody"),
+            Self::WithCapability(capability) => {
                 f.write_str("cap_")?;
                 for (index, letter) in format!("{capability:?}").char_indices() {
                     if letter.is_ascii_uppercase() && index > 0 {
@@ -84,7 +84,7 @@ impl fmt::Display for Teeth {
                 }
                 Ok(())
             }
-            Self::Nobody => f.write_str("nobody"),
+            Self::Never => f.write_str("nobody"),
         }
     }
 }
@@ -98,14 +98,14 @@ pub struct Attempt {
     /// Evidence of an escape.
     pub evidence: Evidence,
     /// Condition under which it must succeed outside sandboxes.
-    pub teeth: Teeth,
+    pub teeth: MustSucceed,
     /// Requirement of the attempt that not all nodes meet, if any.
     pub needs: Option<&'static str>,
     /// Whether it is a flood: it goes on for a while, and the neighbour's pace is measured during it.
     pub flood: bool,
     /// Whether it goes on until it is killed.
     pub endless: bool,
-    go: fn() -> Attempted,
+    go: fn() -> AttemptResult,
 }
 
 impl fmt::Debug for Attempt {
@@ -115,12 +115,12 @@ impl fmt::Debug for Attempt {
 }
 
 /// An attempt that always succeeds outside sandboxes, and whose own word is evidence.
-pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> Attempted) -> Attempt {
+pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> AttemptResult) -> Attempt {
     Attempt {
         name,
         what,
-        evidence: Evidence::Said,
-        teeth: Teeth::Anybody,
+        evidence: Evidence::OwnClaim,
+        teeth: MustSucceed::Always,
         needs: None,
         flood: false,
         endless: false,
@@ -129,23 +129,23 @@ pub(crate) const fn attempt(name: &'static str, what: &'static str, go: fn() -> 
 }
 
 impl Attempt {
-    pub(crate) const fn secret(mut self) -> Self {
+    pub(crate) const fn by_secret(mut self) -> Self {
         self.evidence = Evidence::Secret;
         self
     }
 
-    pub(crate) const fn seen(mut self) -> Self {
-        self.evidence = Evidence::Seen;
+    pub(crate) const fn by_effect(mut self) -> Self {
+        self.evidence = Evidence::Effect;
         self
     }
 
-    pub(crate) const fn with(mut self, capability: Capability) -> Self {
-        self.teeth = Teeth::With(capability);
+    pub(crate) const fn with_capability(mut self, capability: Capability) -> Self {
+        self.teeth = MustSucceed::WithCapability(capability);
         self
     }
 
-    pub(crate) const fn by_nobody(mut self) -> Self {
-        self.teeth = Teeth::Nobody;
+    pub(crate) const fn need_not_succeed(mut self) -> Self {
+        self.teeth = MustSucceed::Never;
         self
     }
 
@@ -165,18 +165,18 @@ impl Attempt {
     }
 
     /// Makes the attempt in this process, which must end afterwards.
-    pub fn go(&self) -> Outcome {
+    pub fn go(&self) -> AttemptOutcome {
         match (self.go)() {
-            Ok(got) => Outcome::Escaped(got),
-            Err(Stop::Denied(how)) => Outcome::Contained(how),
-            Err(Stop::Untried(why)) => Outcome::Untried(why),
+            Ok(got) => AttemptOutcome::Escaped(got),
+            Err(StopReason::Denied(how)) => AttemptOutcome::Contained(how),
+            Err(StopReason::Untried(why)) => AttemptOutcome::Untried(why),
         }
     }
 }
 
 /// Outcome of an attempt, as it reports itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     /// The attempt was stopped; the text says by what.
     Contained(String),
     /// The attempt got out; the text says what it got.
@@ -185,7 +185,7 @@ pub enum Outcome {
     Untried(String),
 }
 
-impl Outcome {
+impl AttemptOutcome {
     /// Exit status of `hotlease-escape try`.
     pub fn status(&self) -> u8 {
         match self {
@@ -209,7 +209,7 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for AttemptOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (word, rest) = match self {
             Self::Contained(rest) => ("contained", rest),
@@ -217,33 +217,30 @@ impl fmt::Display for Outcome {
             Self::Untried(rest) => ("untried", rest),
         };
         // Keeps it on one line, whatever it read.
-        let rest: String = rest
-            .chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect();
+        let rest: String = rest.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         write!(f, "{word}: {rest}")
     }
 }
 
 /// Result of an attempt: what it got, or why it stopped.
-pub(crate) type Attempted = Result<String, Stop>;
+pub(crate) type AttemptResult = Result<String, StopReason>;
 
 /// Reason why an attempt stopped.
 #[derive(Debug)]
-pub(crate) enum Stop {
+pub(crate) enum StopReason {
     /// The sandbox or the kernel prevented it, or there was nothing to find.
     Denied(String),
     /// The node lacks what the attempt needs.
     Untried(String),
 }
 
-impl From<Errno> for Stop {
+impl From<Errno> for StopReason {
     fn from(errno: Errno) -> Self {
         Self::Denied(format!("{errno:?}"))
     }
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for StopReason {
     fn from(error: io::Error) -> Self {
         match error.raw_os_error() {
             Some(number) => Errno::from_raw(number).into(),
@@ -253,19 +250,19 @@ impl From<io::Error> for Stop {
 }
 
 /// Adds the place at which an attempt was stopped.
-pub(crate) fn at<E: Into<Stop>>(place: impl fmt::Display) -> impl FnOnce(E) -> Stop {
+pub(crate) fn with_place<E: Into<StopReason>>(place: impl fmt::Display) -> impl FnOnce(E) -> StopReason {
     move |error| match error.into() {
-        Stop::Denied(how) => Stop::Denied(format!("{place}: {how}")),
+        StopReason::Denied(how) => StopReason::Denied(format!("{place}: {how}")),
         untried => untried,
     }
 }
 
 /// Stops because nothing was found.
-pub(crate) fn denied<T>(how: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::Denied(how.into()))
+pub(crate) fn denied<T>(how: impl Into<String>) -> Result<T, StopReason> {
+    Err(StopReason::Denied(how.into()))
 }
 
 /// Stops because the attempt cannot be made here.
-pub(crate) fn untried<T>(why: impl Into<String>) -> Result<T, Stop> {
-    Err(Stop::Untried(why.into()))
+pub(crate) fn untried<T>(why: impl Into<String>) -> Result<T, StopReason> {
+    Err(StopReason::Untried(why.into()))
 }

@@ -2,24 +2,24 @@
 
 mod agent;
 mod devices;
-mod ending;
 mod files;
 mod floods;
 mod grants;
+mod host;
 mod identity;
 mod ipc;
 mod kernel;
 mod keys;
-mod machine;
 mod mounts;
 mod namespaces;
 mod network;
 mod processes;
+mod staying;
 
-use crate::attempt::Theme;
+use crate::attempt::Threat;
 
 /// All attempts, grouped by threat.
-pub fn themes() -> &'static [Theme] {
+pub fn themes() -> &'static [Threat] {
     &[
         processes::THEME,
         agent::THEME,
@@ -32,9 +32,9 @@ pub fn themes() -> &'static [Theme] {
         namespaces::THEME,
         mounts::THEME,
         identity::THEME,
-        machine::THEME,
+        host::THEME,
         grants::THEME,
         floods::THEME,
-        ending::THEME,
+        staying::THEME,
     ]
 }

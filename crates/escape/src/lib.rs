@@ -13,19 +13,19 @@
 
 mod attempt;
 mod attempts;
-mod given;
 mod neighbour;
 mod residue;
 mod syscall;
 mod tenant;
+mod variables;
 
-pub use attempt::{Attempt, Evidence, Outcome, Teeth, Theme};
+pub use attempt::{Attempt, AttemptOutcome, Evidence, MustSucceed, Threat};
 pub use attempts::themes;
-pub use given::PREFIX;
-pub use neighbour::{Neighbour, Pulse, serve as serve_as_neighbour};
+pub use neighbour::{LoopTimes, Neighbour, serve as serve_as_neighbour};
 pub use residue::{Residue, names_for};
 pub use syscall::{effective_capabilities, may_be_traced};
 pub use tenant::{DONE, take_turn};
+pub use variables::PREFIX;
 
 /// Line of `hotlease-escape several` before an attempt, followed by the attempt's name.
 pub const BEGUN: &str = "begun ";

@@ -1,10 +1,8 @@
 //! `hotlease-escape`: tries to escape from the sandbox in which it is started. `hotlease sandbox test` starts it.
 
-use hotlease_escape::{
-    Attempt, BEGUN, DONE, ENDED, Evidence, Outcome, serve_as_neighbour, take_turn, themes,
-};
-use hotlease_nursery::zygote::{Hooks, Orders};
-use hotlease_wire::control::Answer;
+use hotlease_escape::{Attempt, AttemptOutcome, BEGUN, DONE, ENDED, Evidence, serve_as_neighbour, take_turn, themes};
+use hotlease_nursery::zygote::{ForkHooks, Orders};
+use hotlease_wire::control::WorkerAnswer;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use nix::sys::socket::MsgFlags;
 use std::io::Write;
@@ -93,7 +91,7 @@ fn carry_out(arguments: &[&str]) -> ExitCode {
 fn make(name: &str) -> ExitCode {
     let outcome = match attempts().find(|attempt| attempt.name == name) {
         Some(attempt) => attempt.go(),
-        None => Outcome::Untried(format!("no attempt is called {name}: see `hotlease-escape list`")),
+        None => AttemptOutcome::Untried(format!("no attempt is called {name}: see `hotlease-escape list`")),
     };
     say(&format!("{outcome}\n"));
     ExitCode::from(outcome.status())
@@ -103,7 +101,7 @@ fn make(name: &str) -> ExitCode {
 /// because all attempts together may take longer than a machine may stay silent.
 fn several(token: &str, names: &[&str]) {
     use std::os::unix::process::ExitStatusExt;
-    let ready = Answer::Ready {
+    let ready = WorkerAnswer::Ready {
         version: PROTOCOL_VERSION,
         imports_us: 0,
         boot_us: 0,
@@ -131,7 +129,7 @@ fn several(token: &str, names: &[&str]) {
 /// Waits for orders to fork, and does everything else in the forks.
 fn zygote(arguments: &[&str]) -> ExitCode {
     struct Nothing;
-    impl Hooks for Nothing {
+    impl ForkHooks for Nothing {
         fn before(&mut self) {}
         fn in_zygote(&mut self) {}
     }
@@ -156,12 +154,13 @@ fn page() -> String {
     for theme in themes() {
         let threat = theme.threat;
         page += &format!("\n### To {threat}\n\n");
-        page += "| attempt | what it tries | known by | who gets out without a sandbox | needs |\n|---|---|---|---|---|\n";
+        page +=
+            "| attempt | what it tries | known by | who gets out without a sandbox | needs |\n|---|---|---|---|---|\n";
         for attempt in theme.attempts {
             let known_by = match attempt.evidence {
-                Evidence::Said => "the kernel's answer",
+                Evidence::OwnClaim => "the kernel's answer",
                 Evidence::Secret => "the secret",
-                Evidence::Seen => "what is seen outside",
+                Evidence::Effect => "what is seen outside",
             };
             let (name, what, teeth) = (attempt.name, attempt.what, attempt.teeth);
             let needs = attempt.needs.unwrap_or_default();

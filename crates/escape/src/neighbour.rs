@@ -5,10 +5,10 @@ mod pace;
 mod process;
 mod secrets;
 
-pub use pace::Pulse;
+pub use pace::LoopTimes;
 pub use process::serve;
 
-use crate::given::PREFIX;
+use crate::variables::PREFIX;
 use nix::poll::{PollFd, PollFlags, PollTimeout};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -82,11 +82,11 @@ impl Neighbour {
     }
 
     /// Its pace, measured over this time.
-    pub fn pulse(&mut self, over: Duration) -> io::Result<Pulse> {
+    pub fn pulse(&mut self, over: Duration) -> io::Result<LoopTimes> {
         let answer = self.ask(&format!("pulse {}", over.as_millis()))?;
         answer
             .first()
-            .and_then(|line| Pulse::read(line))
+            .and_then(|line| LoopTimes::read(line))
             .ok_or_else(|| io::Error::other("the neighbour does not tell its pace"))
     }
 

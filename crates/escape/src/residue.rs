@@ -38,7 +38,7 @@ pub(crate) fn name(token: &str, whose: &str) -> String {
 pub(crate) enum SysvKey {
     Segment = 1,
     Queue = 2,
-    Left = 3,
+    AttemptSegment = 3,
 }
 
 pub(crate) fn sysv_key(token: &str, which: SysvKey) -> i32 {
@@ -53,7 +53,7 @@ pub(crate) fn sysv_key(token: &str, which: SysvKey) -> i32 {
 pub fn names_for(token: &str) -> Vec<(String, String)> {
     [
         ("TOKEN", token.to_owned()),
-        ("LEFT_SYSV", sysv_key(token, SysvKey::Left).to_string()),
+        ("LEFT_SYSV", sysv_key(token, SysvKey::AttemptSegment).to_string()),
         ("LEFT_KEY", name(token, ATTEMPT)),
         ("LEFT_MQUEUE", name(token, ATTEMPT)),
     ]
@@ -104,7 +104,7 @@ impl Residue {
         let mut found = files(&begin);
         let segments = match whose {
             NEIGHBOUR => SysvKey::Segment,
-            _ => SysvKey::Left,
+            _ => SysvKey::AttemptSegment,
         };
         if let Ok(id) = kernel!(SYS_shmget, sysv_key(token, segments), 0, 0) {
             found.push(Self::Segment(id as i32));
@@ -179,17 +179,9 @@ const KEYRINGS: [i32; 2] = [-4, -3];
 fn key(name: &str) -> Option<i64> {
     const KEYCTL_SEARCH: i32 = 10;
     let name = CString::new(name).ok()?;
-    KEYRINGS.into_iter().find_map(|keyring| {
-        kernel!(
-            SYS_keyctl,
-            KEYCTL_SEARCH,
-            keyring,
-            c"user".as_ptr(),
-            name.as_ptr(),
-            0
-        )
-        .ok()
-    })
+    KEYRINGS
+        .into_iter()
+        .find_map(|keyring| kernel!(SYS_keyctl, KEYCTL_SEARCH, keyring, c"user".as_ptr(), name.as_ptr(), 0).ok())
 }
 
 #[cfg(test)]
@@ -207,7 +199,7 @@ mod tests {
         fs::create_dir(&folder).expect("a folder");
         fs::write(folder.join("inside"), "left").expect("a file in it");
         let flags = libc::IPC_CREAT | 0o600;
-        let segment = kernel!(SYS_shmget, sysv_key(&token, SysvKey::Left), 4096, flags);
+        let segment = kernel!(SYS_shmget, sysv_key(&token, SysvKey::AttemptSegment), 4096, flags);
         let segment = segment.expect("a segment") as i32;
         let left = [Residue::File(file), Residue::Segment(segment)];
         assert_eq!(Residue::of_attempt(&token), left);

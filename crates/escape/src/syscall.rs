@@ -1,10 +1,10 @@
 //! Raw system calls: attempts need calls that libraries rightly do not offer.
 
-use crate::attempt::{Attempted, Stop, denied};
+use crate::attempt::{AttemptResult, StopReason, denied};
 use nix::errno::Errno;
 use std::fs;
 
-/// `kernel!(SYS_name, arguments...)`: the result, or a [`Stop`] that names the call and its error.
+/// `kernel!(SYS_name, arguments...)`: the result, or a [`StopReason`] that names the call and its error.
 ///
 /// Each argument is a number, or points to memory of the size that the call's manual requires, which lives until
 /// the call returns. The writer of each call must ensure this: the macro replaces an unsafe block with its reason
@@ -18,7 +18,7 @@ macro_rules! kernel {
 }
 pub(crate) use kernel;
 
-pub(crate) fn checked(name: &str, result: libc::c_long) -> Result<libc::c_long, Stop> {
+pub(crate) fn checked(name: &str, result: libc::c_long) -> Result<libc::c_long, StopReason> {
     match result {
         -1 => {
             let errno = Errno::last();
@@ -30,21 +30,19 @@ pub(crate) fn checked(name: &str, result: libc::c_long) -> Result<libc::c_long, 
 
 /// Judges a call with senseless arguments: the kernel checks the rights first, so an error about the arguments
 /// shows that the right was there.
-pub(crate) fn reached(
+pub(crate) fn judge_senseless_call(
     what: &str,
-    result: Result<libc::c_long, Stop>,
+    result: Result<libc::c_long, StopReason>,
     about_arguments: &[Errno],
-) -> Attempted {
+) -> AttemptResult {
     match result {
         Ok(_) => Ok(format!("{what} is allowed")),
-        Err(Stop::Denied(how))
+        Err(StopReason::Denied(how))
             if about_arguments
                 .iter()
                 .any(|errno| how.ends_with(&format!(": {errno:?}"))) =>
         {
-            Ok(format!(
-                "{what} is allowed: only the arguments were refused ({how})"
-            ))
+            Ok(format!("{what} is allowed: only the arguments were refused ({how})"))
         }
         Err(stop) => Err(stop),
     }

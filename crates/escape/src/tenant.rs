@@ -8,7 +8,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 
 /// Attempts that leave residue.
-const LEAVING: [&str; 6] = [
+const LEAVING_ATTEMPTS: [&str; 6] = [
     "leave-file",
     "leave-posix-shm",
     "leave-sysv-shm",
@@ -45,7 +45,7 @@ pub fn take_turn(run: &str) -> Vec<String> {
     let address = SocketAddr::from_abstract_name(name(run, ATTEMPT));
     let _held = address.and_then(|address| UnixListener::bind_addr(&address));
     for attempt in themes().iter().flat_map(|theme| theme.attempts) {
-        if LEAVING.contains(&attempt.name) {
+        if LEAVING_ATTEMPTS.contains(&attempt.name) {
             // A refused attempt leaves nothing.
             let _ = attempt.go();
         }
@@ -62,8 +62,7 @@ fn processes(run: &str) -> Vec<String> {
         .filter(|name| *name != own && name.bytes().all(|byte| byte.is_ascii_digit()))
         .filter(|pid| {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|byte| *byte == 0)
-                .any(|argument| argument == run.as_bytes())
+            line.split(|byte| *byte == 0).any(|argument| argument == run.as_bytes())
         })
         .map(|pid| format!("process {pid} of an earlier tenant"))
         .collect()

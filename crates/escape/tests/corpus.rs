@@ -90,9 +90,7 @@ fn a_neighbour_notices_what_is_done_to_it() {
     fs::write(given(&neighbour, "FIFO"), "hello").expect("written");
     let port: u16 = given(&neighbour, "UDP").parse().expect("a port");
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
-    socket
-        .send_to(b"hello", (Ipv4Addr::LOCALHOST, port))
-        .expect("sent");
+    socket.send_to(b"hello", (Ipv4Addr::LOCALHOST, port)).expect("sent");
     let harm = neighbour.harm();
     for expected in [
         "its file was changed",
@@ -101,10 +99,7 @@ fn a_neighbour_notices_what_is_done_to_it() {
         "its FIFO was written",
         "a datagram came",
     ] {
-        assert!(
-            harm.iter().any(|noticed| noticed == expected),
-            "{expected}: {harm:?}"
-        );
+        assert!(harm.iter().any(|noticed| noticed == expected), "{expected}: {harm:?}");
     }
 }
 
@@ -116,10 +111,7 @@ fn what_a_killed_neighbour_leaves_is_found_and_removed() {
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).expect("killed");
     // Depending on timing, it is dead already, or only does not answer any more.
     let harm = neighbour.harm();
-    assert!(
-        harm.iter().any(|noticed| noticed.contains("neighbour")),
-        "{harm:?}"
-    );
+    assert!(harm.iter().any(|noticed| noticed.contains("neighbour")), "{harm:?}");
     drop(neighbour);
     let left = Residue::of_neighbour(&token);
     assert!(left.len() >= 2, "{left:?}");
@@ -129,10 +121,7 @@ fn what_a_killed_neighbour_leaves_is_found_and_removed() {
 
 #[test]
 fn an_attempt_that_is_not_known_is_not_made() {
-    let output = Command::new(PROGRAM)
-        .args(["try", "flying"])
-        .output()
-        .expect("run");
+    let output = Command::new(PROGRAM).args(["try", "flying"]).output().expect("run");
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stdout).starts_with("untried: no attempt is called flying"));
 }

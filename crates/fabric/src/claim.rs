@@ -30,13 +30,9 @@ pub struct ClaimFile(OwnedFd);
 impl ClaimFile {
     /// Creates the file of an unclaimed core.
     pub fn create() -> io::Result<Self> {
-        let fd = memfd_create(
-            c"hotlease-claim",
-            MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-        )?;
+        let fd = memfd_create(c"hotlease-claim", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
         // The file never holds bytes, so that tenants cannot communicate through it.
-        let seals =
-            SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
         fcntl(&fd, FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self(fd))
     }
@@ -94,7 +90,7 @@ impl CoreClaim {
     }
 
     /// Releases the claim. To be called only by the slot that has it.
-    pub fn give_up(&self) {
+    pub fn release(&self) {
         // Cannot fail on a locked file; if a function has closed the file, the kernel has released the claim.
         let _ = set(&self.file, libc::F_UNLCK);
         self.ours.store(false, Ordering::Release);
@@ -167,7 +163,7 @@ mod tests {
         );
         assert!(claim.try_claim());
         assert!(!claim.try_claim(), "another slot of this process has it");
-        claim.give_up();
+        claim.release();
         assert!(claim.try_claim());
     }
 
@@ -184,7 +180,7 @@ mod tests {
                         if claim.try_claim() {
                             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two at a time");
                             inside.fetch_sub(1, Ordering::SeqCst);
-                            claim.give_up();
+                            claim.release();
                             claimed += 1;
                         }
                     }
@@ -192,10 +188,7 @@ mod tests {
                 })
             })
             .collect();
-        let claimed: u32 = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no two"))
-            .sum();
+        let claimed: u32 = threads.into_iter().map(|thread| thread.join().expect("no two")).sum();
         assert!(claimed > 0);
     }
 

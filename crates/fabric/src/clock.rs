@@ -4,8 +4,7 @@ use std::time::Duration;
 
 /// CLOCK_MONOTONIC in nanoseconds; equal in all processes of a node.
 pub fn monotonic_ns() -> u64 {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC)
-        .expect("CLOCK_MONOTONIC exists on Linux");
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("CLOCK_MONOTONIC exists on Linux");
     now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64
 }
 
@@ -32,16 +31,16 @@ pub fn ticks() -> u64 {
 /// Ticks per second, measured against the system's clock. Blocks for `over`: the agent measures once and passes the
 /// result to its workers.
 pub fn measure_tick_hz(over: Duration) -> u64 {
-    let (tick_start, ns_start) = both_clocks();
+    let (tick_start, ns_start) = read_clock_pair();
     std::thread::sleep(over);
-    let (tick_end, ns_end) = both_clocks();
+    let (tick_end, ns_end) = read_clock_pair();
     let hz = u128::from(tick_end - tick_start) * 1_000_000_000 / u128::from((ns_end - ns_start).max(1));
     (hz as u64).max(1)
 }
 
 /// Ticks, and the system's nanoseconds of the same moment. Takes the closest of 16 pairs: if the thread lost its
 /// processor between the two readings, all workers would get a wrong tick rate.
-fn both_clocks() -> (u64, u64) {
+fn read_clock_pair() -> (u64, u64) {
     let read = |_| {
         let before = monotonic_ns();
         let ticks = ticks();
@@ -86,9 +85,9 @@ mod tests {
     #[test]
     fn tick_clock_agrees_with_the_system() {
         let clock = TickClock::new(measure_tick_hz(Duration::from_millis(20)));
-        let (tick_start, ns_start) = both_clocks();
+        let (tick_start, ns_start) = read_clock_pair();
         std::thread::sleep(Duration::from_millis(50));
-        let (tick_end, ns_end) = both_clocks();
+        let (tick_end, ns_end) = read_clock_pair();
         let (by_ticks, by_system) = (clock.ns(tick_end - tick_start), ns_end - ns_start);
         let ratio = by_ticks as f64 / by_system as f64;
         assert!(

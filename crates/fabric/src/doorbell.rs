@@ -135,13 +135,7 @@ mod shared {
         // SAFETY: the word and the timeout outlive the call; FUTEX_WAIT reads nothing else. Early returns
         // (value changed, signal, timeout) are all handled by the caller's loop.
         unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                word.as_ptr(),
-                libc::FUTEX_WAIT,
-                expected,
-                timeout,
-            );
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, timeout);
         }
     }
 
@@ -167,10 +161,7 @@ mod shared {
                 std::thread::spawn(move || {
                     for expected in 1..=2000 {
                         let ready = || count.load(Ordering::Acquire) >= expected;
-                        assert!(
-                            bell.sleep_unless(ready, Some(Duration::from_secs(10))),
-                            "lost wake-up"
-                        );
+                        assert!(bell.sleep_unless(ready, Some(Duration::from_secs(10))), "lost wake-up");
                     }
                 })
             };

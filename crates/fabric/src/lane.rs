@@ -31,10 +31,10 @@ mod bell;
 mod progress;
 
 #[cfg(not(loom))]
-pub use bell::{Bell, BellPlace, FarBell};
+pub use bell::{Bell, BellAddress, PeerBell};
+pub use progress::LaneError;
 #[cfg(not(loom))]
-pub use ends::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, Message, Reader, Writer};
-pub use progress::Broken;
+pub use reader_writer::{HEAD_BYTES, INLINE_BYTES, LANE_BYTES_MAX, LANE_BYTES_MIN, LaneLine, Reader, Writer};
 
 /// Number of lines of a lane.
 const LINES: u64 = 128;
@@ -43,4 +43,4 @@ const LINES: u64 = 128;
 const PIECE_ALIGN: u64 = 64;
 
 #[cfg(not(loom))]
-mod ends;
+mod reader_writer;

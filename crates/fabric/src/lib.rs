@@ -32,7 +32,7 @@ pub mod doorbell;
 pub mod fence;
 pub mod lane;
 #[cfg(not(loom))]
-pub mod lent;
+pub mod loan;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]

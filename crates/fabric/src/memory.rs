@@ -65,24 +65,21 @@ fn system(step: &'static str, size_bytes: u64) -> impl FnOnce(Errno) -> MemoryEr
 
 fn new_memfd(name: &str) -> Result<OwnedFd, Errno> {
     let name = CString::new(name).map_err(|_| Errno::EINVAL)?;
-    memfd_create(
-        name.as_c_str(),
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    )
+    memfd_create(name.as_c_str(), MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)
 }
 
 /// Address space that is unmapped on drop.
-pub(crate) struct Mapping {
+pub(crate) struct AddressMapping {
     start: NonNull<u8>,
     bytes: NonZeroUsize,
 }
 
 // SAFETY: plain address space; its users decide which thread may touch which byte when.
-unsafe impl Send for Mapping {}
+unsafe impl Send for AddressMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for AddressMapping {}
 
-impl Mapping {
+impl AddressMapping {
     /// Reserves inaccessible address space.
     pub(crate) fn reserve(bytes: usize) -> Result<Self, Errno> {
         let bytes = NonZeroUsize::new(bytes).ok_or(Errno::EINVAL)?;
@@ -95,18 +92,12 @@ impl Mapping {
     }
 
     /// Maps `bytes` of `fd` from `fd_offset` at `at` bytes into the reservation, readable and writable.
-    pub(crate) fn place(
-        &self,
-        at: usize,
-        fd: BorrowedFd<'_>,
-        fd_offset: usize,
-        bytes: usize,
-    ) -> Result<(), Errno> {
+    pub(crate) fn map_at(&self, at: usize, fd: BorrowedFd<'_>, fd_offset: usize, bytes: usize) -> Result<(), Errno> {
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        self.place_as(protection, at, fd, fd_offset, bytes)
+        self.map_at_with(protection, at, fd, fd_offset, bytes)
     }
 
-    fn place_as(
+    fn map_at_with(
         &self,
         protection: ProtFlags,
         at: usize,
@@ -130,7 +121,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for AddressMapping {
     fn drop(&mut self) {
         // SAFETY: our own reservation; users hold it by reference or Arc as long as they use it.
         let _ = unsafe { munmap(self.start.cast(), self.bytes.get()) };
@@ -140,7 +131,7 @@ impl Drop for Mapping {
 /// A memfd mapped readable and writable, with a guard page behind it. `Send + Sync`: it hands out a raw address; the
 /// protocol on top defines concurrent access.
 pub struct Memory {
-    mapping: Mapping,
+    mapping: AddressMapping,
     fd: OwnedFd,
     size_bytes: u64,
 }
@@ -168,9 +159,9 @@ impl Memory {
         else {
             return Err(bad_size);
         };
-        let mapping = Mapping::reserve(pages).map_err(system("reserve", size_bytes))?;
+        let mapping = AddressMapping::reserve(pages).map_err(system("reserve", size_bytes))?;
         mapping
-            .place(0, fd.as_fd(), 0, bytes)
+            .map_at(0, fd.as_fd(), 0, bytes)
             .map_err(system("map", size_bytes))?;
         Ok(Self {
             mapping,
@@ -206,8 +197,7 @@ pub(crate) fn sized_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, Memory
 /// Memfd of zeros of exactly this size, sealed against resizing.
 pub(crate) fn sealed_memfd(name: &str, size_bytes: u64) -> Result<OwnedFd, MemoryError> {
     let fd = sized_memfd(name, size_bytes)?;
-    fcntl(&fd, FcntlArg::F_ADD_SEALS(RESIZE_SEALS | SealFlag::F_SEAL_SEAL))
-        .map_err(system("seal", size_bytes))?;
+    fcntl(&fd, FcntlArg::F_ADD_SEALS(RESIZE_SEALS | SealFlag::F_SEAL_SEAL)).map_err(system("seal", size_bytes))?;
     Ok(fd)
 }
 
@@ -237,9 +227,8 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
     let size_bytes = bytes.len() as u64;
     let fd = new_memfd(name).map_err(system("create", size_bytes))?;
     let file = std::fs::File::from(fd);
-    file.write_all_at(bytes, 0).map_err(|error| {
-        system("fill", size_bytes)(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
-    })?;
+    file.write_all_at(bytes, 0)
+        .map_err(|error| system("fill", size_bytes)(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))))?;
     let seals = RESIZE_SEALS | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
     fcntl(&file, FcntlArg::F_ADD_SEALS(seals)).map_err(system("seal", size_bytes))?;
     Ok(file.into())
@@ -247,7 +236,7 @@ pub fn sealed_copy(name: &str, bytes: &[u8]) -> Result<OwnedFd, MemoryError> {
 
 /// The bytes of a memfd that is sealed against any change, mapped without a copy.
 pub struct SealedBytes {
-    mapping: Mapping,
+    mapping: AddressMapping,
     bytes: usize,
 }
 
@@ -260,9 +249,9 @@ impl SealedBytes {
             return Err(MemoryError::NotSealed);
         }
         let bytes = usize::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;
-        let mapping = Mapping::reserve(bytes.max(1)).map_err(system("reserve", size_bytes))?;
+        let mapping = AddressMapping::reserve(bytes.max(1)).map_err(system("reserve", size_bytes))?;
         if bytes > 0 {
-            let placed = mapping.place_as(ProtFlags::PROT_READ, 0, fd, 0, bytes);
+            let placed = mapping.map_at_with(ProtFlags::PROT_READ, 0, fd, 0, bytes);
             placed.map_err(system("map", size_bytes))?;
         }
         Ok(Self { mapping, bytes })
@@ -285,9 +274,8 @@ pub fn read_sealed(fd: BorrowedFd<'_>, size_bytes: u64) -> Result<Vec<u8>, Memor
     let bytes = usize::try_from(size_bytes).map_err(|_| MemoryError::BadSize { size_bytes })?;
     let mut copy = vec![0; bytes];
     let file = std::fs::File::from(fd.try_clone_to_owned().map_err(|_| MemoryError::NotSealed)?);
-    file.read_exact_at(&mut copy, 0).map_err(|error| {
-        system("read", size_bytes)(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO)))
-    })?;
+    file.read_exact_at(&mut copy, 0)
+        .map_err(|error| system("read", size_bytes)(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))))?;
     Ok(copy)
 }
 
@@ -298,10 +286,7 @@ mod tests {
     #[test]
     fn unsealed_or_short_memory_is_refused() {
         let unsealed = sized_memfd("test", 8192).unwrap();
-        assert!(matches!(
-            Memory::attach(unsealed, 8192),
-            Err(MemoryError::NotSealed)
-        ));
+        assert!(matches!(Memory::attach(unsealed, 8192), Err(MemoryError::NotSealed)));
         let file: OwnedFd = tempfile::tempfile().unwrap().into();
         assert!(matches!(Memory::attach(file, 1), Err(MemoryError::NotSealed)));
         let short = Memory::create("test", 4096).unwrap();

@@ -74,31 +74,31 @@
 //! its clients may not see.
 
 mod address;
+mod dispatch;
 pub mod endpoint;
 mod error;
 pub mod ffi;
-mod handlers;
 mod library;
-mod link;
-mod message;
 mod messenger;
 mod operation;
+mod peer_state;
 mod port;
+mod port_state;
 pub mod providers;
 mod ring;
+mod signal_handlers;
 mod sleep;
 mod staging;
-mod state;
 mod transfer;
 
+pub use dispatch::Counters;
 pub use error::OfiError;
 pub use library::Libfabric;
-pub use message::Counters;
 pub use messenger::Messenger;
-pub use port::{Access, Holdings, Peer, Port, PortOptions};
+pub use port::{Access, Peer, Port, PortOptions, PortResources};
 pub use providers::{Provider, providers};
 pub use ring::{NearEnd, OfiRing};
-pub use transfer::{Registration, Spans};
+pub use transfer::{Registration, TransferSpans};
 
 /// Most channels of one port; a power of two.
 pub const CHANNELS_MAX: usize = 1024;

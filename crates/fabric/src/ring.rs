@@ -192,9 +192,7 @@ mod loom_tests {
                 entry
                     .payload
                     .with_mut(|payload| unsafe { *payload = u64::from(id) * 10 });
-                entry
-                    .line
-                    .publish(&words(Seq::new(1, id.into()), u64::from(id) + 7));
+                entry.line.publish(&words(Seq::new(1, id.into()), u64::from(id) + 7));
             }
             for id in count.saturating_sub(depth as u32)..count {
                 harvest(id);

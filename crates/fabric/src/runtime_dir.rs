@@ -14,9 +14,7 @@ pub struct RuntimeDir(PathBuf);
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeDirError {
     /// The directory cannot be made or inspected.
-    #[error(
-        "cannot use the runtime directory {path}: {source}; set HOTLEASE_RUNTIME_DIR to a directory of yours"
-    )]
+    #[error("cannot use the runtime directory {path}: {source}; set HOTLEASE_RUNTIME_DIR to a directory of yours")]
     Io {
         /// The directory.
         path: PathBuf,
@@ -24,9 +22,7 @@ pub enum RuntimeDirError {
         source: io::Error,
     },
     /// Another user could put sockets there.
-    #[error(
-        "the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place"
-    )]
+    #[error("the runtime directory {path} is not safe: {why}; {remedy} or set HOTLEASE_RUNTIME_DIR to another place")]
     Unsafe {
         /// The directory.
         path: PathBuf,
@@ -131,10 +127,7 @@ mod tests {
         assert_eq!(dir.path().metadata().unwrap().mode() & 0o777, 0o700);
         fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
         let open = RuntimeDir::at(&path).unwrap_err().to_string();
-        assert!(
-            open.contains(&format!("`chmod 700 {}`", path.display())),
-            "{open}"
-        );
+        assert!(open.contains(&format!("`chmod 700 {}`", path.display())), "{open}");
         let link = parent.path().join("link");
         std::os::unix::fs::symlink("/", &link).unwrap();
         let linked = RuntimeDir::at(&link).unwrap_err();
@@ -145,10 +138,7 @@ mod tests {
     fn a_path_that_no_socket_can_have_is_refused_before_it_is_made() {
         let parent = tempfile::tempdir().unwrap();
         let path = parent.path().join("x".repeat(100));
-        assert!(matches!(
-            RuntimeDir::at(&path),
-            Err(RuntimeDirError::TooLong { .. })
-        ));
+        assert!(matches!(RuntimeDir::at(&path), Err(RuntimeDirError::TooLong { .. })));
         assert!(!path.exists());
     }
 }

@@ -14,7 +14,7 @@
 //! capacity hits the guard page instead of another invocation's reply.
 
 use crate::doorbell::Doorbell;
-use crate::memory::{Mapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
+use crate::memory::{AddressMapping, Memory, MemoryError, PAGE_BYTES, check_sealed};
 use crate::ring::{FarRing, Line};
 use hotlease_wire::connection::RingShape;
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Layout of a ring of a given shape. `pitch` is the distance of entries: the stride, or more with guard pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
+pub struct RingLayout {
     depth: u32,
     entry_bytes: usize,
     lines_bytes: usize,
@@ -34,15 +34,11 @@ pub struct Layout {
     express_stride: usize,
 }
 
-impl Layout {
+impl RingLayout {
     /// Layout of this shape; `None` if the shape is over the limits or its depth is no power of two.
     pub fn of(shape: RingShape) -> Option<Self> {
         let RingShape { depth, entry_bytes } = shape;
-        if !depth.is_power_of_two()
-            || depth > RING_DEPTH_MAX
-            || entry_bytes == 0
-            || entry_bytes > ENTRY_BYTES_MAX
-        {
+        if !depth.is_power_of_two() || depth > RING_DEPTH_MAX || entry_bytes == 0 || entry_bytes > ENTRY_BYTES_MAX {
             return None;
         }
         let payload = (entry_bytes as usize).next_multiple_of(size_of::<Line>());
@@ -117,7 +113,7 @@ impl Layout {
 #[derive(Clone)]
 pub struct NearRing {
     memory: Arc<Memory>,
-    layout: Layout,
+    layout: RingLayout,
     /// Start of the memory; kept here, so that polling follows one pointer less.
     start: NonNull<u8>,
 }
@@ -131,7 +127,7 @@ unsafe impl Sync for NearRing {}
 impl NearRing {
     /// Creates an empty ring.
     pub fn create(name: &str, shape: RingShape) -> Result<Self, MemoryError> {
-        let layout = Layout::of(shape).ok_or(MemoryError::BadSize {
+        let layout = RingLayout::of(shape).ok_or(MemoryError::BadSize {
             size_bytes: u64::from(shape.entry_bytes),
         })?;
         let memory = Arc::new(Memory::create(name, layout.ring_bytes() as u64)?);
@@ -153,7 +149,7 @@ impl NearRing {
     }
 
     /// Layout of the ring.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
@@ -177,27 +173,27 @@ impl NearRing {
 /// A ring in memory that the peer made and polls, with the peer's doorbell.
 pub struct ShmRing {
     /// The plain mapping of the ring.
-    ring: Mapping,
-    layout: Layout,
+    ring: AddressMapping,
+    layout: RingLayout,
     /// Second mapping of its payloads, with guard pages, if they are wanted.
-    guarded: Option<Guarded>,
+    guarded: Option<GuardedMapping>,
     doorbell: Doorbell,
 }
 
 /// Address space in which every entry of a ring has a guard page behind it. An entry is mapped there when it is first
 /// used: most channels use few, and a mapping costs 4 us.
-struct Guarded {
-    space: Mapping,
+struct GuardedMapping {
+    space: AddressMapping,
     memory: OwnedFd,
     /// One bit for each entry, the express entry last.
     mapped: Box<[AtomicU64]>,
 }
 
-impl Guarded {
-    fn new(layout: &Layout, memory: OwnedFd) -> Result<Self, nix::errno::Errno> {
+impl GuardedMapping {
+    fn new(layout: &RingLayout, memory: OwnedFd) -> Result<Self, nix::errno::Errno> {
         let express = layout.express_start(layout.stride + PAGE_BYTES);
         Ok(Self {
-            space: Mapping::reserve(express + layout.express_stride + PAGE_BYTES)?,
+            space: AddressMapping::reserve(express + layout.express_stride + PAGE_BYTES)?,
             memory,
             mapped: (0..=layout.depth / 64).map(|_| AtomicU64::new(0)).collect(),
         })
@@ -205,7 +201,7 @@ impl Guarded {
 
     /// Payload of an entry. `None` if the kernel has no mapping left: the entry is then used without a guard page.
     #[inline]
-    fn payload(&self, layout: &Layout, entry: u32) -> Option<NonNull<u8>> {
+    fn payload(&self, layout: &RingLayout, entry: u32) -> Option<NonNull<u8>> {
         let number = layout.number(entry);
         let (word, bit) = (&self.mapped[number as usize / 64], 1 << (number % 64));
         // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
@@ -219,7 +215,7 @@ impl Guarded {
     }
 
     #[cold]
-    fn map(&self, layout: &Layout, number: u32) -> Option<()> {
+    fn map(&self, layout: &RingLayout, number: u32) -> Option<()> {
         let start = |pitch| layout.lines_bytes + number as usize * pitch;
         let bytes = if number == layout.depth {
             layout.express_stride
@@ -227,7 +223,7 @@ impl Guarded {
             layout.stride
         };
         let (at, offset) = (start(layout.stride + PAGE_BYTES), start(layout.stride));
-        self.space.place(at, self.memory.as_fd(), offset, bytes).ok()
+        self.space.map_at(at, self.memory.as_fd(), offset, bytes).ok()
     }
 }
 
@@ -243,7 +239,7 @@ impl ShmRing {
     }
 
     fn map(fd: OwnedFd, shape: RingShape, doorbell: Doorbell, guard: bool) -> Result<Self, MemoryError> {
-        let layout = Layout::of(shape).ok_or(MemoryError::BadSize {
+        let layout = RingLayout::of(shape).ok_or(MemoryError::BadSize {
             size_bytes: u64::from(shape.entry_bytes),
         })?;
         let size_bytes = layout.ring_bytes() as u64;
@@ -253,10 +249,10 @@ impl ShmRing {
             size_bytes,
             source,
         };
-        let ring = Mapping::reserve(layout.ring_bytes()).map_err(system)?;
-        let placed = ring.place(0, fd.as_fd(), 0, layout.ring_bytes());
+        let ring = AddressMapping::reserve(layout.ring_bytes()).map_err(system)?;
+        let placed = ring.map_at(0, fd.as_fd(), 0, layout.ring_bytes());
         placed.map_err(system)?;
-        let guarded = guard.then(|| Guarded::new(&layout, fd)).transpose();
+        let guarded = guard.then(|| GuardedMapping::new(&layout, fd)).transpose();
         Ok(Self {
             ring,
             layout,
@@ -266,7 +262,7 @@ impl ShmRing {
     }
 
     /// Layout of the ring.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
@@ -287,11 +283,7 @@ impl FarRing for ShmRing {
             return payload;
         }
         // SAFETY: inside the mapping by the layout.
-        unsafe {
-            self.ring
-                .start()
-                .add(self.layout.payload_at(entry, self.layout.stride))
-        }
+        unsafe { self.ring.start().add(self.layout.payload_at(entry, self.layout.stride)) }
     }
 
     fn published(&self, entry: u32) -> Option<(LineWords, NonNull<u8>)> {
@@ -338,7 +330,7 @@ mod tests {
             (4096, 1 << 20),
             (u32::MAX, 1),
         ] {
-            assert!(Layout::of(shape(bad.0, bad.1)).is_none(), "{bad:?}");
+            assert!(RingLayout::of(shape(bad.0, bad.1)).is_none(), "{bad:?}");
         }
     }
 
@@ -375,7 +367,7 @@ mod tests {
     #[test]
     fn express_line_stands_right_before_its_payload_and_apart_from_everything_else() {
         for entry_bytes in [1, 64, 100, 4032, 4096, 8128] {
-            let layout = Layout::of(shape(8, entry_bytes)).unwrap();
+            let layout = RingLayout::of(shape(8, entry_bytes)).unwrap();
             let line = layout.line_at(EXPRESS_ENTRY, layout.stride);
             let payload = layout.payload_at(EXPRESS_ENTRY, layout.stride);
             assert_eq!(line + 64, payload);

@@ -9,8 +9,8 @@ use hotlease_wire::{DecodeError, decode, encode};
 use nix::cmsg_space;
 use nix::sys::socket::sockopt::PeerCredentials as PeerCredentialsOption;
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    accept4, bind, connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair,
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
+    connect, getsockopt, listen, recvmsg, sendmsg, socket, socketpair,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, IoSlice, IoSliceMut};
@@ -54,7 +54,7 @@ pub struct PeerCredentials {
 }
 
 /// A message as received, and its descriptors.
-pub type Undecoded = (Vec<u8>, Vec<OwnedFd>);
+pub type RawMessage = (Vec<u8>, Vec<OwnedFd>);
 
 /// One end of a `SOCK_SEQPACKET` Unix connection. Closed on drop.
 #[derive(Debug)]
@@ -63,12 +63,7 @@ pub struct Socket(OwnedFd);
 impl Socket {
     /// Makes two connected ends.
     pub fn pair() -> io::Result<(Self, Self)> {
-        let (a, b) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )?;
+        let (a, b) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self(a), Self(b)))
     }
 
@@ -109,10 +104,7 @@ impl Socket {
     /// Sends bytes as they are, to forward a message (or, in tests, to misbehave).
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > MESSAGE_FDS_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                SocketError::Truncated,
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, SocketError::Truncated));
         }
         let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
         let rights = [ControlMessage::ScmRights(&raw)];
@@ -129,14 +121,14 @@ impl Socket {
 
     /// Receives the next message and its descriptors (closed on exec); `None` when the peer has closed.
     pub fn receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Vec<OwnedFd>)>, SocketError> {
-        match self.receive_undecoded()? {
+        match self.receive_raw()? {
             Some((bytes, fds)) => Ok(Some((decode(&bytes)?, fds))),
             None => Ok(None),
         }
     }
 
     /// Receives the next message without decoding it, to forward it; otherwise as [`receive`](Self::receive).
-    pub fn receive_undecoded(&self) -> Result<Option<Undecoded>, SocketError> {
+    pub fn receive_raw(&self) -> Result<Option<RawMessage>, SocketError> {
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         let (length, fds) = self.receive_bytes(&mut bytes)?;
         bytes.truncate(length);
@@ -156,9 +148,7 @@ impl Socket {
                 result => break result.map_err(io::Error::from)?,
             }
         };
-        let truncated = received
-            .flags
-            .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+        let truncated = received.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
         let length = received.bytes;
         let mut fds = Vec::new();
         // The descriptors are owned first, so that every return path closes them.
@@ -243,44 +233,44 @@ impl AsRawFd for Listener {
 mod tests {
     use super::*;
     use crate::memory::sealed_copy;
-    use hotlease_wire::control::Answer;
+    use hotlease_wire::control::WorkerAnswer;
 
     #[test]
     fn messages_and_descriptors_arrive_together() {
         let (a, b) = Socket::pair().unwrap();
         let file = sealed_copy("test", b"hello").unwrap();
-        let ready = Answer::Ready {
+        let ready = WorkerAnswer::Ready {
             version: 7,
             imports_us: 0,
             boot_us: 0,
         };
         a.send(&ready, &[file.as_fd()]).unwrap();
-        let (answer, fds) = b.receive::<Answer>().unwrap().expect("a message");
+        let (answer, fds) = b.receive::<WorkerAnswer>().unwrap().expect("a message");
         assert_eq!(answer, ready);
         assert_eq!(crate::memory::read_sealed(fds[0].as_fd(), 5).unwrap(), b"hello");
         drop(a);
-        assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");
+        assert!(b.receive::<WorkerAnswer>().unwrap().is_none(), "end of file");
     }
 
     #[test]
     fn what_a_peer_said_last_arrives_though_it_closed_with_our_message_unread() {
         let (a, b) = Socket::pair().unwrap();
         let file = sealed_copy("test", b"hello").unwrap();
-        a.send(&Answer::Done, &[file.as_fd()]).unwrap();
-        b.send(&Answer::Done, &[]).unwrap();
+        a.send(&WorkerAnswer::Done, &[file.as_fd()]).unwrap();
+        b.send(&WorkerAnswer::Done, &[]).unwrap();
         drop(a);
-        let (answer, fds) = b.receive::<Answer>().unwrap().expect("its last word");
-        assert_eq!((answer, fds.len()), (Answer::Done, 1));
-        assert!(b.receive::<Answer>().unwrap().is_none(), "end of file");
+        let (answer, fds) = b.receive::<WorkerAnswer>().unwrap().expect("its last word");
+        assert_eq!((answer, fds.len()), (WorkerAnswer::Done, 1));
+        assert!(b.receive::<WorkerAnswer>().unwrap().is_none(), "end of file");
     }
 
     #[test]
     fn garbage_is_an_error_and_the_next_message_still_arrives() {
         let (a, b) = Socket::pair().unwrap();
         a.send_bytes(&[0xff; 100], &[]).unwrap();
-        a.send(&Answer::Done, &[]).unwrap();
-        assert!(matches!(b.receive::<Answer>(), Err(SocketError::Decode(_))));
-        assert_eq!(b.receive::<Answer>().unwrap().unwrap().0, Answer::Done);
+        a.send(&WorkerAnswer::Done, &[]).unwrap();
+        assert!(matches!(b.receive::<WorkerAnswer>(), Err(SocketError::Decode(_))));
+        assert_eq!(b.receive::<WorkerAnswer>().unwrap().unwrap().0, WorkerAnswer::Done);
     }
 
     #[test]
@@ -294,7 +284,7 @@ mod tests {
             let iov = [IoSlice::new(b"x")];
             sendmsg::<UnixAddr>(a.as_raw_fd(), &iov, &rights, MsgFlags::empty(), None).unwrap();
             drop(reader);
-            assert!(matches!(b.receive::<Answer>(), Err(SocketError::Truncated)));
+            assert!(matches!(b.receive::<WorkerAnswer>(), Err(SocketError::Truncated)));
             let written = nix::unistd::write(&writer, b"x");
             assert_eq!(
                 written,
@@ -314,6 +304,6 @@ mod tests {
         let server = listener.accept().unwrap();
         assert_eq!(server.peer().unwrap().pid, std::process::id() as i32);
         drop(server);
-        assert!(client.receive::<Answer>().unwrap().is_none());
+        assert!(client.receive::<WorkerAnswer>().unwrap().is_none());
     }
 }

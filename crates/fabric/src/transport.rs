@@ -29,7 +29,7 @@ impl TransportRing {
     }
 
     /// Reason why the ring is broken, if it is. Shared memory does not break.
-    pub fn is_broken(&self) -> Option<OfiError> {
+    pub fn break_reason(&self) -> Option<OfiError> {
         match self {
             Self::Shm(_) => None,
             Self::Ofi(ring) => ring.is_broken(),

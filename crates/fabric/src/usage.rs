@@ -55,25 +55,25 @@ const FAILURES_KEPT: usize = 16;
 #[repr(C)]
 struct FailureCells {
     /// Function and invocation, packed as in `SlotCells::running`.
-    which: AtomicU64,
+    packed_invocation: AtomicU64,
     /// Status, and above these 32 bits the function's own error number.
-    how: AtomicU64,
+    packed_status: AtomicU64,
 }
 
 /// Failure records of one slot; apart from its counters, as they are touched only on failures.
 #[repr(C, align(128))]
-struct Failures {
+struct FailureLog {
     /// Number of failures so far; only the last [`FAILURES_KEPT`] are kept.
     count: AtomicU64,
     last: [FailureCells; FAILURES_KEPT],
 }
 
 #[repr(C, align(128))]
-struct Head {
+struct UsageHead {
     tick_hz: AtomicU64,
     ticks_at_start: AtomicU64,
     ns_at_start: AtomicU64,
-    /// Signal + 1, or `EXITED`; written last.
+    /// Signal + 1, or `CRASH_EXITED`; written last.
     crash: AtomicU64,
     crash_slot: AtomicU64,
     /// Value of the slot's `running`.
@@ -85,7 +85,7 @@ struct Head {
     held_back: AtomicU64,
 }
 
-const EXITED: u64 = 1 << 32;
+const CRASH_EXITED: u64 = 1 << 32;
 
 /// Usage of a slot so far, and its current invocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -99,12 +99,12 @@ pub struct SlotUsage {
     /// Invocations that found no core.
     pub refused: u64,
     /// The function running now.
-    pub running: Option<Running>,
+    pub running: Option<RunningInvocation>,
 }
 
 /// Usage of a function in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UsedByFunction {
+pub struct FunctionUsage {
     /// Index of the function; `None`: all functions without a row of their own.
     pub function: Option<u16>,
     /// Time spent in it.
@@ -119,7 +119,7 @@ pub struct FunctionRow(u8);
 
 /// A running function. Times are CLOCK_MONOTONIC nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningInvocation {
     /// Index of the function.
     pub function: u16,
     /// Its invocation.
@@ -134,7 +134,7 @@ pub struct Running {
 
 /// A failed invocation, as its worker reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Failure {
+pub struct InvocationFailure {
     /// The invocation.
     pub invocation: InvocationId,
     /// Index of the requested function.
@@ -146,18 +146,18 @@ pub struct Failure {
 }
 
 /// Packs a function's index + 1 and its invocation.
-fn packed(function: u16, invocation: InvocationId) -> u64 {
+fn pack(function: u16, invocation: InvocationId) -> u64 {
     // Indices end below 65535, as the functions of a lease are counted by 16 bits.
     invocation.bits() << 16 | u64::from(function.wrapping_add(1))
 }
 
 /// The packed word after the function has returned: only the invocation stays.
 #[inline]
-fn ended(word: u64) -> u64 {
+fn without_function(word: u64) -> u64 {
     word & !u64::from(u16::MAX)
 }
 
-fn unpacked(word: u64) -> Option<(u16, InvocationId)> {
+fn unpack(word: u64) -> Option<(u16, InvocationId)> {
     let function = (word as u16).checked_sub(1)?;
     Some((function, InvocationId::from_bits(word >> 16)))
 }
@@ -188,10 +188,10 @@ pub struct UsageBlock {
 impl UsageBlock {
     /// Bytes of a slot: counters, rows of functions, failures. (In memory, the counters of all slots come first, then
     /// the rows of all slots, then the failures of all slots.)
-    const SLOT_BYTES: usize = size_of::<SlotCells>() + size_of::<FunctionRows>() + size_of::<Failures>();
+    const SLOT_BYTES: usize = size_of::<SlotCells>() + size_of::<FunctionRows>() + size_of::<FailureLog>();
 
     fn bytes(slots: u16) -> u64 {
-        (size_of::<Head>() + usize::from(slots) * Self::SLOT_BYTES) as u64
+        (size_of::<UsageHead>() + usize::from(slots) * Self::SLOT_BYTES) as u64
     }
 
     /// Creates a zeroed block; the agent's side.
@@ -220,9 +220,9 @@ impl UsageBlock {
         self.slots
     }
 
-    fn head(&self) -> &Head {
+    fn head(&self) -> &UsageHead {
         // SAFETY: the block starts with a Head of atomics, for which any bytes are valid, and stays mapped.
-        unsafe { self.memory.start().cast::<Head>().as_ref() }
+        unsafe { self.memory.start().cast::<UsageHead>().as_ref() }
     }
 
     /// # Panics
@@ -233,7 +233,7 @@ impl UsageBlock {
         unsafe {
             self.memory
                 .start()
-                .add(size_of::<Head>())
+                .add(size_of::<UsageHead>())
                 .cast::<SlotCells>()
                 .add(slot.into())
                 .as_ref()
@@ -249,7 +249,7 @@ impl UsageBlock {
         unsafe {
             self.memory
                 .start()
-                .add(size_of::<Head>() + usize::from(self.slots) * size_of::<SlotCells>())
+                .add(size_of::<UsageHead>() + usize::from(self.slots) * size_of::<SlotCells>())
                 .cast::<FunctionRows>()
                 .add(slot.into())
                 .as_ref()
@@ -258,15 +258,15 @@ impl UsageBlock {
 
     /// # Panics
     /// As [`cells`](Self::cells).
-    fn failures(&self, slot: u16) -> &Failures {
+    fn failures(&self, slot: u16) -> &FailureLog {
         assert!(slot < self.slots, "slot {slot} of {}", self.slots);
         let before = size_of::<SlotCells>() + size_of::<FunctionRows>();
         // SAFETY: the failures of all slots follow the rows of all slots; as `rows` otherwise.
         unsafe {
             self.memory
                 .start()
-                .add(size_of::<Head>() + usize::from(self.slots) * before)
-                .cast::<Failures>()
+                .add(size_of::<UsageHead>() + usize::from(self.slots) * before)
+                .cast::<FailureLog>()
                 .add(slot.into())
                 .as_ref()
         }
@@ -274,31 +274,31 @@ impl UsageBlock {
 
     /// Worker: records a failed invocation, after its reply is published. Called by the slot's thread only.
     #[cold]
-    pub fn fail(&self, slot: u16, failure: Failure) {
+    pub fn record_failure(&self, slot: u16, failure: InvocationFailure) {
         let failures = self.failures(slot);
         let number = failures.count.load(Relaxed);
         let cells = &failures.last[number as usize % FAILURES_KEPT];
         let status = failure.status.map_or(u32::MAX, |status| u32::from(status as u16));
         cells
-            .which
-            .store(packed(failure.function, failure.invocation), Relaxed);
+            .packed_invocation
+            .store(pack(failure.function, failure.invocation), Relaxed);
         let code = u64::from(failure.code as u32);
-        cells.how.store(u64::from(status) | code << 32, Relaxed);
+        cells.packed_status.store(u64::from(status) | code << 32, Relaxed);
         // After the record: a reader that sees the number finds the record.
         failures.count.store(number.wrapping_add(1), Release);
     }
 
     /// Agent: the failures of a slot since it had `seen` of them, and their total now. Only the last ones are available
     /// (`FAILURES_KEPT`). An invocation that fails meanwhile may be returned instead of the oldest.
-    pub fn failed_since(&self, slot: u16, seen: u64) -> (u64, Vec<Failure>) {
+    pub fn failures_since(&self, slot: u16, seen: u64) -> (u64, Vec<InvocationFailure>) {
         let failures = self.failures(slot);
         let count = failures.count.load(Acquire);
         let new = count.wrapping_sub(seen).min(FAILURES_KEPT as u64);
         let told = (0..new).rev().filter_map(|back| {
             let cells = &failures.last[count.wrapping_sub(back + 1) as usize % FAILURES_KEPT];
-            let (function, invocation) = unpacked(cells.which.load(Relaxed))?;
-            let how = cells.how.load(Relaxed);
-            Some(Failure {
+            let (function, invocation) = unpack(cells.packed_invocation.load(Relaxed))?;
+            let how = cells.packed_status.load(Relaxed);
+            Some(InvocationFailure {
                 invocation,
                 function,
                 status: u16::try_from(how as u32).ok().and_then(Status::from_number),
@@ -341,7 +341,7 @@ impl UsageBlock {
 
     /// Worker: counts a run of this length in a row of the slot; two plain stores.
     #[inline]
-    pub fn count(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
+    pub fn count_run(&self, slot: u16, row: FunctionRow, compute_ns: u64) {
         // The row comes from `row_for`.
         let cells = &self.rows(slot).0[usize::from(row.0)];
         add(&cells.compute_ns, compute_ns);
@@ -350,20 +350,18 @@ impl UsageBlock {
 
     /// Agent: usage of the functions in a slot, as the worker reports it. A run that ends meanwhile may be counted or
     /// not.
-    pub fn functions(&self, slot: u16) -> impl Iterator<Item = UsedByFunction> {
+    pub fn functions(&self, slot: u16) -> impl Iterator<Item = FunctionUsage> {
         let (rows, others) = self.rows(slot).0.split_at(FUNCTIONS_BILLED_MAX);
-        let used = |row: &FunctionCells, function| UsedByFunction {
+        let used = |row: &FunctionCells, function| FunctionUsage {
             function,
             compute_ns: row.compute_ns.load(Relaxed),
             invocations: row.invocations.load(Relaxed),
         };
         // A number that is no function's index counts as one of the others.
-        let named = rows
-            .iter()
-            .map_while(move |row| match row.function.load(Relaxed) {
-                0 => None,
-                named => Some(used(row, u16::try_from(named - 1).ok())),
-            });
+        let named = rows.iter().map_while(move |row| match row.function.load(Relaxed) {
+            0 => None,
+            named => Some(used(row, u16::try_from(named - 1).ok())),
+        });
         named.chain(others.iter().map(move |row| used(row, None)))
     }
 
@@ -386,8 +384,8 @@ impl UsageBlock {
     /// counted or shown either way.
     pub fn read(&self, slot: u16) -> SlotUsage {
         let cells = self.cells(slot);
-        let running = unpacked(cells.running.load(Relaxed));
-        let running = running.map(|(function, invocation)| Running {
+        let running = unpack(cells.running.load(Relaxed));
+        let running = running.map(|(function, invocation)| RunningInvocation {
             function,
             invocation,
             since_ns: self.ns_of(cells.since_ticks.load(Relaxed)),
@@ -411,7 +409,7 @@ impl UsageBlock {
     /// called.
     pub fn last_begun(&self, slot: u16) -> Option<(InvocationId, bool)> {
         let word = self.cells(slot).running.load(Relaxed);
-        (word != 0).then(|| (InvocationId::from_bits(word >> 16), word == ended(word)))
+        (word != 0).then(|| (InvocationId::from_bits(word >> 16), word == without_function(word)))
     }
 
     /// Agent: forbids the worker's slots to claim their shared core (true), or allows it again (false).
@@ -433,10 +431,10 @@ impl UsageBlock {
             return None;
         }
         let number = |cell: &AtomicU64| u16::try_from(cell.load(Relaxed).wrapping_sub(1)).ok();
-        let running = unpacked(head.crash_function.load(Relaxed));
+        let running = unpack(head.crash_function.load(Relaxed));
         Some(Crash {
             slot: number(&head.crash_slot),
-            signal: if written == EXITED {
+            signal: if written == CRASH_EXITED {
                 0
             } else {
                 (written - 1) as i32
@@ -444,7 +442,7 @@ impl UsageBlock {
             function: running.map(|(function, _)| function),
             invocation: running.map(|(_, invocation)| invocation),
             overrun_capacity: head.crash_overrun.load(Relaxed).checked_sub(1),
-            exited: written == EXITED,
+            exited: written == CRASH_EXITED,
         })
     }
 
@@ -477,7 +475,7 @@ impl UsageBlock {
         }
         // The agent reads after the process is gone; release for the order within this process.
         head.crash
-            .store(if signal == 0 { EXITED } else { signal as u64 + 1 }, Release);
+            .store(if signal == 0 { CRASH_EXITED } else { signal as u64 + 1 }, Release);
     }
 }
 

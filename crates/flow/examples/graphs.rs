@@ -7,14 +7,16 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout)]
 
-use hotlease_flow::{Action, Event, Flow, Limits, Outcome, Place, Refusal, Task, TaskId, WorkerIndex};
+use hotlease_flow::{
+    Flow, FlowAction, FlowEvent, FlowLimits, ResultPlace, RunOutcome, SubmitError, Task, TaskId, WorkerIndex,
+};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::VecDeque;
 use std::time::Instant;
 
 type Payload = [u64; 2];
-type Actions = Vec<Action<Payload, u64, u64>>;
+type Actions = Vec<FlowAction<Payload, u64, u64>>;
 
 const CREDITS: u32 = 64;
 const WORKERS: u32 = 4;
@@ -31,9 +33,9 @@ struct Bench {
 
 impl Bench {
     fn new(pending_max: u32) -> Self {
-        let limits = Limits {
+        let limits = FlowLimits {
             pending_max,
-            ..Limits::default()
+            ..FlowLimits::default()
         };
         Self {
             flow: Flow::new(limits),
@@ -48,7 +50,7 @@ impl Bench {
             let worker = WorkerIndex(worker);
             let credits = CREDITS;
             self.flow
-                .step(Event::WorkerUp { worker, credits }, &mut self.actions);
+                .step(FlowEvent::WorkerUp { worker, credits }, &mut self.actions);
         }
         self.look();
     }
@@ -56,8 +58,8 @@ impl Bench {
     fn look(&mut self) {
         for action in self.actions.drain(..) {
             match action {
-                Action::Run { task, attempt, .. } => self.runs.push_back((task, attempt)),
-                Action::Done { .. } => self.done += 1,
+                FlowAction::Run { task, attempt, .. } => self.runs.push_back((task, attempt)),
+                FlowAction::Done { .. } => self.done += 1,
                 _ => {}
             }
         }
@@ -68,16 +70,12 @@ impl Bench {
         let Some((task, attempt)) = self.runs.pop_front() else {
             return false;
         };
-        let outcome = Outcome::Done {
+        let outcome = RunOutcome::Done {
             result: 1,
             bytes: 8,
-            place: Place::Worker,
+            place: ResultPlace::Worker,
         };
-        let ended = Event::Ended {
-            task,
-            attempt,
-            outcome,
-        };
+        let ended = FlowEvent::Ended { task, attempt, outcome };
         self.flow.step(ended, &mut self.actions);
         self.look();
         true
@@ -92,7 +90,7 @@ impl Bench {
                     self.look();
                     return admission.task();
                 }
-                Err(Refusal::Full { payload, .. }) => {
+                Err(SubmitError::Full { payload, .. }) => {
                     task = Task::new(payload);
                     assert!(self.end_one(), "full, and nothing runs");
                 }
@@ -102,7 +100,7 @@ impl Bench {
     }
 
     fn release(&mut self, task: TaskId) {
-        self.flow.step(Event::Release { task }, &mut self.actions);
+        self.flow.step(FlowEvent::Release { task }, &mut self.actions);
         self.look();
     }
 }
@@ -203,17 +201,9 @@ fn measure(name: &str, tasks: u64, pending_max: u32, all_first: bool, graph: fn(
     while bench.end_one() {}
     let (elapsed, on_core) = (begin.elapsed(), computed() - computed_before);
     let load = bench.flow.load();
-    assert_eq!(
-        (load.known, load.inputs, load.pending),
-        (0, 0, 0),
-        "something is left"
-    );
+    assert_eq!((load.known, load.inputs, load.pending), (0, 0, 0), "something is left");
     // Computing time is counted in ticks: small graphs take none.
-    let on_core = if on_core < 0.02 {
-        elapsed.as_secs_f64()
-    } else {
-        on_core
-    };
+    let on_core = if on_core < 0.02 { elapsed.as_secs_f64() } else { on_core };
     let rate = bench.done as f64 / on_core;
     println!(
         "{{\"bench\": \"flow\", \"params\": {{\"graph\": \"{name}\", \"tasks\": {}, \"pending_max\": {pending_max}, \

@@ -33,12 +33,12 @@
 mod frame;
 mod replay;
 
-use crate::id::Key;
-use frame::{FileId, HEADER_BYTES, NotAHeader};
+use crate::id::MemoKey;
+use frame::{FileId, HEADER_BYTES, HeaderError};
 use hotlease_journal::sync_directory;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use replay::{Found, Scan, Source};
+use replay::{ByteSource, Scan, ScanItem};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -51,9 +51,9 @@ const BUFFER_BYTES: usize = 256 << 10;
 
 /// One result in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct CheckpointRecord {
     /// Key of the computation.
-    pub key: Key,
+    pub key: MemoKey,
     /// The result, as the driver wrote it.
     pub value: Vec<u8>,
     /// Offset of the record in the file.
@@ -166,17 +166,15 @@ impl Checkpoint {
     /// # Errors
     ///
     /// All errors except [`CheckpointError::Damaged`] and [`CheckpointError::TooLarge`]; the file is left as it is.
-    pub fn open(path: &Path) -> Result<(Self, Replay), CheckpointError> {
+    pub fn open(path: &Path) -> Result<(Self, CheckpointReplay), CheckpointError> {
         let mut options = OpenOptions::new();
         options.read(true).append(true).create(true).mode(0o600);
         let file = options.open(path).map_err(failed("open", path))?;
-        trust(&file, path)?;
+        check_owner(&file, path)?;
         let file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(file) => file,
             Err((_, Errno::EWOULDBLOCK)) => {
-                return Err(CheckpointError::InUse {
-                    path: path.to_owned(),
-                });
+                return Err(CheckpointError::InUse { path: path.to_owned() });
             }
             Err((_, errno)) => return Err(failed("lock", path)(errno.into())),
         };
@@ -198,7 +196,7 @@ impl Checkpoint {
             buffer: Vec::new(),
             is_doubtful: false,
         };
-        Ok((checkpoint, Replay::new(source, path, id, end)))
+        Ok((checkpoint, CheckpointReplay::new(source, path, id, end)))
     }
 
     /// Reads a checkpoint that another process may be writing to.
@@ -207,14 +205,14 @@ impl Checkpoint {
     ///
     /// The errors of [`Checkpoint::open`] except [`CheckpointError::InUse`]; a file that is missing cannot be
     /// opened.
-    pub fn read(path: &Path) -> Result<Replay, CheckpointError> {
+    pub fn read(path: &Path) -> Result<CheckpointReplay, CheckpointError> {
         let file = File::open(path).map_err(failed("open", path))?;
-        trust(&file, path)?;
+        check_owner(&file, path)?;
         let length = file.metadata().map_err(failed("look at", path))?.len();
         let mut begin = [0; HEADER_BYTES];
         let read = file.read_at(0, &mut begin).map_err(failed("read", path))?;
         let id = identify(&begin[..read], path)?;
-        Ok(Replay::new(file, path, id, length))
+        Ok(CheckpointReplay::new(file, path, id, length))
     }
 
     /// Adds a result. A later result of the same key replaces an earlier one.
@@ -222,7 +220,7 @@ impl Checkpoint {
     /// # Errors
     ///
     /// [`CheckpointError::TooLarge`], and those of [`Checkpoint::flush`].
-    pub fn append(&mut self, key: Key, value: &[u8]) -> Result<(), CheckpointError> {
+    pub fn append(&mut self, key: MemoKey, value: &[u8]) -> Result<(), CheckpointError> {
         if value.len() as u64 > VALUE_BYTES_MAX {
             return Err(CheckpointError::TooLarge {
                 bytes: value.len() as u64,
@@ -290,7 +288,7 @@ impl Drop for Checkpoint {
 }
 
 /// Trusts a file only if no other user may write to it.
-fn trust(file: &File, path: &Path) -> Result<(), CheckpointError> {
+fn check_owner(file: &File, path: &Path) -> Result<(), CheckpointError> {
     let metadata = file.metadata().map_err(failed("look at", path))?;
     let why = if !metadata.is_file() {
         "it is no regular file"
@@ -325,24 +323,21 @@ fn identify(begin: &[u8], path: &Path) -> Result<FileId, CheckpointError> {
         return Err(CheckpointError::Other { path: path() });
     };
     frame::decode_file(header).map_err(|not| match not {
-        NotAHeader::Other => CheckpointError::Other { path: path() },
-        NotAHeader::Version(version) => CheckpointError::Version {
-            path: path(),
-            version,
-        },
-        NotAHeader::Damaged => CheckpointError::Beginning { path: path() },
+        HeaderError::NotACheckpoint => CheckpointError::Other { path: path() },
+        HeaderError::Version(version) => CheckpointError::Version { path: path(), version },
+        HeaderError::Damaged => CheckpointError::Beginning { path: path() },
     })
 }
 
 /// Records of a checkpoint from its beginning, and [`CheckpointError::Damaged`] for bytes that were skipped between
 /// them. Holds one record in memory at a time. Ends after any other error.
 #[derive(Debug)]
-pub struct Replay {
+pub struct CheckpointReplay {
     path: PathBuf,
     scan: Scan<File>,
 }
 
-impl Replay {
+impl CheckpointReplay {
     fn new(source: File, path: &Path, id: FileId, end: u64) -> Self {
         Self {
             path: path.to_owned(),
@@ -351,10 +346,10 @@ impl Replay {
     }
 }
 
-fn told(found: io::Result<Option<Found>>, path: &Path) -> Option<Result<Record, CheckpointError>> {
+fn replay_item(found: io::Result<Option<ScanItem>>, path: &Path) -> Option<Result<CheckpointRecord, CheckpointError>> {
     Some(match found.transpose()? {
-        Ok(Found::Record(record)) => Ok(record),
-        Ok(Found::Damage { offset, bytes }) => Err(CheckpointError::Damaged {
+        Ok(ScanItem::Record(record)) => Ok(record),
+        Ok(ScanItem::Damage { offset, bytes }) => Err(CheckpointError::Damaged {
             path: path.to_owned(),
             offset,
             bytes,
@@ -363,11 +358,11 @@ fn told(found: io::Result<Option<Found>>, path: &Path) -> Option<Result<Record, 
     })
 }
 
-impl Iterator for Replay {
-    type Item = Result<Record, CheckpointError>;
+impl Iterator for CheckpointReplay {
+    type Item = Result<CheckpointRecord, CheckpointError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        told(self.scan.next(), &self.path)
+        replay_item(self.scan.next(), &self.path)
     }
 }
 
@@ -379,10 +374,10 @@ impl Iterator for Replay {
 pub fn replay_bytes<'a>(
     bytes: &'a [u8],
     name: &'a Path,
-) -> Result<impl Iterator<Item = Result<Record, CheckpointError>> + 'a, CheckpointError> {
+) -> Result<impl Iterator<Item = Result<CheckpointRecord, CheckpointError>> + 'a, CheckpointError> {
     let id = identify(&bytes[..bytes.len().min(HEADER_BYTES)], name)?;
     let mut scan = Scan::new(bytes, id, bytes.len() as u64);
-    Ok(std::iter::from_fn(move || told(scan.next(), name)))
+    Ok(std::iter::from_fn(move || replay_item(scan.next(), name)))
 }
 
 #[cfg(test)]

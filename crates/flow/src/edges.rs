@@ -20,16 +20,13 @@ pub(crate) struct Edge {
 
 /// The list of a producer's consumers, in the order in which they were submitted.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Ends {
+pub(crate) struct ConsumerList {
     pub first: u32,
     pub last: u32,
 }
 
-impl Ends {
-    pub const EMPTY: Self = Self {
-        first: NIL,
-        last: NIL,
-    };
+impl ConsumerList {
+    pub const EMPTY: Self = Self { first: NIL, last: NIL };
 
     pub fn is_empty(self) -> bool {
         self.first == NIL
@@ -62,7 +59,7 @@ impl Edges {
     }
 
     /// Inserts an edge before the consumer's other inputs, and behind the producer's other consumers.
-    pub fn link(&mut self, producer: u32, consumer: u32, first_input: &mut u32, consumers: &mut Ends) {
+    pub fn link(&mut self, producer: u32, consumer: u32, first_input: &mut u32, consumers: &mut ConsumerList) {
         let edge = Edge {
             producer,
             consumer,
@@ -89,7 +86,7 @@ impl Edges {
     }
 
     /// Removes an edge from its producer's list and frees it. The caller mends the consumer's list.
-    pub fn unlink(&mut self, at: u32, consumers: &mut Ends) {
+    pub fn unlink(&mut self, at: u32, consumers: &mut ConsumerList) {
         let edge = self.entries[at as usize];
         match edge.previous_consumer {
             NIL => consumers.first = edge.next_consumer,

@@ -1,11 +1,11 @@
 //! Events that a driver reports to the kernel, and actions that the kernel orders.
 
-use crate::id::{Key, TaskId, WorkerIndex};
+use crate::id::{MemoKey, TaskId, WorkerIndex};
 
 /// Limits of the kernel. Beyond a limit a submission is refused, and says what to wait for; nothing is dropped or
 /// grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct FlowLimits {
     /// Most tasks that have not ended.
     pub pending_max: u32,
     /// Most tasks that are known: the pending ones, and ended ones whose result is still held.
@@ -20,7 +20,7 @@ pub struct Limits {
     pub deaths_max: u8,
 }
 
-impl Default for Limits {
+impl Default for FlowLimits {
     /// A million pending tasks, eight million known ones, 16 million inputs, a million keys with 1 GiB of results,
     /// two deaths.
     fn default() -> Self {
@@ -44,12 +44,12 @@ pub struct Task<P> {
     pub tag: u64,
     /// Priority; tasks with a higher one run first.
     pub priority: i32,
-    /// How often the task is tried again after [`Outcome::Failed`].
+    /// How often the task is tried again after [`RunOutcome::Failed`].
     pub retries: u16,
     /// Whether the task may run again after its worker died during a run.
     pub idempotent: bool,
     /// Key of the computation, for memoisation.
-    pub key: Option<Key>,
+    pub key: Option<MemoKey>,
 }
 
 impl<P> Task<P> {
@@ -87,13 +87,13 @@ impl<P> Task<P> {
     }
 
     /// Sets the key under which the task is remembered.
-    pub fn key(self, key: Key) -> Self {
+    pub fn key(self, key: MemoKey) -> Self {
         let key = Some(key);
         Self { key, ..self }
     }
 }
 
-/// Result of a submission. In both cases the caller holds one claim on the result, see [`Event::Release`].
+/// Result of a submission. In both cases the caller holds one claim on the result, see [`FlowEvent::Release`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<P> {
     /// The submission made a new task.
@@ -118,15 +118,15 @@ impl<P> Admission<P> {
 
 /// Reason why a submission was refused. Nothing has changed; the payload is handed back.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Refusal<P> {
-    /// A bound of [`Limits`] is reached. [`Action::Room`] says when to try again.
+pub enum SubmitError<P> {
+    /// A bound of [`FlowLimits`] is reached. [`FlowAction::Room`] says when to try again.
     #[error("{what} ({limit} at most): wait for {wait_for} of them to go")]
     Full {
         /// The bound that is reached.
-        what: Bound,
+        what: LimitKind,
         /// Value of the bound.
         limit: u32,
-        /// How many must go before [`Action::Room`] follows.
+        /// How many must go before [`FlowAction::Room`] follows.
         wait_for: u32,
         /// The submitted payload.
         payload: P,
@@ -153,21 +153,21 @@ pub enum Refusal<P> {
 
 /// Bounds that a submission can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Bound {
-    /// [`Limits::pending_max`].
+pub enum LimitKind {
+    /// [`FlowLimits::pending_max`].
     #[error("too many tasks are pending")]
     Pending,
-    /// [`Limits::tasks_max`]: results must be released.
+    /// [`FlowLimits::tasks_max`]: results must be released.
     #[error("too many results are held")]
     Tasks,
-    /// [`Limits::inputs_max`].
+    /// [`FlowLimits::inputs_max`].
     #[error("pending tasks have too many inputs")]
     Inputs,
 }
 
 /// Where a result is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum ResultPlace {
     /// With the driver: `R` is the value itself, and travels with the tasks that need it.
     Here,
     /// On the worker that made it: `R` is only a stand-in.
@@ -176,7 +176,7 @@ pub enum Place {
 
 /// End of a run of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome<R, E> {
+pub enum RunOutcome<R, E> {
     /// The run returned.
     Done {
         /// The result, or its stand-in.
@@ -184,14 +184,14 @@ pub enum Outcome<R, E> {
         /// Size of the result in bytes: placement and the memo's limit count it.
         bytes: u64,
         /// Where the result is.
-        place: Place,
+        place: ResultPlace,
     },
     /// The run failed, and is retried as often as the task allows.
     Failed(E),
     /// The run failed in a way that another run would not mend.
     Fatal(E),
     /// The worker died while the task ran, or may have run: retried only if idempotent, and up to
-    /// [`Limits::deaths_max`].
+    /// [`FlowLimits::deaths_max`].
     Died(E),
     /// The run did not start. The task is queued again, and this run does not count.
     NotRun,
@@ -201,7 +201,7 @@ pub enum Outcome<R, E> {
 
 /// Event that a driver reports to the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event<R, E> {
+pub enum FlowEvent<R, E> {
     /// A worker accepts this many tasks at a time from now on; 0 lets it finish its present tasks. For a known
     /// worker, its credits change.
     WorkerUp {
@@ -220,10 +220,10 @@ pub enum Event<R, E> {
     Ended {
         /// The task.
         task: TaskId,
-        /// The run's number, from [`Action::Run`].
+        /// The run's number, from [`FlowAction::Run`].
         attempt: u32,
         /// How the run ended.
-        outcome: Outcome<R, E>,
+        outcome: RunOutcome<R, E>,
     },
     /// A holder does not want the task any more. The tasks that wait for it fail. If others hold the task too, only
     /// this claim is given up.
@@ -242,7 +242,7 @@ pub enum Event<R, E> {
         /// The task.
         task: TaskId,
     },
-    /// The driver wants the value itself: [`Action::Fetch`] follows once the task is done, unless the driver has
+    /// The driver wants the value itself: [`FlowAction::Fetch`] follows once the task is done, unless the driver has
     /// the value.
     Want {
         /// The task.
@@ -266,15 +266,15 @@ pub enum Event<R, E> {
 
 /// Reaction of the kernel to an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum Reaction {
     /// The event was applied.
-    Taken,
+    Applied,
     /// The event names a task, run or worker that is over or unknown, or is beyond a limit. Nothing has changed; a
-    /// result or error in the event is handed back by [`Action::Dropped`].
+    /// result or error in the event is handed back by [`FlowAction::Dropped`].
     Stale,
     /// The task to cancel has ended before.
     TooLate,
-    /// The task to cancel runs: [`Action::Stop`] was ordered, and the task's end will be reported. If the run
+    /// The task to cancel runs: [`FlowAction::Stop`] was ordered, and the task's end will be reported. If the run
     /// returns nevertheless, the task is done.
     Stopping,
     /// Others hold the task too: it goes on for them.
@@ -284,7 +284,7 @@ pub enum Heard {
 /// Action that the kernel orders, or news that it tells. The order counts: inputs are forwarded before the run that
 /// needs them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action<P, R, E> {
+pub enum FlowAction<P, R, E> {
     /// Run the task; [`Flow::payload`](crate::Flow::payload) and [`Flow::inputs`](crate::Flow::inputs) hold the
     /// rest.
     Run {
@@ -315,7 +315,7 @@ pub enum Action<P, R, E> {
         /// Worker that needs the result.
         to: WorkerIndex,
     },
-    /// Bring a result to the driver; [`Event::Fetched`] is the answer.
+    /// Bring a result to the driver; [`FlowEvent::Fetched`] is the answer.
     Fetch {
         /// Task that made the result.
         task: TaskId,

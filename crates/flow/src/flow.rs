@@ -1,16 +1,16 @@
 //! The kernel's state, and the questions that a driver can ask it.
 
-mod ending;
 mod placement;
 mod step;
 mod submission;
+mod task_end;
 
 use crate::edges::Edges;
-use crate::event::{Limits, Place};
+use crate::event::{FlowLimits, ResultPlace};
 use crate::id::{NIL, TaskId, WorkerIndex};
 use crate::memo::Memo;
-use crate::nodes::{Nodes, State};
-use crate::ready::Ready;
+use crate::nodes::{NodeState, Nodes};
+use crate::ready::ReadyQueue;
 use crate::workers::Workers;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 /// The dataflow kernel. See the [crate](crate) for how to use it.
 ///
 /// `P` is the payload to run, `R` a result or its stand-in, `E` an error. None of them is copied, compared or
-/// dropped here: each is handed back by an [`Action`](crate::Action), once. The kernel owns no thread and no lock.
+/// dropped here: each is handed back by an [`FlowAction`](crate::Action), once. The kernel owns no thread and no lock.
 /// It is `Send` if its three types are; to share it between threads, put it behind a mutex.
 ///
 /// # Costs
@@ -29,10 +29,10 @@ use std::collections::HashMap;
 /// with a key. The memory is kept for later tasks, so it is that of the largest number of tasks at a time.
 #[derive(Debug)]
 pub struct Flow<P, R, E> {
-    limits: Limits,
+    limits: FlowLimits,
     nodes: Nodes<P, R, E>,
     edges: Edges,
-    ready: Ready,
+    ready: ReadyQueue,
     workers: Workers,
     memo: Memo,
     /// Further workers that have a result, for the few results that are on several workers.
@@ -53,7 +53,7 @@ pub struct Flow<P, R, E> {
 
 /// Phase of a task's life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum TaskPhase {
     /// The task waits for inputs.
     Waiting,
     /// The task waits for a worker.
@@ -78,7 +78,7 @@ pub enum Phase {
 
 /// Numbers of tasks, inputs and remembered computations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct FlowLoad {
     /// Tasks that have not ended.
     pub pending: u32,
     /// Pending tasks that wait for a worker.
@@ -97,7 +97,7 @@ pub struct Load {
 
 /// One input of a task.
 #[derive(Debug)]
-pub struct Input<'a, R> {
+pub struct TaskInput<'a, R> {
     /// Task that made the result.
     pub task: TaskId,
     /// The result or its stand-in.
@@ -108,14 +108,14 @@ pub struct Input<'a, R> {
     pub alone: bool,
     /// Whether the driver has the value; it then sends the value along if [`Flow::is_on`] says that the worker does
     /// not have it.
-    pub place: Place,
+    pub place: ResultPlace,
 }
 
 impl<P, R, E> Flow<P, R, E> {
     /// A kernel without tasks and workers.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: FlowLimits) -> Self {
         // The last number means "none" in tables.
-        let limits = Limits {
+        let limits = FlowLimits {
             tasks_max: limits.tasks_max.min(NIL - 1),
             inputs_max: limits.inputs_max.min(NIL - 1),
             ..limits
@@ -124,7 +124,7 @@ impl<P, R, E> Flow<P, R, E> {
             limits,
             nodes: Nodes::new(),
             edges: Edges::new(),
-            ready: Ready::new(),
+            ready: ReadyQueue::new(),
             workers: Workers::default(),
             memo: Memo::new(),
             copies: HashMap::new(),
@@ -140,30 +140,30 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Phase of a task's life; `None`: the task is not known any more.
-    pub fn phase(&self, task: TaskId) -> Option<Phase> {
+    pub fn phase(&self, task: TaskId) -> Option<TaskPhase> {
         let index = self.nodes.find(task)?;
         match self.nodes.at(index).state {
-            State::Vacant => None,
-            State::Waiting(_) => Some(Phase::Waiting),
-            State::Ready(_) => Some(Phase::Ready),
-            State::Running(_) => Some(Phase::Running),
-            State::Stopping(_) => Some(Phase::Stopping),
-            State::Promised => Some(Phase::Promised),
-            State::Done(_) => Some(Phase::Done),
-            State::Failed(_) => Some(Phase::Failed),
-            State::Chained(_) => Some(Phase::DependencyFailed),
-            State::Cancelled => Some(Phase::Cancelled),
-            State::Lost => Some(Phase::Lost),
+            NodeState::Vacant => None,
+            NodeState::Waiting(_) => Some(TaskPhase::Waiting),
+            NodeState::Ready(_) => Some(TaskPhase::Ready),
+            NodeState::Running(_) => Some(TaskPhase::Running),
+            NodeState::Stopping(_) => Some(TaskPhase::Stopping),
+            NodeState::Promised => Some(TaskPhase::Promised),
+            NodeState::Done(_) => Some(TaskPhase::Done),
+            NodeState::Failed(_) => Some(TaskPhase::Failed),
+            NodeState::Chained(_) => Some(TaskPhase::DependencyFailed),
+            NodeState::Cancelled => Some(TaskPhase::Cancelled),
+            NodeState::Lost => Some(TaskPhase::Lost),
         }
     }
 
     /// The payload of a task that has not ended.
     pub fn payload(&self, task: TaskId) -> Option<&P> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            State::Waiting(payload)
-            | State::Ready(payload)
-            | State::Running(payload)
-            | State::Stopping(payload) => Some(payload),
+            NodeState::Waiting(payload)
+            | NodeState::Ready(payload)
+            | NodeState::Running(payload)
+            | NodeState::Stopping(payload) => Some(payload),
             _ => None,
         }
     }
@@ -171,7 +171,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// The result of a task that is done.
     pub fn result(&self, task: TaskId) -> Option<&R> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            State::Done(result) => Some(result),
+            NodeState::Done(result) => Some(result),
             _ => None,
         }
     }
@@ -179,7 +179,7 @@ impl<P, R, E> Flow<P, R, E> {
     /// The error of a task that failed itself.
     pub fn error(&self, task: TaskId) -> Option<&E> {
         match &self.nodes.at(self.nodes.find(task)?).state {
-            State::Failed(error) => Some(error),
+            NodeState::Failed(error) => Some(error),
             _ => None,
         }
     }
@@ -191,7 +191,7 @@ impl<P, R, E> Flow<P, R, E> {
 
     /// The results that a task needs, in the order in which the task named them. A running task has all of them,
     /// except those that were lost since it began.
-    pub fn inputs(&self, task: TaskId) -> impl Iterator<Item = Input<'_, R>> {
+    pub fn inputs(&self, task: TaskId) -> impl Iterator<Item = TaskInput<'_, R>> {
         let first = self
             .nodes
             .find(task)
@@ -202,16 +202,16 @@ impl<P, R, E> Flow<P, R, E> {
                 let here = self.edges.get(edge);
                 edge = here.next_input;
                 let node = self.nodes.at(here.producer);
-                if let State::Done(result) = &node.state {
-                    return Some(Input {
+                if let NodeState::Done(result) = &node.state {
+                    return Some(TaskInput {
                         task: self.nodes.id(here.producer),
                         result,
                         bytes: node.bytes,
                         alone: node.holders == 0 && node.consumers.first == node.consumers.last,
                         place: if node.flags.local {
-                            Place::Here
+                            ResultPlace::Here
                         } else {
-                            Place::Worker
+                            ResultPlace::Worker
                         },
                     });
                 }
@@ -227,7 +227,7 @@ impl<P, R, E> Flow<P, R, E> {
         std::iter::from_fn(move || {
             let index = next?;
             let node = self.nodes.at(index);
-            let chained = matches!(node.state, State::Chained(_));
+            let chained = matches!(node.state, NodeState::Chained(_));
             next = chained.then(|| self.edges.get(node.first_input).producer);
             Some(self.nodes.id(index))
         })
@@ -259,8 +259,8 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Present numbers of tasks, inputs and remembered computations.
-    pub fn load(&self) -> Load {
-        Load {
+    pub fn load(&self) -> FlowLoad {
+        FlowLoad {
             pending: self.pending,
             ready: self.ready.len() as u32,
             running: self.running,
@@ -272,7 +272,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// The kernel's limits.
-    pub fn limits(&self) -> Limits {
+    pub fn limits(&self) -> FlowLimits {
         self.limits
     }
 }

@@ -32,9 +32,9 @@ pub struct WorkerIndex(pub u32);
 /// Key of a computation: a hash of a task's function and arguments, made by the driver. Two tasks with the same key
 /// are taken for the same computation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub [u8; 32]);
+pub struct MemoKey(pub [u8; 32]);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for MemoKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for byte in self.0 {
             write!(f, "{byte:02x}")?;

@@ -23,9 +23,9 @@
 //! * **Cancelling** a task that has not started ends it, and fails the tasks that depend on it. A running task is
 //!   stopped, and its own end counts: a cancelled task never starts again, and one that finished nevertheless is
 //!   done.
-//! * **Bounds**: beyond [`Limits`] a submission is refused and says for how many tasks or inputs to wait;
-//!   [`Action::Room`] says when to try again.
-//! * **Memoisation**: tasks with the same [`Key`] are one computation, pending or done.
+//! * **Bounds**: beyond [`FlowLimits`] a submission is refused and says for how many tasks or inputs to wait;
+//!   [`FlowAction::Room`] says when to try again.
+//! * **Memoisation**: tasks with the same [`MemoKey`] are one computation, pending or done.
 //!
 //! ```
 //! use hotlease_flow::{Action, Event, Flow, Limits, Outcome, Place, Task, WorkerIndex};
@@ -92,8 +92,10 @@ mod nodes;
 mod ready;
 mod workers;
 
-pub use checkpoint::{Checkpoint, CheckpointError, Record, Replay};
-pub use event::{Action, Admission, Bound, Event, Heard, Limits, Outcome, Place, Refusal, Task};
-pub use flow::{Flow, Input, Load, Phase};
-pub use id::{Key, TaskId, WorkerIndex};
+pub use checkpoint::{Checkpoint, CheckpointError, CheckpointRecord, CheckpointReplay};
+pub use event::{
+    Admission, FlowAction, FlowEvent, FlowLimits, LimitKind, Reaction, ResultPlace, RunOutcome, SubmitError, Task,
+};
+pub use flow::{Flow, FlowLoad, TaskInput, TaskPhase};
+pub use id::{MemoKey, TaskId, WorkerIndex};
 pub use workers::{CREDITS_MAX, WORKERS_MAX};

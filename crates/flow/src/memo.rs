@@ -1,16 +1,16 @@
 //! Memo of computations by their key: those that are pending, and a bounded number of those that are done.
 
-use crate::id::Key;
+use crate::id::MemoKey;
 use lru::LruCache;
 use std::collections::HashMap;
 
 #[derive(Debug)]
 pub(crate) struct Memo {
-    pending: HashMap<Key, u32>,
+    pending: HashMap<MemoKey, u32>,
     /// Tasks of done computations with their bytes; the least recently used goes first.
-    done: LruCache<Key, (u32, u64)>,
+    done: LruCache<MemoKey, (u32, u64)>,
     /// Keys of pending and done computations, by task.
-    keys: HashMap<u32, Key>,
+    keys: HashMap<u32, MemoKey>,
     bytes: u64,
 }
 
@@ -35,17 +35,17 @@ impl Memo {
     }
 
     /// The task of this key, pending or done.
-    pub fn find(&mut self, key: &Key) -> Option<u32> {
+    pub fn find(&mut self, key: &MemoKey) -> Option<u32> {
         self.pending.get(key).copied().or_else(|| self.find_done(key))
     }
 
     /// The task of this key if it is done.
-    pub fn find_done(&mut self, key: &Key) -> Option<u32> {
+    pub fn find_done(&mut self, key: &MemoKey) -> Option<u32> {
         self.done.get(key).map(|(index, _)| *index)
     }
 
     /// Adds a pending task under its key, which must be new.
-    pub fn begin(&mut self, key: Key, index: u32) {
+    pub fn begin(&mut self, key: MemoKey, index: u32) {
         self.pending.insert(key, index);
         self.keys.insert(index, key);
     }
@@ -59,7 +59,7 @@ impl Memo {
     }
 
     /// Remembers a done computation.
-    pub fn remember(&mut self, key: Key, index: u32, bytes: u64) {
+    pub fn remember(&mut self, key: MemoKey, index: u32, bytes: u64) {
         self.keys.insert(index, key);
         self.done.put(key, (index, bytes));
         self.bytes = self.bytes.saturating_add(bytes);

@@ -1,11 +1,11 @@
 //! Table of the tasks: one array, whose entries are reused.
 
-use crate::edges::Ends;
+use crate::edges::ConsumerList;
 use crate::id::{NIL, TaskId};
 
 /// State of a task, with the values that it carries in that state.
 #[derive(Debug)]
-pub(crate) enum State<P, R, E> {
+pub(crate) enum NodeState<P, R, E> {
     /// The entry belongs to no task.
     Vacant,
     /// Waits for inputs.
@@ -29,7 +29,7 @@ pub(crate) enum State<P, R, E> {
 
 /// Flags of a task, one bit each.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Flags {
+pub(crate) struct NodeFlags {
     /// The task may run again after its worker died.
     pub idempotent: bool,
     /// The driver wants the value itself.
@@ -42,7 +42,7 @@ pub(crate) struct Flags {
 
 #[derive(Debug)]
 pub(crate) struct Node<P, R, E> {
-    pub state: State<P, R, E>,
+    pub state: NodeState<P, R, E>,
     /// Submission order relative to other tasks.
     pub sequence: u64,
     /// Size of the result, bytes.
@@ -56,7 +56,7 @@ pub(crate) struct Node<P, R, E> {
     pub unmet: u32,
     /// Edge of the first input; in a vacant entry, the next vacant one.
     pub first_input: u32,
-    pub consumers: Ends,
+    pub consumers: ConsumerList,
     /// Worker on which the task runs, or its result is; `NIL`: none.
     pub worker: u32,
     pub priority: i32,
@@ -66,17 +66,16 @@ pub(crate) struct Node<P, R, E> {
     pub retries_left: u16,
     /// Number of workers that died while they ran the task.
     pub deaths: u8,
-    pub flags: Flags,
+    pub flags: NodeFlags,
 }
 
-impl<P, R, E> State<P, R, E> {
+impl<P, R, E> NodeState<P, R, E> {
     /// The payload of a task that has not ended.
     pub fn into_payload(self) -> Option<P> {
         match self {
-            Self::Waiting(payload)
-            | Self::Ready(payload)
-            | Self::Running(payload)
-            | Self::Stopping(payload) => Some(payload),
+            Self::Waiting(payload) | Self::Ready(payload) | Self::Running(payload) | Self::Stopping(payload) => {
+                Some(payload)
+            }
             _ => None,
         }
     }
@@ -84,18 +83,22 @@ impl<P, R, E> State<P, R, E> {
 
 impl<P, R, E> Node<P, R, E> {
     /// Replaces the state; returns the former one.
-    pub fn turn(&mut self, state: State<P, R, E>) -> State<P, R, E> {
+    pub fn replace_state(&mut self, state: NodeState<P, R, E>) -> NodeState<P, R, E> {
         std::mem::replace(&mut self.state, state)
     }
 
     pub fn is_over(&self) -> bool {
-        !self.is_pending() && !matches!(self.state, State::Vacant)
+        !self.is_pending() && !matches!(self.state, NodeState::Vacant)
     }
 
     pub fn is_pending(&self) -> bool {
         matches!(
             self.state,
-            State::Waiting(_) | State::Ready(_) | State::Running(_) | State::Stopping(_) | State::Promised
+            NodeState::Waiting(_)
+                | NodeState::Ready(_)
+                | NodeState::Running(_)
+                | NodeState::Stopping(_)
+                | NodeState::Promised
         )
     }
 }
@@ -145,7 +148,7 @@ impl<P, R, E> Nodes<P, R, E> {
     /// Index of this task's entry; `None`: the task is gone.
     pub fn find(&self, task: TaskId) -> Option<u32> {
         let node = self.entries.get(task.index as usize)?;
-        let lives = node.generation == task.generation && !matches!(node.state, State::Vacant);
+        let lives = node.generation == task.generation && !matches!(node.state, NodeState::Vacant);
         lives.then_some(task.index)
     }
 
@@ -157,7 +160,7 @@ impl<P, R, E> Nodes<P, R, E> {
     }
 
     /// Adds a task in its initial state; returns its index.
-    pub fn insert(&mut self, state: State<P, R, E>, sequence: u64) -> u32 {
+    pub fn insert(&mut self, state: NodeState<P, R, E>, sequence: u64) -> u32 {
         let mut node = Node {
             state,
             sequence,
@@ -167,13 +170,13 @@ impl<P, R, E> Nodes<P, R, E> {
             holders: 1,
             unmet: 0,
             first_input: NIL,
-            consumers: Ends::EMPTY,
+            consumers: ConsumerList::EMPTY,
             worker: NIL,
             priority: 0,
             attempt: 0,
             retries_left: 0,
             deaths: 0,
-            flags: Flags::default(),
+            flags: NodeFlags::default(),
         };
         self.used += 1;
         if self.free == NIL {
@@ -190,10 +193,10 @@ impl<P, R, E> Nodes<P, R, E> {
     }
 
     /// Frees an entry; returns its state.
-    pub fn remove(&mut self, index: u32) -> State<P, R, E> {
+    pub fn remove(&mut self, index: u32) -> NodeState<P, R, E> {
         let free = self.free;
         let node = self.at_mut(index);
-        let state = std::mem::replace(&mut node.state, State::Vacant);
+        let state = std::mem::replace(&mut node.state, NodeState::Vacant);
         self.used -= 1;
         let node = self.at_mut(index);
         // After four thousand million tasks the entry stays vacant, so that no name is used twice.

@@ -19,14 +19,14 @@ struct Entry {
 /// The entry of a cancelled task stays until it comes up, or until half of all entries are stale: then the stale
 /// ones are removed together. So the caller checks that a popped entry is still valid.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyQueue {
     queue: VecDeque<Entry>,
     heap: BinaryHeap<Entry>,
     /// Number of entries known to be stale.
     stale: usize,
 }
 
-impl Ready {
+impl ReadyQueue {
     pub fn new() -> Self {
         Self {
             queue: VecDeque::new(),
@@ -63,12 +63,12 @@ impl Ready {
     }
 
     /// Notes that a popped entry was stale.
-    pub fn passed_stale(&mut self) {
+    pub fn note_popped_stale(&mut self) {
         self.stale = self.stale.saturating_sub(1);
     }
 
     /// Notes that an entry has become stale. `holds` says which entries are still valid.
-    pub fn leave(&mut self, holds: impl Fn(u32, u64) -> bool) {
+    pub fn note_stale(&mut self, holds: impl Fn(u32, u64) -> bool) {
         self.stale += 1;
         if self.stale > 64 && self.stale > (self.queue.len() + self.heap.len()) / 2 {
             self.queue.retain(|entry| holds(entry.index, entry.age.0));
@@ -84,23 +84,20 @@ mod tests {
 
     #[test]
     fn the_highest_priority_comes_first_and_then_the_oldest() {
-        let mut ready = Ready::new();
-        for (index, priority, sequence) in [(0, 0, 5), (1, 0, 3), (2, 7, 9), (3, -1, 1), (4, 0, 6), (5, 7, 8)]
-        {
+        let mut ready = ReadyQueue::new();
+        for (index, priority, sequence) in [(0, 0, 5), (1, 0, 3), (2, 7, 9), (3, -1, 1), (4, 0, 6), (5, 7, 8)] {
             ready.push(index, priority, sequence);
         }
-        let order: Vec<_> = std::iter::from_fn(|| ready.pop())
-            .map(|(index, _)| index)
-            .collect();
+        let order: Vec<_> = std::iter::from_fn(|| ready.pop()).map(|(index, _)| index).collect();
         assert_eq!(order, [5, 2, 1, 0, 4, 3]);
     }
 
     #[test]
     fn cancelled_tasks_do_not_pile_up() {
-        let mut ready = Ready::new();
+        let mut ready = ReadyQueue::new();
         for sequence in 0..100_000 {
             ready.push(sequence as u32, 0, sequence);
-            ready.leave(|_, _| false);
+            ready.note_stale(|_, _| false);
         }
         assert!(
             ready.queue.len() + ready.heap.len() < 200,

@@ -68,15 +68,11 @@ impl Workers {
 
     /// Number of tasks on a worker now.
     pub fn in_flight(&self, worker: WorkerIndex) -> u32 {
-        self.all
-            .get(worker.0 as usize)
-            .map_or(0, |worker| worker.in_flight)
+        self.all.get(worker.0 as usize).map_or(0, |worker| worker.in_flight)
     }
 
     pub fn has_credit(&self, index: u32) -> bool {
-        self.all
-            .get(index as usize)
-            .is_some_and(|worker| worker.place != NIL)
+        self.all.get(index as usize).is_some_and(|worker| worker.place != NIL)
     }
 
     /// Whether any worker has credit.

@@ -3,9 +3,11 @@
 //! It is one test, so that nothing else allocates in this process meanwhile. Memory is what the kernel counts as
 //! resident.
 
-use hotlease_flow::{Action, Event, Flow, Key, Limits, Outcome, Place, Task, TaskId, WorkerIndex};
+use hotlease_flow::{
+    Flow, FlowAction, FlowEvent, FlowLimits, MemoKey, ResultPlace, RunOutcome, Task, TaskId, WorkerIndex,
+};
 
-type Actions = Vec<Action<[u64; 2], u64, u64>>;
+type Actions = Vec<FlowAction<[u64; 2], u64, u64>>;
 
 const PENDING: u64 = 1_000_000;
 /// The promised maximum, bytes.
@@ -23,18 +25,18 @@ fn resident() -> u64 {
     kib * 1024
 }
 
-fn key(number: u64) -> Key {
+fn key(number: u64) -> MemoKey {
     let mut key = [0; 32];
     key[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    Key(key)
+    MemoKey(key)
 }
 
 /// Submits a million tasks with two inputs each; returns the bytes of each task.
 fn pending(keyed: bool) -> u64 {
     let mut actions = Actions::new();
-    let limits = Limits {
+    let limits = FlowLimits {
         pending_max: PENDING as u32,
-        ..Limits::default()
+        ..FlowLimits::default()
     };
     let mut flow: Flow<[u64; 2], u64, u64> = Flow::new(limits);
     let before = resident();
@@ -66,39 +68,29 @@ fn pending_tasks_are_small_and_past_ones_cost_nothing() {
         assert!(each > 100, "{each} bytes: the measurement is broken");
     }
 
-    let mut flow: Flow<[u64; 2], u64, u64> = Flow::new(Limits {
+    let mut flow: Flow<[u64; 2], u64, u64> = Flow::new(FlowLimits {
         memo_max: 1000,
-        ..Limits::default()
+        ..FlowLimits::default()
     });
     let mut actions = Actions::new();
     let worker = WorkerIndex(0);
-    flow.step(Event::WorkerUp { worker, credits: 16 }, &mut actions);
+    flow.step(FlowEvent::WorkerUp { worker, credits: 16 }, &mut actions);
     let (mut last, mut settled) = (None, 0);
     for number in 0..2_000_000 {
         let task = Task::new([number; 2]).key(key(number));
         let inputs: Vec<_> = last.into_iter().collect();
-        let next = flow
-            .submit(task, &inputs, &mut actions)
-            .expect("there is room")
-            .task();
+        let next = flow.submit(task, &inputs, &mut actions).expect("there is room").task();
         if let Some(task) = last.replace(next) {
-            flow.step(Event::Release { task }, &mut actions);
+            flow.step(FlowEvent::Release { task }, &mut actions);
         }
         while let Some(action) = actions.pop() {
-            if let Action::Run { task, attempt, .. } = action {
-                let outcome = Outcome::Done {
+            if let FlowAction::Run { task, attempt, .. } = action {
+                let outcome = RunOutcome::Done {
                     result: number,
                     bytes: 8,
-                    place: Place::Worker,
+                    place: ResultPlace::Worker,
                 };
-                flow.step(
-                    Event::Ended {
-                        task,
-                        attempt,
-                        outcome,
-                    },
-                    &mut actions,
-                );
+                flow.step(FlowEvent::Ended { task, attempt, outcome }, &mut actions);
             }
         }
         if number == 100_000 {
@@ -106,9 +98,6 @@ fn pending_tasks_are_small_and_past_ones_cost_nothing() {
         }
     }
     let grown = resident().saturating_sub(settled);
-    assert!(
-        grown < 4 << 20,
-        "two million tasks that went by left {grown} bytes"
-    );
+    assert!(grown < 4 << 20, "two million tasks that went by left {grown} bytes");
     assert!(flow.load().known <= 1001, "{:?}", flow.load());
 }

@@ -3,7 +3,7 @@
 use crate::Error;
 use hotlease_client::Seat;
 use hotlease_comm::{Communicator, Options, Secret};
-use hotlease_worker::{Foreign, FunctionContext, Keep};
+use hotlease_worker::{ForeignValue, FunctionContext, SeatValue};
 use std::time::Duration;
 
 /// Returns the communicator of the gang that the function runs on: it has this rank, the number of ranks, and all
@@ -15,15 +15,15 @@ use std::time::Duration;
 /// it.
 ///
 /// # Errors
-/// [`Error::NoGang`], [`Error::Over`], [`Error::Foreign`], and [`Error::Comm`] if the ranks do not come together.
+/// [`Error::NoGang`], [`Error::CommunicatorEnded`], [`Error::ForeignCommunicator`], and [`Error::Comm`] if the ranks do not come together.
 pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
-    struct Kept(Communicator);
-    impl Keep for Kept {
+    struct AbortOnGiveUp(Communicator);
+    impl SeatValue for AbortOnGiveUp {
         fn give_up(self: Box<Self>) {
             self.0.abort();
         }
     }
-    kept(context, Kept).map(|kept| &kept.0)
+    communicator_in(context, AbortOnGiveUp).map(|kept| &kept.0)
 }
 
 /// Returns the communicator of the gang inside a value of type `T`, which must abort the communicator when it is given
@@ -31,17 +31,20 @@ pub fn communicator(context: &FunctionContext) -> Result<&Communicator, Error> {
 ///
 /// # Errors
 /// Those of [`communicator`].
-pub fn kept<T: Keep>(context: &FunctionContext, of: impl FnOnce(Communicator) -> T) -> Result<&T, Error> {
+pub fn communicator_in<T: SeatValue>(
+    context: &FunctionContext,
+    of: impl FnOnce(Communicator) -> T,
+) -> Result<&T, Error> {
     let seat = context.seat().ok_or(Error::NoGang)?;
-    let foreign = |_: Foreign| Error::Foreign;
-    if let Some(kept) = seat.kept().map_err(foreign)? {
+    let foreign = |_: ForeignValue| Error::ForeignCommunicator;
+    if let Some(kept) = seat.value().map_err(foreign)? {
         return Ok(kept);
     }
     if seat.is_over() {
-        return Err(Error::Over);
+        return Err(Error::CommunicatorEnded);
     }
     // Decoding fails only if the worker's program has another version.
-    let seated: Seat = hotlease_wire::decode(seat.told()).map_err(|_| Error::Foreign)?;
+    let seated: Seat = hotlease_wire::decode(seat.description()).map_err(|_| Error::ForeignCommunicator)?;
     let secret = Secret::new(&seated.secret.0)?;
     let mut options = Options::new(seated.name, seated.size, seated.rendezvous, secret);
     options.rank = Some(seated.rank);

@@ -1,7 +1,7 @@
 //! Errors of gangs, at the client and in functions.
 
 use hotlease_client::Error as ClientError;
-use hotlease_comm::{Error as CommError, Refused};
+use hotlease_comm::{Error as CommError, JoinRejection};
 
 /// Error of a gang, or of a function on one.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Error {
     Comm(#[from] CommError),
     /// The gang has ended.
     #[error("this gang was ended; lease another one")]
-    Ended,
+    GangEnded,
     /// The options of the gang are invalid.
     #[error("bad gang: {what}")]
     Options {
@@ -42,12 +42,12 @@ pub enum Error {
     #[error(
         "the gang's communicator has ended, because a function failed on this worker; the gang's next call has a new one"
     )]
-    Over,
+    CommunicatorEnded,
     /// In a function: the communicator of this worker belongs to another library.
     #[error(
         "another library of this worker keeps the gang's communicator; link all that use it with the same libhotlease, as a shared library"
     )]
-    Foreign,
+    ForeignCommunicator,
 }
 
 /// Error numbers of functions that fail because of others; the same as in `hotlease_status`.
@@ -72,18 +72,18 @@ impl Error {
             CommError::MemberLost { .. } => code::MEMBER_LOST,
             CommError::MemberLeft { .. } => code::MEMBER_LEFT,
             CommError::Outcast { .. } => code::OUTCAST,
-            CommError::Mismatch { .. } | CommError::Broken { .. } | CommError::Differ { .. } => {
+            CommError::Mismatch { .. } | CommError::CollectiveFailed { .. } | CommError::CallMismatch { .. } => {
                 code::MISMATCH
             }
             // Once a rank has failed, the gang's client stops the rendezvous, which then refuses the ranks that still
             // wait.
-            CommError::NotTogether {
-                refused: Refused::Stopping,
+            CommError::RendezvousRefused {
+                refused: JoinRejection::Stopping,
                 ..
             }
             | CommError::NoRendezvous { .. }
             | CommError::Unreachable { .. } => code::UNAVAILABLE,
-            CommError::NotTogether { .. } => code::NOT_TOGETHER,
+            CommError::RendezvousRefused { .. } => code::NOT_TOGETHER,
             _ => code::FUNCTION_FAILED,
         }
     }

@@ -1,9 +1,9 @@
 //! A gang at the client that has leased it.
 
 use crate::Error;
-use crate::outcome::{self, Ended};
+use crate::results::{self, RankResult};
 use hotlease_client::{
-    Code, Function, Invocation, Invoker, LeaseOptions, Placement, Seat, SeatSecret, Seated, Sharing, Spread,
+    Code, Function, Invocation, Invoker, LeaseOptions, Placement, Seat, SeatSecret, SeatedWorkers, Sharing, Spread,
     UsageTotals,
 };
 use hotlease_comm::Secret;
@@ -15,12 +15,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum time that ranks wait for each other when the communicator is made.
-const JOIN: Duration = Duration::from_secs(15);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum time that other ranks go on after one has failed. They learn of the failure within two seconds, unless
 /// they never use the communicator.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE_PERIOD: Duration = Duration::from_secs(5);
 /// Interval between checks whether another rank has failed, while waiting for one rank.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Workers that run a function at the same time, one rank each, and whose functions have a communicator
 /// ([`crate::communicator()`]).
@@ -32,12 +32,12 @@ pub struct Gang {
     options: LeaseOptions,
     ranks: u32,
     address: IpAddr,
-    calls: Mutex<Calls>,
+    calls: Mutex<CallState>,
 }
 
 /// State that the calls of a gang use one after the other.
 #[derive(Default)]
-struct Calls {
+struct CallState {
     /// `None`: some workers were lost.
     workers: Option<Workers>,
     is_over: bool,
@@ -46,12 +46,12 @@ struct Calls {
 struct Workers {
     invoker: Invoker,
     /// `None`: the communicator of the workers has ended.
-    table: Option<Table>,
+    table: Option<Seating>,
 }
 
 /// Seats of the workers and their rendezvous: exists as long as one communicator.
-struct Table {
-    seated: Seated,
+struct Seating {
+    seated: SeatedWorkers,
     rendezvous: Server,
 }
 
@@ -59,7 +59,7 @@ struct Table {
 #[derive(Debug, Clone, Copy)]
 pub enum Inputs<'a> {
     /// The same input for all ranks.
-    Same(&'a [u8]),
+    Shared(&'a [u8]),
     /// One input for each rank, in rank order.
     Each(&'a [&'a [u8]]),
 }
@@ -129,7 +129,7 @@ impl Gang {
     pub fn call(&self, function: &str, input: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.call_with(Call {
             function,
-            inputs: Inputs::Same(input),
+            inputs: Inputs::Shared(input),
             output_bytes: None,
         })
     }
@@ -141,7 +141,7 @@ impl Gang {
     ///
     /// # Errors
     /// [`Error::Rank`] with the error of the first rank that failed; [`Error::Lease`] if a new lease was needed and
-    /// could not be obtained; [`Error::Options`] if the number of inputs is not the number of ranks; [`Error::Ended`].
+    /// could not be obtained; [`Error::Options`] if the number of inputs is not the number of ranks; [`Error::GangEnded`].
     pub fn call_with(&self, call: Call<'_>) -> Result<Vec<Vec<u8>>, Error> {
         self.code.function(call.function)?;
         if let Inputs::Each(inputs) = call.inputs
@@ -152,37 +152,37 @@ impl Gang {
         }
         let mut calls = self.lock();
         if calls.is_over {
-            return Err(Error::Ended);
+            return Err(Error::GangEnded);
         }
         // The workers are taken out for the call, and put back if none of them is lost.
-        let mut workers = self.whole(calls.workers.take())?;
+        let mut workers = self.ensure_workers(calls.workers.take())?;
         let mut function = workers.invoker.function(call.function)?.submitted_once();
         if let Some(bytes) = call.output_bytes {
             function = function.output_bytes(bytes);
         }
         let pending = (0..self.ranks as usize).map(|rank| {
             let input = match call.inputs {
-                Inputs::Same(input) => input,
+                Inputs::Shared(input) => input,
                 Inputs::Each(inputs) => inputs[rank],
             };
             submit(&function, rank, input)
         });
         let ended = workers.gather(pending.collect());
-        let is_whole = |ended: &Ended| !ended.as_ref().is_err_and(outcome::is_of_its_worker);
+        let is_whole = |ended: &RankResult| !ended.as_ref().is_err_and(results::may_lose_worker);
         if ended.iter().all(is_whole) {
             calls.workers = Some(workers);
         }
-        outcome::of_all(ended)
+        results::merge_results(ended)
     }
 
     /// Gives the workers back and waits until they are gone. Returns the usage of the last lease.
     ///
     /// # Errors
-    /// [`Error::Ended`] if the gang has already ended; [`Error::Lease`] as of [`Invoker::deallocate`].
+    /// [`Error::GangEnded`] if the gang has already ended; [`Error::Lease`] as of [`Invoker::deallocate`].
     pub fn end(&self) -> Result<UsageTotals, Error> {
         let mut calls = self.lock();
         if std::mem::replace(&mut calls.is_over, true) {
-            return Err(Error::Ended);
+            return Err(Error::GangEnded);
         }
         match calls.workers.take() {
             Some(workers) => Ok(workers.invoker.deallocate()?),
@@ -190,12 +190,12 @@ impl Gang {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Calls> {
+    fn lock(&self) -> MutexGuard<'_, CallState> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns workers that are all alive and have seats: the given ones, or new ones.
-    fn whole(&self, workers: Option<Workers>) -> Result<Workers, Error> {
+    fn ensure_workers(&self, workers: Option<Workers>) -> Result<Workers, Error> {
         if let Some(mut workers) = workers {
             match workers.table.take() {
                 Some(table) if table.seated.is_whole() => {
@@ -223,7 +223,7 @@ impl Gang {
     }
 
     /// Gives each slot its seat: what it needs to meet the other ranks, with a secret that only they have.
-    fn seat(&self, invoker: &Invoker) -> Result<Table, Error> {
+    fn seat(&self, invoker: &Invoker) -> Result<Seating, Error> {
         if !invoker.phases().reach.network {
             let what = "ranks find each other over a network, and the sandboxes of this lease have none; ask for it (`reach.network` \
                         in Rust, `network` of the options in C, C++ and Python, `--network`), or lease workers of kind process";
@@ -242,9 +242,9 @@ impl Gang {
             rank,
             rendezvous: rendezvous.address().to_string(),
             secret: SeatSecret(secret.to_vec()),
-            join_ms: JOIN.as_millis() as u64,
+            join_ms: JOIN_TIMEOUT.as_millis() as u64,
         });
-        Ok(Table {
+        Ok(Seating {
             seated: invoker.seat(seats.collect())?,
             rendezvous,
         })
@@ -258,8 +258,8 @@ fn submit(function: &Function, rank: usize, input: &[u8]) -> Result<Invocation, 
 impl Workers {
     /// Waits for all ranks and returns their results. After a failure, the communicator is not used again, and the
     /// other ranks have some time to end.
-    fn gather(&mut self, mut pending: Vec<Result<Invocation, hotlease_client::Error>>) -> Vec<Ended> {
-        let mut ended: Vec<Option<Ended>> = Vec::with_capacity(pending.len());
+    fn gather(&mut self, mut pending: Vec<Result<Invocation, hotlease_client::Error>>) -> Vec<RankResult> {
+        let mut ended: Vec<Option<RankResult>> = Vec::with_capacity(pending.len());
         ended.resize_with(pending.len(), || None);
         let mut until = None;
         let mut is_cut_off = false;
@@ -267,7 +267,7 @@ impl Workers {
             let ready = ended.iter_mut().zip(&mut pending).skip(first);
             for (place, (ended, pending)) in ready.enumerate().filter(|(_, (ended, _))| ended.is_none()) {
                 *ended = match pending {
-                    Ok(invocation) if place == 0 => invocation.wait_timeout(LOOK),
+                    Ok(invocation) if place == 0 => invocation.wait_timeout(POLL_INTERVAL),
                     Ok(invocation) => invocation.try_take(),
                     Err(error) => Some(Err(error.clone())),
                 };
@@ -278,7 +278,7 @@ impl Workers {
             }
             let has_failed = ended.iter().flatten().any(Result::is_err);
             if has_failed && until.is_none() {
-                until = Some(Instant::now() + GRACE);
+                until = Some(Instant::now() + GRACE_PERIOD);
                 if let Some(table) = &self.table {
                     // The failed rank will not come, so no rank should wait for it.
                     table.rendezvous.close();

@@ -38,9 +38,9 @@
 mod communicator;
 mod error;
 mod gang;
-mod outcome;
+mod results;
 
-pub use communicator::{communicator, kept};
+pub use communicator::{communicator, communicator_in};
 pub use error::Error;
 pub use gang::{Call, Gang, Inputs};
-pub use hotlease_worker::{FunctionContext, Keep};
+pub use hotlease_worker::{FunctionContext, SeatValue};

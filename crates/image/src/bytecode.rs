@@ -5,7 +5,7 @@
 //! then takes three times as long, because an image is read-only and everything is compiled anew each time. So
 //! bytecode that was valid in the tree gets the image's time and stays valid.
 
-use crate::survey::{Entry, What};
+use crate::survey::{Entry, EntryKind};
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const HEADER_BYTES: usize = 16;
 const TIME: std::ops::Range<usize> = 8..12;
 
-/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is of `a/b.py`. None for other files.
+/// Path of the source of a compiled module: `a/__pycache__/b.cpython-311.pyc` is_file_at of `a/b.py`. None for other files.
 pub(crate) fn source_of(path: &Path) -> Option<PathBuf> {
     let folder = path.parent()?;
     let name = path.file_name()?.as_bytes();
@@ -48,9 +48,9 @@ pub(crate) fn renew(header: &mut [u8; HEADER_BYTES], source: &Path, time: u32) -
 }
 
 /// Number of Python sources without valid bytecode. `good`: the sources that have it.
-pub(crate) fn uncompiled(entries: &[Entry], good: &HashSet<PathBuf>) -> u64 {
+pub(crate) fn count_uncompiled(entries: &[Entry], good: &HashSet<PathBuf>) -> u64 {
     let is_source = |entry: &&Entry| {
-        let is_file = matches!(entry.what, What::File { bytes: 1.., .. });
+        let is_file = matches!(entry.what, EntryKind::File { bytes: 1.., .. });
         is_file && entry.path.extension().is_some_and(|extension| extension == "py")
     };
     entries
@@ -80,10 +80,7 @@ mod tests {
         assert_eq!(right, header(0, 99, 6));
         for mut stale in [header(0, 5, 6), header(0, found.mtime() as u32, 7)] {
             let before = stale;
-            assert!(
-                !renew(&mut stale, &source, 99),
-                "a stale one was made to look right"
-            );
+            assert!(!renew(&mut stale, &source, 99), "a stale one was made to look right");
             assert_eq!(stale, before);
         }
         let mut by_hash = header(1, 5, 5);

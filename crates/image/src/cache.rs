@@ -19,11 +19,11 @@
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::lock::Lock;
-use crate::mount::{self, State, Way};
-use crate::mounted::Mounted;
+use crate::mount::{self, MountMethod, MountState};
+use crate::mounted_image::MountedImage;
 use crate::neighbours::{Arrivals, Neighbours};
 use crate::store::{id_of, image_file};
-use crate::survey::{Links, What, contents, is_interpreter, survey};
+use crate::survey::{EntryKind, Links, contents_error, is_interpreter, survey};
 use crate::{ImageId, Manifest, superblock};
 use nix::unistd::{AccessFlags, access, geteuid};
 use std::fs::{self, DirBuilder};
@@ -45,7 +45,7 @@ pub struct CacheOptions {
     /// Stores, which are asked in this order. Default: none.
     pub stores: Vec<PathBuf>,
     /// How images are mounted.
-    pub way: Way,
+    pub way: MountMethod,
     /// Other nodes, which are asked before the stores. Default: none.
     pub neighbours: Option<Arc<dyn Neighbours>>,
 }
@@ -56,7 +56,7 @@ impl Default for CacheOptions {
             bytes: 32 << 30,
             limits: Limits::default(),
             stores: Vec::new(),
-            way: Way::Any,
+            way: MountMethod::Any,
             neighbours: None,
         }
     }
@@ -64,7 +64,7 @@ impl Default for CacheOptions {
 
 /// An image in a cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct CachedImage {
     /// Name of the image.
     pub id: ImageId,
     /// Size of its file, bytes.
@@ -121,7 +121,7 @@ impl Cache {
     }
 
     /// Same cache, in which images that are not mounted yet are mounted in this way.
-    pub fn with_way(&self, way: Way) -> Self {
+    pub fn with_method(&self, way: MountMethod) -> Self {
         let options = CacheOptions {
             way,
             ..CacheOptions::clone(&self.options)
@@ -147,7 +147,7 @@ impl Cache {
     }
 
     /// Images in the cache, the one used last first.
-    pub fn list(&self) -> Result<Vec<Listed>, ImageError> {
+    pub fn list(&self) -> Result<Vec<CachedImage>, ImageError> {
         let mounted = mount::mount_points().map_err(io("read the mounts of", &self.root))?;
         let folder = self.root.join("images");
         let mut images = Vec::new();
@@ -158,7 +158,7 @@ impl Cache {
                 continue;
             };
             let used = fs::metadata(self.of("use", &id)).or(Ok(found.clone()));
-            images.push(Listed {
+            images.push(CachedImage {
                 id,
                 bytes: found.len(),
                 used: used
@@ -179,7 +179,7 @@ impl Cache {
     /// not match the name.
     pub fn fetch(&self, id: &ImageId) -> Result<(), ImageError> {
         let _work = self.work(id)?;
-        self.provide(id)?;
+        self.ensure(id)?;
         self.note_use(id)
     }
 
@@ -189,15 +189,15 @@ impl Cache {
     /// # Errors
     /// Fails as [`Cache::fetch`] does; also if the image contains what no image may contain, no way of mounting works
     /// here, or the interpreter that it needs is not on this node.
-    pub fn mount(&self, id: &ImageId) -> Result<Mounted, ImageError> {
+    pub fn mount(&self, id: &ImageId) -> Result<MountedImage, ImageError> {
         let _work = self.work(id)?;
         let at = self.of("mounts", id);
         let state = mount::state(&at).map_err(io("look for the mount", &at))?;
-        if state == State::Dead {
+        if state == MountState::Dead {
             mount::unmount(&at, state).map_err(io("unmount", &at))?;
         }
-        if state != State::Mounted {
-            self.provide(id)?;
+        if state != MountState::Mounted {
+            self.ensure(id)?;
             superblock::check(&self.image(id), &self.options.limits)?;
             DirBuilder::new()
                 .recursive(true)
@@ -207,7 +207,7 @@ impl Cache {
             let mounted = mount::mount(id, &self.image(id), &at, self.options.way);
             mounted.map_err(|why| ImageError::CannotMount { id: *id, why })?;
         }
-        let looked = self.look_at(id, &at);
+        let looked = self.read_checked_manifest(id, &at);
         let shared = looked.and_then(|manifest| {
             let lock = self.of("use", id);
             let shared = Lock::shared(&lock).map_err(io("lock", &lock))?;
@@ -215,18 +215,18 @@ impl Cache {
             Ok((manifest, shared))
         });
         match shared {
-            Ok((manifest, shared)) => Ok(Mounted::new(
+            Ok((manifest, shared)) => Ok(MountedImage::new(
                 self.clone(),
                 *id,
                 at,
                 manifest,
                 shared,
-                state != State::Mounted,
+                state != MountState::Mounted,
             )),
             Err(error) => {
                 // The image stays mounted if others use it.
-                if state != State::Mounted {
-                    let _ = mount::unmount(&at, State::Mounted);
+                if state != MountState::Mounted {
+                    let _ = mount::unmount(&at, MountState::Mounted);
                 }
                 Err(error)
             }
@@ -234,7 +234,7 @@ impl Cache {
     }
 
     /// Reads the manifest of a mounted image, and checks that the image may be used here.
-    fn look_at(&self, id: &ImageId, at: &Path) -> Result<Manifest, ImageError> {
+    fn read_checked_manifest(&self, id: &ImageId, at: &Path) -> Result<Manifest, ImageError> {
         let manifest = Manifest::read(at)?;
         if !self.is_checked(id) {
             check_contents(at, &manifest, &self.options.limits)?;
@@ -242,30 +242,26 @@ impl Cache {
         }
         if let Some(path) = manifest.interpreter() {
             let usable = access(&path, AccessFlags::X_OK).map_err(io::Error::from);
-            usable.map_err(|source| ImageError::Interpreter {
-                id: *id,
-                path,
-                source,
-            })?;
+            usable.map_err(|source| ImageError::Interpreter { id: *id, path, source })?;
         }
         Ok(manifest)
     }
 
-    pub(crate) fn work(&self, id: &ImageId) -> Result<Work, ImageError> {
+    pub(crate) fn work(&self, id: &ImageId) -> Result<WorkLock, ImageError> {
         let path = self.of("work", id);
         let lock = Lock::exclusive(&path).map_err(io("lock", &path))?;
         Ok(self.at_work(id, lock))
     }
 
     /// Tries the lock `work` of an image; none if another process or thread holds it.
-    pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<Work>, ImageError> {
+    pub(crate) fn try_work(&self, id: &ImageId) -> Result<Option<WorkLock>, ImageError> {
         let path = self.of("work", id);
         let lock = Lock::try_exclusive(&path).map_err(io("lock", &path))?;
         Ok(lock.map(|lock| self.at_work(id, lock)))
     }
 
-    fn at_work(&self, id: &ImageId, lock: Lock) -> Work {
-        Work {
+    fn at_work(&self, id: &ImageId, lock: Lock) -> WorkLock {
+        WorkLock {
             file: self.of("work", id),
             image: self.image(id),
             _lock: lock,
@@ -282,7 +278,7 @@ impl Cache {
     pub(crate) fn unmount_unused(&self, id: &ImageId) -> io::Result<()> {
         let at = self.of("mounts", id);
         let state = mount::state(&at)?;
-        if state == State::Not {
+        if state == MountState::Unmounted {
             return Ok(());
         }
         match Lock::try_exclusive(&self.of("use", id))? {
@@ -317,13 +313,13 @@ impl Cache {
 
 /// Right to fetch, mount, unmount and remove an image. If the image is not in the cache when this is dropped, the
 /// lock's file is removed: requests for names that no source has leave no files.
-pub(crate) struct Work {
+pub(crate) struct WorkLock {
     file: PathBuf,
     image: PathBuf,
     _lock: Lock,
 }
 
-impl Drop for Work {
+impl Drop for WorkLock {
     fn drop(&mut self) {
         if self.image.symlink_metadata().is_err() {
             // Removed while the lock is held: the next waiter sees that the file is gone, and makes another.
@@ -345,25 +341,25 @@ fn check_contents(at: &Path, manifest: &Manifest, limits: &Limits) -> Result<(),
         .entries
         .iter()
         .filter_map(|entry| match &entry.what {
-            What::Link { target } => Some((entry.path.as_path(), target.as_path())),
+            EntryKind::Link { target } => Some((entry.path.as_path(), target.as_path())),
             _ => None,
         })
         .collect();
     for entry in &survey.entries {
         match &entry.what {
-            What::File { mode, .. } if mode & 0o6000 != 0 => {
-                return Err(contents(
+            EntryKind::File { mode, .. } if mode & 0o6000 != 0 => {
+                return Err(contents_error(
                     &entry.path,
                     "it runs with the rights of another user (set-user-id)",
                 ));
             }
-            What::Link { target } => {
+            EntryKind::Link { target } => {
                 let by = links.leaves_by(&entry.path);
-                let is_allowed = by
-                    .is_none_or(|by| is_interpreter(by) && leads.get(by).copied() == interpreter.as_deref());
+                let is_allowed =
+                    by.is_none_or(|by| is_interpreter(by) && leads.get(by).copied() == interpreter.as_deref());
                 if !is_allowed {
                     let target = target.display();
-                    return Err(contents(
+                    return Err(contents_error(
                         &entry.path,
                         format!("it is a link that leaves it (to {target})"),
                     ));

@@ -3,9 +3,9 @@
 use crate::ImageId;
 use crate::cache::Cache;
 use crate::error::{ImageError, io};
-use crate::incoming::Incoming;
-use crate::neighbours::Arrived;
-use crate::store::{Store, expect, hash, in_sequence};
+use crate::neighbours::ArrivalInfo;
+use crate::store::{Store, advise_sequential, check_id, hash};
+use crate::transfer::Transfer;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -19,12 +19,7 @@ fn stamp(image: &Path) -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let found = fs::symlink_metadata(image).ok().filter(fs::Metadata::is_file)?;
     let changed = format!("{}.{:09}", found.ctime(), found.ctime_nsec());
-    Some(format!(
-        "{} {} {} {changed}",
-        boot.trim(),
-        found.ino(),
-        found.len()
-    ))
+    Some(format!("{} {} {} {changed}", boot.trim(), found.ino(), found.len()))
 }
 
 /// Suffix of a stamp: the contents of the image were checked, too.
@@ -33,11 +28,11 @@ const CHECKED: &str = " checked";
 impl Cache {
     /// Ensures that an image is in the cache and correct. The caller must hold `work`, and the image must not be
     /// mounted.
-    pub(crate) fn provide(&self, id: &ImageId) -> Result<(), ImageError> {
+    pub(crate) fn ensure(&self, id: &ImageId) -> Result<(), ImageError> {
         let image = self.image(id);
         let mut damage = None;
         if image.symlink_metadata().is_ok() {
-            if self.stamped(id).is_some() {
+            if self.stamp_rest(id).is_some() {
                 return Ok(());
             }
             match self.read_again(id) {
@@ -48,11 +43,11 @@ impl Cache {
             fs::remove_file(&image).map_err(io("remove the damaged", &image))?;
         }
         let begun = Instant::now();
-        let mut incoming = Incoming::announced(self, id);
+        let mut incoming = Transfer::announced(self, id);
         let arrived = |from: &Path, bytes| {
             if let Some(neighbours) = &self.options.neighbours {
                 let took = begun.elapsed();
-                neighbours.arrived(id, &Arrived { from, bytes, took });
+                neighbours.arrived(id, &ArrivalInfo { from, bytes, took });
             }
         };
         if let Some(neighbours) = &self.options.neighbours {
@@ -72,9 +67,9 @@ impl Cache {
         }
         for store in &self.options.stores {
             if let Some((path, file, bytes)) = Store::at(store).open(id)? {
-                in_sequence(&file);
+                advise_sequential(&file);
                 // Start anew: the bytes of the neighbours may be the wrong ones.
-                incoming.forget();
+                incoming.restart();
                 incoming.add(&path, file, bytes)?;
                 incoming.publish()?;
                 arrived(&path, bytes);
@@ -90,8 +85,8 @@ impl Cache {
         let image = self.image(id);
         let before = stamp(&image);
         let file = File::open(&image).map_err(io("open", &image))?;
-        in_sequence(&file);
-        expect(id, hash(file, &image, |_| Ok(()))?.0, &image)?;
+        advise_sequential(&file);
+        check_id(id, hash(file, &image, |_| Ok(()))?.0, &image)?;
         if before == stamp(&image) {
             self.note_right(id);
         }
@@ -121,7 +116,7 @@ impl Cache {
     }
 
     /// Rest of the stamp, if the stamp belongs to the present file.
-    fn stamped(&self, id: &ImageId) -> Option<String> {
+    fn stamp_rest(&self, id: &ImageId) -> Option<String> {
         let noted = fs::read_to_string(self.of("stamps", id)).ok()?;
         Some(noted.strip_prefix(&stamp(&self.image(id))?)?.to_owned())
     }
@@ -138,11 +133,11 @@ impl Cache {
     }
 
     pub(crate) fn is_checked(&self, id: &ImageId) -> bool {
-        self.stamped(id).is_some_and(|rest| rest == CHECKED)
+        self.stamp_rest(id).is_some_and(|rest| rest == CHECKED)
     }
 
     pub(crate) fn note_checked(&self, id: &ImageId) {
-        if self.stamped(id).is_some() {
+        if self.stamp_rest(id).is_some() {
             self.note(id, CHECKED);
         }
     }

@@ -14,7 +14,7 @@ impl ImageId {
     }
 
     /// The first 32 bits of the hash.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn first_word(&self) -> u32 {
         u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]])
     }
 }
@@ -34,14 +34,14 @@ impl fmt::Debug for ImageId {
 /// Error: the text is not the name of an image.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` names no environment: 64 hexadecimal digits do, as `hotlease env pack` prints them")]
-pub struct NotAnId(String);
+pub struct ImageIdError(String);
 
 impl FromStr for ImageId {
-    type Err = NotAnId;
+    type Err = ImageIdError;
 
     /// Parses a name. Lower case only, so that an image has only one name.
-    fn from_str(text: &str) -> Result<Self, NotAnId> {
-        let wrong = || NotAnId(text.chars().take(80).flat_map(char::escape_default).collect());
+    fn from_str(text: &str) -> Result<Self, ImageIdError> {
+        let wrong = || ImageIdError(text.chars().take(80).flat_map(char::escape_default).collect());
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
             b'a'..=b'f' => Some(byte - b'a' + 10),

@@ -30,12 +30,7 @@ impl Lock {
     fn take(path: &Path, how: FlockArg) -> io::Result<Option<Self>> {
         loop {
             let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600);
+            options.read(true).write(true).create(true).truncate(false).mode(0o600);
             let lock = match Flock::lock(options.open(path)?, how) {
                 Ok(lock) => lock,
                 Err((_, Errno::EWOULDBLOCK)) => return Ok(None),

@@ -43,12 +43,12 @@ impl TreeKind {
 /// A path as JSON: text, or bytes if it is not valid text.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+enum PathText {
     Text(String),
     Bytes(Vec<u8>),
 }
 
-impl From<&Path> for Written {
+impl From<&Path> for PathText {
     fn from(path: &Path) -> Self {
         match path.to_str() {
             Some(text) => Self::Text(text.into()),
@@ -57,7 +57,7 @@ impl From<&Path> for Written {
     }
 }
 
-impl Written {
+impl PathText {
     fn path(&self) -> PathBuf {
         match self {
             Self::Text(text) => text.into(),
@@ -71,9 +71,9 @@ impl Written {
 pub struct Manifest {
     format: u32,
     kind: TreeKind,
-    prefix: Written,
+    prefix: PathText,
     #[serde(default)]
-    interpreter: Option<Written>,
+    interpreter: Option<PathText>,
 }
 
 impl Manifest {
@@ -82,7 +82,7 @@ impl Manifest {
             format: FORMAT,
             kind,
             prefix: prefix.into(),
-            interpreter: interpreter.map(Written::from),
+            interpreter: interpreter.map(PathText::from),
         }
     }
 
@@ -98,7 +98,7 @@ impl Manifest {
 
     /// Path of the Python interpreter that a virtual environment needs. It must be on the node.
     pub fn interpreter(&self) -> Option<PathBuf> {
-        self.interpreter.as_ref().map(Written::path)
+        self.interpreter.as_ref().map(PathText::path)
     }
 
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -128,18 +128,15 @@ impl Manifest {
         file.take(BYTES_MAX)
             .read_to_end(&mut bytes)
             .map_err(io("read", &path))?;
-        let manifest: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("it is not understood: {error}")))?;
+        let manifest: Self =
+            serde_json::from_slice(&bytes).map_err(|error| wrong(format!("it is not understood: {error}")))?;
         if manifest.format != FORMAT {
             let format = manifest.format;
             return Err(wrong(format!(
                 "it has format {format}, and this hotlease knows {FORMAT}; install the same hotlease everywhere"
             )));
         }
-        for path in [Some(manifest.prefix()), manifest.interpreter()]
-            .into_iter()
-            .flatten()
-        {
+        for path in [Some(manifest.prefix()), manifest.interpreter()].into_iter().flatten() {
             if !path.is_absolute() || path.as_os_str().as_bytes().contains(&0) {
                 return Err(wrong("it names a path that is none".into()));
             }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Way in which images are mounted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Way {
+pub enum MountMethod {
     /// By the kernel if that is possible, else through FUSE.
     #[default]
     Any,
@@ -29,15 +29,15 @@ pub enum Way {
 const OPTIONS: &str = "ro,nosuid,nodev";
 
 /// Mounts the image read-only at a folder; the error lists the ways that were tried.
-pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path, way: Way) -> Result<(), String> {
+pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path, way: MountMethod) -> Result<(), String> {
     let mut tried = Vec::new();
-    if way != Way::Fuse {
+    if way != MountMethod::Fuse {
         match by_kernel(image, at) {
             Ok(()) => return Ok(()),
             Err(why) => tried.push(format!("by the kernel: {why}")),
         }
     }
-    if way != Way::Kernel {
+    if way != MountMethod::Kernel {
         match by_fuse(id, image, at) {
             Ok(()) => return Ok(()),
             Err(why) => tried.push(format!("through FUSE: {why}")),
@@ -84,28 +84,28 @@ fn by_fuse(id: &ImageId, image: &Path, at: &Path) -> Result<(), String> {
 
 /// State of a mount point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum MountState {
     Mounted,
     /// The process that served the mount is gone.
     Dead,
-    Not,
+    Unmounted,
 }
 
-pub(crate) fn state(at: &Path) -> io::Result<State> {
+pub(crate) fn state(at: &Path) -> io::Result<MountState> {
     if !mount_points()?.iter().any(|point| point == at) {
-        return Ok(State::Not);
+        return Ok(MountState::Unmounted);
     }
     // Ask for what only the server can answer: the kernel has all else cached, and would answer for a dead server.
     match statvfs(at) {
-        Ok(_) => Ok(State::Mounted),
-        Err(_) => Ok(State::Dead),
+        Ok(_) => Ok(MountState::Mounted),
+        Err(_) => Ok(MountState::Dead),
     }
 }
 
 /// Mount points that this process sees.
 pub(crate) fn mount_points() -> io::Result<Vec<PathBuf>> {
     let table = fs::read("/proc/self/mountinfo")?;
-    let point = |line: &[u8]| Some(unescaped(line.split(|byte| *byte == b' ').nth(4)?));
+    let point = |line: &[u8]| Some(unescape(line.split(|byte| *byte == b' ').nth(4)?));
     Ok(table.split(|byte| *byte == b'\n').filter_map(point).collect())
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn is_shared(at: &Path) -> io::Result<bool> {
 /// Parses a line of the table. Its optional tagged fields are between the sixth word and a dash.
 fn is_shared_line(line: &[u8], at: &Path) -> bool {
     let mut words = line.split(|byte| *byte == b' ');
-    words.nth(4).is_some_and(|point| unescaped(point) == at)
+    words.nth(4).is_some_and(|point| unescape(point) == at)
         && words
             .skip(1)
             .take_while(|word| *word != b"-")
@@ -127,7 +127,7 @@ fn is_shared_line(line: &[u8], at: &Path) -> bool {
 }
 
 /// Decodes octal escapes: the kernel writes blanks, line ends and backslashes like `\040`.
-fn unescaped(text: &[u8]) -> PathBuf {
+fn unescape(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, others)) = rest.split_first() {
@@ -156,7 +156,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 ///
 /// Tries repeatedly: a process that another thread starts holds all open files of this one until it runs its program,
 /// also files of the image that this process has closed since. That takes no longer than starting a program.
-pub(crate) fn unmount(at: &Path, state: State) -> io::Result<()> {
+pub(crate) fn unmount(at: &Path, state: MountState) -> io::Result<()> {
     for _ in 1..TRIES {
         match unmount_now(at, state) {
             Err(error) if error.kind() == io::ErrorKind::ResourceBusy => std::thread::sleep(PAUSE),
@@ -166,8 +166,8 @@ pub(crate) fn unmount(at: &Path, state: State) -> io::Result<()> {
     unmount_now(at, state)
 }
 
-fn unmount_now(at: &Path, state: State) -> io::Result<()> {
-    let is_dead = state == State::Dead;
+fn unmount_now(at: &Path, state: MountState) -> io::Result<()> {
+    let is_dead = state == MountState::Dead;
     if geteuid().is_root() {
         let detach = if is_dead {
             MntFlags::MNT_DETACH
@@ -206,10 +206,10 @@ mod tests {
 
     #[test]
     fn mount_points_of_any_name_are_read() {
-        assert_eq!(unescaped(b"/a\\040b\\134c\\012"), Path::new("/a b\\c\n"));
-        assert_eq!(unescaped(b"/a\\9"), Path::new("/a\\9"));
+        assert_eq!(unescape(b"/a\\040b\\134c\\012"), Path::new("/a b\\c\n"));
+        assert_eq!(unescape(b"/a\\9"), Path::new("/a\\9"));
         assert!(mount_points().unwrap().contains(&"/".into()));
-        assert_eq!(state(Path::new("/nowhere")).unwrap(), State::Not);
+        assert_eq!(state(Path::new("/nowhere")).unwrap(), MountState::Unmounted);
     }
 
     #[test]
@@ -219,9 +219,7 @@ mod tests {
             "36 35 98:0 / /a\\040b ro,nosuid shared:1 master:2 - squashfs /dev/loop0 ro"
         ));
         assert!(!shared("36 35 98:0 / /a\\040b ro,nosuid - fuse.x shared:1 ro"));
-        assert!(!shared(
-            "36 35 98:0 / /a ro,nosuid shared:1 - squashfs /dev/loop0 ro"
-        ));
+        assert!(!shared("36 35 98:0 / /a ro,nosuid shared:1 - squashfs /dev/loop0 ro"));
         assert!(!shared("36 35 98:0 shared:1"));
     }
 }

@@ -25,16 +25,16 @@ pub trait Neighbours: Debug + Send + Sync {
     /// Nodes to ask for the image, one after the other. The iterator is advanced only when the previous nodes have
     /// not sent all of it, and yields an offer of what comes after the first `at` bytes. Called, and advanced, on a
     /// thread that may block.
-    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a>;
+    fn of<'a>(&'a self, id: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a>;
 
     /// Called when an image has arrived, complete and correct, from a neighbour or a store; for statistics of how
     /// images spread.
-    fn arrived(&self, _: &ImageId, _: &Arrived<'_>) {}
+    fn arrived(&self, _: &ImageId, _: &ArrivalInfo<'_>) {}
 }
 
 /// Facts about the arrival of an image.
 #[derive(Debug, Clone, Copy)]
-pub struct Arrived<'a> {
+pub struct ArrivalInfo<'a> {
     /// Description of the neighbour, or path of the store's file.
     pub from: &'a Path,
     /// Length of the image, bytes.
@@ -44,7 +44,7 @@ pub struct Arrived<'a> {
 }
 
 /// Image that a neighbour sends.
-pub struct Offer {
+pub struct ImageOffer {
     /// Description of the neighbour.
     pub from: String,
     /// Length of the whole image as the neighbour states it, bytes.
@@ -112,10 +112,10 @@ impl Arrivals {
     }
 
     /// Lets others read what has arrived of an image, until the result is dropped.
-    pub(crate) fn announce(&self, id: &ImageId) -> Announced<'_> {
+    pub(crate) fn announce(&self, id: &ImageId) -> Announcement<'_> {
         let arrival = Arc::<Arrival>::default();
         self.table().insert(*id, Arc::clone(&arrival));
-        Announced {
+        Announcement {
             arrivals: self,
             id: *id,
             arrival,
@@ -125,14 +125,14 @@ impl Arrivals {
 }
 
 /// Writer's side of an announced image: tells readers how much has arrived.
-pub(crate) struct Announced<'a> {
+pub(crate) struct Announcement<'a> {
     arrivals: &'a Arrivals,
     id: ImageId,
     arrival: Arc<Arrival>,
     is_whole: bool,
 }
 
-impl Announced<'_> {
+impl Announcement<'_> {
     /// Starts the transfer into this file. If an earlier attempt wrote something, that is void, and its readers fail.
     pub(crate) fn begin(&mut self, file: Arc<File>, bytes: u64) {
         if self.arrival.extent().file.is_some() {
@@ -144,17 +144,17 @@ impl Announced<'_> {
         self.arrival.change(|extent| extent.file = Some((file, bytes)));
     }
 
-    pub(crate) fn written(&self, bytes: u64) {
+    pub(crate) fn add_written(&self, bytes: u64) {
         self.arrival.change(|extent| extent.written += bytes);
     }
 
     /// Marks the image as complete and published.
-    pub(crate) fn whole(&mut self) {
+    pub(crate) fn set_complete(&mut self) {
         self.is_whole = true;
     }
 }
 
-impl Drop for Announced<'_> {
+impl Drop for Announcement<'_> {
     fn drop(&mut self) {
         self.arrivals.table().remove(&self.id);
         // If the image is complete, its readers have everything they wait for.
@@ -166,7 +166,7 @@ impl Drop for Announced<'_> {
 
 /// Reads an image of a cache from its beginning; waits for bytes that have not arrived yet.
 #[derive(Debug)]
-pub struct Reader {
+pub struct ImageReader {
     file: Arc<File>,
     bytes: u64,
     at: u64,
@@ -174,28 +174,26 @@ pub struct Reader {
     arrival: Option<Arc<Arrival>>,
 }
 
-impl Reader {
+impl ImageReader {
     /// Length of the image, bytes.
     pub fn length(&self) -> u64 {
         self.bytes
     }
 
     /// Continues reading at this offset; none if the image is shorter.
-    pub fn behind(self, at: u64) -> Option<Self> {
+    pub fn from_offset(self, at: u64) -> Option<Self> {
         (at <= self.bytes).then_some(Self { at, ..self })
     }
 }
 
-impl Read for Reader {
+impl Read for ImageReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let here = match &self.arrival {
             _ if self.at == self.bytes => return Ok(0),
             None => self.bytes,
             Some(arrival) => arrival.wait(|extent| extent.written > self.at)?.written,
         };
-        let most = usize::try_from(here - self.at)
-            .unwrap_or(usize::MAX)
-            .min(buffer.len());
+        let most = usize::try_from(here - self.at).unwrap_or(usize::MAX).min(buffer.len());
         match self.file.read_at(&mut buffer[..most], self.at)? {
             0 if most > 0 => Err(io::ErrorKind::UnexpectedEof.into()),
             read => {
@@ -212,13 +210,13 @@ impl Cache {
     ///
     /// # Errors
     /// Fails if the image cannot be read, or fetching it fails before its length is known.
-    pub fn read(&self, id: &ImageId) -> Result<Option<Reader>, ImageError> {
+    pub fn read(&self, id: &ImageId) -> Result<Option<ImageReader>, ImageError> {
         let arrival = self.arrivals.table().get(id).cloned();
         if let Some(arrival) = arrival {
             let image = self.image(id);
             let extent = arrival.wait(|extent| extent.file.is_some());
             let file = extent.map_err(io("wait for", &image))?.file.clone();
-            return Ok(file.map(|(file, bytes)| Reader {
+            return Ok(file.map(|(file, bytes)| ImageReader {
                 file,
                 bytes,
                 at: 0,
@@ -233,7 +231,7 @@ impl Cache {
             Err(error) => return Err(io("open", &image)(error)),
         };
         let bytes = file.metadata().map_err(io("look at", &image))?.len();
-        Ok(Some(Reader {
+        Ok(Some(ImageReader {
             file: Arc::new(file),
             bytes,
             at: 0,

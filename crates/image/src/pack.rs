@@ -9,7 +9,7 @@ use crate::error::{ImageError, io};
 use crate::limits::Limits;
 use crate::manifest::{MANIFEST_FILE, Manifest, TreeKind};
 use crate::store::Store;
-use crate::survey::{Entry, Links, What, contents, is_interpreter, survey};
+use crate::survey::{Entry, EntryKind, Links, contents_error, is_interpreter, survey};
 use crate::{ImageId, tool};
 use nix::fcntl::OFlag;
 use std::collections::HashSet;
@@ -28,7 +28,7 @@ const SETID: u32 = 0o6000;
 
 /// A packed image, and the changes that packing made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packed {
+pub struct PackResult {
     /// Name of the image.
     pub id: ImageId,
     /// Path of its file.
@@ -56,7 +56,7 @@ pub struct Packed {
 /// # Errors
 /// Fails if something in the tree cannot be in an image, changes meanwhile, or exceeds `limits`; with
 /// [`ImageError::Tool`] if mksquashfs is not installed.
-pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, ImageError> {
+pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<PackResult, ImageError> {
     let root = fs::canonicalize(tree).map_err(io("find", tree))?;
     if !root.is_dir() {
         return Err(io("pack", tree)(io::ErrorKind::NotADirectory.into()));
@@ -68,21 +68,19 @@ pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, Image
         });
     }
     let mut survey = survey(&root, limits)?;
-    survey
-        .entries
-        .retain(|entry| entry.path != Path::new(MANIFEST_FILE));
+    survey.entries.retain(|entry| entry.path != Path::new(MANIFEST_FILE));
     let kind = TreeKind::of(&root);
     // The path by which the tree's scripts know it, if it can be determined.
     let prefix = match std::path::absolute(tree) {
         Ok(path) if path.components().all(|part| part != Component::ParentDir) => path,
         _ => root.clone(),
     };
-    let changed = inward(&mut survey.entries, &root, &prefix);
+    let changed = make_links_relative(&mut survey.entries, &root, &prefix);
     let interpreter = check_links(&mut survey.entries, &root, kind)?;
     let manifest = Manifest::new(kind, &prefix, interpreter.as_deref());
     let count = |is: fn(u32) -> bool| {
         let modes = survey.entries.iter().filter_map(|entry| match entry.what {
-            What::File { mode, .. } => Some(mode),
+            EntryKind::File { mode, .. } => Some(mode),
             _ => None,
         });
         modes.filter(|mode| is(*mode)).count() as u64
@@ -91,7 +89,7 @@ pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, Image
     let incoming = store.incoming()?;
     let uncompiled = squash(&root, &survey.entries, &manifest, incoming.path())?;
     let (id, image_bytes) = incoming.hash(limits)?;
-    Ok(Packed {
+    Ok(PackResult {
         id,
         path: incoming.publish(id)?,
         image_bytes,
@@ -107,10 +105,10 @@ pub fn pack(tree: &Path, store: &Store, limits: &Limits) -> Result<Packed, Image
 
 /// Makes absolute links into the tree relative, so that they work wherever the image is mounted; returns their
 /// number.
-fn inward(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64 {
+fn make_links_relative(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64 {
     let mut changed = 0;
     for entry in entries {
-        let What::Link { target } = &mut entry.what else {
+        let EntryKind::Link { target } = &mut entry.what else {
             continue;
         };
         let Ok(within) = target.strip_prefix(root).or_else(|_| target.strip_prefix(prefix)) else {
@@ -132,7 +130,7 @@ fn inward(entries: &mut [Entry], root: &Path, prefix: &Path) -> u64 {
 fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Option<PathBuf>, ImageError> {
     let mut interpreter: Option<PathBuf> = None;
     for entry in entries.iter_mut() {
-        let What::Link { target } = &mut entry.what else {
+        let EntryKind::Link { target } = &mut entry.what else {
             continue;
         };
         if kind != TreeKind::Venv || !is_interpreter(&entry.path) {
@@ -148,14 +146,14 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
             continue;
         }
         if interpreter.as_ref().is_some_and(|known| *known != outside) {
-            return Err(contents(
+            return Err(contents_error(
                 &entry.path,
                 "it leads to a second Python; make the environment again",
             ));
         }
         if !outside.is_file() {
             let outside = outside.display();
-            return Err(contents(
+            return Err(contents_error(
                 &entry.path,
                 format!("its Python {outside} is gone; make the environment again"),
             ));
@@ -166,7 +164,7 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
     }
     let links = Links::of(entries);
     for entry in entries.iter() {
-        let What::Link { target } = &entry.what else {
+        let EntryKind::Link { target } = &entry.what else {
             continue;
         };
         let Some(by) = links.leaves_by(&entry.path) else {
@@ -175,13 +173,12 @@ fn check_links(entries: &mut [Entry], root: &Path, kind: TreeKind) -> Result<Opt
         let target = target.display();
         let is_to_interpreter = is_interpreter(by)
             && entries.iter().any(|entry| {
-                let leads =
-                    matches!(&entry.what, What::Link { target } if Some(target) == interpreter.as_ref());
+                let leads = matches!(&entry.what, EntryKind::Link { target } if Some(target) == interpreter.as_ref());
                 leads && entry.path == by
             });
         if !is_to_interpreter {
             let why = format!("it is a link that leaves the tree (to {target}); put a copy in its place");
-            return Err(contents(&entry.path, why));
+            return Err(contents_error(&entry.path, why));
         }
     }
     Ok(interpreter)
@@ -247,7 +244,7 @@ fn stream(root: &Path, entries: &[Entry], manifest: &Manifest, to: impl Write) -
     }
     let mut to = tar.into_inner().map_err(&broken)?;
     to.flush().map_err(&broken)?;
-    Ok(bytecode::uncompiled(entries, &good))
+    Ok(bytecode::count_uncompiled(entries, &good))
 }
 
 fn header(kind: tar::EntryType, mode: u32, bytes: u64) -> tar::Header {
@@ -269,16 +266,15 @@ fn append<W: Write>(
 ) -> Result<(), ImageError> {
     let broken = io(STREAM, root);
     match &entry.what {
-        What::Folder { .. } => {
+        EntryKind::Folder { .. } => {
             let mut header = header(tar::EntryType::Directory, 0o755, 0);
-            tar.append_data(&mut header, &entry.path, io::empty())
-                .map_err(broken)
+            tar.append_data(&mut header, &entry.path, io::empty()).map_err(broken)
         }
-        What::Link { target } => {
+        EntryKind::Link { target } => {
             let mut header = header(tar::EntryType::Symlink, 0o777, 0);
             tar.append_link(&mut header, &entry.path, target).map_err(broken)
         }
-        What::File { mode, bytes } => {
+        EntryKind::File { mode, bytes } => {
             let at = root.join(&entry.path);
             // Open the file itself; never another file through a link.
             let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
@@ -286,19 +282,19 @@ fn append<W: Write>(
             let mut file = opened.map_err(io("open", &at))?;
             let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
             let mut header = header(tar::EntryType::Regular, mode, *bytes);
-            let begin = beginning(&mut file, &at, root, &entry.path, *bytes, good)?;
-            let reader = Exactly {
+            let begin = first_bytes(&mut file, &at, root, &entry.path, *bytes, good)?;
+            let reader = ExactReader {
                 left: *bytes,
                 from: begin.as_slice().chain(file),
                 failure: None,
             };
-            exactly(tar, &mut header, &entry.path, reader, &at)
+            append_exact(tar, &mut header, &entry.path, reader, &at)
         }
     }
 }
 
 /// First bytes of a file as they are in the image: the header of bytecode gets another time.
-fn beginning(
+fn first_bytes(
     file: &mut File,
     at: &Path,
     root: &Path,
@@ -318,13 +314,13 @@ fn beginning(
 }
 
 /// Reader of exactly the announced number of bytes; fails with an error of its own if the file has changed.
-struct Exactly<R> {
+struct ExactReader<R> {
     left: u64,
     from: R,
     failure: Option<io::Error>,
 }
 
-impl<R: Read> Read for &mut Exactly<R> {
+impl<R: Read> Read for &mut ExactReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let wanted = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if wanted == 0 {
@@ -347,11 +343,11 @@ impl<R: Read> Read for &mut Exactly<R> {
     }
 }
 
-fn exactly<W: Write, R: Read>(
+fn append_exact<W: Write, R: Read>(
     tar: &mut tar::Builder<W>,
     header: &mut tar::Header,
     path: &Path,
-    mut reader: Exactly<R>,
+    mut reader: ExactReader<R>,
     at: &Path,
 ) -> Result<(), ImageError> {
     let appended = tar.append_data(header, path, &mut reader);

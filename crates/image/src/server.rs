@@ -53,7 +53,7 @@ pub(crate) fn mount(id: &ImageId, image: &Path, at: &Path) -> Result<(), String>
 
 fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), String> {
     let start = |program: &'static str| {
-        let user = USER_FIRST + id.number() % USERS;
+        let user = USER_FIRST + id.first_word() % USERS;
         let (connection, file) = (connection.try_clone()?, file.try_clone()?);
         Command::new(program)
             // The name is shown in lists of processes.
@@ -90,17 +90,17 @@ fn serve(id: &ImageId, file: File, connection: File, at: &Path) -> Result<(), St
     let asked = at.to_owned();
     thread::spawn(move || answers.send(statvfs(&asked).is_ok()));
     if is_up.recv_timeout(UP_WITHIN) == Ok(true) {
-        thread::spawn(move || said(&mut child));
+        thread::spawn(move || wait_for_output(&mut child));
         return Ok(());
     }
     // The server may have ended already.
     let _ = child.kill();
-    let said = said(&mut child);
+    let said = wait_for_output(&mut child);
     Err(format!("squashfuse does not serve it ({said})"))
 }
 
 /// Waits for the end of the server; returns its last output, or its exit status.
-fn said(child: &mut Child) -> String {
+fn wait_for_output(child: &mut Child) -> String {
     let mut said = Vec::new();
     if let Some(mut from) = child.stderr.take() {
         let _ = from.by_ref().take(SAID_BYTES_MAX).read_to_end(&mut said);

@@ -3,7 +3,7 @@
 use crate::ImageId;
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
-use crate::survey::within;
+use crate::survey::check_limit;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
@@ -17,7 +17,7 @@ const SUFFIX: &str = ".squashfs";
 /// Prefix of the file name of an incomplete image.
 const INCOMING: &str = ".incoming-";
 /// An incomplete image that was not written to for this long was left by a process that died.
-const LEFT_AFTER: Duration = Duration::from_secs(24 * 3600);
+const STALE_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Bytes that are read at once: parallel file systems are fast with large reads only.
 pub(crate) const CHUNK_BYTES: usize = 4 << 20;
 
@@ -86,12 +86,12 @@ impl Store {
             let looked = vec![self.0.clone()];
             return Err(ImageError::Unknown { id: *id, looked });
         };
-        in_sequence(&file);
-        expect(id, hash(file, &path, |_| Ok(()))?.0, &path)
+        advise_sequential(&file);
+        check_id(id, hash(file, &path, |_| Ok(()))?.0, &path)
     }
 
     /// Makes a place for an image whose name is not known yet.
-    pub(crate) fn incoming(&self) -> Result<Incoming, ImageError> {
+    pub(crate) fn incoming(&self) -> Result<PackedFile, ImageError> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let made = DirBuilder::new().recursive(true).mode(0o755).create(&self.0);
         made.map_err(io("make the store", &self.0))?;
@@ -99,7 +99,7 @@ impl Store {
         let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let host = nix::unistd::gethostname().unwrap_or_default();
         let name = format!("{INCOMING}{}-{process}-{count}", host.display());
-        Ok(Incoming {
+        Ok(PackedFile {
             folder: self.0.clone(),
             path: self.0.join(name),
         })
@@ -116,7 +116,7 @@ impl Store {
                 .to_str()
                 .is_some_and(|name| name.starts_with(INCOMING));
             let changed = entry.metadata().and_then(|found| found.modified());
-            let is_left = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > LEFT_AFTER));
+            let is_left = changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > STALE_AFTER));
             if is_incoming && is_left {
                 let _ = fs::remove_file(entry.path());
             }
@@ -125,12 +125,12 @@ impl Store {
 }
 
 /// Image that is being packed. Dropped before it is published, it is removed.
-pub(crate) struct Incoming {
+pub(crate) struct PackedFile {
     folder: PathBuf,
     path: PathBuf,
 }
 
-impl Incoming {
+impl PackedFile {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -139,8 +139,8 @@ impl Incoming {
     pub(crate) fn hash(&self, limits: &Limits) -> Result<(ImageId, u64), ImageError> {
         let file = File::open(&self.path).map_err(io("open", &self.path))?;
         let bytes = file.metadata().map_err(io("look at", &self.path))?.len();
-        within("bytes of the image", bytes, limits.image_bytes)?;
-        in_sequence(&file);
+        check_limit("bytes of the image", bytes, limits.image_bytes)?;
+        advise_sequential(&file);
         hash(file, &self.path, |_| Ok(()))
     }
 
@@ -160,7 +160,7 @@ impl Incoming {
     }
 }
 
-impl Drop for Incoming {
+impl Drop for PackedFile {
     fn drop(&mut self) {
         // Has no effect once the image is published.
         let _ = fs::remove_file(&self.path);
@@ -168,7 +168,7 @@ impl Drop for Incoming {
 }
 
 /// Hints to the kernel that the file will be read to its end.
-pub(crate) fn in_sequence(file: &File) {
+pub(crate) fn advise_sequential(file: &File) {
     let _ = posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn hash(
     }
 }
 
-pub(crate) fn expect(id: &ImageId, found: ImageId, path: &Path) -> Result<(), ImageError> {
+pub(crate) fn check_id(id: &ImageId, found: ImageId, path: &Path) -> Result<(), ImageError> {
     match found == *id {
         true => Ok(()),
         false => Err(ImageError::Damaged {

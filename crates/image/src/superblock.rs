@@ -2,7 +2,7 @@
 
 use crate::error::{ImageError, io};
 use crate::limits::Limits;
-use crate::survey::within;
+use crate::survey::check_limit;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -31,7 +31,7 @@ pub(crate) fn check(path: &Path, limits: &Limits) -> Result<(), ImageError> {
         return Err(damaged("it is shorter than it says"));
     }
     // Two more than the limit: the root and the manifest.
-    within(
+    check_limit(
         "files, folders and links",
         u64::from(word(4)),
         limits.entries.saturating_add(2),

@@ -17,11 +17,11 @@ const LINKS_MAX: usize = 40;
 pub(crate) struct Entry {
     /// Path below the root.
     pub(crate) path: PathBuf,
-    pub(crate) what: What,
+    pub(crate) what: EntryKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum EntryKind {
     Folder { mode: u32 },
     File { mode: u32, bytes: u64 },
     Link { target: PathBuf },
@@ -36,7 +36,7 @@ pub(crate) struct Survey {
     pub(crate) contents_bytes: u64,
 }
 
-pub(crate) fn contents(path: &Path, why: impl Into<String>) -> ImageError {
+pub(crate) fn contents_error(path: &Path, why: impl Into<String>) -> ImageError {
     ImageError::Contents {
         path: path.to_owned(),
         why: why.into(),
@@ -57,18 +57,18 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
         let kind = found.file_type();
         let what = if kind.is_dir() {
             pending.extend(names(root, &path, limits)?);
-            What::Folder { mode: found.mode() }
+            EntryKind::Folder { mode: found.mode() }
         } else if kind.is_symlink() {
             let target = fs::read_link(&at).map_err(io("read the link", &at))?;
-            What::Link { target }
+            EntryKind::Link { target }
         } else if kind.is_file() {
             survey.contents_bytes = survey.contents_bytes.saturating_add(found.len());
-            within(
+            check_limit(
                 "bytes of all files together",
                 survey.contents_bytes,
                 limits.contents_bytes,
             )?;
-            What::File {
+            EntryKind::File {
                 mode: found.mode(),
                 bytes: found.len(),
             }
@@ -78,11 +78,11 @@ pub(crate) fn survey(root: &Path, limits: &Limits) -> Result<Survey, ImageError>
                 () if kind.is_fifo() => "a named pipe",
                 () => "a device",
             };
-            return Err(contents(&path, format!("it is {what}; remove it")));
+            return Err(contents_error(&path, format!("it is {what}; remove it")));
         };
         survey.entries.push(Entry { path, what });
         let entries = survey.entries.len() + pending.len();
-        within("files, folders and links", entries as u64, limits.entries)?;
+        check_limit("files, folders and links", entries as u64, limits.entries)?;
     }
     Ok(survey)
 }
@@ -93,13 +93,13 @@ fn names(root: &Path, folder: &Path, limits: &Limits) -> Result<Vec<PathBuf>, Im
     let mut names = Vec::new();
     for entry in fs::read_dir(&at).map_err(io("list", &at))? {
         names.push(folder.join(entry.map_err(io("list", &at))?.file_name()));
-        within("files, folders and links", names.len() as u64, limits.entries)?;
+        check_limit("files, folders and links", names.len() as u64, limits.entries)?;
     }
     names.sort_unstable_by(|a, b| b.as_os_str().as_bytes().cmp(a.as_os_str().as_bytes()));
     Ok(names)
 }
 
-pub(crate) fn within(what: &'static str, found: u64, most: u64) -> Result<(), ImageError> {
+pub(crate) fn check_limit(what: &'static str, found: u64, most: u64) -> Result<(), ImageError> {
     match found > most {
         true => Err(ImageError::Limit { what, found, most }),
         false => Ok(()),
@@ -112,14 +112,14 @@ pub(crate) struct Links<'a>(HashMap<&'a Path, &'a Path>);
 impl<'a> Links<'a> {
     pub(crate) fn of(entries: &'a [Entry]) -> Self {
         let link = |entry: &'a Entry| match &entry.what {
-            What::Link { target } => Some((entry.path.as_path(), target.as_path())),
+            EntryKind::Link { target } => Some((entry.path.as_path(), target.as_path())),
             _ => None,
         };
         Self(entries.iter().filter_map(link).collect())
     }
 
     /// Follows the link at `path`, and returns the link by which that leaves the tree: itself, or another one on the
-    /// way. None if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is elsewhere if `a` is
+    /// way. None if it stays inside, or leads nowhere. The text alone does not tell: `a/../..` is_file_at elsewhere if `a` is
     /// a link.
     pub(crate) fn leaves_by(&self, path: &'a Path) -> Option<&'a Path> {
         let mut by = path;
@@ -165,9 +165,7 @@ mod tests {
     fn links(all: &[(&str, &str)]) -> Vec<Entry> {
         let entry = |(path, target): &(&str, &str)| Entry {
             path: path.into(),
-            what: What::Link {
-                target: target.into(),
-            },
+            what: EntryKind::Link { target: target.into() },
         };
         all.iter().map(entry).collect()
     }
@@ -188,9 +186,7 @@ mod tests {
         ]);
         let links = Links::of(&entries);
         let by = |path: &'static str| links.leaves_by(Path::new(path));
-        for stays in [
-            "lib64", "p/q/d", "deep/a", "nowhere", "loop", "through", "no link",
-        ] {
+        for stays in ["lib64", "p/q/d", "deep/a", "nowhere", "loop", "through", "no link"] {
             assert_eq!(by(stays), None, "{stays}");
         }
         // Taken as text only, the target would be p/etc.
@@ -204,13 +200,7 @@ mod tests {
         for yes in ["bin/python", "bin/python3", "bin/python3.13"] {
             assert!(is_interpreter(Path::new(yes)), "{yes}");
         }
-        for no in [
-            "python",
-            "lib/python3",
-            "bin/python-config",
-            "bin/x/python",
-            "bin",
-        ] {
+        for no in ["python", "lib/python3", "bin/python-config", "bin/x/python", "bin"] {
             assert!(!is_interpreter(Path::new(no)), "{no}");
         }
     }

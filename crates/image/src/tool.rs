@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 const SAID_BYTES_MAX: u64 = 4096;
 
 /// A running program. Dropped, it is killed.
-pub(crate) struct Running {
+pub(crate) struct RunningTool {
     child: Child,
     program: &'static str,
     said: Option<JoinHandle<String>>,
@@ -21,7 +21,7 @@ pub(crate) fn start(
     command: &mut Command,
     program: &'static str,
     package: &'static str,
-) -> Result<Running, ImageError> {
+) -> Result<RunningTool, ImageError> {
     let started = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -42,10 +42,10 @@ pub(crate) fn start(
         })
     };
     let said = child.stderr.take().map(listen);
-    Ok(Running { child, program, said })
+    Ok(RunningTool { child, program, said })
 }
 
-impl Running {
+impl RunningTool {
     /// Standard input of the program, once. Dropping it gives the program end of file.
     pub(crate) fn stdin(&mut self) -> Option<ChildStdin> {
         self.child.stdin.take()
@@ -57,11 +57,7 @@ impl Running {
         let program = self.program;
         let failed = |said| ImageError::ToolFailed { program, said };
         let status = self.child.wait().map_err(|error| failed(error.to_string()))?;
-        let said = self
-            .said
-            .take()
-            .and_then(|said| said.join().ok())
-            .unwrap_or_default();
+        let said = self.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
         match status.success() {
             true => Ok(()),
             false if said.is_empty() => Err(failed(status.to_string())),
@@ -73,7 +69,7 @@ impl Running {
     pub(crate) fn kill(self) {}
 }
 
-impl Drop for Running {
+impl Drop for RunningTool {
     fn drop(&mut self) {
         // Has no effect if the program has ended and was waited for.
         let _ = self.child.kill();
@@ -82,10 +78,6 @@ impl Drop for Running {
 }
 
 /// Runs a program to its end.
-pub(crate) fn run(
-    command: &mut Command,
-    program: &'static str,
-    package: &'static str,
-) -> Result<(), ImageError> {
+pub(crate) fn run(command: &mut Command, program: &'static str, package: &'static str) -> Result<(), ImageError> {
     start(command.stdin(Stdio::null()), program, package)?.finish()
 }

@@ -103,7 +103,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
                 let left = || {
                     path.strip_prefix("/")
                         .ok()
-                        .filter(|below| is(&places[0].join(below), file))
+                        .filter(|below| is_file_at(&places[0].join(below), file))
                 };
                 let Some(below) = in_place.or_else(left) else {
                     continue;
@@ -122,7 +122,7 @@ fn record(watch: Fanotify, stop: &EventFd, places: &[PathBuf], trace: &Path) {
 }
 
 /// Whether this path names that open file.
-fn is(path: &Path, file: BorrowedFd<'_>) -> bool {
+fn is_file_at(path: &Path, file: BorrowedFd<'_>) -> bool {
     let (Ok(named), Ok(opened)) = (fs::symlink_metadata(path), fstat(file)) else {
         return false;
     };
@@ -170,13 +170,8 @@ impl Prefetch {
     pub(crate) fn start(image: &Path, trace: &Path, at: &Path) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
-            let (stop, image, trace, at) = (
-                Arc::clone(&stop),
-                image.to_owned(),
-                trace.to_owned(),
-                at.to_owned(),
-            );
-            move || ahead(&stop, &image, &trace, &at)
+            let (stop, image, trace, at) = (Arc::clone(&stop), image.to_owned(), trace.to_owned(), at.to_owned());
+            move || read_ahead(&stop, &image, &trace, &at)
         });
         Self {
             stop,
@@ -195,7 +190,7 @@ impl Drop for Prefetch {
 }
 
 /// Gives hints only: what is not read ahead is read when it is needed.
-fn ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
+fn read_ahead(stop: &AtomicBool, image: &Path, trace: &Path, at: &Path) {
     let will_need = |path: &Path, bytes: i64| {
         if let Ok(file) = File::open(path) {
             let _ = posix_fadvise(&file, 0, bytes, PosixFadviseAdvice::POSIX_FADV_WILLNEED);

@@ -94,7 +94,7 @@ const FUSE_NETWORK: [(&str, &str); 6] = [
     ("fuse.juicefs", "JuiceFS"),
 ];
 
-fn by_number(number: i64) -> Option<&'static str> {
+fn network_name_of_magic(number: i64) -> Option<&'static str> {
     // Some numbers do not fit a signed 32-bit word, and come back sign-extended where that is their type.
     let number = number & 0xffff_ffff;
     let known = NETWORK.iter().find(|(magic, _)| *magic == number);
@@ -102,7 +102,7 @@ fn by_number(number: i64) -> Option<&'static str> {
 }
 
 /// Network file system that `path` is on, according to the mount table.
-fn by_mount(table: &str, path: &Path) -> Option<&'static str> {
+fn network_name_of_mount(table: &str, path: &Path) -> Option<&'static str> {
     let mounts = table.lines().filter_map(|line| {
         let (before, after) = line.split_once(" - ")?;
         let point = before.split(' ').nth(4)?.replace("\\040", " ");
@@ -118,12 +118,12 @@ fn by_mount(table: &str, path: &Path) -> Option<&'static str> {
 /// Network file system that this existing path is on, if it is on one.
 pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
     let number = statfs(path)?.filesystem_type().0;
-    if let Some(name) = by_number(number) {
+    if let Some(name) = network_name_of_magic(number) {
         return Ok(Some(name));
     }
     // Without /proc only the numbers are checked.
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    Ok(by_mount(&table, &fs::canonicalize(path)?))
+    Ok(network_name_of_mount(&table, &fs::canonicalize(path)?))
 }
 
 /// Makes the directory if it is missing (mode 0700, parents too), and checks that it can hold state.
@@ -140,9 +140,7 @@ fn prepare(path: &Path) -> Result<(), DirectoryError> {
         .mode(0o700)
         .create(path)
         .map_err(failed("make the state directory"))?;
-    let metadata = path
-        .symlink_metadata()
-        .map_err(failed("look at the state directory"))?;
+    let metadata = path.symlink_metadata().map_err(failed("look at the state directory"))?;
     let why = if !metadata.is_dir() {
         Some("it is not a directory of its own (a link or a file)")
     } else if metadata.uid() != getuid().as_raw() {
@@ -244,24 +242,18 @@ mod tests {
         let open = dir.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-        assert!(matches!(
-            StateDir::take(&open),
-            Err(DirectoryError::Unsafe { .. })
-        ));
+        assert!(matches!(StateDir::take(&open), Err(DirectoryError::Unsafe { .. })));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(dir.path(), &link).unwrap();
-        assert!(matches!(
-            StateDir::take(&link),
-            Err(DirectoryError::Unsafe { .. })
-        ));
+        assert!(matches!(StateDir::take(&link), Err(DirectoryError::Unsafe { .. })));
     }
 
     #[test]
     fn network_file_systems_are_told_from_local_ones() {
         for (magic, name) in NETWORK {
-            assert_eq!(by_number(magic), Some(name));
+            assert_eq!(network_name_of_magic(magic), Some(name));
             assert_eq!(
-                by_number(i64::from(magic as i32)),
+                network_name_of_magic(i64::from(magic as i32)),
                 Some(name),
                 "{name}, sign-extended"
             );
@@ -273,7 +265,7 @@ mod tests {
             (0x794c_7630, "overlay"),
         ] {
             assert_eq!(
-                by_number(local),
+                network_name_of_magic(local),
                 None,
                 "{name} was taken for a network file system"
             );
@@ -281,9 +273,9 @@ mod tests {
         let table = "22 1 0:20 / / rw - ext4 /dev/a rw\n\
                      30 22 0:31 / /mnt/a\\040b rw - fuse.sshfs host: rw\n\
                      31 22 0:32 / /mnt/a\\040b/local rw - tmpfs tmpfs rw";
-        assert_eq!(by_mount(table, Path::new("/mnt/a b/state")), Some("sshfs"));
-        assert_eq!(by_mount(table, Path::new("/mnt/a b/local/x")), None);
-        assert_eq!(by_mount(table, Path::new("/var")), None);
+        assert_eq!(network_name_of_mount(table, Path::new("/mnt/a b/state")), Some("sshfs"));
+        assert_eq!(network_name_of_mount(table, Path::new("/mnt/a b/local/x")), None);
+        assert_eq!(network_name_of_mount(table, Path::new("/var")), None);
         assert_eq!(network_file_system(Path::new("/proc")).unwrap(), None);
     }
 }

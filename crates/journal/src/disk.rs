@@ -5,7 +5,7 @@
 //! the old one, and renames it to the old name when it is durable.
 
 use crate::directory::sync_directory;
-use crate::table::Table;
+use crate::totals::TotalsTable;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -114,7 +114,7 @@ pub struct Disk<M> {
 }
 
 /// Bytes to write: taken from the table under its lock, and written without the lock.
-pub struct Work {
+pub struct WritePlan {
     bytes: Vec<u8>,
     anew: bool,
     sync: bool,
@@ -147,17 +147,17 @@ impl<M: Medium> Disk<M> {
     }
 
     /// Takes what has to be written from the table. `sync`: make all of it durable; the end of a lease always is.
-    pub fn plan(&self, table: &mut Table, sync: bool) -> Work {
+    pub fn plan(&self, table: &mut TotalsTable, sync: bool) -> WritePlan {
         let bloated = self.length > COMPACT_BYTES.max(COMPACT_TIMES * table.snapshot_bytes());
         if self.failed || bloated {
-            return Work {
+            return WritePlan {
                 bytes: table.snapshot(),
                 anew: true,
                 sync,
             };
         }
         let (bytes, ended) = table.take_changes();
-        Work {
+        WritePlan {
             bytes,
             anew: false,
             sync: sync || ended,
@@ -166,13 +166,13 @@ impl<M: Medium> Disk<M> {
 
     /// Writes planned bytes. After an error nothing is lost from the table, and the next plan contains everything
     /// again.
-    pub fn carry_out(&mut self, work: &Work) -> io::Result<()> {
+    pub fn write_plan(&mut self, work: &WritePlan) -> io::Result<()> {
         let done = self.write(work);
         self.failed = done.is_err();
         done
     }
 
-    fn write(&mut self, work: &Work) -> io::Result<()> {
+    fn write(&mut self, work: &WritePlan) -> io::Result<()> {
         if work.anew {
             self.medium.replace(&work.bytes)?;
             self.length = work.bytes.len() as u64;

@@ -26,7 +26,7 @@ const VERSION: u16 = 1;
 
 /// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// The lease is running; the total is its usage so far.
     Running,
     /// The lease has ended; the total is its last.
@@ -35,14 +35,14 @@ pub enum Kind {
     Acknowledged,
     /// The manager has durably recorded this total of a lease whose agent died: the lease may have used a little
     /// more.
-    CutAcknowledged,
+    InterruptedAcknowledged,
 }
 
 /// Record of a lease's cumulative usage.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct TotalRecord {
     /// Kind of the record.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Number that rises by one with every record of a journal.
     pub sequence: u64,
     /// Agent that owns the journal.
@@ -62,12 +62,12 @@ pub struct Record {
 }
 
 /// Writes fields one after the other into a frame.
-struct Pen<'a> {
+struct FrameWriter<'a> {
     frame: &'a mut [u8; FRAME_BYTES],
     at: usize,
 }
 
-impl Pen<'_> {
+impl FrameWriter<'_> {
     fn put(&mut self, bytes: &[u8]) {
         self.frame[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
@@ -75,14 +75,14 @@ impl Pen<'_> {
 }
 
 /// Reads fields one after the other from a frame.
-struct Eye<'a> {
+struct FrameReader<'a> {
     frame: &'a [u8; FRAME_BYTES],
     at: usize,
 }
 
-impl<'a> Eye<'a> {
+impl<'a> FrameReader<'a> {
     /// Checks a frame; returns a reader after its header, and the kind of the record. `None`: this is no frame.
-    fn opened(frame: &'a [u8; FRAME_BYTES]) -> Option<(Self, u16)> {
+    fn open(frame: &'a [u8; FRAME_BYTES]) -> Option<(Self, u16)> {
         let mut eye = Self { frame, at: 0 };
         // Checked first, because it is quick: in a damaged journal every byte may be the beginning of a frame.
         if eye.take() != MAGIC {
@@ -126,18 +126,18 @@ fn sum(frame: &[u8; FRAME_BYTES]) -> [u8; 8] {
     checksum(&[&frame[..SUM_AT]])
 }
 
-impl Record {
+impl TotalRecord {
     /// Encodes the record. A tenant that is too long is cut; no caller passes one.
     pub fn encode(&self) -> [u8; FRAME_BYTES] {
         let mut frame = [0; FRAME_BYTES];
         let kind: u16 = match self.kind {
-            Kind::Running => 1,
-            Kind::Ended => 2,
-            Kind::Acknowledged => 3,
-            Kind::CutAcknowledged => 4,
+            RecordKind::Running => 1,
+            RecordKind::Ended => 2,
+            RecordKind::Acknowledged => 3,
+            RecordKind::InterruptedAcknowledged => 4,
         };
         let tenant = &self.tenant.as_bytes()[..self.tenant.len().min(TENANT_BYTES_MAX)];
-        let mut pen = Pen {
+        let mut pen = FrameWriter {
             frame: &mut frame,
             at: 0,
         };
@@ -149,12 +149,7 @@ impl Record {
         pen.put(&self.boot.0);
         pen.put(&self.lease.0);
         let usage = self.usage;
-        for total in [
-            usage.allocated_ns,
-            usage.hot_ns,
-            usage.compute_ns,
-            usage.invocations,
-        ] {
+        for total in [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations] {
             pen.put(&total.to_le_bytes());
         }
         pen.put(&self.memory_bytes.to_le_bytes());
@@ -168,12 +163,12 @@ impl Record {
 
     /// Decodes a record; `None`: this is no frame, or it is damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
-        let (mut eye, kind) = Eye::opened(frame)?;
+        let (mut eye, kind) = FrameReader::open(frame)?;
         let kind = match kind {
-            1 => Kind::Running,
-            2 => Kind::Ended,
-            3 => Kind::Acknowledged,
-            4 => Kind::CutAcknowledged,
+            1 => RecordKind::Running,
+            2 => RecordKind::Ended,
+            3 => RecordKind::Acknowledged,
+            4 => RecordKind::InterruptedAcknowledged,
             _ => return None,
         };
         let sequence = eye.number();
@@ -191,12 +186,7 @@ impl Record {
             return None;
         }
         let tenant = frame.get(eye.at..eye.at + length)?;
-        let totals = [
-            usage.allocated_ns,
-            usage.hot_ns,
-            usage.compute_ns,
-            usage.invocations,
-        ];
+        let totals = [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations];
         if totals.into_iter().any(|total| total > TOTAL_MAX) {
             return None;
         }
@@ -218,9 +208,9 @@ impl Record {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
-        Record {
-            kind: Kind::Ended,
+    fn record() -> TotalRecord {
+        TotalRecord {
+            kind: RecordKind::Ended,
             sequence: 7,
             agent: AgentId([1; 8]),
             boot: BootId([2; 8]),
@@ -240,17 +230,17 @@ mod tests {
     #[test]
     fn a_record_survives_being_written() {
         for (kind, tenant) in [
-            (Kind::Running, "x".repeat(TENANT_BYTES_MAX)),
-            (Kind::Ended, String::new()),
-            (Kind::Acknowledged, "ü".repeat(32)),
-            (Kind::CutAcknowledged, "uid:7".into()),
+            (RecordKind::Running, "x".repeat(TENANT_BYTES_MAX)),
+            (RecordKind::Ended, String::new()),
+            (RecordKind::Acknowledged, "ü".repeat(32)),
+            (RecordKind::InterruptedAcknowledged, "uid:7".into()),
         ] {
-            let record = Record {
+            let record = TotalRecord {
                 kind,
                 tenant,
                 ..record()
             };
-            assert_eq!(Record::decode(&record.encode()), Some(record));
+            assert_eq!(TotalRecord::decode(&record.encode()), Some(record));
         }
     }
 
@@ -260,9 +250,9 @@ mod tests {
         for bit in 0..8 * FRAME_BYTES {
             let mut flipped = frame;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Record::decode(&flipped), None, "bit {bit}");
+            assert_eq!(TotalRecord::decode(&flipped), None, "bit {bit}");
         }
-        assert_eq!(Record::decode(&[0; FRAME_BYTES]), None);
+        assert_eq!(TotalRecord::decode(&[0; FRAME_BYTES]), None);
     }
 
     #[test]
@@ -280,7 +270,7 @@ mod tests {
             spoil(&mut frame);
             let sum = sum(&frame);
             frame[SUM_AT..].copy_from_slice(&sum);
-            assert_eq!(Record::decode(&frame), None, "spoiled frame {number}");
+            assert_eq!(TotalRecord::decode(&frame), None, "spoiled frame {number}");
         }
     }
 }

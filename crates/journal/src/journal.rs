@@ -2,7 +2,7 @@
 
 use crate::directory::{DirectoryError, StateDir};
 use crate::disk::{Disk, FileMedium, Medium};
-use crate::table::{Entry, Key, Recovery, Table};
+use crate::totals::{LeaseKey, LeaseTotal, Recovery, TotalsTable};
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
 use std::io;
@@ -16,8 +16,8 @@ const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Pause before a disk that failed is tried again.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-struct Shared {
-    table: Table,
+struct JournalState {
+    table: TotalsTable,
     /// Number of notes so far.
     noted: u64,
     /// Number of the last note that is durable.
@@ -29,23 +29,23 @@ struct Shared {
     stop: bool,
 }
 
-struct Inner {
-    shared: Mutex<Shared>,
+struct JournalInner {
+    shared: Mutex<JournalState>,
     /// Signals that there is work, or that work was done.
     changed: Condvar,
 }
 
-impl Inner {
+impl JournalInner {
     /// Locks the shared state. It is consistent wherever a holder could panic, so it is good even if the lock is
     /// poisoned.
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, JournalState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A journal in use. Notes never wait for the disk. When this is dropped, the rest is written.
 pub struct UsageJournal {
-    inner: Arc<Inner>,
+    inner: Arc<JournalInner>,
     thread: Option<JoinHandle<()>>,
     recovery: Recovery,
     // Declared after the thread, which is joined when this is dropped.
@@ -55,29 +55,24 @@ pub struct UsageJournal {
 impl UsageJournal {
     /// Opens the journal of a state directory. `agent` gets the owner that the journal names, and decides the owner;
     /// `None`: the journal names none. Totals in the journal will be reported again.
-    pub fn open(
-        dir: StateDir,
-        agent: impl FnOnce(Option<AgentId>) -> AgentId,
-    ) -> Result<Self, DirectoryError> {
+    pub fn open(dir: StateDir, agent: impl FnOnce(Option<AgentId>) -> AgentId) -> Result<Self, DirectoryError> {
         let failed = |what| {
             let path = dir.path().to_owned();
             move |source| DirectoryError::Io { what, path, source }
         };
         let (medium, bytes) = FileMedium::open(dir.path()).map_err(failed("open the usage journal in"))?;
-        let (mut table, recovery) = Table::recover(&bytes);
+        let (mut table, recovery) = TotalsTable::recover(&bytes);
         if recovery.damaged_bytes > 0 {
-            let kept = medium
-                .keep_damaged()
-                .map_err(failed("keep the damaged journal in"))?;
+            let kept = medium.keep_damaged().map_err(failed("keep the damaged journal in"))?;
             tracing::warn!(
                 damaged_bytes = recovery.damaged_bytes, records = recovery.records, kept = %kept.display(),
                 "the usage journal is damaged; every whole record in it counts"
             );
         }
-        table.belong_to(agent(recovery.agent));
+        table.set_agent(agent(recovery.agent));
         let disk = Disk::new(medium, bytes.len() as u64, recovery.damaged_bytes > 0);
-        let inner = Arc::new(Inner {
-            shared: Mutex::new(Shared {
+        let inner = Arc::new(JournalInner {
+            shared: Mutex::new(JournalState {
                 table,
                 noted: 0,
                 durable: 0,
@@ -105,17 +100,17 @@ impl UsageJournal {
     }
 
     /// Notes a total.
-    pub fn note(&self, key: Key, entry: Entry) {
+    pub fn note(&self, key: LeaseKey, entry: LeaseTotal) {
         self.change(|table| table.put(key, entry));
     }
 
     /// Notes that the manager has durably recorded this total. `cut`: the lease is of an earlier run, so its total
     /// cannot grow.
-    pub fn acknowledge(&self, key: Key, usage: UsageTotals, cut: bool) {
+    pub fn acknowledge(&self, key: LeaseKey, usage: UsageTotals, cut: bool) {
         self.change(|table| table.acknowledge(key, usage, cut));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Table)) {
+    fn change(&self, change: impl FnOnce(&mut TotalsTable)) {
         let mut shared = self.inner.shared();
         change(&mut shared.table);
         if shared.table.is_changed() {
@@ -125,7 +120,7 @@ impl UsageJournal {
     }
 
     /// Totals without an acknowledgement of the manager, of leases that `wanted` selects; at most `most`.
-    pub fn unacknowledged(&self, most: usize, wanted: impl Fn(&Key) -> bool) -> Vec<(Key, Entry)> {
+    pub fn unacknowledged(&self, most: usize, wanted: impl Fn(&LeaseKey) -> bool) -> Vec<(LeaseKey, LeaseTotal)> {
         let shared = self.inner.shared();
         let waiting = shared.table.waiting().filter(|(key, _)| wanted(key)).take(most);
         waiting.map(|(key, entry)| (*key, entry.clone())).collect()
@@ -173,7 +168,7 @@ impl Drop for UsageJournal {
 }
 
 /// Body of the writing thread.
-fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
+fn write_down<M: Medium>(inner: &JournalInner, mut disk: Disk<M>) {
     let mut synced = Instant::now();
     loop {
         let (work, upto, stop) = {
@@ -190,9 +185,7 @@ fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
                     (false, true) => (synced + SYNC_EVERY).saturating_duration_since(now),
                     (false, false) => Duration::MAX,
                 };
-                let waited = inner
-                    .changed
-                    .wait_timeout(shared, pause.min(Duration::from_secs(3600)));
+                let waited = inner.changed.wait_timeout(shared, pause.min(Duration::from_secs(3600)));
                 let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                 shared = guard;
                 if timeout.timed_out() && disk.is_failed() {
@@ -204,11 +197,11 @@ fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
                 || (disk.is_unsynced() && synced + SYNC_EVERY <= Instant::now());
             (disk.plan(&mut shared.table, sync), shared.noted, shared.stop)
         };
-        let done = disk.carry_out(&work);
+        let done = disk.write_plan(&work);
         if !disk.is_unsynced() {
             synced = Instant::now();
         }
-        tell(inner, &done, (!disk.is_unsynced()).then_some(upto));
+        publish_result(inner, &done, (!disk.is_unsynced()).then_some(upto));
         if stop {
             return;
         }
@@ -216,7 +209,7 @@ fn write_down<M: Medium>(inner: &Inner, mut disk: Disk<M>) {
 }
 
 /// Tells waiting callers the result of a write. Logs a failure when it begins, and when it is over.
-fn tell(inner: &Inner, done: &io::Result<()>, durable: Option<u64>) {
+fn publish_result(inner: &JournalInner, done: &io::Result<()>, durable: Option<u64>) {
     let mut shared = inner.shared();
     match done {
         Ok(()) => {
@@ -253,8 +246,8 @@ mod tests {
         UsageJournal::open(dir, |known| known.unwrap_or(AGENT)).expect("opened")
     }
 
-    fn entry(invocations: u64, ended: bool) -> Entry {
-        Entry {
+    fn entry(invocations: u64, ended: bool) -> LeaseTotal {
+        LeaseTotal {
             tenant: "uid:1".into(),
             usage: UsageTotals {
                 invocations,
@@ -267,7 +260,7 @@ mod tests {
         }
     }
 
-    fn key(lease: u8) -> Key {
+    fn key(lease: u8) -> LeaseKey {
         (BootId([2; 8]), LeaseId([lease; 8]))
     }
 

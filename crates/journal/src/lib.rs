@@ -10,7 +10,7 @@
 //! ```
 //!
 //! * [`UsageJournal`] — the running journal.
-//! * [`Table`], [`Disk`] — its two halves: the totals, as pure data; and their way onto a [`Medium`].
+//! * [`TotalsTable`], [`Disk`] — its two halves: the totals, as pure data; and their way onto a [`Medium`].
 //! * [`frame`] — encoding of records. A damaged record is skipped and costs no other: a later record of the same
 //!   lease contains as much and more.
 //! * [`StateDir`] — directory for durable state, also of the manager: locked, private, on a local disk.
@@ -21,9 +21,9 @@ mod directory;
 mod disk;
 pub mod frame;
 mod journal;
-mod table;
+mod totals;
 
 pub use directory::{DirectoryError, StateDir, network_file_system, sync_directory};
-pub use disk::{Disk, FileMedium, JOURNAL_FILE, Medium, Work, read};
+pub use disk::{Disk, FileMedium, JOURNAL_FILE, Medium, WritePlan, read};
 pub use journal::UsageJournal;
-pub use table::{ACKNOWLEDGED_MAX, Entry, Key, Recovery, Table, UNACKNOWLEDGED_MAX};
+pub use totals::{ACKNOWLEDGED_MAX, LeaseKey, LeaseTotal, Recovery, TotalsTable, UNACKNOWLEDGED_MAX};

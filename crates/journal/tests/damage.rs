@@ -5,7 +5,7 @@
 //! counts, and what was made durable is there.
 
 use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord};
-use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, Entry, Key, Medium, Table};
+use hotlease_journal::{ACKNOWLEDGED_MAX, Disk, LeaseKey, LeaseTotal, Medium, TotalsTable};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, covers};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -19,7 +19,7 @@ const AGENT: AgentId = AgentId([1; 8]);
 
 /// State of the simulated disk, and the faults of its next operations.
 #[derive(Default)]
-struct Simulated {
+struct DiskState {
     /// Contents that survive a loss of power.
     durable: Vec<u8>,
     /// Contents that programs see.
@@ -31,10 +31,10 @@ struct Simulated {
 }
 
 #[derive(Clone, Default)]
-struct SimulatedDisk(Arc<Mutex<Simulated>>);
+struct SimulatedDisk(Arc<Mutex<DiskState>>);
 
 impl SimulatedDisk {
-    fn with<T>(&self, look: impl FnOnce(&mut Simulated) -> T) -> T {
+    fn with<T>(&self, look: impl FnOnce(&mut DiskState) -> T) -> T {
         look(&mut self.0.lock().expect("no test fails in there"))
     }
 
@@ -91,12 +91,12 @@ impl Medium for SimulatedDisk {
     }
 }
 
-fn key(boot: u8, lease: u8) -> Key {
+fn key(boot: u8, lease: u8) -> LeaseKey {
     (BootId([boot; 8]), LeaseId([lease; 8]))
 }
 
-fn entry(total: u64, ended: bool) -> Entry {
-    Entry {
+fn entry(total: u64, ended: bool) -> LeaseTotal {
+    LeaseTotal {
         tenant: "uid:1".into(),
         usage: UsageTotals {
             allocated_ns: total * 1000,
@@ -128,10 +128,10 @@ fn functions(total: u64) -> FunctionTotals {
 /// lease.
 fn some_work(
     random: &mut StdRng,
-    table: &mut Table,
-    each: &mut dyn FnMut(&mut Table),
-) -> BTreeMap<Key, Vec<UsageTotals>> {
-    let mut noted: BTreeMap<Key, Vec<UsageTotals>> = BTreeMap::new();
+    table: &mut TotalsTable,
+    each: &mut dyn FnMut(&mut TotalsTable),
+) -> BTreeMap<LeaseKey, Vec<UsageTotals>> {
+    let mut noted: BTreeMap<LeaseKey, Vec<UsageTotals>> = BTreeMap::new();
     let mut total = 0;
     for _ in 0..random.random_range(5..60) {
         let key = key(random.random_range(1..3), random.random_range(1..9));
@@ -147,14 +147,14 @@ fn some_work(
     noted
 }
 
-fn fresh() -> Table {
-    let mut table = Table::default();
-    table.belong_to(AGENT);
+fn fresh() -> TotalsTable {
+    let mut table = TotalsTable::default();
+    table.set_agent(AGENT);
     table
 }
 
 /// All totals of a table, acknowledged or not.
-fn known(table: &Table) -> BTreeMap<Key, UsageTotals> {
+fn known(table: &TotalsTable) -> BTreeMap<LeaseKey, UsageTotals> {
     let acknowledged = table.acknowledged().map(|(key, entry)| (*key, entry.usage));
     acknowledged
         .chain(table.waiting().map(|(key, entry)| (*key, entry.usage)))
@@ -162,12 +162,12 @@ fn known(table: &Table) -> BTreeMap<Key, UsageTotals> {
 }
 
 /// Makes a journal by random work; returns its bytes, and all noted totals by lease.
-fn written(random: &mut StdRng) -> (Vec<u8>, BTreeMap<Key, Vec<UsageTotals>>) {
+fn written(random: &mut StdRng) -> (Vec<u8>, BTreeMap<LeaseKey, Vec<UsageTotals>>) {
     let disk = SimulatedDisk::default();
     let mut file = Disk::new(disk.clone(), 0, false);
     let noted = some_work(random, &mut fresh(), &mut |table| {
         let work = file.plan(table, false);
-        file.carry_out(&work).expect("written");
+        file.write_plan(&work).expect("written");
     });
     (disk.with(|disk| disk.seen.clone()), noted)
 }
@@ -216,8 +216,8 @@ fn no_damage_makes_a_wrong_total_and_what_is_before_it_counts() {
         let (whole, noted) = written(&mut random);
         let mut bytes = whole.clone();
         let (what, at) = damage(&mut random, &mut bytes);
-        let (table, recovery) = Table::recover(&bytes);
-        let (intact, _) = Table::recover(&whole[..at / FRAME_BYTES * FRAME_BYTES]);
+        let (table, recovery) = TotalsTable::recover(&bytes);
+        let (intact, _) = TotalsTable::recover(&whole[..at / FRAME_BYTES * FRAME_BYTES]);
         let found = known(&table);
         for (key, usage) in &found {
             // Each counter was written for this lease.
@@ -238,10 +238,7 @@ fn no_damage_makes_a_wrong_total_and_what_is_before_it_counts() {
         }
         damaged += usize::from(recovery.damaged_bytes > 0);
     }
-    assert!(
-        damaged >= 200,
-        "only {damaged} of the journals were really damaged"
-    );
+    assert!(damaged >= 200, "only {damaged} of the journals were really damaged");
 }
 
 #[test]
@@ -249,20 +246,14 @@ fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
     for seed in 0..300 {
         let mut random = StdRng::seed_from_u64(seed);
         let (whole, noted) = written(&mut random);
-        let entries = |table: &Table| -> Vec<_> {
+        let entries = |table: &TotalsTable| -> Vec<_> {
             let acknowledged = table.acknowledged().cloned();
             acknowledged
                 .chain(table.waiting().map(|(key, entry)| (*key, entry.clone())))
                 .collect()
         };
-        let most = |key: &Key| {
-            noted[key]
-                .iter()
-                .map(|usage| usage.invocations)
-                .max()
-                .unwrap_or(0)
-        };
-        for (key, entry) in entries(&Table::recover(&whole).0) {
+        let most = |key: &LeaseKey| noted[key].iter().map(|usage| usage.invocations).max().unwrap_or(0);
+        for (key, entry) in entries(&TotalsTable::recover(&whole).0) {
             // Otherwise this is an acknowledged total of a lease that was noted again later.
             if entry.usage.invocations < most(&key) {
                 continue;
@@ -275,7 +266,7 @@ fn functions_are_read_back_and_damage_gives_them_no_more_than_their_lease() {
         }
         let mut bytes = whole;
         let (what, at) = damage(&mut random, &mut bytes);
-        for (key, entry) in entries(&Table::recover(&bytes).0) {
+        for (key, entry) in entries(&TotalsTable::recover(&bytes).0) {
             let sum = entry.functions.sum();
             assert!(
                 FunctionUse::from(entry.usage).covers(sum),
@@ -302,9 +293,9 @@ fn a_journal_without_functions_is_read_as_before() {
         .copied()
         .collect();
     assert!(old.len() < bytes.len(), "functions were noted");
-    let (table, recovery) = Table::recover(&old);
+    let (table, recovery) = TotalsTable::recover(&old);
     assert_eq!(recovery.damaged_bytes, 0);
-    assert_eq!(known(&table), known(&Table::recover(&bytes).0));
+    assert_eq!(known(&table), known(&TotalsTable::recover(&bytes).0));
     assert!(table.waiting().all(|(_, entry)| entry.functions.is_empty()));
 }
 
@@ -316,7 +307,7 @@ fn one_flipped_byte_costs_one_record() {
         let records = bytes.len() / FRAME_BYTES;
         let at = random.random_range(0..bytes.len());
         bytes[at] ^= random.random_range(1..=255);
-        let (_, recovery) = Table::recover(&bytes);
+        let (_, recovery) = TotalsTable::recover(&bytes);
         assert_eq!(
             (recovery.records as usize, recovery.damaged_bytes as usize),
             (records - 1, FRAME_BYTES),
@@ -335,12 +326,12 @@ fn what_was_made_durable_survives_a_loss_of_power() {
         let mut durable = BTreeMap::new();
         some_work(&mut random, &mut fresh(), &mut |table| {
             let work = file.plan(table, chance.random_bool(0.2));
-            file.carry_out(&work).expect("written");
+            file.write_plan(&work).expect("written");
             if !file.is_unsynced() {
                 durable = known(table);
             }
         });
-        let (table, _) = Table::recover(&disk.lose_power(&mut random));
+        let (table, _) = TotalsTable::recover(&disk.lose_power(&mut random));
         let found = known(&table);
         for (key, usage) in durable {
             let now = found.get(&key).copied().unwrap_or_default();
@@ -357,15 +348,15 @@ fn the_end_of_a_lease_is_synced_at_once() {
     let mut table = fresh();
     table.put(key(1, 1), entry(5, false));
     let work = file.plan(&mut table, false);
-    file.carry_out(&work).unwrap();
+    file.write_plan(&work).unwrap();
     assert!(
         disk.with(|disk| disk.durable.is_empty()),
         "a running total need not be durable"
     );
     table.put(key(1, 1), entry(6, true));
     let work = file.plan(&mut table, false);
-    file.carry_out(&work).unwrap();
-    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    file.write_plan(&work).unwrap();
+    let (found, _) = TotalsTable::recover(&disk.with(|disk| disk.durable.clone()));
     assert_eq!(known(&found)[&key(1, 1)], entry(6, true).usage);
 }
 
@@ -380,19 +371,15 @@ fn a_full_disk_loses_nothing_once_there_is_room() {
         let mut failures = 0;
         some_work(&mut random, &mut table, &mut |table| {
             let work = file.plan(table, true);
-            failures += usize::from(file.carry_out(&work).is_err());
+            failures += usize::from(file.write_plan(&work).is_err());
         });
         disk.with(|disk| disk.room = None);
         let work = file.plan(&mut table, true);
-        file.carry_out(&work)
+        file.write_plan(&work)
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(!file.is_failed());
-        let (found, recovery) = Table::recover(&disk.with(|disk| disk.durable.clone()));
-        assert_eq!(
-            known(&found),
-            known(&table),
-            "seed {seed}, after {failures} failures"
-        );
+        let (found, recovery) = TotalsTable::recover(&disk.with(|disk| disk.durable.clone()));
+        assert_eq!(known(&found), known(&table), "seed {seed}, after {failures} failures");
         assert_eq!(
             recovery.damaged_bytes, 0,
             "seed {seed}: half a record was left in the file"
@@ -409,10 +396,10 @@ fn a_failed_sync_is_not_believed_the_second_time() {
     table.put(key(1, 1), entry(5, true));
     disk.with(|disk| disk.sync_fails = true);
     let work = file.plan(&mut table, true);
-    assert!(file.carry_out(&work).is_err(), "it is told");
+    assert!(file.write_plan(&work).is_err(), "it is told");
     let work = file.plan(&mut table, true);
-    file.carry_out(&work).unwrap();
-    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    file.write_plan(&work).unwrap();
+    let (found, _) = TotalsTable::recover(&disk.with(|disk| disk.durable.clone()));
     assert_eq!(known(&found), known(&table), "the record is not on the disk");
 }
 
@@ -426,14 +413,11 @@ fn the_file_stays_small_however_much_is_noted() {
         let key = key(1, (total % 50) as u8);
         table.put(key, entry(total + 1, false));
         let work = file.plan(&mut table, false);
-        file.carry_out(&work).unwrap();
+        file.write_plan(&work).unwrap();
         largest = largest.max(disk.with(|disk| disk.seen.len()));
     }
-    assert!(
-        largest <= (1 << 20) + 3 * FRAME_BYTES,
-        "{largest} bytes for 50 leases"
-    );
-    let (found, _) = Table::recover(&disk.with(|disk| disk.seen.clone()));
+    assert!(largest <= (1 << 20) + 3 * FRAME_BYTES, "{largest} bytes for 50 leases");
+    let (found, _) = TotalsTable::recover(&disk.with(|disk| disk.seen.clone()));
     assert_eq!(known(&found), known(&table));
     // Acknowledged totals are kept for a while, but not for ever.
     for lease in 0..2 * ACKNOWLEDGED_MAX {
@@ -455,8 +439,8 @@ fn a_lease_that_was_cut_is_told_from_one_that_ended() {
     assert_eq!(table.waiting().count(), 1, "it goes on");
     table.acknowledge(key(1, 1), entry(5, false).usage, true);
     let work = file.plan(&mut table, true);
-    file.carry_out(&work).unwrap();
-    let (found, _) = Table::recover(&disk.with(|disk| disk.durable.clone()));
+    file.write_plan(&work).unwrap();
+    let (found, _) = TotalsTable::recover(&disk.with(|disk| disk.durable.clone()));
     assert_eq!(found.waiting().count(), 0);
     let acknowledged: Vec<_> = found.acknowledged().collect();
     assert_eq!(acknowledged, [&(key(1, 1), entry(5, false))]);
@@ -468,10 +452,7 @@ fn an_older_total_or_acknowledgement_changes_nothing() {
     table.put(key(1, 1), entry(9, true));
     table.put(key(1, 1), entry(5, false));
     table.acknowledge(key(1, 1), entry(5, true).usage, false);
-    assert_eq!(
-        table.waiting().collect::<Vec<_>>(),
-        [(&key(1, 1), &entry(9, true))]
-    );
+    assert_eq!(table.waiting().collect::<Vec<_>>(), [(&key(1, 1), &entry(9, true))]);
     table.acknowledge(key(1, 1), entry(9, true).usage, false);
     assert_eq!(table.waiting().count(), 0);
     table.put(key(1, 1), entry(9, true));

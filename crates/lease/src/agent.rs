@@ -34,20 +34,20 @@
 
 mod book;
 mod event;
+mod fairness;
 mod membership;
-mod outstanding;
+mod owed;
 mod record;
-mod turns;
 
 pub use book::LeaseBook;
-pub use event::{Action, Event, GrantRequest, Offer, OfferedCores, SessionId, Step};
+pub use event::{BookAction, BookEvent, BookStep, GrantRequest, Offer, OfferedCores, SessionId};
 pub use membership::{
-    ANSWER_LIMIT, Ask, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent,
+    ANSWER_LIMIT, BACKOFF_MAX, GOODBYE_LIMIT, HEARTBEAT, Membership, MembershipAction, MembershipEvent, QuestionId,
 };
-pub use outstanding::{FUNCTIONS_AT_ONCE_MAX, FinalTotal, Outstanding, REPORTED_AT_ONCE_MAX};
-pub use record::{Availability, Delegation, EndedLease, Lease, Phase, Sharing, Worker, WorkerState};
+pub use owed::{FUNCTIONS_AT_ONCE_MAX, FinalTotal, OwedTotals, REPORTED_AT_ONCE_MAX};
+pub use record::{Availability, CoreSharing, Delegation, EndedLease, Lease, LeasePhase, WorkerRecord, WorkerState};
 
-pub use turns::{Seen, TURN, Turn, Turns};
+pub use fairness::{CorePermission, Fairness, LOOK_PERIOD, WorkerSample};
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ mod redirects;
 mod renewal;
 
 pub use acquisition::{
-    Acquisition, AcquisitionAction, AcquisitionEvent, PAUSE_MAX, PAUSE_MIN, Patience, WITHOUT_MAX, Way,
+    Acquisition, AcquisitionAction, AcquisitionEvent, EXCLUDED_MAX, GrantSource, PAUSE_MAX, PAUSE_MIN, Patience,
 };
 pub use attempts::{Attempts, ChannelEnd, Failure, RESTARTS_MAX};
 pub use redirects::{REDIRECTS_MAX, Redirect, Redirects};

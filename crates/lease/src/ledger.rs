@@ -60,8 +60,7 @@ impl Account {
     pub fn merge(&self, known: UsageTotals, reported: UsageTotals, now_ms: u64) -> (UsageTotals, bool) {
         let limit = self.limit_ns(now_ms);
         let wanted = larger(known, reported);
-        let within =
-            |known: u64, wanted: u64, others: u64| known.max(wanted.min(limit.saturating_sub(others)));
+        let within = |known: u64, wanted: u64, others: u64| known.max(wanted.min(limit.saturating_sub(others)));
         let compute_ns = within(known.compute_ns, wanted.compute_ns, known.hot_ns);
         let kept = UsageTotals {
             allocated_ns: within(known.allocated_ns, wanted.allocated_ns, 0),
@@ -82,20 +81,20 @@ impl Account {
 
 /// Larger value of each counter: each counter is monotonic on its own, so an older report never lowers one.
 pub fn larger(one: UsageTotals, other: UsageTotals) -> UsageTotals {
-    each(one, other, |one, other| one.max(other).min(TOTAL_MAX))
+    map_counters(one, other, |one, other| one.max(other).min(TOTAL_MAX))
 }
 
 /// Saturating sum: an agent that reports nonsense near the type's end spoils its own bill, not the process.
 pub fn sum(one: UsageTotals, other: UsageTotals) -> UsageTotals {
-    each(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
+    map_counters(one, other, |one, other| one.saturating_add(other).min(TOTAL_MAX))
 }
 
 /// Usage between two totals.
 pub fn difference(later: UsageTotals, earlier: UsageTotals) -> UsageTotals {
-    each(later, earlier, u64::saturating_sub)
+    map_counters(later, earlier, u64::saturating_sub)
 }
 
-fn each(one: UsageTotals, other: UsageTotals, with: impl Fn(u64, u64) -> u64) -> UsageTotals {
+fn map_counters(one: UsageTotals, other: UsageTotals, with: impl Fn(u64, u64) -> u64) -> UsageTotals {
     UsageTotals {
         allocated_ns: with(one.allocated_ns, other.allocated_ns),
         hot_ns: with(one.hot_ns, other.hot_ns),
@@ -111,9 +110,9 @@ pub fn covers(one: UsageTotals, other: UsageTotals) -> bool {
 
 /// Displays totals in words, for a log or a report.
 #[derive(Debug, Clone, Copy)]
-pub struct Shown(pub UsageTotals);
+pub struct TotalsText(pub UsageTotals);
 
-impl fmt::Display for Shown {
+impl fmt::Display for TotalsText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -202,9 +201,6 @@ mod tests {
             ..Default::default()
         };
         // 4 slots for 10 s: 3 GiB for 10 s.
-        assert_eq!(
-            account.memory_mib_ms(totals(40_000_000_000, 0, 0)),
-            3 * 1024 * 10_000
-        );
+        assert_eq!(account.memory_mib_ms(totals(40_000_000_000, 0, 0)), 3 * 1024 * 10_000);
     }
 }

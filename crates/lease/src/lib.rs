@@ -2,7 +2,7 @@
 //! carry out are returned as values, so the daemons and a simulator run the same code.
 //!
 //! - [`agent`] — the only writer of a node's cores ([`agent::LeaseBook`]), its membership of a manager
-//!   ([`agent::Membership`]), and the totals that no ledger has acknowledged ([`agent::Outstanding`]).
+//!   ([`agent::Membership`]), and the totals that no ledger has acknowledged ([`agent::OwedTotals`]).
 //! - [`manager`] — the registered agents, the choice of agents for a request, and the point at which each change
 //!   may be acknowledged ([`manager::Cluster`]).
 //! - [`ledger`] — how usage merges, the most that an agent may bill, and the price of usage.

@@ -11,14 +11,14 @@ mod quota;
 mod registry;
 mod wish;
 
-pub use cluster::{Cluster, PARTS_MAX, REQUESTS_MAX, Spread, Wanted};
+pub use cluster::{Cluster, LeaseSpec, PARTS_MAX, PlacementSpread, REQUESTS_MAX};
 pub use event::{
-    Action, Answer, AskId, CommitId, Event, Granted, LeaseNote, LeaseReport, Release, Report, RequestId,
-    Write,
+    AgentReport, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest, GrantedLease, LeaseNote,
+    LeaseReport, RequestId, StateWrite,
 };
 pub use quota::{Allowance, Amount, Quota};
 pub use registry::{
-    AGENTS_MAX, AgentRecord, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need, NotRegistered,
-    Offering, REPORTS_PER_SECOND_MAX, Registry, SUSPECTED_AFTER,
+    AGENTS_MAX, AgentOffer, AgentRecord, AgentState, Capacity, Demand, FORGOTTEN_AFTER, GONE_AFTER, Need,
+    REPORTS_PER_SECOND_MAX, RegistrationError, Registry, SUSPECTED_AFTER,
 };
 pub use wish::{NodeOrder, NodeWish, OfferWish, WISHES_MAX};

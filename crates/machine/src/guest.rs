@@ -1,23 +1,23 @@
 //! Process 1 of a machine; for its part see the head of `main.rs`.
 
-mod printed;
+mod monitor_sender;
+mod output;
 mod program;
 mod root;
-mod serving;
 mod slot;
-mod teller;
+mod worker_control;
 
-use crate::link;
+use crate::messages;
 use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
-use hotlease_wire::control::Answer;
-use hotlease_wire::machine::{Crash, Ended, FILE_BYTES_MAX, FromGuest, Run, ToGuest};
+use hotlease_wire::control::WorkerAnswer;
+use hotlease_wire::machine::{FILE_BYTES_MAX, FromGuest, GuestCrash, GuestEnd, ToGuest, WorkerStart};
+use monitor_sender::MonitorSender;
 use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use printed::Printed;
-use program::Program;
+use output::OutputPipe;
+use program::GuestProgram;
 use rustix::system::{RebootCommand, reboot};
-use serving::Serving;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
@@ -28,9 +28,9 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, OnceLock};
-use teller::Teller;
+use worker_control::WorkerControl;
 
-pub use program::{confined, confinement};
+pub use program::{confinement, run_confined};
 
 /// Ends of other processes that are remembered: one of them may turn out to be the worker's.
 const ENDS_MAX: usize = 64;
@@ -45,13 +45,13 @@ pub fn run() -> ExitCode {
         }
     };
     let teller = match port.try_clone() {
-        Ok(clone) => Teller::new(clone),
+        Ok(clone) => MonitorSender::new(clone),
         Err(error) => {
             eprintln!("hotlease-machine: {error}");
             power_off()
         }
     };
-    let ended = live(port, &teller).unwrap_or_else(Ended::never);
+    let ended = run_machine(port, &teller).unwrap_or_else(GuestEnd::not_started);
     teller.tell(&FromGuest::Ended(ended), &[]);
     // The monitor ends the machine after it has received this.
     loop {
@@ -60,46 +60,45 @@ pub fn run() -> ExitCode {
 }
 
 /// Runs the machine until the worker's program has ended.
-fn live(port: File, teller: &Teller) -> Result<Ended, String> {
+fn run_machine(port: File, teller: &MonitorSender) -> Result<GuestEnd, String> {
     let failed = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
     let (fuse, answered) = root::open_fuse().map_err(failed("opening /dev/fuse"))?;
     let (sender, told) = mpsc::channel();
     spawn("port", {
         let teller = teller.clone();
-        move || hear(port, (answered, &teller), &sender)
+        move || receive_loop(port, (answered, &teller), &sender)
     })?;
     // Sent only now, so that the time in the answer is the current time.
     teller.tell(&FromGuest::Booted, &[]);
     let run = match told.recv() {
         Ok((ToGuest::Run { now_ns }, run)) => {
             root::set_clock(now_ns).map_err(failed("setting the clock"))?;
-            Run::decode(&run).map_err(|error| error.to_string())?
+            WorkerStart::decode(&run).map_err(|error| error.to_string())?
         }
         _ => return Err("the monitor is of another version".into()),
     };
     root::mount_files(&fuse)?;
     spawn("files", {
         let teller = teller.clone();
-        move || ask(fuse, &teller)
+        move || question_loop(fuse, &teller)
     })?;
     root::enter(&run)?;
     root::limit(&run.limits).map_err(failed("setting limits"))?;
     let path = PathBuf::from(OsString::from_vec(run.path.clone()));
     let (output, printing) = io::pipe().map_err(failed("a pipe"))?;
-    let printed = Printed::new(output, teller.clone()).map_err(failed("a pipe"))?;
+    let printed = OutputPipe::new(output, teller.clone()).map_err(failed("a pipe"))?;
     spawn("output", {
         let printed = Arc::clone(&printed);
         move || printed.listen()
     })?;
-    let program =
-        Program::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
+    let program = GuestProgram::start(run, printing).map_err(|error| format!("running {}: {error}", path.display()))?;
     let worker = Arc::new(AtomicI32::new(program.pid.as_raw()));
     let usage = Arc::new(OnceLock::new());
     spawn("orders", {
         let (teller, worker, usage) = (teller.clone(), Arc::clone(&worker), Arc::clone(&usage));
         move || {
             if let Err(failure) = serve(&told, program, &worker, &teller, &usage) {
-                let ended = Ended::never(failure);
+                let ended = GuestEnd::not_started(failure);
                 teller.tell(&FromGuest::Ended(ended), &[]);
             }
         }
@@ -107,23 +106,23 @@ fn live(port: File, teller: &Teller) -> Result<Ended, String> {
     let status = reap_until(&worker).map_err(failed("waiting for the worker"))?;
     // The last output must arrive before the end.
     printed.pass_on();
-    Ok(Ended {
+    Ok(GuestEnd {
         failure: String::new(),
         status,
         out_of_memory: root::has_killed_for_memory(),
-        crash: usage.get().and_then(|usage| written_down(usage)),
+        crash: usage.get().and_then(|usage| crash_record(usage)),
     })
 }
 
 /// Loop of the thread that receives from the monitor. It waits for no other thread: any thread may wait for the kernel,
 /// which may wait for an answer that comes here.
-fn hear(mut port: File, (mut fuse, teller): (File, &Teller), told: &Sender<(ToGuest, Vec<u8>)>) {
+fn receive_loop(mut port: File, (mut fuse, teller): (File, &MonitorSender), told: &Sender<(ToGuest, Vec<u8>)>) {
     loop {
-        match link::receive::<ToGuest>(&mut port) {
+        match messages::receive::<ToGuest>(&mut port) {
             Ok(Some((ToGuest::File, answer))) => {
                 // The process that asked may be gone.
                 let _ = fuse.write(&answer);
-                teller.answered(&answer);
+                teller.note_answer(&answer);
             }
             Ok(Some(message)) => {
                 if told.send(message).is_err() {
@@ -136,7 +135,7 @@ fn hear(mut port: File, (mut fuse, teller): (File, &Teller), told: &Sender<(ToGu
 }
 
 /// Loop of the thread that passes on the kernel's questions about files.
-fn ask(mut fuse: File, teller: &Teller) {
+fn question_loop(mut fuse: File, teller: &MonitorSender) {
     let mut question = vec![0; FILE_BYTES_MAX as usize];
     loop {
         match fuse.read(&mut question) {
@@ -148,8 +147,8 @@ fn ask(mut fuse: File, teller: &Teller) {
     }
 }
 
-fn written_down(usage: &UsageBlock) -> Option<Crash> {
-    usage.crash().map(|crash| Crash {
+fn crash_record(usage: &UsageBlock) -> Option<GuestCrash> {
+    usage.crash().map(|crash| GuestCrash {
         slot: crash.slot,
         signal: crash.signal,
         overrun_capacity: crash.overrun_capacity,
@@ -167,7 +166,7 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Pairs with the release store in `Program::resume`: a new worker is known before the old one is killed.
+        // Pairs with the release store in `GuestProgram::resume`: a new worker is known before the old one is killed.
         if let Some(status) = ends.remove(&worker.load(Ordering::Acquire)) {
             return Ok(status);
         }
@@ -180,19 +179,19 @@ fn reap_until(worker: &AtomicI32) -> io::Result<i32> {
 /// Waits for the worker, and then obeys the monitor for ever; an error is the reason why there will be no worker.
 fn serve(
     told: &Receiver<(ToGuest, Vec<u8>)>,
-    program: Program,
+    program: GuestProgram,
     worker: &AtomicI32,
-    teller: &Teller,
+    teller: &MonitorSender,
     usage: &OnceLock<Arc<UsageBlock>>,
 ) -> Result<(), String> {
-    let ready = |socket: &Socket| match socket.receive::<Answer>() {
+    let ready = |socket: &Socket| match socket.receive::<WorkerAnswer>() {
         Ok(Some((
-            Answer::Ready {
+            WorkerAnswer::Ready {
                 version, imports_us, ..
             },
             _,
         ))) => Ok(Some(FromGuest::Ready { version, imports_us })),
-        Ok(Some((Answer::Failed { why }, _))) => Err(why),
+        Ok(Some((WorkerAnswer::Failed { why }, _))) => Err(why),
         // The worker has ended, or its message is not understood: the thread that reaps it reports its end.
         _ => Ok(None),
     };
@@ -219,7 +218,7 @@ fn serve(
         }
         _ => program.control,
     };
-    let mut serving = Serving::new(control, teller.clone());
+    let mut serving = WorkerControl::new(control, teller.clone());
     while let Ok((message, brought)) = next {
         serving.obey(message, brought, usage);
         next = told.recv();

@@ -33,7 +33,7 @@
 #![forbid(unsafe_code)]
 
 mod guest;
-mod link;
+mod messages;
 mod monitor;
 
 use std::ffi::OsString;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     }
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     match guest::confinement(&arguments) {
-        Some((zygote, program)) => guest::confined(zygote, program),
+        Some((zygote, program)) => guest::run_confined(zygote, program),
         None => monitor::run(),
     }
 }

@@ -1,18 +1,18 @@
 //! The end outside the machine; for its part see the head of `main.rs`.
 
 mod boot;
-mod control;
-mod far;
 mod files;
+mod guest_connection;
 mod modules;
+mod qemu;
 mod saving;
 
-use boot::Machine;
+use boot::MachineParts;
 use clap::Parser;
-use far::{Far, Heard};
-use files::Files;
+use files::FileServer;
+use guest_connection::{GuestConnection, StartMessage};
 use hotlease_wire::limits::PROTOCOL_VERSION;
-use hotlease_wire::machine::{Limits, Run, ToGuest};
+use hotlease_wire::machine::{MachineLimits, ToGuest, WorkerStart};
 use hotlease_worker::Worker;
 use nix::fcntl::OFlag;
 use nix::sys::resource::{Resource, getrlimit};
@@ -91,18 +91,18 @@ struct Arguments {
 impl Arguments {
     /// The files for its machine. The machine may have as many open as this process, less those that any worker may
     /// have open itself.
-    fn served(&self) -> Files {
+    fn file_server(&self) -> FileServer {
         let most = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(_, most)| most);
         let open_max = most.saturating_sub(self.files).max(most / 2);
-        Files::new(&self.changing, &self.shown, open_max as usize)
+        FileServer::new(&self.changing, &self.shown, open_max as usize)
     }
 }
 
 pub fn run() -> ExitCode {
     let arguments = Arguments::parse();
     match Worker::take_over() {
-        Ok(worker) if arguments.zygote => saving::live(worker, &arguments),
-        Ok(worker) => live(worker, &arguments),
+        Ok(worker) if arguments.zygote => saving::run_zygote(worker, &arguments),
+        Ok(worker) => run_worker(worker, &arguments),
         Err(error) => {
             eprintln!("hotlease-machine: standard input is not an agent's control socket: {error}");
             ExitCode::from(2)
@@ -111,11 +111,11 @@ pub fn run() -> ExitCode {
 }
 
 /// Runs a machine that is made for one worker.
-fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
+fn run_worker(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let booted = boot::first_files(&arguments.modules).and_then(|files| {
-        let running = Running::start(arguments, processors(), &files, boot::Memory::Own)?;
-        introduced(running, arguments, &arguments.served())
+        let running = RunningMachine::start(arguments, processors(), &files, boot::MachineMemory::Own)?;
+        start_worker(running, arguments, &arguments.file_server())
     });
     match booted {
         Ok((far, imports)) => {
@@ -124,7 +124,7 @@ fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
             worker.set_imports(imports);
             worker.serve_for(far, arguments.functions)
         }
-        Err(why) => worker.refuse(no_machine(&why)),
+        Err(why) => worker.reject(no_machine(&why)),
     }
 }
 
@@ -138,25 +138,25 @@ fn processors() -> usize {
 }
 
 /// A machine that was started.
-struct Running {
+struct RunningMachine {
     qemu: Child,
     port: UnixStream,
     /// QEMU's control connection; `None` for a machine with memory of its own.
     control: Option<UnixStream>,
 }
 
-impl Running {
+impl RunningMachine {
     fn start(
         arguments: &Arguments,
         processors: usize,
         files: &File,
-        memory: boot::Memory<'_>,
+        memory: boot::MachineMemory<'_>,
     ) -> Result<Self, String> {
-        let has_control = !matches!(memory, boot::Memory::Own);
+        let has_control = !matches!(memory, boot::MachineMemory::Own);
         let bound = |path: &str| UnixListener::bind(path).map_err(|error| format!("{path}: {error}"));
         let port = bound(PORT)?;
         let control = has_control.then(|| bound(CONTROL)).transpose()?;
-        let machine = Machine {
+        let machine = MachineParts {
             qemu: &arguments.qemu,
             kernel: &arguments.kernel,
             emulated: arguments.emulated,
@@ -176,20 +176,16 @@ impl Running {
 }
 
 /// Has the worker started in a machine; returns how long its imports took.
-fn introduced(
-    running: Running,
+fn start_worker(
+    running: RunningMachine,
     arguments: &Arguments,
-    files: &Files,
-) -> Result<(&'static Far, Duration), String> {
+    files: &FileServer,
+) -> Result<(&'static GuestConnection, Duration), String> {
     let failed = |error: std::io::Error| format!("its port: {error}");
     let bytes = |path: &PathBuf| path.clone().into_os_string().into_vec();
-    let run = Run {
+    let run = WorkerStart {
         path: arguments.program[0].clone().into_vec(),
-        arguments: arguments.program[1..]
-            .iter()
-            .cloned()
-            .map(OsString::into_vec)
-            .collect(),
+        arguments: arguments.program[1..].iter().cloned().map(OsString::into_vec).collect(),
         environment: std::env::vars_os()
             .map(|(name, value)| (name.into_vec(), value.into_vec()))
             .collect(),
@@ -199,12 +195,11 @@ fn introduced(
         shown: arguments.shown.iter().map(bytes).collect(),
     };
     let (heard, words) = mpsc::channel();
-    let far = Far::over(running, arguments.memory_mib, heard, files, None).map_err(failed)?;
-    heard_of(&words, |heard| matches!(heard, Heard::Booted))?;
+    let far = GuestConnection::over(running, arguments.memory_mib, heard, files, None).map_err(failed)?;
+    await_message(&words, |heard| matches!(heard, StartMessage::Booted))?;
     let run = hotlease_wire::encode(&run);
-    far.tell(&ToGuest::Run { now_ns: now_ns() }, &run)
-        .map_err(failed)?;
-    Ok((far, ready(&words)?))
+    far.tell(&ToGuest::Run { now_ns: now_ns() }, &run).map_err(failed)?;
+    Ok((far, await_ready(&words)?))
 }
 
 /// This host's time, nanoseconds since 1970.
@@ -214,38 +209,41 @@ fn now_ns() -> u64 {
 }
 
 /// Waits for the worker in a machine; returns how long its imports took.
-fn ready(words: &Receiver<Heard>) -> Result<Duration, String> {
-    match heard_of(words, |heard| matches!(heard, Heard::Ready { .. }))? {
-        Heard::Ready { version, imports } if version == PROTOCOL_VERSION => Ok(imports),
-        Heard::Ready { version, .. } => Err(format!(
-            "its worker is of version {version}, not {PROTOCOL_VERSION}"
-        )),
+fn await_ready(words: &Receiver<StartMessage>) -> Result<Duration, String> {
+    match await_message(words, |heard| matches!(heard, StartMessage::Ready { .. }))? {
+        StartMessage::Ready { version, imports } if version == PROTOCOL_VERSION => Ok(imports),
+        StartMessage::Ready { version, .. } => {
+            Err(format!("its worker is of version {version}, not {PROTOCOL_VERSION}"))
+        }
         _ => Err("it says nothing of its worker".into()),
     }
 }
 
 /// Waits for the machine's next message, which must be the expected one.
-fn heard_of(words: &Receiver<Heard>, is_it: impl FnOnce(&Heard) -> bool) -> Result<Heard, String> {
+fn await_message(
+    words: &Receiver<StartMessage>,
+    is_it: impl FnOnce(&StartMessage) -> bool,
+) -> Result<StartMessage, String> {
     match words.recv_timeout(BOOT_LIMIT) {
-        Ok(Heard::Ended { why }) => Err(format!("{why}{}", complaint())),
+        Ok(StartMessage::Ended { why }) => Err(format!("{why}{}", kernel_messages())),
         Ok(word) if is_it(&word) => Ok(word),
         Ok(_) => Err("it says something else than expected".into()),
         Err(_) => Err(format!(
             "no word from it in {} s{}",
             BOOT_LIMIT.as_secs(),
-            complaint()
+            kernel_messages()
         )),
     }
 }
 
 /// Limits of this process, whose sandbox is the worker's, except those of which a machine needs more.
-fn limits(arguments: &Arguments) -> std::io::Result<Limits> {
+fn limits(arguments: &Arguments) -> std::io::Result<MachineLimits> {
     let most = |resource| -> std::io::Result<u64> { Ok(getrlimit(resource)?.1) };
     let size = |path: &str| -> std::io::Result<u64> {
         let found = statvfs(path)?;
         Ok(found.blocks() * found.fragment_size())
     };
-    Ok(Limits {
+    Ok(MachineLimits {
         processes: most(Resource::RLIMIT_NPROC)?,
         files: arguments.files,
         file_bytes: arguments.file_bytes,
@@ -306,16 +304,13 @@ fn console() -> Vec<u8> {
 }
 
 /// Last messages of the machine's kernel, for an error text.
-pub(crate) fn complaint() -> String {
+pub(crate) fn kernel_messages() -> String {
     let text = console();
     let text = String::from_utf8_lossy(&text);
     let printable = |line: &&str| !line.trim().is_empty();
     let lines: Vec<&str> = text.lines().filter(printable).collect();
     match lines.len() {
         0 => String::new(),
-        count => format!(
-            "; its kernel says: {}",
-            lines[count.saturating_sub(5)..].join(" | ")
-        ),
+        count => format!("; its kernel says: {}", lines[count.saturating_sub(5)..].join(" | ")),
     }
 }

@@ -1,12 +1,12 @@
 //! Requests to get and to end leases: checked here, decided by the machine.
 
-use crate::machine::{RELEASED, REVOKED, Wanted};
+use crate::driver::{LeaseRequest, RELEASED, REVOKED};
 use crate::membership::lease_note;
-use crate::records::{bad, usage};
-use crate::state::State;
-use hotlease_lease::agent::Sharing as Whose;
-use hotlease_lease::client::WITHOUT_MAX;
-use hotlease_lease::manager::{Answer, Event, LeaseNote, Release, Spread};
+use crate::records::{bad_request, usage};
+use crate::state::ManagerState;
+use hotlease_lease::agent::CoreSharing as Whose;
+use hotlease_lease::client::EXCLUDED_MAX;
+use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, EndRequest, LeaseNote, PlacementSpread};
 use hotlease_store::RowKey;
 use hotlease_wire::grpc::{
     AcquireRequest, Grant, Polling, ReleaseReply, ReleaseRequest, Sharing, VouchReply, VouchRequest,
@@ -14,7 +14,7 @@ use hotlease_wire::grpc::{
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::limits::{GPUS_PER_WORKER_MAX, LABEL_BYTES_MAX, SLOTS_MAX, WORKERS_MAX};
 use hotlease_wire::state::is_state_name;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,22 +24,17 @@ const TTL_MS_MAX: u64 = 3_600_000;
 const SANDBOXES: [&str; 4] = ["process", "namespace", "container", "microvm"];
 
 /// Fills in the request's defaults and sets its tenant. Checks all its bounds.
-pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<AcquireRequest, Refusal> {
+pub(crate) fn check_request(mut request: AcquireRequest, tenant: String) -> Result<AcquireRequest, Rejection> {
     let between = |what: &str, value: u64, least: u64, most: u64| {
         if (least..=most).contains(&value) {
             return Ok(());
         }
-        Err(bad(format!(
+        Err(bad_request(format!(
             "{what} is {value}; it must be from {least} to {most}"
         )))
     };
     between("workers", request.workers.into(), 1, WORKERS_MAX.into())?;
-    between(
-        "slots per worker",
-        request.slots_per_worker.into(),
-        1,
-        SLOTS_MAX.into(),
-    )?;
+    between("slots per worker", request.slots_per_worker.into(), 1, SLOTS_MAX.into())?;
     between(
         "least number of workers",
         request.spread_least.into(),
@@ -47,7 +42,7 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         request.workers.into(),
     )?;
     if request.spread_least > 0 && Sharing::try_from(request.sharing) == Ok(Sharing::Shared) {
-        return Err(bad(
+        return Err(bad_request(
             "shared cores are found on one agent: only a lease of cores of its own is spread",
         ));
     }
@@ -62,60 +57,50 @@ pub(crate) fn checked(mut request: AcquireRequest, tenant: String) -> Result<Acq
         GPUS_PER_WORKER_MAX.into(),
     )?;
     if !request.state.is_empty() && !is_state_name(&request.state) {
-        return Err(bad(
+        return Err(bad_request(
             "the name of its state has other characters than letters, digits, '.', '_' and '-', or too many",
         ));
     }
     // Empty: the agent's site decides the kind.
     if !request.sandbox.is_empty() && !SANDBOXES.contains(&request.sandbox.as_str()) {
-        return Err(bad(
+        return Err(bad_request(
             "the sandbox kind is none of process, namespace, container and microvm",
         ));
     }
     if Polling::try_from(request.polling).is_err() {
-        return Err(bad("the polling mode is none of adaptive, hot and warm"));
+        return Err(bad_request("the polling mode is none of adaptive, hot and warm"));
     }
     match Sharing::try_from(request.sharing) {
-        Err(_) => return Err(bad("the way of sharing is neither exclusive nor shared")),
+        Err(_) => return Err(bad_request("the way of sharing is neither exclusive nor shared")),
         Ok(Sharing::Shared) if request.polling == i32::from(Polling::Hot) => {
-            return Err(bad(
+            return Err(bad_request(
                 "slots of shared cores cannot poll: a hot slot owns its core; ask for an exclusive lease",
             ));
         }
         Ok(_) => {}
     }
-    between(
-        "label length",
-        request.label.len() as u64,
-        0,
-        LABEL_BYTES_MAX as u64,
-    )?;
+    between("label length", request.label.len() as u64, 0, LABEL_BYTES_MAX as u64)?;
     between("job length", request.job.len() as u64, 0, LABEL_BYTES_MAX as u64)?;
-    if request
-        .label
-        .chars()
-        .chain(request.job.chars())
-        .any(char::is_control)
-    {
-        return Err(bad("the label or the job holds control characters"));
+    if request.label.chars().chain(request.job.chars()).any(char::is_control) {
+        return Err(bad_request("the label or the job holds control characters"));
     }
     between(
         "agents to leave out",
         request.without.len() as u64,
         0,
-        WITHOUT_MAX as u64,
+        EXCLUDED_MAX as u64,
     )?;
     request.tenant = tenant;
     Ok(request)
 }
 
-/// Gets a lease for a request that [`checked`] accepted.
-pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> Result<Grant, Refusal> {
+/// Gets a lease for a request that [`check_request`] accepted.
+pub(crate) async fn acquire(state: &Arc<ManagerState>, mut request: AcquireRequest) -> Result<Grant, Rejection> {
     let without = std::mem::take(&mut request.without).into_iter();
-    let without = without.map(|agent| agent.parse().map_err(|_| bad("not an agent's id")));
+    let without = without.map(|agent| agent.parse().map_err(|_| bad_request("not an agent's id")));
     let without = without.collect::<Result<_, _>>()?;
     // At most WORKERS_MAX x SLOTS_MAX: no overflow.
-    let wanted = hotlease_lease::manager::Wanted {
+    let wanted = hotlease_lease::manager::LeaseSpec {
         workers: request.workers,
         cores: request.slots_per_worker,
         gpus: request.gpus,
@@ -124,13 +109,13 @@ pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> 
             _ => Whose::Exclusive,
         },
         spread: match request.spread_least {
-            0 => Spread::OneAgent,
-            least => Spread::Several { least },
+            0 => PlacementSpread::OneAgent,
+            least => PlacementSpread::Several { least },
         },
     };
     let (tenant, label) = (request.tenant.clone(), request.label.clone());
     let allowance = state.directory.allowance(&tenant, &request);
-    let acquire = |request| Event::Acquire {
+    let acquire = |request| ClusterEvent::Acquire {
         request,
         tenant,
         label,
@@ -140,10 +125,10 @@ pub(crate) async fn acquire(state: &Arc<State>, mut request: AcquireRequest) -> 
     };
     let begun = Instant::now();
     let answered = state.ask(Some(request), acquire).await;
-    state.metrics.asked(begun.elapsed(), &answered);
+    state.metrics.count_acquire(begun.elapsed(), &answered);
     match answered? {
-        (Answer::Granted { .. }, Some(grant)) => Ok(*grant),
-        (answer, _) => Err(unexpected(&answer)),
+        (ClusterAnswer::Granted { .. }, Some(grant)) => Ok(*grant),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
@@ -153,10 +138,10 @@ const HELD_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Opens the account of a lease that an agent granted directly. The holder itself announces the lease, and its tenant
 /// pays: no agent can bill a tenant that has not announced the lease.
 pub(crate) async fn vouch(
-    state: &Arc<State>,
+    state: &Arc<ManagerState>,
     request: VouchRequest,
     tenant: String,
-) -> Result<VouchReply, Refusal> {
+) -> Result<VouchReply, Rejection> {
     let terms = AcquireRequest {
         workers: request.workers,
         slots_per_worker: request.slots_per_worker,
@@ -166,14 +151,14 @@ pub(crate) async fn vouch(
         job: request.job,
         ..AcquireRequest::default()
     };
-    let terms = checked(terms, tenant)?;
+    let terms = check_request(terms, tenant)?;
     if request.cores.len() != (terms.workers * terms.slots_per_worker) as usize {
-        return Err(bad("a lease has one core for each slot"));
+        return Err(bad_request("a lease has one core for each slot"));
     }
-    let lease: LeaseId = request.lease.parse().map_err(|_| bad("not a lease id"))?;
+    let lease: LeaseId = request.lease.parse().map_err(|_| bad_request("not a lease id"))?;
     let note = LeaseNote {
-        agent: request.agent.parse().map_err(|_| bad("not an agent's id"))?,
-        boot: request.boot.parse().map_err(|_| bad("not a boot id"))?,
+        agent: request.agent.parse().map_err(|_| bad_request("not an agent's id"))?,
+        boot: request.boot.parse().map_err(|_| bad_request("not a boot id"))?,
         tenant: terms.tenant.clone(),
         label: terms.label.clone(),
         epoch: Epoch(request.epoch),
@@ -188,45 +173,45 @@ pub(crate) async fn vouch(
     };
     let known = state.store(move |store| store.rows(&[key])).await?;
     match known.into_iter().flatten().next() {
-        Some(row) if row.tenant != note.tenant => return Err(Refusal::WrongTenant),
+        Some(row) if row.tenant != note.tenant => return Err(Rejection::WrongTenant),
         Some(row) if !row.disputed => return Ok(VouchReply {}),
         _ => {}
     }
     let held = Duration::from_millis(request.held_ms).min(HELD_MAX);
-    let wanted = Wanted {
+    let wanted = LeaseRequest {
         request: Arc::new(terms),
         granted_ms: state.unix_ms().saturating_sub(held.as_millis() as u64),
     };
-    let vouch = |request| Event::Vouch { request, lease, note };
-    match state.ask_to_note(lease, wanted, vouch).await? {
-        (Answer::Vouched, _) => Ok(VouchReply {}),
-        (answer, _) => Err(unexpected(&answer)),
+    let vouch = |request| ClusterEvent::Vouch { request, lease, note };
+    match state.note_lease(lease, wanted, vouch).await? {
+        (ClusterAnswer::Vouched, _) => Ok(VouchReply {}),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
 /// Ends a lease, at the agent that granted it if that is known, else wherever it is found (the manager may have just
 /// started). `any`: the lease may belong to another tenant.
 pub(crate) async fn release(
-    state: &Arc<State>,
+    state: &Arc<ManagerState>,
     request: ReleaseRequest,
     any: bool,
-) -> Result<ReleaseReply, Refusal> {
+) -> Result<ReleaseReply, Rejection> {
     let lease: LeaseId = request
         .lease
         .parse()
-        .map_err(|_| bad("lease id is not 16 hexadecimal digits"))?;
+        .map_err(|_| bad_request("lease id is not 16 hexadecimal digits"))?;
     let known = state.store(move |store| store.lease(lease)).await?;
     let own = known.as_ref().is_none_or(|lease| lease.tenant == request.tenant);
     let reason = match (request.reason.as_str(), own) {
         ("" | RELEASED, true) => EndReason::Released,
         ("" | RELEASED | REVOKED, _) => EndReason::Revoked,
         _ => {
-            return Err(bad(format!(
+            return Err(bad_request(format!(
                 "the reason is neither \"{RELEASED}\" nor \"{REVOKED}\""
             )));
         }
     };
-    let release = Release {
+    let release = EndRequest {
         lease,
         // An empty name means that the manager itself wants it.
         tenant: match any && !own {
@@ -236,23 +221,23 @@ pub(crate) async fn release(
         reason,
     };
     let known = known.map(lease_note);
-    let ask = |request| Event::Release {
+    let ask = |request| ClusterEvent::Release {
         request,
         release,
         known,
     };
     match state.ask(None, ask).await? {
-        (Answer::Released { usage: used }, _) => Ok(ReleaseReply {
+        (ClusterAnswer::Released { usage: used }, _) => Ok(ReleaseReply {
             usage: Some(usage(used)),
         }),
-        (answer, _) => Err(unexpected(&answer)),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
 /// Error for an answer of the machine that does not fit the request.
-pub(crate) fn unexpected(answer: &Answer) -> Refusal {
+pub(crate) fn unexpected_answer(answer: &ClusterAnswer) -> Rejection {
     tracing::error!(?answer, "the manager answered something else than was asked");
-    Refusal::Unavailable {
+    Rejection::Unavailable {
         what: "the manager answered something else than was asked; this is a bug".into(),
     }
 }

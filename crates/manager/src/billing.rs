@@ -1,10 +1,10 @@
 //! Bills, and the comparison of the ledger with agents' journals.
 
-use crate::records::{bad, functions, parse_ids, totals, usage};
-use crate::state::State;
-use hotlease_lease::ledger::{FunctionTotals, FunctionUse, Money, Shown, Tariff, cost, covers};
-use hotlease_store::{BillLine, BillQuery, By, RowKey, Standing};
-use hotlease_wire::Refusal;
+use crate::records::{bad_request, functions, parse_ids, totals, usage};
+use crate::state::ManagerState;
+use hotlease_lease::ledger::{FunctionTotals, FunctionUse, Money, Tariff, TotalsText, cost, covers};
+use hotlease_store::{BillGrouping, BillLine, BillQuery, RowKey, RowState};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     BillBy, BillReply, BillRequest, BillRow, Disputed, JournalTotal, VerifyReply, VerifyRequest,
 };
@@ -14,15 +14,15 @@ use hotlease_wire::session::UsageTotals;
 /// Limit of journal totals in one request.
 const TOTALS_MAX: usize = 4096;
 
-fn filter(what: &str, text: String, limit: usize) -> Result<Option<String>, Refusal> {
+fn filter(what: &str, text: String, limit: usize) -> Result<Option<String>, Rejection> {
     if text.len() > limit {
-        return Err(bad(format!("the {what} has more than {limit} bytes")));
+        return Err(bad_request(format!("the {what} has more than {limit} bytes")));
     }
     Ok(Some(text).filter(|text| !text.is_empty()))
 }
 
-fn query(request: BillRequest) -> Result<BillQuery, Refusal> {
-    let by = BillBy::try_from(request.by).map_err(|_| bad("unknown grouping of a bill"))?;
+fn query(request: BillRequest) -> Result<BillQuery, Rejection> {
+    let by = BillBy::try_from(request.by).map_err(|_| bad_request("unknown grouping of a bill"))?;
     let moment = |ms: u64| Some(ms).filter(|ms| *ms > 0);
     Ok(BillQuery {
         tenant: filter("tenant", request.tenant, TENANT_BYTES_MAX)?,
@@ -30,16 +30,16 @@ fn query(request: BillRequest) -> Result<BillQuery, Refusal> {
         since_ms: moment(request.since_ms),
         until_ms: moment(request.until_ms),
         by: match by {
-            BillBy::Tenant => By::Tenant,
-            BillBy::Job => By::Job,
-            BillBy::Lease => By::Lease,
-            BillBy::Function => By::Function,
+            BillBy::Tenant => BillGrouping::Tenant,
+            BillBy::Job => BillGrouping::Job,
+            BillBy::Lease => BillGrouping::Lease,
+            BillBy::Function => BillGrouping::Function,
         },
     })
 }
 
 /// Bill of usage, with its cost at the current prices.
-pub(crate) async fn bill(state: &State, request: BillRequest) -> Result<BillReply, Refusal> {
+pub(crate) async fn bill(state: &ManagerState, request: BillRequest) -> Result<BillReply, Rejection> {
     let query = query(request)?;
     let bill = state.store(move |store| store.bill(&query)).await?;
     let tariff = &state.config.tariff;
@@ -87,18 +87,18 @@ fn priced(tariff: &Tariff, line: BillLine) -> (BillRow, u128) {
 }
 
 /// Audits the ledger if asked to, and compares it with totals from an agent's journal.
-pub(crate) async fn verify(state: &State, request: VerifyRequest) -> Result<VerifyReply, Refusal> {
+pub(crate) async fn verify(state: &ManagerState, request: VerifyRequest) -> Result<VerifyReply, Rejection> {
     if request.journal.len() > TOTALS_MAX {
-        return Err(bad(format!("more than {TOTALS_MAX} totals in one question")));
+        return Err(bad_request(format!("more than {TOTALS_MAX} totals in one question")));
     }
     let told = request.journal.into_iter().map(|total| {
         let (agent, boot) = parse_ids(&total.agent, &total.boot)?;
         let lease = total.lease.parse();
-        let lease = lease.map_err(|_| bad("lease id is not 16 hexadecimal digits"))?;
+        let lease = lease.map_err(|_| bad_request("lease id is not 16 hexadecimal digits"))?;
         let functions = functions(total.functions.clone())?;
         Ok((RowKey { agent, boot, lease }, total, functions))
     });
-    let told: Vec<(RowKey, JournalTotal, FunctionTotals)> = told.collect::<Result<_, Refusal>>()?;
+    let told: Vec<(RowKey, JournalTotal, FunctionTotals)> = told.collect::<Result<_, Rejection>>()?;
     let keys: Vec<RowKey> = told.iter().map(|(key, ..)| *key).collect();
     let now_ms = state.unix_ms();
     let audit = request.audit;
@@ -138,7 +138,7 @@ fn misattributed(
     key: &RowKey,
     total: &JournalTotal,
     measured: &FunctionTotals,
-    row: Option<&Standing>,
+    row: Option<&RowState>,
     billed: &FunctionTotals,
 ) -> Option<String> {
     let all: FunctionUse = row?.usage.into();
@@ -167,7 +167,7 @@ fn misattributed(
     None
 }
 
-fn disputed(row: &Standing) -> Disputed {
+fn disputed(row: &RowState) -> Disputed {
     Disputed {
         agent: row.key.agent.to_string(),
         boot: row.key.boot.to_string(),
@@ -194,7 +194,7 @@ fn reconcile(
     key: &RowKey,
     measured: UsageTotals,
     total: &JournalTotal,
-    row: Option<&Standing>,
+    row: Option<&RowState>,
     now_ms: u64,
 ) -> Finding {
     let name = format!("lease {} of agent {} (boot {})", key.lease, key.agent, key.boot);
@@ -203,15 +203,15 @@ fn reconcile(
             false => Finding::Waits,
             true => Finding::Wrong(format!(
                 "{name} was acknowledged with {} and is not in the ledger",
-                Shown(measured)
+                TotalsText(measured)
             )),
         };
     };
     if total.ended && !covers(measured, row.usage) {
         return Finding::Wrong(format!(
             "{name} is billed for {}, and its agent measured {}",
-            Shown(row.usage),
-            Shown(measured)
+            TotalsText(row.usage),
+            TotalsText(measured)
         ));
     }
     if covers(row.usage, measured) {
@@ -225,8 +225,8 @@ fn reconcile(
         false => Finding::Waits,
         true => Finding::Wrong(format!(
             "{name} was acknowledged with {}, and the ledger has {}",
-            Shown(measured),
-            Shown(row.usage)
+            TotalsText(measured),
+            TotalsText(row.usage)
         )),
     }
 }
@@ -252,8 +252,8 @@ mod tests {
         }
     }
 
-    fn row(allocated_ns: u64) -> Standing {
-        Standing {
+    fn row(allocated_ns: u64) -> RowState {
+        RowState {
             key: key(),
             tenant: "uid:1".into(),
             label: String::new(),
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    fn find(row: Option<Standing>, measured: u64, acknowledged: bool, ended: bool) -> Finding {
+    fn find(row: Option<RowState>, measured: u64, acknowledged: bool, ended: bool) -> Finding {
         let total = JournalTotal {
             acknowledged,
             ended,
@@ -296,7 +296,7 @@ mod tests {
     fn what_an_account_does_not_allow_is_no_loss() {
         let most = row(0).account.limit_ns(5_000);
         assert_eq!(find(Some(row(most)), most + 1, true, true), Finding::Capped);
-        let nobodys = Standing {
+        let nobodys = RowState {
             disputed: true,
             ..row(4)
         };

@@ -3,16 +3,16 @@
 //! Writes of leases run concurrently, so that a database makes many of them durable at once. A write that changes
 //! which run of an agent is known waits for the earlier writes of that agent, and holds up the later ones.
 
-use crate::machine::{Commit, Wanted};
-use crate::membership::warn_of;
-use crate::records::distinct;
-use crate::state::{State, refused};
+use crate::driver::{Commit, LeaseRequest};
+use crate::membership::warn_of_excess;
+use crate::records::distinct_cores;
+use crate::state::{ManagerState, refusal_of};
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_lease::manager::{AGENTS_MAX, CommitId, Event, LeaseNote, LeaseReport, Write};
+use hotlease_lease::manager::{AGENTS_MAX, ClusterEvent, CommitId, LeaseNote, LeaseReport, StateWrite};
 use hotlease_store::{
-    AgentRecord, LATER_MAX, LeaseRecord, LeaseState, LedgerRow, Report, Reported, RowKey, Store, StoreError,
+    AgentRecord, LATER_MAX, LeaseRecord, LeaseState, LedgerRow, Report, ReportResult, RowKey, Store, StoreError,
 };
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{RwLock, Semaphore, mpsc};
 
 /// Makes commits durable until the manager stops.
-pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceiver<Commit>) {
+pub(crate) async fn write(state: Arc<ManagerState>, mut commits: mpsc::UnboundedReceiver<Commit>) {
     let mut turns: HashMap<AgentId, Arc<RwLock<()>>> = HashMap::new();
     let places = Arc::new(Semaphore::new(LATER_MAX));
     while let Some(commit) = commits.recv().await {
@@ -30,7 +30,7 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
         let turn = Arc::clone(turns.entry(commit.agent).or_default());
-        let alone = commit.writes.iter().any(Write::changes_agent);
+        let alone = commit.writes.iter().any(StateWrite::changes_agent);
         // In the order of the commits. A lock that is not free holds up all commits that follow; that is short, and
         // happens only when an agent comes or goes.
         if alone {
@@ -47,9 +47,9 @@ pub(crate) async fn write(state: Arc<State>, mut commits: mpsc::UnboundedReceive
 }
 
 /// Number of ledger rows that a write merges.
-fn rows(write: &Write) -> usize {
+fn rows(write: &StateWrite) -> usize {
     match write {
-        Write::Report { leases, .. } => leases.iter().map(|lease| 1 + lease.functions.len()).sum(),
+        StateWrite::Report { leases, .. } => leases.iter().map(|lease| 1 + lease.functions.len()).sum(),
         _ => 0,
     }
 }
@@ -57,34 +57,31 @@ fn rows(write: &Write) -> usize {
 /// Starts a commit. A single write of a lease, which a grant or a release waits for, is given to the store with a
 /// callback: no thread waits for it, which saves two thread switches each. All other commits run on a thread for
 /// that.
-fn begin<T: Send + 'static>(state: &Arc<State>, mut commit: Commit, turn: T) {
+fn begin<T: Send + 'static>(state: &Arc<ManagerState>, mut commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
-    let taken = Taken {
+    let taken = RunningCommit {
         commit: commit.id,
         rows: commit.writes.iter().map(rows).sum(),
         begun: Instant::now(),
     };
     let told_of = |turn| {
         let (state, runtime) = (Arc::clone(state), Handle::current());
-        move |made: Result<Option<Reported>, StoreError>| {
+        move |made: Result<Option<ReportResult>, StoreError>| {
             // Event handling after this may spawn tasks.
             let _runtime = runtime.enter();
-            taken.made(&state, made.map(Vec::from_iter).map_err(refused), turn);
+            taken.finish(&state, made.map(Vec::from_iter).map_err(refusal_of), turn);
         }
     };
     let store = &state.config.store;
     match (commit.writes.pop(), commit.writes.is_empty()) {
-        (Some(Write::PutLease { lease, note }), true) => {
+        (Some(StateWrite::PutLease { lease, note }), true) => {
             let told = told_of(turn);
-            let lease = granted(lease, note, commit.wanted.get(&lease), at_ms);
+            let lease = lease_of_grant(lease, note, commit.wanted.get(&lease), at_ms);
             store.open_lease_later(lease, at_ms, Box::new(|made| told(made.map(|()| None))));
         }
-        (Some(Write::Report { agent, leases }), true) => {
+        (Some(StateWrite::Report { agent, leases }), true) => {
             let told = told_of(turn);
-            store.report_later(
-                report(agent, leases, at_ms),
-                Box::new(|made| told(made.map(Some))),
-            );
+            store.report_later(report(agent, leases, at_ms), Box::new(|made| told(made.map(Some))));
         }
         (last, _) => {
             commit.writes.extend(last);
@@ -94,35 +91,33 @@ fn begin<T: Send + 'static>(state: &Arc<State>, mut commit: Commit, turn: T) {
 }
 
 /// Commit that is being written.
-struct Taken {
+struct RunningCommit {
     commit: CommitId,
     rows: usize,
     begun: Instant,
 }
 
-impl Taken {
+impl RunningCommit {
     /// Reports the result to the machine. Drops `turn` first, so that the agent's next commit may run.
-    fn made<T>(self, state: &Arc<State>, made: Result<Vec<Reported>, Refusal>, turn: T) {
-        state.metrics.committed(self.begun.elapsed(), self.rows, &made);
+    fn finish<T>(self, state: &Arc<ManagerState>, made: Result<Vec<ReportResult>, Rejection>, turn: T) {
+        state.metrics.count_commit(self.begun.elapsed(), self.rows, &made);
         let commit = self.commit;
         let event = match made {
             Ok(reported) => {
-                reported.iter().for_each(warn_of);
-                Event::Committed { commit }
+                reported.iter().for_each(warn_of_excess);
+                ClusterEvent::Committed { commit }
             }
-            Err(refusal) => Event::NotCommitted { commit, refusal },
+            Err(refusal) => ClusterEvent::NotCommitted { commit, refusal },
         };
         drop(turn);
         state.step(event);
     }
 }
 
-async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
+async fn make<T>(state: Arc<ManagerState>, commit: Commit, turn: T) {
     let at_ms = state.unix_ms();
-    let Commit {
-        id, writes, wanted, ..
-    } = commit;
-    let taken = Taken {
+    let Commit { id, writes, wanted, .. } = commit;
+    let taken = RunningCommit {
         commit: id,
         rows: writes.iter().map(rows).sum(),
         begun: Instant::now(),
@@ -134,18 +129,18 @@ async fn make<T>(state: Arc<State>, commit: Commit, turn: T) {
         }
         Ok(reported)
     });
-    taken.made(&state, made.await, turn);
+    taken.finish(&state, made.await, turn);
 }
 
 /// Applies one write. Each may be repeated: after a failure in the middle the next report tries all of it again.
 fn apply(
     store: &dyn Store,
-    write: Write,
-    wanted: &HashMap<LeaseId, Wanted>,
+    write: StateWrite,
+    wanted: &HashMap<LeaseId, LeaseRequest>,
     at_ms: u64,
-) -> Result<Option<Reported>, StoreError> {
+) -> Result<Option<ReportResult>, StoreError> {
     match write {
-        Write::PutAgent(agent) => {
+        StateWrite::PutAgent(agent) => {
             let agent = AgentRecord {
                 id: agent.id,
                 boot: agent.boot,
@@ -154,36 +149,31 @@ fn apply(
             };
             store.put_agent(agent, at_ms)?;
         }
-        Write::RemoveAgent(agent) => store.remove_agent(agent, at_ms)?,
-        Write::PutWish { agent, wish } => store.put_wish(agent, wish)?,
-        Write::RemoveWish(agent) => store.remove_wish(agent)?,
-        Write::PutLease { lease, note } => {
-            store.open_lease(granted(lease, note, wanted.get(&lease), at_ms), at_ms)?;
+        StateWrite::RemoveAgent(agent) => store.remove_agent(agent, at_ms)?,
+        StateWrite::PutWish { agent, wish } => store.put_wish(agent, wish)?,
+        StateWrite::RemoveWish(agent) => store.remove_wish(agent)?,
+        StateWrite::PutLease { lease, note } => {
+            store.open_lease(lease_of_grant(lease, note, wanted.get(&lease), at_ms), at_ms)?;
         }
-        Write::Report { agent, leases } => return store.report(report(agent, leases, at_ms)).map(Some),
-        Write::EndLease { lease, why } => {
-            if let Some(known) = store
-                .lease(lease)?
-                .filter(|lease| lease.state == LeaseState::Active)
-            {
-                return store.report(ended(store, known, why, at_ms)?).map(Some);
+        StateWrite::Report { agent, leases } => return store.report(report(agent, leases, at_ms)).map(Some),
+        StateWrite::EndLease { lease, why } => {
+            if let Some(known) = store.lease(lease)?.filter(|lease| lease.state == LeaseState::Active) {
+                return store.report(end_report(store, known, why, at_ms)?).map(Some);
             }
         }
     }
     Ok(None)
 }
 
-fn granted(lease: LeaseId, note: LeaseNote, wanted: Option<&Wanted>, at_ms: u64) -> LeaseRecord {
-    let slots = distinct(&note.cores);
+fn lease_of_grant(lease: LeaseId, note: LeaseNote, wanted: Option<&LeaseRequest>, at_ms: u64) -> LeaseRecord {
+    let slots = distinct_cores(&note.cores);
     LeaseRecord {
         id: lease,
         agent: note.agent,
         boot: note.boot,
         tenant: note.tenant,
         label: note.label,
-        job: wanted
-            .map(|wanted| wanted.request.job.clone())
-            .unwrap_or_default(),
+        job: wanted.map(|wanted| wanted.request.job.clone()).unwrap_or_default(),
         epoch: note.epoch,
         cores: note.cores,
         // The number that was asked for, not the agent's: it limits what the agent may bill.
@@ -218,13 +208,13 @@ fn report(agent: AgentId, leases: Vec<LeaseReport>, at_ms: u64) -> Report {
         usage: usage.collect(),
         leases: leases
             .into_iter()
-            .map(|lease| reported(agent, lease, at_ms))
+            .map(|lease| lease_of_report(agent, lease, at_ms))
             .collect(),
         missing_before: None,
     }
 }
 
-fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
+fn lease_of_report(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
     LeaseRecord {
         id: lease.lease,
         agent,
@@ -233,7 +223,7 @@ fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
         label: lease.label,
         job: String::new(),
         epoch: lease.epoch,
-        slots: distinct(&lease.cores),
+        slots: distinct_cores(&lease.cores),
         cores: lease.cores,
         memory_bytes: 0,
         gpus: lease.gpus,
@@ -246,7 +236,7 @@ fn reported(agent: AgentId, lease: LeaseReport, at_ms: u64) -> LeaseRecord {
 }
 
 /// Report that ends a lease whose agent reports no more usage: the known total is its last.
-fn ended(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<Report, StoreError> {
+fn end_report(store: &dyn Store, known: LeaseRecord, why: &str, at_ms: u64) -> Result<Report, StoreError> {
     let key = known.key();
     let row = store.rows(&[key])?.into_iter().flatten().next();
     let usage = row.map(|row| LedgerRow {

@@ -26,14 +26,14 @@ mod operation;
 mod sessions;
 mod subject;
 
-pub use authenticator::{AUTHORIZATION_BYTES_MAX, Authenticator, ConnectionIdentity};
-pub use caller::{Caller, How, Role};
+pub use authenticator::{AUTHORIZATION_BYTES_MAX, Authenticator, ConnectionPeer};
+pub use caller::{Caller, Proof, Role};
 pub(crate) use directory::REFRESH;
 pub use directory::{Directory, TenantPolicy};
 pub(crate) use gate::{Connection, Gate, caller_of, connection_of};
 pub use hotlease_wire::munge::payload as munge_payload;
 pub use jwt::{Issuers, IssuersError};
 pub use munge::MungeConfig;
-pub use operation::{Operation, Who};
+pub use operation::{CallerGroup, Operation};
 pub(crate) use sessions::LIFETIME_MS as SESSION_MS;
 use subject::Subject;

@@ -11,11 +11,11 @@
 //! memory: after a start the first agent that asks is the first again.
 
 use crate::membership::check_owner;
-use crate::records::bad;
-use crate::state::State;
+use crate::records::bad_request;
+use crate::state::ManagerState;
 use hotlease_lease::manager::AgentState;
 use hotlease_net::Peer;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{FindImageRequest, ImageSource};
 use hotlease_wire::ids::{AgentId, CodeHash};
 use std::collections::HashMap;
@@ -31,7 +31,7 @@ const TREES_MAX: usize = 1024;
 const AGENTS_MAX: usize = 16 * 1024;
 
 #[derive(Default)]
-struct Tree {
+struct ImageTree {
     agents: Vec<AgentId>,
     /// Time of the last request, by the manager's clock.
     asked: Duration,
@@ -39,11 +39,11 @@ struct Tree {
 
 /// Trees of agents by the hash of the environment.
 #[derive(Default)]
-pub(crate) struct Images(Mutex<HashMap<CodeHash, Tree>>);
+pub(crate) struct ImageTrees(Mutex<HashMap<CodeHash, ImageTree>>);
 
-impl Images {
-    /// Agent that `who` is to read from; none: the store. `is_there`: whether an agent can be asked.
-    fn above(
+impl ImageTrees {
+    /// Agent that `allowed_callers` is to read from; none: the store. `is_there`: whether an agent can be asked.
+    fn source_of(
         &self,
         image: CodeHash,
         (who, without): (AgentId, Option<AgentId>),
@@ -85,13 +85,13 @@ impl Images {
 
 /// Finds the agent from which an agent is to read an environment.
 pub(crate) fn find(
-    state: &State,
+    state: &ManagerState,
     request: &FindImageRequest,
     owner: Option<&Peer>,
-) -> Result<ImageSource, Refusal> {
-    let agent_id = |text: &str| -> Result<AgentId, Refusal> {
+) -> Result<ImageSource, Rejection> {
+    let agent_id = |text: &str| -> Result<AgentId, Rejection> {
         text.parse()
-            .map_err(|_| bad("agent id is not 16 hexadecimal digits"))
+            .map_err(|_| bad_request("agent id is not 16 hexadecimal digits"))
     };
     let who = agent_id(&request.agent)?;
     check_owner(state, who, owner)?;
@@ -100,7 +100,7 @@ pub(crate) fn find(
         agent => Some(agent_id(agent)?),
     };
     let image = request.image.parse();
-    let image = image.map_err(|_| bad("an environment's hash has 64 hexadecimal digits"))?;
+    let image = image.map_err(|_| bad_request("an environment's hash has 64 hexadecimal digits"))?;
     let endpoint = |agent: AgentId| {
         let machine = state.machine();
         let (record, heard, _) = machine.cluster.registry().agent(agent)?;
@@ -111,9 +111,9 @@ pub(crate) fn find(
     if endpoint(who).is_none() {
         return Ok(ImageSource::default());
     }
-    let above = state.images.above(image, (who, without), state.now(), |agent| {
-        endpoint(agent).is_some()
-    });
+    let above = state
+        .images
+        .source_of(image, (who, without), state.now(), |agent| endpoint(agent).is_some());
     let found = above.and_then(|agent| Some((agent, endpoint(agent)?)));
     Ok(
         found.map_or_else(ImageSource::default, |(agent, endpoint)| ImageSource {
@@ -133,15 +133,15 @@ mod tests {
         AgentId(number.to_be_bytes())
     }
 
-    fn ask(images: &Images, who: u64, without: Option<u64>, gone: &[u64]) -> Option<u64> {
+    fn ask(images: &ImageTrees, who: u64, without: Option<u64>, gone: &[u64]) -> Option<u64> {
         let is_there = |id| !gone.iter().any(|number| agent(*number) == id);
-        let above = images.above(IMAGE, (agent(who), without.map(agent)), Duration::ZERO, is_there);
+        let above = images.source_of(IMAGE, (agent(who), without.map(agent)), Duration::ZERO, is_there);
         above.map(|agent| u64::from_be_bytes(agent.0))
     }
 
     #[test]
     fn one_reads_the_store_and_everybody_else_from_another_two_at_most() {
-        let images = Images::default();
+        let images = ImageTrees::default();
         let above: Vec<_> = (0..1000).map(|who| ask(&images, who, None, &[])).collect();
         assert_eq!(above[..5], [None, Some(0), Some(0), Some(1), Some(1)]);
         let mut steps = vec![0; 1000];
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn who_asks_again_keeps_its_place() {
-        let images = Images::default();
+        let images = ImageTrees::default();
         for who in 0..4 {
             ask(&images, who, None, &[]);
         }
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn who_gave_nothing_or_is_gone_has_no_place_and_the_next_moves_up() {
-        let images = Images::default();
+        let images = ImageTrees::default();
         for who in 0..4 {
             ask(&images, who, None, &[]);
         }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn trees_are_bounded_and_what_was_asked_for_last_stays() {
-        let images = Images::default();
+        let images = ImageTrees::default();
         let image = |number: usize| {
             let mut hash = [0; 32];
             hash[..8].copy_from_slice(&number.to_le_bytes());
@@ -188,7 +188,7 @@ mod tests {
         };
         for number in 0..TREES_MAX + 10 {
             let now = Duration::from_secs(number as u64);
-            images.above(image(number), (agent(1), None), now, |_| true);
+            images.source_of(image(number), (agent(1), None), now, |_| true);
         }
         let trees = images.0.lock().unwrap();
         assert_eq!(trees.len(), TREES_MAX);

@@ -27,29 +27,29 @@
 #![forbid(unsafe_code)]
 
 mod acquire;
+mod agent_connections;
 mod billing;
 mod commits;
 mod config;
-mod door;
+mod driver;
 mod error;
 pub mod identity;
+mod identity_service;
 mod images;
-mod links;
 mod listener;
 mod listing;
-mod machine;
 mod manager;
 mod membership;
 mod metrics;
 mod nodes;
-mod observed;
 mod offers;
-mod people;
 mod records;
+mod request_metrics;
 mod rest;
 mod service;
 mod state;
 mod tariff;
+mod tenants;
 mod trace;
 
 pub use config::{MANAGER_LOCK, MANAGER_SOCKET, ManagerConfig, Network, REST_SOCKET};

@@ -5,7 +5,7 @@
 //! removal two managers could hold locks on two files of the same name.
 
 use crate::{MANAGER_LOCK, MANAGER_SOCKET, ManagerError};
-use hotlease_net::grpc::Served;
+use hotlease_net::grpc::ServerConnection;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -149,7 +149,7 @@ pub(crate) struct PeerInfo {
 }
 
 /// An admitted local connection.
-pub(crate) type Peer = Served<UnixStream, PeerInfo, OwnedSemaphorePermit>;
+pub(crate) type Peer = ServerConnection<UnixStream, PeerInfo, OwnedSemaphorePermit>;
 
 #[cfg(test)]
 mod tests {
@@ -178,10 +178,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let deep = dir.path().join("d".repeat(100));
         fs::create_dir(&deep).unwrap();
-        assert!(matches!(
-            Listener::bind(&deep),
-            Err(ManagerError::PathTooLong { .. })
-        ));
+        assert!(matches!(Listener::bind(&deep), Err(ManagerError::PathTooLong { .. })));
     }
 
     #[tokio::test]
@@ -193,10 +190,7 @@ mod tests {
         assert_eq!(admitted.connect_info().uid, own_uid);
         assert!(admit(stream(), own_uid, &places).is_none(), "no place is left");
         drop(admitted);
-        assert!(
-            admit(stream(), own_uid, &places).is_some(),
-            "the place is free again"
-        );
+        assert!(admit(stream(), own_uid, &places).is_some(), "the place is free again");
         if own_uid != 0 {
             assert!(
                 admit(stream(), own_uid + 1, &places).is_none(),

@@ -3,13 +3,13 @@
 //! An agent that does not answer in time, or is silent already, is left out. Itself and its leases are still listed
 //! as it last reported them.
 
-use crate::links::answer;
+use crate::agent_connections::answer;
 use crate::records::{CORES_MAX, agent_info, lease_info};
-use crate::state::State;
+use crate::state::ManagerState;
 use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentRecord;
 use hotlease_store::{LeaseRecord, LeaseState};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     AgentInfo, AgentList, AgentStatus, CodeList, Info, LeaseInfo, LeaseList, ListRequest, WorkerList,
 };
@@ -27,20 +27,21 @@ const STATE_WITHIN: Duration = Duration::from_millis(250);
 
 /// Lists agents. A small site's agents are asked, so that a lease granted just now counts; a large site's are listed
 /// as they last reported.
-pub(crate) async fn agents(state: &Arc<State>) -> AgentList {
+pub(crate) async fn agents(state: &Arc<ManagerState>) -> AgentList {
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
-    let answers = ask_each(state, of_small_site(state), limit, "").await;
+    let answers = ask_each(state, agents_of_small_site(state), limit, "").await;
     let mut answers: BTreeMap<AgentId, AgentStatus> = answers.into_iter().collect();
-    let listed = state.agents().into_iter().map(|(record, heard, silent)| {
-        merged(agent_info(&record, heard, silent), answers.remove(&record.id))
-    });
+    let listed = state
+        .agents()
+        .into_iter()
+        .map(|(record, heard, silent)| merge_status(agent_info(&record, heard, silent), answers.remove(&record.id)));
     AgentList {
         agents: listed.collect(),
     }
 }
 
 /// Agents to ask for a listing that their last reports answer as well: all that serve, or none on a large site.
-fn of_small_site(state: &Arc<State>) -> Vec<AgentRecord> {
+fn agents_of_small_site(state: &Arc<ManagerState>) -> Vec<AgentRecord> {
     let agents = Some(state.serving_agents());
     agents
         .filter(|agents| agents.len() <= ASKED_AT_ONCE_MAX)
@@ -48,12 +49,12 @@ fn of_small_site(state: &Arc<State>) -> Vec<AgentRecord> {
 }
 
 /// Describes one agent, after asking it.
-pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> {
+pub(crate) async fn agent(state: &Arc<ManagerState>, id: AgentId) -> Option<AgentInfo> {
     let mut agents = state.agents().into_iter();
     let (record, heard, silent) = agents.find(|(record, ..)| record.id == id)?;
     let limit = STATE_WITHIN.min(state.config.listing_timeout);
     let answer = ask(Arc::clone(state), record.clone(), limit, String::new()).await;
-    Some(merged(
+    Some(merge_status(
         agent_info(&record, heard, silent),
         answer.map(|(_, status)| status),
     ))
@@ -61,7 +62,7 @@ pub(crate) async fn agent(state: &Arc<State>, id: AgentId) -> Option<AgentInfo> 
 
 /// Merges an agent's answer, which is fresher than its last heartbeat; its id and address come from the registration
 /// alone.
-fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
+fn merge_status(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
     if let Some(now) = answer.and_then(|status| status.agent) {
         if now.cores.len() <= CORES_MAX {
             info.cores = now.cores;
@@ -78,9 +79,15 @@ fn merged(mut info: AgentInfo, answer: Option<AgentStatus>) -> AgentInfo {
 
 /// Lists leases: on a large site as the ledger has them, at most about a second old; on a small one as agents answer
 /// now.
-pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<LeaseList, Refusal> {
+pub(crate) async fn leases(state: &Arc<ManagerState>, request: ListRequest) -> Result<LeaseList, Rejection> {
     let tenant = checked(request)?;
-    let answers = ask_each(state, of_small_site(state), state.config.listing_timeout, &tenant).await;
+    let answers = ask_each(
+        state,
+        agents_of_small_site(state),
+        state.config.listing_timeout,
+        &tenant,
+    )
+    .await;
     let noted = state
         .store(move |store| {
             let tenant = Some(tenant.as_str()).filter(|tenant| !tenant.is_empty());
@@ -105,7 +112,7 @@ pub(crate) async fn leases(state: &Arc<State>, request: ListRequest) -> Result<L
     })
 }
 
-pub(crate) async fn workers(state: &Arc<State>, request: ListRequest) -> Result<WorkerList, Refusal> {
+pub(crate) async fn workers(state: &Arc<ManagerState>, request: ListRequest) -> Result<WorkerList, Rejection> {
     let answers = ask_all(state, &checked(request)?).await;
     let workers = answers.into_iter().flat_map(|(_, status)| status.workers);
     Ok(WorkerList {
@@ -113,16 +120,14 @@ pub(crate) async fn workers(state: &Arc<State>, request: ListRequest) -> Result<
     })
 }
 
-pub(crate) async fn functions(state: &Arc<State>, request: ListRequest) -> Result<CodeList, Refusal> {
+pub(crate) async fn functions(state: &Arc<ManagerState>, request: ListRequest) -> Result<CodeList, Rejection> {
     let answers = ask_all(state, &checked(request)?).await;
     let codes = answers.into_iter().flat_map(|(_, status)| status.codes);
-    Ok(CodeList {
-        codes: codes.collect(),
-    })
+    Ok(CodeList { codes: codes.collect() })
 }
 
 /// Describes the manager; cheap enough to be asked often, as no agent is asked.
-pub(crate) async fn info(state: &Arc<State>) -> Result<Info, Refusal> {
+pub(crate) async fn info(state: &Arc<ManagerState>) -> Result<Info, Rejection> {
     let leases = state.store(|store| store.active_leases());
     Ok(Info {
         version: env!("CARGO_PKG_VERSION").into(),
@@ -133,9 +138,9 @@ pub(crate) async fn info(state: &Arc<State>) -> Result<Info, Refusal> {
     })
 }
 
-fn checked(request: ListRequest) -> Result<String, Refusal> {
+fn checked(request: ListRequest) -> Result<String, Rejection> {
     if request.tenant.len() > TENANT_BYTES_MAX {
-        return Err(Refusal::TooMany {
+        return Err(Rejection::TooMany {
             what: "bytes in the tenant's name".into(),
             limit: TENANT_BYTES_MAX as u64,
         });
@@ -144,18 +149,12 @@ fn checked(request: ListRequest) -> Result<String, Refusal> {
 }
 
 /// Status of every agent that answers in time, by agent.
-pub(crate) async fn ask_all(state: &Arc<State>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
-    ask_each(
-        state,
-        state.serving_agents(),
-        state.config.listing_timeout,
-        tenant,
-    )
-    .await
+pub(crate) async fn ask_all(state: &Arc<ManagerState>, tenant: &str) -> Vec<(AgentId, AgentStatus)> {
+    ask_each(state, state.serving_agents(), state.config.listing_timeout, tenant).await
 }
 
 async fn ask_each(
-    state: &Arc<State>,
+    state: &Arc<ManagerState>,
     agents: Vec<AgentRecord>,
     limit: Duration,
     tenant: &str,
@@ -178,7 +177,7 @@ async fn ask_each(
 }
 
 async fn ask(
-    state: Arc<State>,
+    state: Arc<ManagerState>,
     agent: AgentRecord,
     limit: Duration,
     tenant: String,

@@ -1,14 +1,14 @@
 //! Start, service and stop of a manager.
 
-use crate::door::{self, Door};
+use crate::driver::ClusterDriver;
 use crate::identity::{Directory, Gate};
+use crate::identity_service::{self, IdentityService};
 use crate::listener::Listener;
-use crate::machine::Machine;
-use crate::observed::Observed;
+use crate::request_metrics::RequestMetrics;
 use crate::service::Service;
-use crate::state::State;
-use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, commits, machine, people, rest};
-use hotlease_lease::manager::{AgentRecord, Event};
+use crate::state::ManagerState;
+use crate::{ManagerConfig, ManagerError, Network, REST_SOCKET, commits, driver, rest, tenants};
+use hotlease_lease::manager::{AgentRecord, ClusterEvent};
 use hotlease_net::Listener as TlsListener;
 use hotlease_net::grpc::{PeerStream, StrangerStream};
 use hotlease_wire::grpc::identity_server::IdentityServer;
@@ -50,7 +50,7 @@ const ACCEPTED_MAX: usize = 16;
 
 /// A running manager. It stops when told to, or when dropped.
 pub struct Manager {
-    pub(crate) state: Arc<State>,
+    pub(crate) state: Arc<ManagerState>,
     /// True: the manager is to stop.
     stop: Arc<watch::Sender<bool>>,
     /// True: the manager has stopped; its socket is gone, and no request is being processed.
@@ -63,13 +63,13 @@ impl Manager {
     /// Binds the socket and serves in background tasks of the current tokio runtime. When this returns, clients and
     /// agents can connect.
     pub async fn start(config: ManagerConfig) -> Result<Self, ManagerError> {
-        Self::started(config).await
+        Self::start_boxed(config).await
     }
 
     /// Returns a boxed future. Code of an async function is generated in each crate that awaits it, and this one
     /// contains the whole server: it was most of the compile time of each test program that starts a manager.
     #[inline(never)]
-    fn started(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
+    fn start_boxed(config: ManagerConfig) -> Pin<Box<dyn Future<Output = Result<Self, ManagerError>> + Send>> {
         Box::pin(Self::bind_and_serve(config))
     }
 
@@ -86,14 +86,14 @@ impl Manager {
             let latest_ms = store.latest_ms()?;
             copy.refresh(store.as_ref())?;
             copy.measure(store.as_ref(), latest_ms)?;
-            Ok::<_, ManagerError>((latest_ms, machine::restored(store.as_ref())?))
+            Ok::<_, ManagerError>((latest_ms, driver::restore_cluster(store.as_ref())?))
         });
         let (latest_ms, cluster) = restored.await.map_err(|_| ManagerError::ReadingPanicked)??;
         let (commits, writes) = mpsc::unbounded_channel();
-        let state = Arc::new(State::new(
+        let state = Arc::new(ManagerState::new(
             config,
             latest_ms,
-            Machine::new(cluster, commits),
+            ClusterDriver::new(cluster, commits),
             directory,
         ));
         let writing = tokio::spawn(commits::write(Arc::clone(&state), writes));
@@ -178,7 +178,7 @@ async fn wait_for(mut watched: watch::Receiver<bool>) {
 }
 
 async fn serve(
-    state: Arc<State>,
+    state: Arc<ManagerState>,
     listener: Listener,
     tls: Option<TlsListener>,
     (rest, rest_tls): (Listener, Option<TlsListener>),
@@ -193,7 +193,7 @@ async fn serve(
         .network
         .as_ref()
         .is_some_and(|network| network.without_certificate);
-    let refreshing = tokio::spawn(people::keep_fresh(Arc::clone(&state)));
+    let refreshing = tokio::spawn(tenants::keep_fresh(Arc::clone(&state)));
     let ticking = tokio::spawn(tick(Arc::clone(&state)));
     let rest = rest::serve(state, rest, rest_tls, stopping.clone());
 
@@ -239,10 +239,10 @@ async fn serve_on<C>(
 ) where
     C: AsyncRead + AsyncWrite + Connected<ConnectInfo: Clone + Send + Sync> + Send + Unpin + 'static,
 {
-    let observed = Observed::new(Arc::clone(&service.0.metrics));
+    let observed = RequestMetrics::new(Arc::clone(&service.0.metrics));
     let gate = Gate::new(Arc::clone(&service.0.authenticator));
-    let door = IdentityServer::new(Door(Arc::clone(&service.0)))
-        .max_decoding_message_size(door::MESSAGE_BYTES_MAX)
+    let door = IdentityServer::new(IdentityService(Arc::clone(&service.0)))
+        .max_decoding_message_size(identity_service::MESSAGE_BYTES_MAX)
         .max_encoding_message_size(ANSWER_BYTES_MAX);
     let service = ManagerServer::new(service)
         .max_decoding_message_size(REQUEST_BYTES_MAX)
@@ -275,12 +275,12 @@ async fn serve_on<C>(
 
 /// Stops the manager when its store has ended: it cannot acknowledge anything any more, while its successor or next
 /// run can.
-async fn watch_store(state: Arc<State>, stop: Arc<watch::Sender<bool>>) {
+async fn watch_store(state: Arc<ManagerState>, stop: Arc<watch::Sender<bool>>) {
     let mut looks = interval(TICK);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        if let Some(error) = state.config.store.ended() {
+        if let Some(error) = state.config.store.end_error() {
             tracing::error!(%error, "the manager stops");
             stop.send_replace(true);
             return;
@@ -288,11 +288,11 @@ async fn watch_store(state: Arc<State>, stop: Arc<watch::Sender<bool>>) {
     }
 }
 
-async fn tick(state: Arc<State>) {
+async fn tick(state: Arc<ManagerState>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        state.step(Event::Tick);
+        state.step(ClusterEvent::Tick);
     }
 }

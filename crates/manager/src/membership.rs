@@ -3,13 +3,13 @@
 //! A heartbeat carries leases with their cumulative usage. It is acknowledged only after the usage is in the ledger,
 //! so an agent that got no answer sends the same totals again.
 
-use crate::acquire::unexpected;
-use crate::records::{agent_ids, agent_record, bad, lease_record, offering, parse_ids, past_row};
-use crate::state::State;
-use hotlease_lease::manager::{AgentState, Answer, Event, LeaseNote, LeaseReport, Report as Heard};
+use crate::acquire::unexpected_answer;
+use crate::records::{agent_ids, agent_record, bad_request, lease_record, offering, parse_ids, past_row};
+use crate::state::ManagerState;
+use hotlease_lease::manager::{AgentReport as Heard, AgentState, ClusterAnswer, ClusterEvent, LeaseNote, LeaseReport};
 use hotlease_net::Peer;
-use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report, Reported};
-use hotlease_wire::Refusal;
+use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, Report, ReportResult};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     HeartbeatReply, HeartbeatRequest, PastUsageReply, PastUsageRequest, RegisterReply, RegisterRequest,
 };
@@ -22,36 +22,32 @@ const LEASES_MAX: usize = 16 * 1024;
 const LEAVING: &str = "gone";
 
 pub(crate) async fn register(
-    state: &Arc<State>,
+    state: &Arc<ManagerState>,
     request: RegisterRequest,
     owner: Option<&Peer>,
-) -> Result<RegisterReply, Refusal> {
-    let record = agent_record(request.agent.ok_or_else(|| bad("the agent is missing"))?, owner)?;
+) -> Result<RegisterReply, Rejection> {
+    let record = agent_record(request.agent.ok_or_else(|| bad_request("the agent is missing"))?, owner)?;
     check_owner(state, record.id, owner)?;
     let proof = request.proof;
-    let register = |request| Event::Register {
-        request,
-        record,
-        proof,
-    };
+    let register = |request| ClusterEvent::Register { request, record, proof };
     match state.ask(None, register).await? {
-        (Answer::Registered, _) => Ok(RegisterReply {
+        (ClusterAnswer::Registered, _) => Ok(RegisterReply {
             heartbeat_ms: state.machine().cluster.registry().heartbeat_pause().as_millis() as u64,
             ledger: state.ledger,
             challenge: 0,
         }),
-        (Answer::Challenged { challenge }, _) => Ok(RegisterReply {
+        (ClusterAnswer::Challenged { challenge }, _) => Ok(RegisterReply {
             challenge,
             ..RegisterReply::default()
         }),
-        (answer, _) => Err(unexpected(&answer)),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
 /// Checks that an agent's message comes from the holder of the certificate that the agent registered with (or from
 /// this node, if it registered from here). This protects the agent until it is gone: a peer that learns its id cannot
 /// end its leases or bill for it.
-pub(crate) fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -> Result<(), Refusal> {
+pub(crate) fn check_owner(state: &ManagerState, agent: AgentId, owner: Option<&Peer>) -> Result<(), Rejection> {
     let machine = state.machine();
     let Some((known, heard, _)) = machine.cluster.registry().agent(agent) else {
         return Ok(());
@@ -61,21 +57,21 @@ pub(crate) fn check_owner(state: &State, agent: AgentId, owner: Option<&Peer>) -
         return Ok(());
     }
     tracing::warn!(%agent, owner, "somebody else speaks for an agent");
-    Err(Refusal::NotPermitted {
+    Err(Rejection::NotPermitted {
         what: format!("agent {agent} is registered with another certificate"),
     })
 }
 
-pub(crate) async fn hear(
-    state: &Arc<State>,
+pub(crate) async fn heartbeat(
+    state: &Arc<ManagerState>,
     request: HeartbeatRequest,
     owner: Option<&Peer>,
-) -> Result<HeartbeatReply, Refusal> {
-    let info = request.agent.ok_or_else(|| bad("the agent is missing"))?;
+) -> Result<HeartbeatReply, Rejection> {
+    let info = request.agent.ok_or_else(|| bad_request("the agent is missing"))?;
     let (agent, boot) = agent_ids(&info)?;
     check_owner(state, agent, owner)?;
     if request.leases.len() > LEASES_MAX {
-        return Err(bad(format!("more than {LEASES_MAX} leases in one heartbeat")));
+        return Err(bad_request(format!("more than {LEASES_MAX} leases in one heartbeat")));
     }
     let at_ms = state.unix_ms();
     let leases = request.leases.into_iter();
@@ -91,12 +87,12 @@ pub(crate) async fn hear(
         pool: info.pool,
         leaving: info.state == LEAVING,
         offering: offering(&info)?,
-        leases: leases.collect::<Result<_, Refusal>>()?,
+        leases: leases.collect::<Result<_, Rejection>>()?,
     };
-    let heartbeat = |request| Event::Heartbeat { request, report };
+    let heartbeat = |request| ClusterEvent::Heartbeat { request, report };
     match state.ask(None, heartbeat).await? {
-        (Answer::Heard { known }, _) => {
-            state.metrics.heard();
+        (ClusterAnswer::Heard { known }, _) => {
+            state.metrics.count_heartbeat();
             let (pause, totals_every) = {
                 let machine = state.machine();
                 let cluster = &machine.cluster;
@@ -110,7 +106,7 @@ pub(crate) async fn hear(
                 totals_every_ms: totals_every.as_millis() as u64,
             })
         }
-        (answer, _) => Err(unexpected(&answer)),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
@@ -149,14 +145,14 @@ pub(crate) fn lease_note(lease: LeaseRecord) -> LeaseNote {
 /// Merges totals that only the agent's journal knew into the ledger. The reply acknowledges them: the agent forgets
 /// them.
 pub(crate) async fn report_past(
-    state: &State,
+    state: &ManagerState,
     request: PastUsageRequest,
     owner: Option<&Peer>,
-) -> Result<PastUsageReply, Refusal> {
+) -> Result<PastUsageReply, Rejection> {
     let (agent, boot) = parse_ids(&request.agent, &request.boot)?;
     check_owner(state, agent, owner)?;
     if request.usage.len() > LEASES_MAX {
-        return Err(bad(format!("more than {LEASES_MAX} leases in one report")));
+        return Err(bad_request(format!("more than {LEASES_MAX} leases in one report")));
     }
     let registered = state.agent(agent).ok().map(|record| record.boot);
     if registered != Some(boot) {
@@ -173,13 +169,13 @@ pub(crate) async fn report_past(
     };
     let leases = report.usage.len();
     let reported = state.store(move |store| store.report(report)).await?;
-    warn_of(&reported);
+    warn_of_excess(&reported);
     tracing::info!(%agent, leases, "took usage of earlier leases");
     Ok(PastUsageReply { known: true })
 }
 
 /// Warns the operator of usage that an agent reported without a right to it.
-pub(crate) fn warn_of(reported: &Reported) {
+pub(crate) fn warn_of_excess(reported: &ReportResult) {
     for key in &reported.capped {
         tracing::warn!(
             agent = %key.agent, boot = %key.boot, lease = %key.lease,

@@ -4,9 +4,9 @@
 //! names of this program, so that the number of series is bounded for all requests.
 
 use crate::rest::kind_of;
-use crate::state::State;
+use crate::state::ManagerState;
 use hotlease_lease::manager::AgentState;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,39 +19,39 @@ use std::time::Duration;
 
 /// Buckets from 50 us, as no grant with a durable ledger is faster, to 12.8 s, as no caller waits longer.
 const SECONDS: [f64; 17] = [
-    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.1,
-    0.2, 0.8, 3.2, 6.4, 12.8,
+    0.000_05, 0.000_1, 0.000_2, 0.000_4, 0.000_8, 0.001_6, 0.003_2, 0.006_4, 0.012_8, 0.025_6, 0.051_2, 0.1, 0.2, 0.8,
+    3.2, 6.4, 12.8,
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     interface: &'static str,
     route: String,
     status: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
+struct RefusalLabel {
     kind: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct InState {
+struct StateLabel {
     state: &'static str,
 }
 
 /// Metrics and their registry. Counting holds no lock for longer than a map's look-up.
 pub(crate) struct Metrics {
     registry: Registry,
-    requests: Family<Request, Counter>,
+    requests: Family<RequestLabels, Counter>,
     grants: Counter,
-    refusals: Family<Kind, Counter>,
+    refusals: Family<RefusalLabel, Counter>,
     grant_seconds: Histogram,
     commit_seconds: Histogram,
     commit_failures: Counter,
     heartbeats: Counter,
     ledger_rows: Counter,
-    agents: Family<InState, Gauge>,
+    agents: Family<StateLabel, Gauge>,
     leases: Gauge,
     cores_offered: Gauge,
     cores_free: Gauge,
@@ -61,9 +61,9 @@ pub(crate) struct Metrics {
 impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("hotlease");
-        let requests = Family::<Request, Counter>::default();
-        let refusals = Family::<Kind, Counter>::default();
-        let agents = Family::<InState, Gauge>::default();
+        let requests = Family::<RequestLabels, Counter>::default();
+        let refusals = Family::<RefusalLabel, Counter>::default();
+        let agents = Family::<StateLabel, Gauge>::default();
         let [grants, heartbeats, ledger_rows, commit_failures] = [(); 4].map(|()| Counter::default());
         let [leases, cores_offered, cores_free, uptime] = [(); 4].map(|()| Gauge::default());
         let [grant_seconds, commit_seconds] = [(); 2].map(|()| Histogram::new(SECONDS));
@@ -132,8 +132,8 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts an answered request. `route`: one of this program's names, never a text from the request.
-    pub(crate) fn answered(&self, interface: &'static str, route: String, status: &'static str) {
-        let labels = Request {
+    pub(crate) fn count_request(&self, interface: &'static str, route: String, status: &'static str) {
+        let labels = RequestLabels {
             interface,
             route,
             status,
@@ -142,7 +142,7 @@ impl Metrics {
     }
 
     /// Counts a request for a lease, as granted or refused.
-    pub(crate) fn asked<T>(&self, took: Duration, outcome: &Result<T, Refusal>) {
+    pub(crate) fn count_acquire<T>(&self, took: Duration, outcome: &Result<T, Rejection>) {
         match outcome {
             Ok(_) => {
                 self.grants.inc();
@@ -150,13 +150,13 @@ impl Metrics {
             }
             Err(refusal) => {
                 let kind = kind_of(refusal);
-                self.refusals.get_or_create(&Kind { kind }).inc();
+                self.refusals.get_or_create(&RefusalLabel { kind }).inc();
             }
         }
     }
 
     /// Counts a write to the store: the rows of the ledger that it merged, or a failure.
-    pub(crate) fn committed<T, E>(&self, took: Duration, rows: usize, outcome: &Result<T, E>) {
+    pub(crate) fn count_commit<T, E>(&self, took: Duration, rows: usize, outcome: &Result<T, E>) {
         self.commit_seconds.observe(took.as_secs_f64());
         match outcome {
             Ok(_) => self.ledger_rows.inc_by(rows as u64),
@@ -165,12 +165,12 @@ impl Metrics {
     }
 
     /// Counts a heartbeat of an agent.
-    pub(crate) fn heard(&self) {
+    pub(crate) fn count_heartbeat(&self) {
         self.heartbeats.inc();
     }
 
     /// All metrics as text, with the present state; fails if the number of leases cannot be read.
-    pub(crate) async fn text(&self, state: &Arc<State>) -> Result<String, Refusal> {
+    pub(crate) async fn text(&self, state: &Arc<ManagerState>) -> Result<String, Rejection> {
         let (mut counts, mut offered, mut free) = ([0; 3], 0, 0);
         for (record, heard, _) in state.agents() {
             counts[heard as usize] += 1;
@@ -184,7 +184,7 @@ impl Metrics {
             (AgentState::Suspected, "suspected"),
             (AgentState::Gone, "gone"),
         ] {
-            let gauge = self.agents.get_or_create(&InState { state: name });
+            let gauge = self.agents.get_or_create(&StateLabel { state: name });
             gauge.set(counts[heard as usize]);
         }
         self.cores_offered.set(offered);
@@ -194,7 +194,7 @@ impl Metrics {
         self.leases.set(active as i64);
         let mut text = String::new();
         // Writing to a string fails only if the encoding of a metric fails.
-        text::encode(&mut text, &self.registry).map_err(|fmt::Error| Refusal::Unavailable {
+        text::encode(&mut text, &self.registry).map_err(|fmt::Error| Rejection::Unavailable {
             what: "the metrics cannot be written".into(),
         })?;
         Ok(text)

@@ -1,17 +1,17 @@
 //! Orders of operators for nodes: checked here, and decided by the machine.
 
-use crate::acquire::unexpected;
-use crate::links::answer;
+use crate::acquire::unexpected_answer;
+use crate::agent_connections::answer;
 use crate::listing;
-use crate::records::{CORES_MAX, bad, offering};
-use crate::state::State;
+use crate::records::{CORES_MAX, bad_request, offering};
+use crate::state::ManagerState;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentRecord, Answer, AskId, Event, NodeOrder, NodeWish, OfferWish};
+use hotlease_lease::manager::{AgentRecord, AskId, ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish};
 use hotlease_net::Address;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
-    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, NodeWish as Wanted, OfferWanted,
-    OrderNodeReply, OrderNodeRequest,
+    AgentInfo, CoresWanted, NodeInfo, NodeList, NodeOrder as Ordered, NodeWish as Wanted, OfferWanted, OrderNodeReply,
+    OrderNodeRequest,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::limits::GPUS_PER_AGENT_MAX;
@@ -25,10 +25,10 @@ const AWAY: &str = "away";
 
 /// Carries out an operator's order, or notes it for a node that is away. Returns when the order is durable.
 pub(crate) async fn order(
-    state: &Arc<State>,
+    state: &Arc<ManagerState>,
     request: OrderNodeRequest,
     by: &str,
-) -> Result<OrderNodeReply, Refusal> {
+) -> Result<OrderNodeReply, Rejection> {
     let at_ms = state.unix_ms();
     let by_ms = |within_ms: u64| at_ms + within_ms.min(WITHIN_MS_MAX);
     let order = match Ordered::try_from(request.order) {
@@ -38,32 +38,32 @@ pub(crate) async fn order(
         },
         Ok(Ordered::Resume) => NodeOrder::Resume,
         Ok(Ordered::Remove) => NodeOrder::Remove,
-        Ok(Ordered::None) | Err(_) => return Err(bad("unknown order for a node")),
+        Ok(Ordered::None) | Err(_) => return Err(bad_request("unknown order for a node")),
     };
     let (agent, host) = find(state, &request.node)?;
     tracing::info!(by, %agent, host, ?order, "an operator orders");
-    let ask = |request| Event::Order {
+    let ask = |request| ClusterEvent::Order {
         request,
         agent,
         order,
         at_ms,
     };
     match state.ask(None, ask).await? {
-        (Answer::Ordered { done }, _) => Ok(OrderNodeReply {
+        (ClusterAnswer::Ordered { done }, _) => Ok(OrderNodeReply {
             agent: agent.to_string(),
             host,
             done,
         }),
-        (answer, _) => Err(unexpected(&answer)),
+        (answer, _) => Err(unexpected_answer(&answer)),
     }
 }
 
-fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Refusal> {
+fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Rejection> {
     if asked.cores.len() > CORES_MAX {
-        return Err(bad("more cores than any machine has"));
+        return Err(bad_request("more cores than any machine has"));
     }
     if asked.gpus.is_some_and(|gpus| gpus > GPUS_PER_AGENT_MAX) {
-        return Err(bad("more GPUs than an agent offers"));
+        return Err(bad_request("more GPUs than an agent offers"));
     }
     Ok(OfferWish {
         cores: match CoresWanted::try_from(asked.choice) {
@@ -71,7 +71,7 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
             Ok(CoresWanted::CoresAll) => OfferedCores::All,
             Ok(CoresWanted::CoresCount) => OfferedCores::Count(asked.count),
             Ok(CoresWanted::CoresThese) => OfferedCores::These(asked.cores.into_iter().collect()),
-            Err(_) => return Err(bad("unknown choice of cores")),
+            Err(_) => return Err(bad_request("unknown choice of cores")),
         },
         memory_bytes: Some(asked.memory_bytes).filter(|bytes| *bytes > 0),
         gpus: asked.gpus,
@@ -81,14 +81,11 @@ fn offer(asked: OfferWanted, by_ms: impl Fn(u64) -> u64) -> Result<OfferWish, Re
 
 /// Finds the agent that an operator names: by its id, also if it is away; by the names in its certificate; or by its
 /// own host name.
-fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
+fn find(state: &Arc<ManagerState>, name: &str) -> Result<(AgentId, String), Rejection> {
     let agents = state.agents();
     if let Ok(id) = name.parse() {
         let known = agents.iter().find(|(record, ..)| record.id == id);
-        return Ok((
-            id,
-            known.map_or(String::new(), |(record, ..)| record.host.clone()),
-        ));
+        return Ok((id, known.map_or(String::new(), |(record, ..)| record.host.clone())));
     }
     let certified = |record: &AgentRecord| {
         let address: Option<Address> = record.endpoint.parse().ok();
@@ -102,13 +99,13 @@ fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
     };
     match named[..] {
         [(record, ..)] => Ok((record.id, record.host.clone())),
-        [] => Err(bad(format!(
+        [] => Err(bad_request(format!(
             "no node is called {name:?}; `hotlease admin node list` lists them, and one that is away is named \
              by its agent's id"
         ))),
         _ => {
             let ids: Vec<_> = named.iter().map(|(record, ..)| record.id.to_string()).collect();
-            Err(bad(format!(
+            Err(bad_request(format!(
                 "several agents are on {name:?}; name one by its id: {}",
                 ids.join(", ")
             )))
@@ -117,7 +114,7 @@ fn find(state: &Arc<State>, name: &str) -> Result<(AgentId, String), Refusal> {
 }
 
 /// Sends a node the operator's wish.
-pub(crate) async fn tell(state: Arc<State>, ask: AskId, agent: AgentId, wish: NodeWish) {
+pub(crate) async fn tell(state: Arc<ManagerState>, ask: AskId, agent: AgentId, wish: NodeWish) {
     let asked = async {
         let mut client = state.links.client(&state.agent(agent)?)?;
         let wanted = wanted(&wish, state.unix_ms());
@@ -125,10 +122,10 @@ pub(crate) async fn tell(state: Arc<State>, ask: AskId, agent: AgentId, wish: No
         offering(&told.agent.unwrap_or_default())
     };
     let event = match asked.await {
-        Ok(offering) => Event::Ordered { ask, offering },
+        Ok(offering) => ClusterEvent::Ordered { ask, offering },
         Err(refusal) => {
             tracing::warn!(%agent, %refusal, "a node has not carried out its operator's order yet");
-            Event::Refused { ask, refusal }
+            ClusterEvent::Refused { ask, refusal }
         }
     };
     state.step(event);
@@ -160,7 +157,7 @@ fn wanted(wish: &NodeWish, now_ms: u64) -> Wanted {
 }
 
 /// Lists registered nodes, and nodes with a wish that are away.
-pub(crate) async fn list(state: &Arc<State>) -> NodeList {
+pub(crate) async fn list(state: &Arc<ManagerState>) -> NodeList {
     let leases: BTreeMap<String, u32> = {
         let answers = listing::ask_all(state, "").await;
         let counted = answers.into_iter().map(|(agent, status)| {
@@ -179,9 +176,7 @@ pub(crate) async fn list(state: &Arc<State>) -> NodeList {
     let mut wishes: BTreeMap<String, NodeWish> = {
         let machine = state.machine();
         let wishes = machine.cluster.wishes();
-        wishes
-            .map(|(agent, wish)| (agent.to_string(), wish.clone()))
-            .collect()
+        wishes.map(|(agent, wish)| (agent.to_string(), wish.clone())).collect()
     };
     for id in wishes.keys() {
         agents.entry(id.clone()).or_insert_with(|| AgentInfo {
@@ -201,7 +196,5 @@ pub(crate) async fn list(state: &Arc<State>) -> NodeList {
             agent: Some(agent),
         }
     });
-    NodeList {
-        nodes: nodes.collect(),
-    }
+    NodeList { nodes: nodes.collect() }
 }

@@ -4,9 +4,9 @@
 //! shown to the same tenant only, until its lease ends, its time is over, or it is withdrawn. Offers are kept in
 //! memory only, so that no secrets of tenants are on the manager's disk: a restarted manager knows none.
 
-use crate::records::bad;
-use crate::state::State;
-use hotlease_wire::Refusal;
+use crate::records::bad_request;
+use crate::state::ManagerState;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
     FindOffersRequest, PutOfferReply, SlotOffer, SlotOfferList, WithdrawOfferReply, WithdrawOfferRequest,
 };
@@ -26,9 +26,9 @@ const INVITATION_BYTES_MAX: usize = 4096 + 64;
 const LASTS_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Tenant, lease, and number of the delegation.
-type Key = (String, LeaseId, u32);
+type OfferKey = (String, LeaseId, u32);
 
-struct Kept {
+struct StoredOffer {
     offer: SlotOffer,
     /// End by the manager's clock; none: the offer lasts as long as its lease.
     until: Option<Duration>,
@@ -36,10 +36,10 @@ struct Kept {
 
 /// Offers of all tenants.
 #[derive(Default)]
-pub(crate) struct Offers(Mutex<BTreeMap<Key, Kept>>);
+pub(crate) struct Offers(Mutex<BTreeMap<OfferKey, StoredOffer>>);
 
 impl Offers {
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<Key, Kept>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<OfferKey, StoredOffer>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,11 +49,11 @@ impl Offers {
             .retain(|(_, lease, _), kept| kept.until.is_none_or(|until| now < until) && !is_over(*lease));
     }
 
-    fn put(&self, key: Key, kept: Kept) -> Result<(), Refusal> {
+    fn put(&self, key: OfferKey, kept: StoredOffer) -> Result<(), Rejection> {
         let mut all = self.kept();
         if !all.contains_key(&key) {
             let too_many = |what: &str, limit: usize| {
-                Err(Refusal::TooMany {
+                Err(Rejection::TooMany {
                     what: what.into(),
                     limit: limit as u64,
                 })
@@ -78,22 +78,22 @@ impl Offers {
     }
 }
 
-fn lease_id(text: &str) -> Result<LeaseId, Refusal> {
-    text.parse().map_err(|_| bad("not a lease id"))
+fn lease_id(text: &str) -> Result<LeaseId, Rejection> {
+    text.parse().map_err(|_| bad_request("not a lease id"))
 }
 
-fn job(job: &str) -> Result<(), Refusal> {
+fn check_job(job: &str) -> Result<(), Rejection> {
     if job.is_empty() || job.len() > LABEL_BYTES_MAX || job.chars().any(char::is_control) {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "offers have the name of a job of 1 to {LABEL_BYTES_MAX} bytes; set `job`, or $HOTLEASE_JOB"
         )));
     }
     Ok(())
 }
 
-fn forget(state: &State) {
+fn forget(state: &ManagerState) {
     // The lock of the offers is released first: the machine's lock is never taken under it.
-    let leases: Vec<Key> = state.offers.kept().keys().cloned().collect();
+    let leases: Vec<OfferKey> = state.offers.kept().keys().cloned().collect();
     let over: BTreeSet<LeaseId> = {
         let machine = state.machine();
         let over = leases
@@ -105,18 +105,18 @@ fn forget(state: &State) {
     state.offers.forget(state.now(), |lease| over.contains(&lease));
 }
 
-pub(crate) fn put(state: &State, offer: SlotOffer, tenant: String) -> Result<PutOfferReply, Refusal> {
-    job(&offer.job)?;
+pub(crate) fn put(state: &ManagerState, offer: SlotOffer, tenant: String) -> Result<PutOfferReply, Rejection> {
+    check_job(&offer.job)?;
     let lease = lease_id(&offer.lease)?;
     if offer.invitation.is_empty() || offer.invitation.len() > INVITATION_BYTES_MAX {
-        return Err(bad("the invitation is missing, or too long"));
+        return Err(bad_request("the invitation is missing, or too long"));
     }
     if offer.slots == 0 || offer.slots as usize > DELEGATED_SLOTS_MAX {
-        return Err(bad("an offer is of no slots, or of more than a lease lends"));
+        return Err(bad_request("an offer is of no slots, or of more than a lease lends"));
     }
     // The error does not reveal leases of other tenants.
     if state.machine().cluster.holder(lease) != Some(&tenant) {
-        return Err(Refusal::UnknownLease);
+        return Err(Rejection::UnknownLease);
     }
     forget(state);
     let until = match offer.lasts_ms {
@@ -124,16 +124,16 @@ pub(crate) fn put(state: &State, offer: SlotOffer, tenant: String) -> Result<Put
         ms => Some(state.now() + Duration::from_millis(ms).min(LASTS_MAX)),
     };
     let key = (tenant, lease, offer.delegation);
-    state.offers.put(key, Kept { offer, until })?;
+    state.offers.put(key, StoredOffer { offer, until })?;
     Ok(PutOfferReply {})
 }
 
 pub(crate) fn find(
-    state: &State,
+    state: &ManagerState,
     request: &FindOffersRequest,
     tenant: &str,
-) -> Result<SlotOfferList, Refusal> {
-    job(&request.job)?;
+) -> Result<SlotOfferList, Rejection> {
+    check_job(&request.job)?;
     forget(state);
     Ok(SlotOfferList {
         offers: state.offers.of(tenant, &request.job),
@@ -141,10 +141,10 @@ pub(crate) fn find(
 }
 
 pub(crate) fn withdraw(
-    state: &State,
+    state: &ManagerState,
     request: &WithdrawOfferRequest,
     tenant: String,
-) -> Result<WithdrawOfferReply, Refusal> {
+) -> Result<WithdrawOfferReply, Rejection> {
     let key = (tenant, lease_id(&request.lease)?, request.delegation);
     // The offer may have ended already.
     state.offers.kept().remove(&key);
@@ -155,8 +155,8 @@ pub(crate) fn withdraw(
 mod tests {
     use super::*;
 
-    fn kept(job: &str, until: Option<Duration>) -> Kept {
-        Kept {
+    fn kept(job: &str, until: Option<Duration>) -> StoredOffer {
+        StoredOffer {
             offer: SlotOffer {
                 job: job.into(),
                 ..SlotOffer::default()
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    fn key(tenant: &str, lease: u8, delegation: u32) -> Key {
+    fn key(tenant: &str, lease: u8, delegation: u32) -> OfferKey {
         (tenant.into(), LeaseId([lease; 8]), delegation)
     }
 
@@ -174,9 +174,7 @@ mod tests {
         let offers = Offers::default();
         let second = Duration::from_secs(1);
         offers.put(key("alice", 1, 1), kept("md", None)).expect("room");
-        offers
-            .put(key("alice", 1, 2), kept("md", Some(second)))
-            .expect("room");
+        offers.put(key("alice", 1, 2), kept("md", Some(second))).expect("room");
         offers.put(key("alice", 2, 1), kept("fluid", None)).expect("room");
         assert_eq!(offers.of("alice", "md").len(), 2);
         assert_eq!(
@@ -184,11 +182,7 @@ mod tests {
             (0, 0)
         );
         offers.forget(second, |lease| lease == LeaseId([2; 8]));
-        assert_eq!(
-            offers.of("alice", "md").len(),
-            1,
-            "the time of the second is over"
-        );
+        assert_eq!(offers.of("alice", "md").len(), 1, "the time of the second is over");
         assert_eq!(offers.of("alice", "fluid").len(), 0, "its lease is over");
     }
 
@@ -196,12 +190,10 @@ mod tests {
     fn offers_are_bounded() {
         let offers = Offers::default();
         for number in 0..OF_TENANT_MAX as u32 {
-            offers
-                .put(key("alice", 1, number), kept("md", None))
-                .expect("room");
+            offers.put(key("alice", 1, number), kept("md", None)).expect("room");
         }
         let more = offers.put(key("alice", 2, 0), kept("md", None));
-        assert!(matches!(more, Err(Refusal::TooMany { .. })), "{more:?}");
+        assert!(matches!(more, Err(Rejection::TooMany { .. })), "{more:?}");
         offers
             .put(key("alice", 1, 0), kept("md", None))
             .expect("it is there already");
@@ -213,8 +205,8 @@ mod tests {
     #[test]
     fn an_offer_without_a_job_is_refused() {
         for bad in ["", "a\nb", &"x".repeat(LABEL_BYTES_MAX + 1)] {
-            assert!(job(bad).is_err(), "{bad:?}");
+            assert!(check_job(bad).is_err(), "{bad:?}");
         }
-        job("4711").expect("a job");
+        check_job("4711").expect("a job");
     }
 }

@@ -2,10 +2,10 @@
 
 use hotlease_lease::agent::Availability;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
-use hotlease_lease::manager::{AgentRecord, AgentState, Offering};
+use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentState};
 use hotlease_net::{Address, Peer};
 use hotlease_store::{LeaseRecord, LeaseState, LedgerRow, RowKey};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AgentInfo, FunctionUsage, LeaseInfo, PastUsage, Usage};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch};
 use hotlease_wire::limits::{
@@ -27,47 +27,47 @@ const ENDED: &str = "ended";
 /// State in a [`LeaseInfo`] of a lease that is running.
 const ACTIVE: &str = "active";
 
-pub(crate) fn bad(what: impl Into<String>) -> Refusal {
-    Refusal::BadRequest { what: what.into() }
+pub(crate) fn bad_request(what: impl Into<String>) -> Rejection {
+    Rejection::BadRequest { what: what.into() }
 }
 
-fn within(what: &str, size: usize, limit: usize) -> Result<(), Refusal> {
+fn check_limit(what: &str, size: usize, limit: usize) -> Result<(), Rejection> {
     if size > limit {
-        return Err(bad(format!("{what} of {size} is over the limit of {limit}")));
+        return Err(bad_request(format!("{what} of {size} is over the limit of {limit}")));
     }
     Ok(())
 }
 
-pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Refusal> {
+pub(crate) fn agent_ids(info: &AgentInfo) -> Result<(AgentId, BootId), Rejection> {
     parse_ids(&info.id, &info.boot)
 }
 
-pub(crate) fn parse_ids(agent: &str, boot: &str) -> Result<(AgentId, BootId), Refusal> {
+pub(crate) fn parse_ids(agent: &str, boot: &str) -> Result<(AgentId, BootId), Rejection> {
     let id = agent
         .parse()
-        .map_err(|_| bad("agent id is not 16 hexadecimal digits"))?;
+        .map_err(|_| bad_request("agent id is not 16 hexadecimal digits"))?;
     let boot = boot
         .parse()
-        .map_err(|_| bad("boot id is not 16 hexadecimal digits"))?;
+        .map_err(|_| bad_request("boot id is not 16 hexadecimal digits"))?;
     Ok((id, boot))
 }
 
-fn socket_path(what: &str, path: &str) -> Result<String, Refusal> {
-    within(what, path.len(), PATH_BYTES_MAX)?;
+fn socket_path(what: &str, path: &str) -> Result<String, Rejection> {
+    check_limit(what, path.len(), PATH_BYTES_MAX)?;
     if !path.starts_with('/') || path.contains('\0') {
-        return Err(bad(format!("{what} is not an absolute path of a Unix socket")));
+        return Err(bad_request(format!("{what} is not an absolute path of a Unix socket")));
     }
     Ok(path.to_owned())
 }
 
 /// Checks the address on which an agent serves other hosts. It must be one of the hosts in the agent's certificate,
 /// so that an agent cannot send requests to another agent's address.
-fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
+fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Rejection> {
     let address: Address = text
         .parse()
-        .map_err(|error: hotlease_net::NetError| bad(format!("agent endpoint: {error}")))?;
+        .map_err(|error: hotlease_net::NetError| bad_request(format!("agent endpoint: {error}")))?;
     match owner {
-        Some(peer) if !peer.hosts.iter().any(|host| host == address.host()) => Err(bad(format!(
+        Some(peer) if !peer.hosts.iter().any(|host| host == address.host()) => Err(bad_request(format!(
             "the agent says that it is at {address}, and its certificate is for {}",
             peer.hosts.join(", ")
         ))),
@@ -76,9 +76,9 @@ fn endpoint(text: &str, owner: Option<&Peer>) -> Result<String, Refusal> {
 }
 
 /// Record of an agent. `owner`: the certificate that the agent showed; none over the local socket.
-pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Refusal> {
+pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<AgentRecord, Rejection> {
     let (id, boot) = agent_ids(&info)?;
-    within("number of cores", info.cores.len(), CORES_MAX)?;
+    check_limit("number of cores", info.cores.len(), CORES_MAX)?;
     let gpus = gpus(&info)?;
     Ok(AgentRecord {
         id,
@@ -109,9 +109,9 @@ pub(crate) fn agent_record(info: AgentInfo, owner: Option<&Peer>) -> Result<Agen
 }
 
 /// Resources that an agent offers, as it reports them.
-pub(crate) fn offering(info: &AgentInfo) -> Result<Offering, Refusal> {
-    within("number of cores", info.cores.len(), CORES_MAX)?;
-    Ok(Offering {
+pub(crate) fn offering(info: &AgentInfo) -> Result<AgentOffer, Rejection> {
+    check_limit("number of cores", info.cores.len(), CORES_MAX)?;
+    Ok(AgentOffer {
         cores: info.cores.clone(),
         memory_bytes: info.memory_bytes,
         gpus: gpus(info)?,
@@ -120,30 +120,30 @@ pub(crate) fn offering(info: &AgentInfo) -> Result<Offering, Refusal> {
     })
 }
 
-fn gpus(info: &AgentInfo) -> Result<u32, Refusal> {
-    within("number of GPUs", info.gpus as usize, GPUS_PER_AGENT_MAX as usize)?;
+fn gpus(info: &AgentInfo) -> Result<u32, Rejection> {
+    check_limit("number of GPUs", info.gpus as usize, GPUS_PER_AGENT_MAX as usize)?;
     Ok(info.gpus)
 }
 
-fn availability(state: &str) -> Result<Availability, Refusal> {
+fn availability(state: &str) -> Result<Availability, Rejection> {
     match state {
         "" => Ok(Availability::Serving),
         // The agent leaves.
         "gone" => Ok(Availability::Stopping),
-        word => Availability::of_word(word).ok_or_else(|| bad("the agent's state is not known")),
+        word => Availability::of_word(word).ok_or_else(|| bad_request("the agent's state is not known")),
     }
 }
 
-fn host(name: String) -> Result<String, Refusal> {
-    within("host name", name.len(), TEXT_BYTES_MAX)?;
+fn host(name: String) -> Result<String, Rejection> {
+    check_limit("host name", name.len(), TEXT_BYTES_MAX)?;
     if name.chars().any(char::is_control) {
-        return Err(bad("the host name holds control characters"));
+        return Err(bad_request("the host name holds control characters"));
     }
     Ok(name)
 }
 
 /// Number of distinct cores: those of a shared lease are listed once for each of its slots.
-pub(crate) fn distinct(cores: &[u32]) -> u32 {
+pub(crate) fn distinct_cores(cores: &[u32]) -> u32 {
     let mut cores = cores.to_vec();
     cores.sort_unstable();
     cores.dedup();
@@ -195,16 +195,12 @@ pub(crate) fn usage(totals: UsageTotals) -> Usage {
 }
 
 /// Usage of functions, as an agent reports it.
-pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Refusal> {
-    within(
-        "number of functions of a lease",
-        told.len(),
-        FUNCTIONS_BILLED_MAX + 1,
-    )?;
+pub(crate) fn functions(told: Vec<FunctionUsage>) -> Result<FunctionTotals, Rejection> {
+    check_limit("number of functions of a lease", told.len(), FUNCTIONS_BILLED_MAX + 1)?;
     let function = |told: FunctionUsage| {
-        within("function's name", told.name.len(), FUNCTION_LABEL_BYTES_MAX)?;
+        check_limit("function's name", told.name.len(), FUNCTION_LABEL_BYTES_MAX)?;
         let library = told.library.try_into();
-        let library = library.map_err(|_| bad("hash of a function's library is not 32 bytes"))?;
+        let library = library.map_err(|_| bad_request("hash of a function's library is not 32 bytes"))?;
         let used = FunctionUse {
             compute_ns: told.compute_ns,
             invocations: told.invocations,
@@ -220,29 +216,29 @@ pub(crate) fn lease_record(
     boot: BootId,
     info: LeaseInfo,
     at_ms: u64,
-) -> Result<(LeaseRecord, LedgerRow), Refusal> {
-    within("tenant's name", info.tenant.len(), TENANT_BYTES_MAX)?;
-    within("label", info.label.len(), LABEL_BYTES_MAX)?;
-    within("end reason", info.end_reason.len(), TEXT_BYTES_MAX)?;
-    within("number of cores", info.cores.len(), CORES_MAX)?;
-    within("number of GPUs", info.gpus.len(), GPUS_PER_AGENT_MAX as usize)?;
+) -> Result<(LeaseRecord, LedgerRow), Rejection> {
+    check_limit("tenant's name", info.tenant.len(), TENANT_BYTES_MAX)?;
+    check_limit("label", info.label.len(), LABEL_BYTES_MAX)?;
+    check_limit("end reason", info.end_reason.len(), TEXT_BYTES_MAX)?;
+    check_limit("number of cores", info.cores.len(), CORES_MAX)?;
+    check_limit("number of GPUs", info.gpus.len(), GPUS_PER_AGENT_MAX as usize)?;
     let state = match info.state.as_str() {
         ACTIVE => LeaseState::Active,
         ENDED => LeaseState::Ended { why: info.end_reason },
-        _ => return Err(bad("lease state is neither active nor ended")),
+        _ => return Err(bad_request("lease state is neither active nor ended")),
     };
     let record = LeaseRecord {
         id: info
             .id
             .parse()
-            .map_err(|_| bad("lease id is not 16 hexadecimal digits"))?,
+            .map_err(|_| bad_request("lease id is not 16 hexadecimal digits"))?,
         agent,
         boot,
         tenant: info.tenant,
         label: info.label,
         job: String::new(),
         epoch: Epoch(info.epoch),
-        slots: distinct(&info.cores),
+        slots: distinct_cores(&info.cores),
         cores: info.cores,
         memory_bytes: 0,
         gpus: info.gpus.len() as u32,
@@ -260,15 +256,15 @@ pub(crate) fn lease_record(
 }
 
 /// Ledger row of a lease that has ended, from its agent's journal.
-pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Refusal> {
-    within("tenant's name", past.tenant.len(), TENANT_BYTES_MAX)?;
+pub(crate) fn past_row(agent: AgentId, past: PastUsage) -> Result<LedgerRow, Rejection> {
+    check_limit("tenant's name", past.tenant.len(), TENANT_BYTES_MAX)?;
     let (_, boot) = parse_ids(&agent.to_string(), &past.boot)?;
     let lease = past.lease.parse();
     Ok(LedgerRow {
         key: RowKey {
             agent,
             boot,
-            lease: lease.map_err(|_| bad("lease id is not 16 hexadecimal digits"))?,
+            lease: lease.map_err(|_| bad_request("lease id is not 16 hexadecimal digits"))?,
         },
         tenant: past.tenant,
         usage: totals(past.usage),
@@ -291,7 +287,7 @@ pub(crate) fn lease_info(record: LeaseRecord, used: Option<UsageTotals>) -> Leas
         state: state.into(),
         epoch: record.epoch.0,
         expires_in_ms: 0,
-        shared: (distinct(&record.cores) as usize) < record.cores.len(),
+        shared: (distinct_cores(&record.cores) as usize) < record.cores.len(),
         cores: record.cores,
         usage: used.map(usage),
         end_reason,
@@ -372,10 +368,7 @@ mod tests {
             compute_ns: 1,
             invocations: 1,
         };
-        assert_eq!(
-            functions(vec![told(32, 1), told(32, 128)]).expect("taken").len(),
-            2
-        );
+        assert_eq!(functions(vec![told(32, 1), told(32, 128)]).expect("taken").len(), 2);
         for wrong in [told(31, 1), told(0, 1), told(32, 129)] {
             assert!(functions(vec![wrong]).is_err());
         }

@@ -16,22 +16,22 @@
 //! would be one more thing that strangers can send.
 
 mod agents;
-mod door;
 mod extract;
 mod gate;
 mod health;
 mod info;
 mod leases;
-mod listen;
-mod moment;
 mod nodes;
 mod openapi;
 mod problem;
 mod routes;
+mod server;
+mod sessions;
 mod tenants;
+mod time;
 mod usage;
 
 pub(crate) use health::Readiness;
-pub(crate) use listen::serve;
 pub use openapi::openapi;
 pub(crate) use problem::kind_of;
+pub(crate) use server::serve;

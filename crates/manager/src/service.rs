@@ -1,28 +1,27 @@
 //! The gRPC service: passes each request to its module. The gate has already checked the caller.
 
 use crate::identity::caller_of;
-use crate::state::State;
-use crate::{acquire, billing, images, listing, membership, nodes, offers, people};
-use hotlease_wire::Refusal;
+use crate::state::ManagerState;
+use crate::{acquire, billing, images, listing, membership, nodes, offers, tenants};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_server::Manager;
 use hotlease_wire::grpc::{
-    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, FindImageRequest,
-    FindOffersRequest, Grant, HeartbeatReply, HeartbeatRequest, ImageSource, Info, InfoRequest, KeyInfo,
-    KeyList, LeaseList, ListKeysRequest, ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply,
-    OrderNodeRequest, PastUsageReply, PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply,
-    RegisterRequest, ReleaseReply, ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest,
-    RotateKeyReply, RotateKeyRequest, ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant,
-    TenantList, VerifyReply, VerifyRequest, VouchReply, VouchRequest, WithdrawOfferReply,
-    WithdrawOfferRequest, WorkerList,
+    AcquireRequest, AddKeyRequest, AgentList, BillReply, BillRequest, CodeList, FindImageRequest, FindOffersRequest,
+    Grant, HeartbeatReply, HeartbeatRequest, ImageSource, Info, InfoRequest, KeyInfo, KeyList, LeaseList,
+    ListKeysRequest, ListRequest, ListTenantsRequest, NewKey, NodeList, OrderNodeReply, OrderNodeRequest,
+    PastUsageReply, PastUsageRequest, PutOfferReply, PutTenantRequest, RegisterReply, RegisterRequest, ReleaseReply,
+    ReleaseRequest, RemoveTenantReply, RemoveTenantRequest, RevokeKeyRequest, RotateKeyReply, RotateKeyRequest,
+    ShutdownReply, ShutdownRequest, SlotOffer, SlotOfferList, Tenant, TenantList, VerifyReply, VerifyRequest,
+    VouchReply, VouchRequest, WithdrawOfferReply, WithdrawOfferRequest, WorkerList,
 };
 use std::sync::Arc;
 use tonic::{Request, Response, Status};
 
 /// Implementation of the service `Manager`.
 #[derive(Clone)]
-pub(crate) struct Service(pub(crate) Arc<State>);
+pub(crate) struct Service(pub(crate) Arc<ManagerState>);
 
-fn reply<T>(result: Result<T, Refusal>) -> Result<Response<T>, Status> {
+fn reply<T>(result: Result<T, Rejection>) -> Result<Response<T>, Status> {
     result.map(Response::new).map_err(Status::from)
 }
 
@@ -30,7 +29,7 @@ fn reply<T>(result: Result<T, Refusal>) -> Result<Response<T>, Status> {
 impl Manager for Service {
     async fn acquire(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
         let tenant = caller_of(&request)?.tenant()?.to_owned();
-        let request = acquire::checked(request.into_inner(), tenant)?;
+        let request = acquire::check_request(request.into_inner(), tenant)?;
         reply(acquire::acquire(&self.0, request).await)
     }
 
@@ -53,10 +52,7 @@ impl Manager for Service {
         reply(offers::put(&self.0, request.into_inner(), tenant))
     }
 
-    async fn find_offers(
-        &self,
-        request: Request<FindOffersRequest>,
-    ) -> Result<Response<SlotOfferList>, Status> {
+    async fn find_offers(&self, request: Request<FindOffersRequest>) -> Result<Response<SlotOfferList>, Status> {
         let caller = caller_of(&request)?;
         reply(offers::find(&self.0, &request.into_inner(), caller.tenant()?))
     }
@@ -113,10 +109,7 @@ impl Manager for Service {
         reply(Ok(nodes::list(&self.0).await))
     }
 
-    async fn order_node(
-        &self,
-        request: Request<OrderNodeRequest>,
-    ) -> Result<Response<OrderNodeReply>, Status> {
+    async fn order_node(&self, request: Request<OrderNodeRequest>) -> Result<Response<OrderNodeReply>, Status> {
         let by = caller_of(&request)?.name;
         reply(nodes::order(&self.0, request.into_inner(), &by).await)
     }
@@ -127,19 +120,13 @@ impl Manager for Service {
         reply(membership::register(&self.0, request.into_inner(), owner).await)
     }
 
-    async fn heartbeat(
-        &self,
-        request: Request<HeartbeatRequest>,
-    ) -> Result<Response<HeartbeatReply>, Status> {
+    async fn heartbeat(&self, request: Request<HeartbeatRequest>) -> Result<Response<HeartbeatReply>, Status> {
         let caller = caller_of(&request)?;
         let owner = caller.agent();
-        reply(membership::hear(&self.0, request.into_inner(), owner).await)
+        reply(membership::heartbeat(&self.0, request.into_inner(), owner).await)
     }
 
-    async fn report_past(
-        &self,
-        request: Request<PastUsageRequest>,
-    ) -> Result<Response<PastUsageReply>, Status> {
+    async fn report_past(&self, request: Request<PastUsageRequest>) -> Result<Response<PastUsageReply>, Status> {
         let caller = caller_of(&request)?;
         let owner = caller.agent();
         reply(membership::report_past(&self.0, request.into_inner(), owner).await)
@@ -151,16 +138,13 @@ impl Manager for Service {
         reply(images::find(&self.0, &request.into_inner(), owner))
     }
 
-    async fn list_tenants(
-        &self,
-        request: Request<ListTenantsRequest>,
-    ) -> Result<Response<TenantList>, Status> {
-        reply(people::tenants(&self.0, &request.into_inner().name))
+    async fn list_tenants(&self, request: Request<ListTenantsRequest>) -> Result<Response<TenantList>, Status> {
+        reply(tenants::tenants(&self.0, &request.into_inner().name))
     }
 
     async fn put_tenant(&self, request: Request<PutTenantRequest>) -> Result<Response<Tenant>, Status> {
         let by = caller_of(&request)?;
-        reply(people::put_tenant(&self.0, request.into_inner(), &by).await)
+        reply(tenants::put_tenant(&self.0, request.into_inner(), &by).await)
     }
 
     async fn remove_tenant(
@@ -168,29 +152,26 @@ impl Manager for Service {
         request: Request<RemoveTenantRequest>,
     ) -> Result<Response<RemoveTenantReply>, Status> {
         let by = caller_of(&request)?;
-        people::remove_tenant(&self.0, request.into_inner().name, &by).await?;
+        tenants::remove_tenant(&self.0, request.into_inner().name, &by).await?;
         reply(Ok(RemoveTenantReply {}))
     }
 
     async fn list_keys(&self, request: Request<ListKeysRequest>) -> Result<Response<KeyList>, Status> {
-        reply(people::keys(&self.0, request.into_inner().tenant).await)
+        reply(tenants::keys(&self.0, request.into_inner().tenant).await)
     }
 
     async fn add_key(&self, request: Request<AddKeyRequest>) -> Result<Response<NewKey>, Status> {
         let by = caller_of(&request)?;
-        reply(people::add_key(&self.0, request.into_inner(), &by).await)
+        reply(tenants::add_key(&self.0, request.into_inner(), &by).await)
     }
 
     async fn revoke_key(&self, request: Request<RevokeKeyRequest>) -> Result<Response<KeyInfo>, Status> {
         let by = caller_of(&request)?;
-        reply(people::revoke_key(&self.0, request.into_inner().id, &by).await)
+        reply(tenants::revoke_key(&self.0, request.into_inner().id, &by).await)
     }
 
-    async fn rotate_key(
-        &self,
-        request: Request<RotateKeyRequest>,
-    ) -> Result<Response<RotateKeyReply>, Status> {
+    async fn rotate_key(&self, request: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
         let by = caller_of(&request)?;
-        reply(Ok(people::rotate(&self.0, &by).await))
+        reply(Ok(tenants::rotate(&self.0, &by).await))
     }
 }

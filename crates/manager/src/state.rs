@@ -1,29 +1,29 @@
 //! State that all requests of the manager share.
 
 use crate::ManagerConfig;
+use crate::agent_connections::AgentConnections;
+use crate::driver::ClusterDriver;
 use crate::identity::{Authenticator, Directory};
-use crate::images::Images;
-use crate::links::Links;
-use crate::machine::Machine;
+use crate::images::ImageTrees;
 use crate::metrics::Metrics;
 use crate::offers::Offers;
-use crate::records::bad;
+use crate::records::bad_request;
 use crate::rest::Readiness;
-use hotlease_lease::manager::{AgentRecord, AgentState, Event};
+use hotlease_lease::manager::{AgentRecord, AgentState, ClusterEvent};
 use hotlease_store::{Store, StoreError};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 /// Number of readings of both clocks, of which the best counts.
-const LOOKS: u32 = 8;
+const CLOCK_READINGS: u32 = 8;
 
 /// State of a running manager.
-pub(crate) struct State {
+pub(crate) struct ManagerState {
     pub(crate) config: ManagerConfig,
-    pub(crate) links: Links,
+    pub(crate) links: AgentConnections,
     pub(crate) directory: Arc<Directory>,
     pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) metrics: Arc<Metrics>,
@@ -40,8 +40,8 @@ pub(crate) struct State {
     /// Slots that holders of leases offer.
     pub(crate) offers: Offers,
     /// Trees in which agents hand on environments.
-    pub(crate) images: Images,
-    machine: Mutex<Machine>,
+    pub(crate) images: ImageTrees,
+    machine: Mutex<ClusterDriver>,
 }
 
 fn wall_ms() -> u64 {
@@ -57,16 +57,16 @@ fn clocks() -> (Instant, u64) {
         let wall_ms = wall_ms();
         (monotonic.elapsed(), monotonic, wall_ms)
     };
-    let (_, monotonic, wall_ms) = (1..LOOKS).fold(look(), |nearest, _| nearest.min(look()));
+    let (_, monotonic, wall_ms) = (1..CLOCK_READINGS).fold(look(), |nearest, _| nearest.min(look()));
     (monotonic, wall_ms)
 }
 
-impl State {
+impl ManagerState {
     /// Makes the state. `latest_ms`: the latest time in the store.
     pub(crate) fn new(
         mut config: ManagerConfig,
         latest_ms: u64,
-        machine: Machine,
+        machine: ClusterDriver,
         directory: Arc<Directory>,
     ) -> Self {
         let (started, wall_ms) = clocks();
@@ -76,12 +76,7 @@ impl State {
             config.munge.take(),
         ));
         Self {
-            links: Links::new(
-                config
-                    .network
-                    .as_ref()
-                    .map(|network| Arc::clone(&network.identity)),
-            ),
+            links: AgentConnections::new(config.network.as_ref().map(|network| Arc::clone(&network.identity))),
             config,
             authenticator,
             directory,
@@ -93,7 +88,7 @@ impl State {
             started_ms: wall_ms.max(latest_ms),
             ledger: rand::random(),
             offers: Offers::default(),
-            images: Images::default(),
+            images: ImageTrees::default(),
             machine: Mutex::new(machine),
         }
     }
@@ -120,7 +115,7 @@ impl State {
     pub(crate) async fn change_people<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, Rejection> {
         let directory = Arc::clone(&self.directory);
         self.store(move |store| {
             let done = work(store)?;
@@ -131,24 +126,22 @@ impl State {
     }
 
     /// Locks the state machine, to read it or for a short change.
-    pub(crate) fn machine(&self) -> MutexGuard<'_, Machine> {
+    pub(crate) fn machine(&self) -> MutexGuard<'_, ClusterDriver> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Record of a registered agent.
-    pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentRecord, Refusal> {
+    pub(crate) fn agent(&self, agent: AgentId) -> Result<AgentRecord, Rejection> {
         let machine = self.machine();
         let known = machine.cluster.registry().agent(agent);
-        known
-            .map(|(record, ..)| record.clone())
-            .ok_or(Refusal::Unavailable {
-                what: format!("agent {agent} is gone"),
-            })
+        known.map(|(record, ..)| record.clone()).ok_or(Rejection::Unavailable {
+            what: format!("agent {agent} is gone"),
+        })
     }
 
     /// Agents with their present state, and the time for which each has been silent.
     pub(crate) fn agents(self: &Arc<Self>) -> Vec<(AgentRecord, AgentState, Duration)> {
-        self.step(Event::Tick);
+        self.step(ClusterEvent::Tick);
         let now = self.now();
         let machine = self.machine();
         let agents = machine.cluster.registry().agents();
@@ -176,11 +169,11 @@ impl State {
     pub(crate) async fn store<T: Send + 'static>(
         &self,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, Rejection> {
         let store = Arc::clone(&self.config.store);
         match tokio::task::spawn_blocking(move || work(store.as_ref())).await {
-            Ok(done) => done.map_err(refused),
-            Err(error) => Err(Refusal::Unavailable {
+            Ok(done) => done.map_err(refusal_of),
+            Err(error) => Err(Rejection::Unavailable {
                 what: format!("the manager's state: {error}"),
             }),
         }
@@ -188,19 +181,19 @@ impl State {
 }
 
 /// Translates an error of the store into a refusal for the caller.
-pub(crate) fn refused(error: StoreError) -> Refusal {
+pub(crate) fn refusal_of(error: StoreError) -> Rejection {
     match error {
-        StoreError::Full { what, limit } => Refusal::TooMany {
+        StoreError::Full { what, limit } => Rejection::TooMany {
             what: what.into(),
             limit: limit as u64,
         },
-        StoreError::Taken { .. }
+        StoreError::MemberOfOther { .. }
         | StoreError::NoTenant { .. }
         | StoreError::TenantChanged { .. }
-        | StoreError::TooManyLines { .. } => bad(error.to_string()),
+        | StoreError::TooManyLines { .. } => bad_request(error.to_string()),
         error => {
             tracing::error!(%error, "the manager's state was not read or changed");
-            Refusal::Unavailable {
+            Rejection::Unavailable {
                 what: error.to_string(),
             }
         }

@@ -32,24 +32,24 @@ const CURRENCY_BYTES_MAX: usize = 16;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Document {
+struct TariffFile {
     currency: String,
     #[serde(default)]
-    prices: Table,
+    prices: PriceTable,
     #[serde(default)]
-    tenant: BTreeMap<String, Table>,
+    tenant: BTreeMap<String, PriceTable>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
-struct Table {
+struct PriceTable {
     allocated_core_hour: Option<f64>,
     computing_core_hour: Option<f64>,
     hot_core_hour: Option<f64>,
     memory_gib_hour: Option<f64>,
 }
 
-impl Table {
+impl PriceTable {
     /// Prices of this table; the general price where the table has none.
     fn prices(&self, general: Prices) -> Result<Prices, String> {
         let price = |name: &str, own: Option<f64>, general: u64| match own {
@@ -75,13 +75,13 @@ impl Table {
 }
 
 fn parse(text: &str) -> Result<Tariff, String> {
-    let document: Document = toml::from_str(text).map_err(|error| error.to_string())?;
+    let document: TariffFile = toml::from_str(text).map_err(|error| error.to_string())?;
     let currency = document.currency;
     if currency.is_empty() || currency.len() > CURRENCY_BYTES_MAX || currency.chars().any(char::is_control) {
         return Err(format!("the currency's name has 1 to {CURRENCY_BYTES_MAX} bytes"));
     }
     let default = document.prices.prices(Prices::default())?;
-    let own = |(tenant, table): (String, Table)| {
+    let own = |(tenant, table): (String, PriceTable)| {
         let prices = table.prices(default);
         prices
             .map(|prices| (tenant.clone(), prices))
@@ -103,9 +103,7 @@ pub fn load_tariff(path: &Path) -> Result<Tariff, ManagerError> {
     };
     let mut text = String::new();
     let file = File::open(path).map_err(failed)?;
-    file.take(FILE_BYTES_MAX)
-        .read_to_string(&mut text)
-        .map_err(failed)?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
     parse(&text).map_err(|why| ManagerError::Tariff {
         path: path.to_owned(),
         why,

@@ -4,8 +4,8 @@ use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
 use hotlease_store::{
-    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, People, Report, Reported,
-    RowKey, Standing, Store, StoreError, TenantRecord,
+    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, MemoryStore, Report, ReportResult, RowKey, RowState,
+    Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{AgentInfo, RegisterRequest};
@@ -63,11 +63,11 @@ impl Store for SlowStore {
         self.inner.active_leases()
     }
 
-    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
         self.inner.report(report)
     }
 
-    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<RowState>>, StoreError> {
         self.inner.rows(keys)
     }
 
@@ -101,7 +101,7 @@ impl Store for SlowStore {
     }
 }
 
-impl People for SlowStore {
+impl TenantStore for SlowStore {
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.inner.tenants()
     }
@@ -141,10 +141,7 @@ async fn an_agent_is_not_forgotten_while_it_registers() {
         session_socket: "/run/session.sock".into(),
         ..Default::default()
     });
-    client
-        .register(RegisterRequest { agent, proof: 0 })
-        .await
-        .unwrap();
+    client.register(RegisterRequest { agent, proof: 0 }).await.unwrap();
     assert_eq!(manager.an_agent().await.id, AgentId([1; 8]));
     assert_eq!(
         store.removed.load(Ordering::Relaxed),
@@ -164,8 +161,5 @@ async fn a_manager_that_cannot_read_its_ledger_does_not_start() {
         ..SlowStore::default()
     });
     let started = Manager::start(config).await.map(drop);
-    assert!(
-        matches!(started, Err(ManagerError::ReadingPanicked)),
-        "{started:?}"
-    );
+    assert!(matches!(started, Err(ManagerError::ReadingPanicked)), "{started:?}");
 }

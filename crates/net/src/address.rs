@@ -85,9 +85,7 @@ impl FromStr for Address {
             .ok_or_else(|| bad("it does not begin with https://"))?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
         let (host, port) = authority.rsplit_once(':').ok_or_else(|| bad("it has no port"))?;
-        let port = port
-            .parse()
-            .map_err(|_| bad("its port is no number up to 65535"))?;
+        let port = port.parse().map_err(|_| bad("its port is no number up to 65535"))?;
         if port == 0 {
             return Err(bad("its port is 0"));
         }

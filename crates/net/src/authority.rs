@@ -5,8 +5,8 @@ use crate::identity::{CA_FILE, CERTIFICATE_FILE, KEY_FILE};
 use crate::peer::{Role, SCHEME, is_peer_name, is_tenant_name};
 use rcgen::string::Ia5String;
 use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, SanType,
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    SanType,
 };
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -71,15 +71,13 @@ pub enum AuthorityError {
 
 impl From<rcgen::Error> for AuthorityError {
     fn from(error: rcgen::Error) -> Self {
-        Self::Crypto {
-            why: error.to_string(),
-        }
+        Self::Crypto { why: error.to_string() }
     }
 }
 
 /// Contents of an identity to issue.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct IdentityRequest {
     /// Role of the holder.
     pub role: Role,
     /// Tenant that pays. Required for a client. For an agent: the tenant that it serves unless told otherwise.
@@ -92,7 +90,7 @@ pub struct Request {
     pub days: u32,
 }
 
-impl Request {
+impl IdentityRequest {
     /// Request for an identity that is valid from now on, for the default number of days.
     pub fn new(role: Role) -> Self {
         Self {
@@ -108,7 +106,7 @@ impl Request {
 /// Makes an authority in a folder; makes the folder too if it is missing.
 pub fn init(dir: &Path) -> Result<(), AuthorityError> {
     if let Err(error) = DirBuilder::new().mode(0o700).recursive(true).create(dir) {
-        return Err(file("make", dir)(error));
+        return Err(file_error("make", dir)(error));
     }
     let key = KeyPair::generate()?;
     let mut params = CertificateParams::default();
@@ -127,13 +125,13 @@ pub fn init(dir: &Path) -> Result<(), AuthorityError> {
 }
 
 /// Issues an identity of the authority in `dir` into the folder `out`, which must be new or empty.
-pub fn issue(dir: &Path, request: &Request, out: &Path) -> Result<(), AuthorityError> {
+pub fn issue(dir: &Path, request: &IdentityRequest, out: &Path) -> Result<(), AuthorityError> {
     let params = params(request)?;
     let key_path = dir.join(CA_KEY_FILE);
     if !key_path.exists() {
         return Err(AuthorityError::None { dir: dir.into() });
     }
-    let read = |path: &Path| fs::read_to_string(path).map_err(file("read", path));
+    let read = |path: &Path| fs::read_to_string(path).map_err(file_error("read", path));
     let authority_pem = read(&dir.join(CA_FILE))?;
     let issuer = Issuer::from_ca_cert_pem(&authority_pem, KeyPair::from_pem(&read(&key_path)?)?)?;
     let key = KeyPair::generate()?;
@@ -142,7 +140,7 @@ pub fn issue(dir: &Path, request: &Request, out: &Path) -> Result<(), AuthorityE
         .mode(0o700)
         .recursive(true)
         .create(out)
-        .map_err(file("make", out))?;
+        .map_err(file_error("make", out))?;
     write_new(&out.join(KEY_FILE), key.serialize_pem().as_bytes(), 0o600)?;
     write_new(&out.join(CA_FILE), authority_pem.as_bytes(), 0o644)?;
     write_new(&out.join(CERTIFICATE_FILE), certificate.pem().as_bytes(), 0o644)?;
@@ -151,7 +149,7 @@ pub fn issue(dir: &Path, request: &Request, out: &Path) -> Result<(), AuthorityE
     Ok(())
 }
 
-fn params(request: &Request) -> Result<CertificateParams, AuthorityError> {
+fn params(request: &IdentityRequest) -> Result<CertificateParams, AuthorityError> {
     let refuse = |what: String| Err(AuthorityError::Request { what });
     if let Some(tenant) = &request.tenant
         && !is_tenant_name(tenant)
@@ -199,9 +197,7 @@ fn params(request: &Request) -> Result<CertificateParams, AuthorityError> {
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     if request.role != Role::Client {
-        params
-            .extended_key_usages
-            .push(ExtendedKeyUsagePurpose::ServerAuth);
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     params.not_before = request.begins - SKEW;
     params.not_after = request.begins + Duration::days(request.days.into());
@@ -209,7 +205,7 @@ fn params(request: &Request) -> Result<CertificateParams, AuthorityError> {
     Ok(params)
 }
 
-fn file(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AuthorityError + use<> {
+fn file_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> AuthorityError + use<> {
     let path = path.to_owned();
     move |source| match source.kind() {
         io::ErrorKind::AlreadyExists => AuthorityError::Exists { path },
@@ -228,5 +224,5 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), AuthorityError>
         file.write_all(bytes)?;
         file.sync_all()
     });
-    written.map_err(file("write", path))
+    written.map_err(file_error("write", path))
 }

@@ -3,7 +3,7 @@
 
 use crate::NetError;
 use crate::error::IdentityError;
-use crate::identity::private_metadata;
+use crate::identity::check_private_metadata;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
@@ -70,7 +70,7 @@ fn secret(path: &Path, ours_alone: bool) -> Result<String, IdentityError> {
     let file = File::open(path).map_err(unreadable)?;
     if ours_alone {
         // Check the open file: another process could exchange the file of that name.
-        private_metadata(path, &file.metadata().map_err(unreadable)?)?;
+        check_private_metadata(path, &file.metadata().map_err(unreadable)?)?;
     }
     let mut text = String::new();
     file.take(SECRET_BYTES_MAX + 1)

@@ -3,8 +3,8 @@
 use crate::NetError;
 use crate::address::Address;
 use crate::identity::{Identity, Protocol};
-use crate::peer::{Peer, Role, describe};
-use crate::tuning::{Purpose, tune};
+use crate::peer::{Peer, Role, parse_certificate};
+use crate::tcp_options::{Purpose, tune};
 use rustls::{AlertDescription, CertificateError, ClientConfig};
 use std::collections::VecDeque;
 use std::io;
@@ -26,7 +26,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(300);
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
 /// Connection to a peer whose certificate was checked, and which accepted the connection.
-pub(crate) struct Dialled {
+pub(crate) struct DialedConnection {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) peer: Peer,
 }
@@ -38,7 +38,7 @@ pub(crate) async fn dial(
     identity: &Identity,
     protocol: Protocol,
     needed: Role,
-) -> Result<Dialled, NetError> {
+) -> Result<DialedConnection, NetError> {
     let client = identity.credentials().client(protocol);
     dial_as(address, client, protocol, needed).await
 }
@@ -49,9 +49,9 @@ pub(crate) async fn dial_as(
     client: Arc<ClientConfig>,
     protocol: Protocol,
     needed: Role,
-) -> Result<Dialled, NetError> {
+) -> Result<DialedConnection, NetError> {
     let whom = format!("the {needed} at {address}");
-    let mut dialled = dial_silent(address, client, protocol, needed).await?;
+    let mut dialled = dial_client_first(address, client, protocol, needed).await?;
     let greeted = timeout(DIAL_WITHIN, dialled.stream.fill_buf()).await;
     match greeted {
         Err(_) => Err(NetError::Silent {
@@ -65,12 +65,12 @@ pub(crate) async fn dial_as(
 }
 
 /// Connects like [`dial_as`], but does not wait for the peer's first bytes: in this protocol the client speaks first.
-pub(crate) async fn dial_silent(
+pub(crate) async fn dial_client_first(
     address: &Address,
     client: Arc<ClientConfig>,
     protocol: Protocol,
     needed: Role,
-) -> Result<Dialled, NetError> {
+) -> Result<DialedConnection, NetError> {
     let whom = format!("the {needed} at {address}");
     let dialled = timeout(DIAL_WITHIN, connect(&whom, address, client, protocol)).await;
     let dialled = dialled.map_err(|_| NetError::Silent {
@@ -95,7 +95,7 @@ async fn connect(
     address: &Address,
     client: Arc<ClientConfig>,
     protocol: Protocol,
-) -> Result<Dialled, NetError> {
+) -> Result<DialedConnection, NetError> {
     let connector = TlsConnector::from(client);
     let name = address.server_name()?;
     let tcp = connect_tcp(whom, address.resolve().await?, protocol).await?;
@@ -105,23 +105,19 @@ async fn connect(
         .map_err(|error| explain(whom, error))?;
     let certificates = stream.get_ref().1.peer_certificates();
     let certificate = certificates.and_then(<[_]>::first);
-    let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
-    let described = described.map_err(|source| NetError::NotOurs {
+    let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
+    let described = described.map_err(|source| NetError::ForeignCertificate {
         whom: whom.to_owned(),
         source,
     })?;
-    Ok(Dialled {
+    Ok(DialedConnection {
         stream,
         peer: described.peer,
     })
 }
 
 /// Connects to the first of the addresses that answers.
-async fn connect_tcp(
-    whom: &str,
-    addresses: Vec<SocketAddr>,
-    protocol: Protocol,
-) -> Result<TcpStream, NetError> {
+async fn connect_tcp(whom: &str, addresses: Vec<SocketAddr>, protocol: Protocol) -> Result<TcpStream, NetError> {
     let mut why = String::new();
     let mut addresses: VecDeque<_> = addresses.into();
     let mut again = VecDeque::new();
@@ -159,17 +155,15 @@ async fn connect_tcp(
 /// Translates a failed handshake into an error that tells the user what to do.
 pub(crate) fn explain(whom: &str, error: io::Error) -> NetError {
     let whom = whom.to_owned();
-    let tls = error
-        .get_ref()
-        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
         Some(rustls::Error::InvalidCertificate(certificate)) => NetError::NotTrusted {
             whom,
-            why: distrust(certificate),
+            why: certificate_error_text(certificate),
         },
-        Some(rustls::Error::AlertReceived(alert)) => NetError::NotLetIn {
+        Some(rustls::Error::AlertReceived(alert)) => NetError::NotAdmitted {
             whom,
-            why: alerted(*alert),
+            why: alert_text(*alert),
         },
         Some(rustls::Error::InvalidMessage(_)) => NetError::Protocol {
             whom,
@@ -190,7 +184,7 @@ pub(crate) fn explain(whom: &str, error: io::Error) -> NetError {
     }
 }
 
-fn distrust(error: &CertificateError) -> String {
+fn certificate_error_text(error: &CertificateError) -> String {
     match error {
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             "its certificate has expired; its operator issues a new one with `hotlease identity issue`".into()
@@ -211,7 +205,7 @@ fn distrust(error: &CertificateError) -> String {
     }
 }
 
-fn alerted(alert: AlertDescription) -> String {
+fn alert_text(alert: AlertDescription) -> String {
     match alert {
         AlertDescription::CertificateRequired => "it takes nobody without a certificate".into(),
         AlertDescription::CertificateExpired => {

@@ -1,7 +1,7 @@
 //! Errors of identities and of connections between hosts.
 
-use crate::peer::{NotOurs, Role};
-use hotlease_wire::{DecodeError, Refusal};
+use crate::peer::{ForeignCertificate, Role};
+use hotlease_wire::{DecodeError, Rejection};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -49,9 +49,7 @@ pub enum IdentityError {
         what: String,
     },
     /// Other users could read the secret.
-    #[error(
-        "{path} is not safe: {why}; `chmod -R go= ` it, and issue a new identity if others may have read its key"
-    )]
+    #[error("{path} is not safe: {why}; `chmod -R go= ` it, and issue a new identity if others may have read its key")]
     Unsafe {
         /// Path of the file or folder.
         path: PathBuf,
@@ -117,7 +115,7 @@ pub enum NetError {
     },
     /// The peer does not accept our certificate.
     #[error("{whom} does not let us in: {why}")]
-    NotLetIn {
+    NotAdmitted {
         /// Description of the peer.
         whom: String,
         /// Reason that the peer gave.
@@ -135,11 +133,11 @@ pub enum NetError {
     },
     /// The peer's certificate is of the site, but its contents are unusable.
     #[error("{whom}: {source}")]
-    NotOurs {
+    ForeignCertificate {
         /// Description of the peer.
         whom: String,
         /// What is wrong with the certificate.
-        source: NotOurs,
+        source: ForeignCertificate,
     },
     /// The peer sent nothing for too long.
     #[error("{whom} was silent for {after:?}")]
@@ -173,7 +171,7 @@ pub enum NetError {
     },
     /// The peer refused the request.
     #[error("{0}")]
-    Refused(Refusal),
+    Refused(Rejection),
     /// Our own identity or credential is not usable.
     #[error(transparent)]
     Identity(#[from] IdentityError),
@@ -207,7 +205,7 @@ impl NetError {
     }
 }
 
-impl From<NetError> for Refusal {
+impl From<NetError> for Rejection {
     fn from(error: NetError) -> Self {
         match error {
             NetError::Refused(refusal) => refusal,

@@ -2,14 +2,14 @@
 
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::{Dialled, dial_as};
+use crate::dial::{DialedConnection, dial_as};
 use crate::identity::{Identity, Protocol};
-use crate::listener::{Admitted, Place};
+use crate::listener::{ConnectionPlace, PeerConnection};
 use crate::peer::{Peer, Role};
-pub use crate::served::Served;
+pub use crate::server_connection::ServerConnection;
 use crate::stranger::{KNOWN_WITHIN, Stranger, StrangerInfo};
 use crate::trust::Trust;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use std::error::Error;
@@ -52,11 +52,11 @@ pub fn channel_to_first(addresses: Vec<Address>, identity: Arc<Identity>, needed
 }
 
 /// BLAKE3 hash of the certificate that the daemon showed at the last connection.
-pub type Seen = Arc<Mutex<Option<[u8; 32]>>>;
+pub type ServerFingerprint = Arc<Mutex<Option<[u8; 32]>>>;
 
 /// Makes a channel like [`channel`] for a client without a certificate; its requests carry another credential. The
 /// hash of the daemon's certificate is put into `seen`.
-pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: Seen) -> Channel {
+pub fn channel_without_certificate(address: Address, trust: Trust, needed: Role, seen: ServerFingerprint) -> Channel {
     channel_without_certificate_to_first(vec![address], trust, needed, seen)
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn channel_without_certificate_to_first(
     addresses: Vec<Address>,
     trust: Trust,
     needed: Role,
-    seen: Seen,
+    seen: ServerFingerprint,
 ) -> Channel {
     let endpoint = Endpoint::from_static("http://hotlease")
         .http2_keep_alive_interval(PING)
@@ -85,7 +85,7 @@ async fn dial_first(
     addresses: &[Address],
     client: Arc<ClientConfig>,
     needed: Role,
-) -> Result<Dialled, NetError> {
+) -> Result<DialedConnection, NetError> {
     let Some((last, others)) = addresses.split_last() else {
         return Err(NetError::local("find a daemon")(io::ErrorKind::NotFound.into()));
     };
@@ -117,7 +117,7 @@ pub fn cause(status: &Status) -> Option<&NetError> {
 }
 
 /// Translates a failed request's status into a refusal for the user.
-pub fn refusal(status: Status) -> Refusal {
+pub fn refusal(status: Status) -> Rejection {
     match cause(&status) {
         Some(error) => error.clone().into(),
         None => status.into(),
@@ -125,23 +125,22 @@ pub fn refusal(status: Status) -> Refusal {
 }
 
 /// Connection of a verified peer, for a gRPC server.
-pub type PeerStream = Served<TlsStream<TcpStream>, PeerInfo, Place>;
+pub type PeerStream = ServerConnection<TlsStream<TcpStream>, PeerInfo, ConnectionPlace>;
 
-impl From<Admitted> for PeerStream {
-    fn from(admitted: Admitted) -> Self {
+impl From<PeerConnection> for PeerStream {
+    fn from(admitted: PeerConnection) -> Self {
         let info = PeerInfo(Arc::new(admitted.peer));
         Self::new(admitted.stream, info, admitted.place)
     }
 }
 
 /// Connection of a stranger, for a gRPC server that asks strangers to sign in.
-pub type StrangerStream = Served<TlsStream<TcpStream>, StrangerInfo, Place>;
+pub type StrangerStream = ServerConnection<TlsStream<TcpStream>, StrangerInfo, ConnectionPlace>;
 
 impl From<Stranger> for StrangerStream {
     fn from(stranger: Stranger) -> Self {
         let info = stranger.info.clone();
-        Self::new(stranger.stream, stranger.info, stranger.place)
-            .only_if(KNOWN_WITHIN, move || info.is_known())
+        Self::new(stranger.stream, stranger.info, stranger.place).with_probation(KNOWN_WITHIN, move || info.is_known())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Identity of this process: a folder with its certificate, its key, and the certificate of its site's authority.
 
 use crate::error::IdentityError;
-use crate::peer::{Described, Role, describe};
+use crate::peer::{CertificateInfo, Role, parse_certificate};
 use crate::site::IDENTITY_VARIABLE;
 use crate::{NetError, Peer};
 use rustls::client::Resumption;
@@ -46,15 +46,13 @@ impl Protocol {
 
     pub(crate) fn of_alpn(alpn: Option<&[u8]>) -> Option<Self> {
         let known = [Self::Grpc, Self::Session, Self::Http];
-        known
-            .into_iter()
-            .find(|known| Some(known.alpn().as_slice()) == alpn)
+        known.into_iter().find(|known| Some(known.alpn().as_slice()) == alpn)
     }
 }
 
 /// TLS configurations made from an identity folder.
 pub(crate) struct Credentials {
-    pub(crate) described: Described,
+    pub(crate) described: CertificateInfo,
     /// Server that requires a client certificate.
     pub(crate) server: Arc<ServerConfig>,
     /// Server that accepts connections with and without a client certificate.
@@ -76,7 +74,7 @@ impl Credentials {
     }
 }
 
-struct Held {
+struct LoadedCredentials {
     written: Option<SystemTime>,
     credentials: Arc<Credentials>,
 }
@@ -85,7 +83,7 @@ struct Held {
 /// Sync`.
 pub struct Identity {
     dir: PathBuf,
-    held: Mutex<Held>,
+    held: Mutex<LoadedCredentials>,
 }
 
 impl std::fmt::Debug for Identity {
@@ -97,10 +95,10 @@ impl std::fmt::Debug for Identity {
 impl Identity {
     /// Reads a folder that `hotlease identity issue` made; refuses a folder whose key other users could read.
     pub fn load(dir: &Path) -> Result<Self, IdentityError> {
-        let written = written(dir);
+        let written = modification_time(dir);
         Ok(Self {
             dir: dir.to_owned(),
-            held: Mutex::new(Held {
+            held: Mutex::new(LoadedCredentials {
                 written,
                 credentials: Arc::new(read(dir)?),
             }),
@@ -137,11 +135,7 @@ impl Identity {
 
     /// `hotlease` in the user's configuration directory.
     pub(crate) fn config_dir() -> PathBuf {
-        let from = |name| {
-            env::var_os(name)
-                .filter(|value| !value.is_empty())
-                .map(PathBuf::from)
-        };
+        let from = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         let config = from("XDG_CONFIG_HOME").or_else(|| Some(from("HOME")?.join(".config")));
         config.unwrap_or_default().join("hotlease")
     }
@@ -152,7 +146,7 @@ impl Identity {
     }
 
     /// Role, name and tenant of this process, its hosts, and the validity of its certificate.
-    pub fn described(&self) -> Described {
+    pub fn described(&self) -> CertificateInfo {
         self.credentials().described.clone()
     }
 
@@ -163,13 +157,13 @@ impl Identity {
 
     pub(crate) fn credentials(&self) -> Arc<Credentials> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = written(&self.dir);
+        let now = modification_time(&self.dir);
         if now.is_some() && now != held.written {
             // Read once for each change: a folder that is half written now gets a newer time when it is complete.
             held.written = now;
             match read(&self.dir) {
                 // Role, name and tenant do not change while this process runs.
-                Ok(new) if same(&new.described.peer, &held.credentials.described.peer) => {
+                Ok(new) if is_same_holder(&new.described.peer, &held.credentials.described.peer) => {
                     tracing::info!(dir = %self.dir.display(), "the certificate was replaced");
                     held.credentials = Arc::new(new);
                 }
@@ -183,19 +177,19 @@ impl Identity {
     }
 }
 
-fn same(a: &Peer, b: &Peer) -> bool {
+fn is_same_holder(a: &Peer, b: &Peer) -> bool {
     (a.role, &a.name, &a.tenant) == (b.role, &b.name, &b.tenant)
 }
 
-fn written(dir: &Path) -> Option<SystemTime> {
+fn modification_time(dir: &Path) -> Option<SystemTime> {
     let modified = |file: &str| fs::metadata(dir.join(file)).and_then(|file| file.modified()).ok();
     // The newer of both times: certificate and key are written one after the other.
     modified(CERTIFICATE_FILE).max(modified(KEY_FILE))
 }
 
 fn read(dir: &Path) -> Result<Credentials, IdentityError> {
-    private(dir)?;
-    private(&dir.join(KEY_FILE))?;
+    check_private(dir)?;
+    check_private(&dir.join(KEY_FILE))?;
     let file = |name: &str| {
         let path = dir.join(name);
         let read = fs::read(&path).map_err(|source| IdentityError::File {
@@ -209,8 +203,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
         why,
     };
     let (path, pem) = file(CA_FILE)?;
-    let authority =
-        CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let authority = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
     let mut roots = RootCertStore::empty();
     roots
         .add(authority)
@@ -218,9 +211,8 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
     let roots = Arc::new(roots);
 
     let (path, pem) = file(CERTIFICATE_FILE)?;
-    let certificate =
-        CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
-    let described = describe(&certificate).map_err(|error| malformed(&path, error.to_string()))?;
+    let certificate = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
+    let described = parse_certificate(&certificate).map_err(|error| malformed(&path, error.to_string()))?;
 
     let (path, pem) = file(KEY_FILE)?;
     let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| malformed(&path, error.to_string()))?;
@@ -275,10 +267,7 @@ fn read(dir: &Path) -> Result<Credentials, IdentityError> {
 }
 
 /// TLS configuration of a client without a certificate; it trusts the authority in this file.
-pub(crate) fn client_without_certificate(
-    path: &Path,
-    protocol: Protocol,
-) -> Result<Arc<ClientConfig>, IdentityError> {
+pub(crate) fn client_without_certificate(path: &Path, protocol: Protocol) -> Result<Arc<ClientConfig>, IdentityError> {
     let malformed = |why: String| IdentityError::Malformed {
         path: path.to_owned(),
         why,
@@ -289,9 +278,7 @@ pub(crate) fn client_without_certificate(
     })?;
     let authority = CertificateDer::from_pem_slice(&pem).map_err(|error| malformed(error.to_string()))?;
     let mut roots = RootCertStore::empty();
-    roots
-        .add(authority)
-        .map_err(|error| malformed(error.to_string()))?;
+    roots.add(authority).map_err(|error| malformed(error.to_string()))?;
     let mut client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&version::TLS13])
         .map_err(|error| malformed(error.to_string()))?
@@ -303,17 +290,17 @@ pub(crate) fn client_without_certificate(
 }
 
 /// Refuses a file or folder that others can access, or that belongs to another user (root is allowed).
-fn private(path: &Path) -> Result<(), IdentityError> {
+fn check_private(path: &Path) -> Result<(), IdentityError> {
     let metadata = fs::metadata(path).map_err(|source| IdentityError::File {
         path: path.to_owned(),
         source: Arc::new(source),
     })?;
-    private_metadata(path, &metadata)
+    check_private_metadata(path, &metadata)
 }
 
-/// Refuses, like [`private`], by the metadata of a file that may be open already.
-pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
-    match exposed(metadata) {
+/// Refuses, like [`check_private`], by the metadata of a file that may be open already.
+pub(crate) fn check_private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(), IdentityError> {
+    match exposure(metadata) {
         None => Ok(()),
         Some(why) => Err(IdentityError::Unsafe {
             path: path.to_owned(),
@@ -323,7 +310,7 @@ pub(crate) fn private_metadata(path: &Path, metadata: &fs::Metadata) -> Result<(
 }
 
 /// Reason why a file's secrets may have been exposed or may not be ours; none if the file is safe.
-pub fn exposed(metadata: &fs::Metadata) -> Option<&'static str> {
+pub fn exposure(metadata: &fs::Metadata) -> Option<&'static str> {
     let own = nix::unistd::geteuid().as_raw();
     if metadata.uid() != own && metadata.uid() != 0 {
         Some("it belongs to another user")
@@ -334,7 +321,7 @@ pub fn exposed(metadata: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-impl From<IdentityError> for hotlease_wire::Refusal {
+impl From<IdentityError> for hotlease_wire::Rejection {
     fn from(error: IdentityError) -> Self {
         NetError::from(error).into()
     }

@@ -6,9 +6,9 @@
 
 use crate::NetError;
 use crate::identity::{Identity, Protocol};
-use crate::peer::{Peer, describe};
-use crate::stranger::{AtTheDoor, Stranger, StrangerInfo};
-use crate::tuning::{Purpose, tune};
+use crate::peer::{Peer, parse_certificate};
+use crate::stranger::{HandshakePlaces, Stranger, StrangerInfo};
+use crate::tcp_options::{Purpose, tune};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::io;
@@ -53,7 +53,7 @@ impl Default for Limits {
 }
 
 /// Connection of a verified peer, counted as long as it lives.
-pub struct Admitted {
+pub struct PeerConnection {
     /// The connection.
     pub stream: TlsStream<TcpStream>,
     /// The verified peer.
@@ -61,18 +61,18 @@ pub struct Admitted {
     /// Protocol that the peer chose in the handshake.
     pub protocol: Protocol,
     /// Place of this connection; must be dropped with it.
-    pub place: Place,
+    pub place: ConnectionPlace,
 }
 
 /// Place among the connections of a daemon, and of a peer once that is known.
-pub struct Place {
+pub struct ConnectionPlace {
     _all: OwnedSemaphorePermit,
-    _of_peer: Option<Counted<(crate::Role, String)>>,
+    _of_peer: Option<CountGuard<(crate::Role, String)>>,
 }
 
-impl Place {
+impl ConnectionPlace {
     /// Counts the place for this peer, who is known by now.
-    pub(crate) fn of(self, peer: Counted<(crate::Role, String)>) -> Self {
+    pub(crate) fn with_peer(self, peer: CountGuard<(crate::Role, String)>) -> Self {
         Self {
             _of_peer: Some(peer),
             ..self
@@ -81,8 +81,8 @@ impl Place {
 }
 
 /// Result of a completed handshake.
-enum Came {
-    Peer(Box<Admitted>),
+enum HandshakeResult {
+    Peer(Box<PeerConnection>),
     Stranger(Box<Stranger>),
 }
 
@@ -107,10 +107,7 @@ impl Listener {
 
     /// Serves HTTP/1.1 instead of our own protocols. A client that names no protocol is taken to speak HTTP/1.1.
     pub fn for_http(self) -> Self {
-        Self {
-            is_http: true,
-            ..self
-        }
+        Self { is_http: true, ..self }
     }
 
     /// Address and port that the listener is bound to.
@@ -119,26 +116,26 @@ impl Listener {
     }
 
     /// Accepts connections until the receiver of `admitted` is closed.
-    pub async fn accept_into(self, admitted: mpsc::Sender<Admitted>) {
+    pub async fn accept_into(self, admitted: mpsc::Sender<PeerConnection>) {
         self.accept_with(admitted, None).await;
     }
 
     /// Accepts connections as [`accept_into`](Self::accept_into) does, and connections without a certificate too.
     /// Those are closed unless they sign in in time.
-    pub async fn accept_all_into(self, admitted: mpsc::Sender<Admitted>, strangers: mpsc::Sender<Stranger>) {
+    pub async fn accept_all_into(self, admitted: mpsc::Sender<PeerConnection>, strangers: mpsc::Sender<Stranger>) {
         self.accept_with(admitted, Some(strangers)).await;
     }
 
-    async fn accept_with(self, admitted: mpsc::Sender<Admitted>, strangers: Option<mpsc::Sender<Stranger>>) {
+    async fn accept_with(self, admitted: mpsc::Sender<PeerConnection>, strangers: Option<mpsc::Sender<Stranger>>) {
         let limits = self.limits;
-        let door = Arc::new(Door {
+        let door = Arc::new(Admission {
             identity: self.identity,
             limits,
             is_open: strangers.is_some(),
             is_http: self.is_http,
             connections: Arc::new(Semaphore::new(limits.connections)),
-            addresses: Counts::new(limits.handshakes_per_address),
-            peers: Counts::new(limits.connections_per_peer),
+            addresses: KeyedCounts::new(limits.handshakes_per_address),
+            peers: KeyedCounts::new(limits.connections_per_peer),
         });
         let handshakes = Arc::new(Semaphore::new(limits.handshakes));
         // When this function returns, the set is dropped, which closes the connections that are still in their
@@ -171,11 +168,11 @@ impl Listener {
             at_the_door.spawn(async move {
                 match timeout(door.limits.handshake, door.admit(tcp, (turn, counted))).await {
                     // Sending fails only when the daemon is stopping.
-                    Ok(Ok(Came::Peer(peer))) => {
+                    Ok(Ok(HandshakeResult::Peer(peer))) => {
                         tracing::debug!(%from, peer = %peer.peer, "connected");
                         let _ = admitted.send(*peer).await;
                     }
-                    Ok(Ok(Came::Stranger(stranger))) => {
+                    Ok(Ok(HandshakeResult::Stranger(stranger))) => {
                         tracing::debug!(%from, "connected without a certificate");
                         if let Some(strangers) = strangers {
                             let _ = strangers.send(*stranger).await;
@@ -189,18 +186,18 @@ impl Listener {
     }
 }
 
-struct Door {
+struct Admission {
     identity: Arc<Identity>,
     limits: Limits,
     is_open: bool,
     is_http: bool,
     connections: Arc<Semaphore>,
-    addresses: Counts<IpAddr>,
-    peers: Counts<(crate::Role, String)>,
+    addresses: KeyedCounts<IpAddr>,
+    peers: KeyedCounts<(crate::Role, String)>,
 }
 
-impl Door {
-    async fn admit(&self, tcp: TcpStream, at_the_door: AtTheDoor) -> Result<Came, NetError> {
+impl Admission {
+    async fn admit(&self, tcp: TcpStream, at_the_door: HandshakePlaces) -> Result<HandshakeResult, NetError> {
         let closed = |why: String| NetError::Closed {
             whom: "the peer".into(),
             why: Some(why),
@@ -222,14 +219,9 @@ impl Door {
         let protocol = protocol.ok_or_else(|| closed("it does not say what it wants to talk".into()))?;
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         let all = Arc::clone(&self.connections).try_acquire_owned();
-        let all = all.map_err(|_| {
-            closed(format!(
-                "over the limit of {} connections",
-                self.limits.connections
-            ))
-        })?;
+        let all = all.map_err(|_| closed(format!("over the limit of {} connections", self.limits.connections)))?;
         if self.is_open && certificate.is_none() {
-            let place = Place {
+            let place = ConnectionPlace {
                 _all: all,
                 _of_peer: None,
             };
@@ -237,16 +229,16 @@ impl Door {
             if protocol == Protocol::Session {
                 tune(stream.get_ref().0, Purpose::Session).map_err(NetError::local("set up a connection"))?;
             }
-            return Ok(Came::Stranger(Box::new(Stranger {
+            return Ok(HandshakeResult::Stranger(Box::new(Stranger {
                 stream,
                 info,
                 place,
                 peers: self.peers.clone(),
             })));
         }
-        let described = describe(certificate.map(|der| der.as_ref()).unwrap_or_default());
+        let described = parse_certificate(certificate.map(|der| der.as_ref()).unwrap_or_default());
         let peer = described
-            .map_err(|source| NetError::NotOurs {
+            .map_err(|source| NetError::ForeignCertificate {
                 whom: "the peer".into(),
                 source,
             })?
@@ -259,11 +251,11 @@ impl Door {
             closed(format!("{peer} has {limit} connections already"))
         })?;
         drop(at_the_door);
-        Ok(Came::Peer(Box::new(Admitted {
+        Ok(HandshakeResult::Peer(Box::new(PeerConnection {
             stream,
             peer,
             protocol,
-            place: Place {
+            place: ConnectionPlace {
                 _all: all,
                 _of_peer: Some(of_peer),
             },
@@ -271,16 +263,16 @@ impl Door {
     }
 }
 
-pub(crate) type Table<K> = Arc<Mutex<HashMap<K, usize>>>;
+pub(crate) type CountTable<K> = Arc<Mutex<HashMap<K, usize>>>;
 
 /// Counts by key, with a limit for each key. A key has an entry as long as something is counted under it.
 #[derive(Clone)]
-pub(crate) struct Counts<K> {
-    table: Table<K>,
+pub(crate) struct KeyedCounts<K> {
+    table: CountTable<K>,
     most: usize,
 }
 
-impl<K: Eq + Hash + Clone> Counts<K> {
+impl<K: Eq + Hash + Clone> KeyedCounts<K> {
     fn new(most: usize) -> Self {
         Self {
             table: Arc::default(),
@@ -294,26 +286,26 @@ impl<K: Eq + Hash + Clone> Counts<K> {
     }
 
     /// Counts one more under `key`; none if the limit is reached.
-    pub(crate) fn count(&self, key: K) -> Option<Counted<K>> {
+    pub(crate) fn count(&self, key: K) -> Option<CountGuard<K>> {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         let count = table.entry(key.clone()).or_default();
         if *count >= self.most {
             return None;
         }
         *count += 1;
-        Some(Counted {
+        Some(CountGuard {
             table: Arc::clone(&self.table),
             key,
         })
     }
 }
 
-pub(crate) struct Counted<K: Eq + Hash> {
-    table: Table<K>,
+pub(crate) struct CountGuard<K: Eq + Hash> {
+    table: CountTable<K>,
     key: K,
 }
 
-impl<K: Eq + Hash> Drop for Counted<K> {
+impl<K: Eq + Hash> Drop for CountGuard<K> {
     fn drop(&mut self) {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = table.get_mut(&self.key) {
@@ -331,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_so_many_places_and_no_entry_stays_behind() {
-        let counts = Counts::new(2);
+        let counts = KeyedCounts::new(2);
         let first = counts.count("a").expect("free");
         let second = counts.count("a").expect("free");
         assert!(counts.count("a").is_none(), "a third place of two");

@@ -52,16 +52,14 @@ impl FromStr for Role {
     fn from_str(text: &str) -> Result<Self, UnknownRole> {
         let all = [Self::Manager, Self::Agent, Self::Client];
         let known = all.into_iter().find(|role| role.name() == text);
-        known.ok_or_else(|| UnknownRole {
-            text: text.to_owned(),
-        })
+        known.ok_or_else(|| UnknownRole { text: text.to_owned() })
     }
 }
 
 /// Error: the certificate does not say who its holder is; with the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the certificate {why}")]
-pub struct NotOurs {
+pub struct ForeignCertificate {
     why: &'static str,
 }
 
@@ -113,7 +111,7 @@ pub(crate) fn is_peer_name(name: &str) -> bool {
 
 /// Contents of a certificate: its holder and its validity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Described {
+pub struct CertificateInfo {
     /// Holder of the certificate.
     pub peer: Peer,
     /// Start of the validity, seconds since 1970.
@@ -123,24 +121,20 @@ pub struct Described {
 }
 
 /// Parses a certificate. Does not verify it: TLS does that, before or after. Total on any bytes.
-pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
-    let not_ours = |why| NotOurs { why };
-    let (_, certificate) =
-        X509Certificate::from_der(der).map_err(|_| not_ours("is not a certificate at all"))?;
+pub fn parse_certificate(der: &[u8]) -> Result<CertificateInfo, ForeignCertificate> {
+    let not_ours = |why| ForeignCertificate { why };
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| not_ours("is not a certificate at all"))?;
     let names = certificate
         .subject_alternative_name()
         .map_err(|_| not_ours("has malformed names"))?
-        .ok_or(not_ours(
-            "was not issued by `hotlease identity issue`: it has no names",
-        ))?;
+        .ok_or(not_ours("was not issued by `hotlease identity issue`: it has no names"))?;
     let (mut role, mut name, mut tenant, mut hosts) = (None, None, None, Vec::new());
     for general in &names.value.general_names {
         match general {
             GeneralName::DNSName(host) => hosts.push((*host).to_owned()),
             GeneralName::IPAddress(bytes) => hosts.extend(ip(bytes)),
             GeneralName::URI(uri) => {
-                let Some((key, value)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'))
-                else {
+                let Some((key, value)) = uri.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/')) else {
                     continue;
                 };
                 let place = match key {
@@ -168,7 +162,7 @@ pub fn describe(der: &[u8]) -> Result<Described, NotOurs> {
     if role == Role::Client && tenant.is_none() {
         return Err(not_ours("is a client's, and names no tenant"));
     }
-    Ok(Described {
+    Ok(CertificateInfo {
         peer: Peer {
             role,
             name,
@@ -204,7 +198,7 @@ mod tests {
     #[test]
     fn bytes_that_are_no_certificate_are_nobody() {
         for bytes in [&b""[..], b"0", &[0x30, 0x82, 0xff, 0xff], &[0; 4096]] {
-            assert!(describe(bytes).is_err());
+            assert!(parse_certificate(bytes).is_err());
         }
     }
 }

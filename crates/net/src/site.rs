@@ -2,12 +2,12 @@
 
 use crate::NetError;
 use crate::address::Address;
-use crate::channel::SiteChannel;
 use crate::credential::Credential;
 use crate::error::IdentityError;
 use crate::grpc;
 use crate::identity::Identity;
 use crate::peer::Role;
+use crate::site_channel::SiteChannel;
 use crate::trust::Trust;
 use std::env;
 use std::fmt;
@@ -41,7 +41,7 @@ pub enum Proof {
 
 /// Managers of a site on other hosts, and the proof that a client shows to them.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct SiteAccess {
     /// Addresses of the managers, of which one serves; at least one.
     pub managers: Vec<Address>,
     /// Proof of who we are. A certificate must be of role client.
@@ -50,7 +50,7 @@ pub struct Site {
 
 /// Settings of a user about the manager and itself. The environment supplies what is missing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Wanted<'a> {
+pub struct SiteOptions<'a> {
     /// `https://HOST:PORT`, or several of them separated by commas.
     pub manager: Option<&'a str>,
     /// The user named a manager of this node: the variable of the environment is ignored.
@@ -63,7 +63,7 @@ pub struct Wanted<'a> {
     pub authority: Option<&'a Path>,
 }
 
-impl Site {
+impl SiteAccess {
     /// Makes a channel to the manager that serves.
     pub fn channel(&self) -> SiteChannel {
         let managers = self.managers.clone();
@@ -72,7 +72,7 @@ impl Site {
                 grpc::channel_to_first(managers, Arc::clone(identity), Role::Manager).into()
             }
             Proof::Credential(credential, trust) => {
-                SiteChannel::signing_in(managers, credential.clone(), trust.clone())
+                SiteChannel::with_sign_in(managers, credential.clone(), trust.clone())
             }
         }
     }
@@ -80,7 +80,7 @@ impl Site {
     /// Finds the manager: the one in `wanted`, else the one in `$HOTLEASE_MANAGER`; none means the manager of this
     /// node. Finds the proof: the one in `wanted`, else the one that the environment names, else the identity in the
     /// default folder.
-    pub fn find(wanted: Wanted<'_>) -> Result<Option<Self>, NetError> {
+    pub fn find(wanted: SiteOptions<'_>) -> Result<Option<Self>, NetError> {
         let variable = || env::var(MANAGER_VARIABLE).ok().filter(|_| !wanted.is_local);
         let Some(manager) = wanted.manager.map(str::to_owned).or_else(variable) else {
             return Ok(None);
@@ -97,13 +97,11 @@ impl Site {
 }
 
 fn path_of(name: &str) -> Option<PathBuf> {
-    env::var_os(name)
-        .filter(|value| !value.is_empty())
-        .map(PathBuf::from)
+    env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 impl Proof {
-    fn find(wanted: Wanted<'_>) -> Result<Self, NetError> {
+    fn find(wanted: SiteOptions<'_>) -> Result<Self, NetError> {
         let with = |credential: Credential| {
             let trust = match wanted.authority {
                 Some(path) => Trust::load(path)?,
@@ -179,7 +177,7 @@ impl Credential {
 }
 
 /// Shows the managers' addresses, which also tells one site from another.
-impl fmt::Display for Site {
+impl fmt::Display for SiteAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let managers: Vec<_> = self.managers.iter().map(Address::to_string).collect();
         f.write_str(&managers.join(","))

@@ -4,7 +4,7 @@
 //! after its handshake is done. It is closed if the peer has not signed in within a limit.
 
 use crate::identity::Protocol;
-use crate::listener::{Counted, Counts, Place};
+use crate::listener::{ConnectionPlace, CountGuard, KeyedCounts};
 use crate::peer::Role;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use tokio_rustls::server::TlsStream;
 pub(crate) const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Places among the connections in their handshake; dropped once the peer is known.
-pub(crate) type AtTheDoor = (OwnedSemaphorePermit, Counted<IpAddr>);
+pub(crate) type HandshakePlaces = (OwnedSemaphorePermit, CountGuard<IpAddr>);
 
 /// Connection of a stranger, counted as long as it lives.
 pub struct Stranger {
     pub(crate) stream: TlsStream<TcpStream>,
     pub(crate) info: StrangerInfo,
-    pub(crate) place: Place,
-    pub(crate) peers: Counts<(Role, String)>,
+    pub(crate) place: ConnectionPlace,
+    pub(crate) peers: KeyedCounts<(Role, String)>,
 }
 
 impl Stranger {
@@ -43,7 +43,7 @@ struct Inner {
     channel: [u8; 32],
     server: [u8; 32],
     is_known: AtomicBool,
-    at_the_door: Mutex<Option<AtTheDoor>>,
+    at_the_door: Mutex<Option<HandshakePlaces>>,
 }
 
 impl std::fmt::Debug for StrangerInfo {
@@ -53,7 +53,7 @@ impl std::fmt::Debug for StrangerInfo {
 }
 
 impl StrangerInfo {
-    pub(crate) fn new(server: [u8; 32], at_the_door: AtTheDoor) -> Self {
+    pub(crate) fn new(server: [u8; 32], at_the_door: HandshakePlaces) -> Self {
         Self(Arc::new(Inner {
             channel: rand::random(),
             server,

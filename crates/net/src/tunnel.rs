@@ -26,8 +26,8 @@ mod memory;
 mod relay;
 mod tickets;
 
-pub use agent::{Begun, Tunnels};
-pub use client::{Tunnelled, session};
+pub use agent::{NewSession, Tunnels};
+pub use client::{TunnelSession, session};
 
 use std::time::Duration;
 

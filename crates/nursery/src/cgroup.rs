@@ -76,9 +76,7 @@ impl Groups {
             let made = fs::create_dir(&folder);
             if made.is_ok() {
                 let controllers = hierarchy.controllers.clone();
-                group
-                    .folders
-                    .push((folder.clone(), controllers, hierarchy.unified));
+                group.folders.push((folder.clone(), controllers, hierarchy.unified));
             }
             let joined = made.and_then(|()| {
                 if hierarchy.controllers.contains(&"cpuset") && !hierarchy.unified {
@@ -129,11 +127,7 @@ impl Group {
                 continue;
             }
             let none = if *unified { "max" } else { "-1" };
-            let limit = if bytes == 0 {
-                none.to_owned()
-            } else {
-                bytes.to_string()
-            };
+            let limit = if bytes == 0 { none.to_owned() } else { bytes.to_string() };
             let (plain, swap) = match unified {
                 true => ("memory.max", "memory.swap.max"),
                 false => ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
@@ -160,10 +154,7 @@ impl Group {
     /// Limits the group to these processors; none: all that the folder above has.
     pub fn limit_cores(&self, cores: &[u32]) -> io::Result<()> {
         let list: Vec<String> = cores.iter().map(u32::to_string).collect();
-        let sets = self
-            .folders
-            .iter()
-            .filter(|(_, with, _)| with.contains(&"cpuset"));
+        let sets = self.folders.iter().filter(|(_, with, _)| with.contains(&"cpuset"));
         for (folder, _, unified) in sets {
             let above = folder.parent().unwrap_or(folder);
             match (list.is_empty(), unified) {
@@ -177,7 +168,7 @@ impl Group {
 
     /// Whether the kernel has killed a process of the group for lack of memory; `None`: it does not count such kills
     /// here.
-    pub fn out_of_memory(&self) -> Option<bool> {
+    pub fn has_oom_kill(&self) -> Option<bool> {
         self.folders.iter().find_map(|(folder, _, unified)| {
             let file = if *unified {
                 "memory.events"
@@ -208,7 +199,7 @@ struct Candidate {
     unified: bool,
 }
 
-fn known(names: &str, separator: char) -> Vec<&'static str> {
+fn known_controllers(names: &str, separator: char) -> Vec<&'static str> {
     let is_named = |known: &&str| names.split(separator).any(|name| name.trim() == *known);
     CONTROLLERS.into_iter().filter(|known| is_named(known)).collect()
 }
@@ -248,11 +239,11 @@ fn candidates() -> Vec<Candidate> {
         let own = at.join(below);
         let own = if below.as_os_str().is_empty() { at } else { own };
         let controllers = match unified {
-            true => known(
+            true => known_controllers(
                 &fs::read_to_string(own.join("cgroup.controllers")).unwrap_or_default(),
                 ' ',
             ),
-            false => known(names, ','),
+            false => known_controllers(names, ','),
         };
         found.push(Candidate {
             own,
@@ -276,23 +267,20 @@ impl Candidate {
             // A group that has processes cannot hand controllers down, so sandboxes get a folder beside the agent's own
             // group.
             true => {
-                let above = self
-                    .own
-                    .parent()
-                    .filter(|above| above.join("cgroup.procs").exists());
+                let above = self.own.parent().filter(|above| above.join("cgroup.procs").exists());
                 let tried = [Some(self.own.as_path()), above];
                 let mut why = String::new();
                 for place in tried.into_iter().flatten() {
                     match self.prepare_in(place) {
                         Ok(made) => return Ok(made),
-                        Err(error) => why = format!("{}: {error}", shown(place)),
+                        Err(error) => why = format!("{}: {error}", display_path(place)),
                     }
                 }
                 Err(why)
             }
             false => self
                 .prepare_in(&self.own)
-                .map_err(|error| format!("{}: {error}", shown(&self.own))),
+                .map_err(|error| format!("{}: {error}", display_path(&self.own))),
         }
     }
 
@@ -320,7 +308,7 @@ impl Candidate {
 }
 
 /// The path as operators know it: without `/host`.
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     path.display().to_string().trim_start_matches("/host").to_owned()
 }
 
@@ -353,11 +341,11 @@ fn copy_cpuset(from: &Path, to: &Path) -> io::Result<()> {
 
 fn own_name() -> String {
     let pid = std::process::id();
-    format!("{PREFIX}{pid}-{}", started(pid).unwrap_or(0))
+    format!("{PREFIX}{pid}-{}", start_time(pid).unwrap_or(0))
 }
 
 /// Start time of a process in the kernel's ticks. Together with the pid it makes a name that is never used again.
-fn started(pid: u32) -> Option<u64> {
+fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(Host::path(format!("/proc/{pid}/stat"))).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
@@ -376,7 +364,7 @@ fn sweep(place: &Path) {
         let (Ok(pid), Ok(start)) = (pid.parse(), start.parse()) else {
             continue;
         };
-        if started(pid) != Some(start) {
+        if start_time(pid) != Some(start) {
             remove_with_processes(&entry.path());
         }
     }

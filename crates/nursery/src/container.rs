@@ -13,8 +13,8 @@
 //! ```
 
 pub mod bundle;
-pub(crate) mod making;
-pub(crate) mod waiting;
+pub(crate) mod runtime_process;
+pub(crate) mod template;
 
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 /// Runtime of a node's containers, and their image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Containers {
+pub struct ContainerConfig {
     /// The runtime, which decides the command line.
     pub runtime: Runtime,
     /// Path of the runtime's program; absolute.
@@ -59,7 +59,7 @@ pub(crate) struct Bind {
 
 /// Description of a container that every runtime gets.
 #[derive(Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct ContainerSpec<'a> {
     /// A folder, or a file in the runtime's own format.
     pub image: &'a Path,
     pub binds: &'a [Bind],
@@ -111,7 +111,7 @@ impl Runtime {
     }
 
     /// Whether its containers may hold code of users who do not trust each other.
-    pub fn confines(self) -> bool {
+    pub fn is_confining(self) -> bool {
         self == Self::Crun
     }
 
@@ -132,12 +132,12 @@ impl Runtime {
 
     /// Whether the runtime's program ends once the container runs. The container is then a child of the process that
     /// started the runtime.
-    pub(crate) fn leaves(self) -> bool {
+    pub(crate) fn exits_early(self) -> bool {
         self == Self::Crun
     }
 
     /// Whether it reports a death by signal N as exit status 128 + N.
-    pub(crate) fn tells_signals_as_status(self) -> bool {
+    pub(crate) fn has_signal_status(self) -> bool {
         self == Self::PodmanHpc
     }
 
@@ -151,7 +151,7 @@ impl Runtime {
     }
 
     /// Arguments of the runtime, without its name. `work` is a folder for the runtime alone.
-    pub(crate) fn arguments(self, told: &Told<'_>, work: &Path) -> Vec<OsString> {
+    pub(crate) fn arguments(self, told: &ContainerSpec<'_>, work: &Path) -> Vec<OsString> {
         let mut all = Arguments::default();
         match self {
             Self::Crun => {
@@ -243,7 +243,7 @@ impl Runtime {
     }
 
     /// Environment of the runtime, which also carries the environment of the container's program.
-    pub(crate) fn environment(self, told: &Told<'_>) -> Vec<(OsString, OsString)> {
+    pub(crate) fn environment(self, told: &ContainerSpec<'_>) -> Vec<(OsString, OsString)> {
         let prefix = match self {
             // crun's program gets its environment from the bundle. This PATH hides `newuidmap` and `newgidmap`: crun
             // would run them first to map more users than its own, and they refuse.

@@ -22,16 +22,16 @@ use seccompiler::{
 use std::collections::BTreeMap;
 
 /// Rules of each call by its number; a call without rules is always decided the same way.
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type CallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// A filter that allows the calls of a table. All others fail as if they did not exist.
-pub fn of(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+pub fn allowing(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     compiled(table, &missing, &SeccompAction::Allow)
 }
 
 /// A filter that forbids the calls of a table, for a process that has a filter already.
-pub fn without(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
+pub fn forbidding(table: impl Iterator<Item = &'static Call>) -> Result<BpfProgram, String> {
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     compiled(table, &SeccompAction::Allow, &missing)
 }
@@ -55,27 +55,27 @@ fn compiled(
         let first = u32::try_from(number).map_err(|_| "a system call has a negative number")?;
         let program = match rules.is_empty() {
             true => end(these),
-            false => plain(Rules::from([(number, rules)]), others, these)?,
+            false => linear(CallRules::from([(number, rules)]), others, these)?,
         };
         add(first, program);
         add(first + 1, end(others));
     }
     // A filter without calls checks the architecture and returns the decision for all other calls.
-    let mut program = plain(Rules::new(), others, these)?;
+    let mut program = linear(CallRules::new(), others, these)?;
     program.pop();
     program.push(number());
     program.extend(tree(&runs));
     Ok(program)
 }
 
-fn rules(table: impl Iterator<Item = &'static Call>) -> Result<Rules, String> {
-    let mut rules = Rules::new();
+fn rules(table: impl Iterator<Item = &'static Call>) -> Result<CallRules, String> {
+    let mut rules = CallRules::new();
     for call in table {
         let allowed = rules.entry(call.number).or_default();
         for &rule in call.rules {
             let (argument, operator, value) = match rule {
                 Rule::Is(argument, value) => (argument, SeccompCmpOp::Eq, value),
-                Rule::Among(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
+                Rule::MaskedIs(argument, bits, value) => (argument, SeccompCmpOp::MaskedEq(bits), value),
                 Rule::HasNone(argument, bits) => (argument, SeccompCmpOp::MaskedEq(bits), 0),
             };
             let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value);
@@ -87,7 +87,7 @@ fn rules(table: impl Iterator<Item = &'static Call>) -> Result<Rules, String> {
 }
 
 /// The filter that `seccompiler` makes: it checks the architecture, and decides on every number.
-fn plain(rules: Rules, others: &SeccompAction, these: &SeccompAction) -> Result<BpfProgram, String> {
+fn linear(rules: CallRules, others: &SeccompAction, these: &SeccompAction) -> Result<BpfProgram, String> {
     let failed = |error: seccompiler::BackendError| error.to_string();
     let architecture: TargetArch = std::env::consts::ARCH.try_into().map_err(failed)?;
     let filter = SeccompFilter::new(rules, others.clone(), these.clone(), architecture).map_err(failed)?;

@@ -6,20 +6,18 @@
 //! from its own namespace.
 
 use crate::confinement::{self, Tcp};
-use crate::container::making::Common;
-use crate::container::waiting::Waiting;
-use crate::kernel::{self, Forked};
+use crate::container::runtime_process::RuntimeProcess;
+use crate::container::template::ContainerTemplate;
+use crate::kernel::{self, ForkSide};
 use crate::loopback;
 use crate::message::{receive, send};
-use crate::order::{DESCRIBED_BYTES_MAX, Described, STORAGE_PORT};
+use crate::order::{DESCRIBED_BYTES_MAX, ProgramDescription, STORAGE_PORT};
 use crate::policy::Policy;
 use crate::root::{self, StepError, Template, USER, step};
-use crate::zygote::nesting::Parent;
-use crate::zygote::{ORDERS_AT, keeping};
+use crate::zygote::nesting::ZygoteNamespaces;
+use crate::zygote::{ORDERS_AT, pid1};
 use rustix::process::{Resource, Rlimit, chdir, setrlimit, setsid};
-use rustix::thread::{
-    Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use seccompiler::BpfProgram;
 use serde::{Deserialize, Serialize};
 use std::ffi::{CString, OsString};
@@ -32,13 +30,13 @@ use std::path::PathBuf;
 
 /// Message from the nursery to pid 1.
 #[derive(Serialize, Deserialize)]
-pub enum Told {
+pub enum Pid1Order {
     /// The user and group maps are written.
     Prepare,
     /// Pid 1 is in its control groups, and so is everything that it starts from now on. Sent only to a pid 1 that
     /// starts a process before it knows the program.
     Grouped,
-    /// Start a program. Descriptors: standard input, output, a [`Described`], a tree for each mount.
+    /// Start a program. Descriptors: standard input, output, a [`ProgramDescription`], a tree for each mount.
     Start {
         /// Path of each tree, and whether it may be written.
         targets: Vec<(OsString, bool)>,
@@ -51,7 +49,7 @@ pub enum Told {
 
 /// Message from pid 1 to the nursery.
 #[derive(Serialize, Deserialize)]
-pub enum Word {
+pub enum Pid1Report {
     /// Pid 1 waits for its program. Descriptors, if that is to be forked from a zygote: a pidfd of pid 1, and its
     /// namespaces.
     Prepared,
@@ -72,7 +70,7 @@ pub enum View {
     /// A root made of pieces of the host.
     Pieces(Template),
     /// A root that a container runtime makes.
-    Container(Box<Common>),
+    Container(Box<ContainerTemplate>),
 }
 
 /// Parameters of pid 1.
@@ -100,12 +98,12 @@ impl Inside<'_> {
             Ok(socket) => match self.prepare_and_start(&socket) {
                 Ok(status) => {
                     // Fails if the nursery is gone, which needs no report.
-                    let _ = send(&socket, &Word::Ended { status }, &[]);
+                    let _ = send(&socket, &Pid1Report::Ended { status }, &[]);
                     0
                 }
                 Err(error) => {
                     let what = error.to_string();
-                    let _ = send(&socket, &Word::Failed { what }, &[]);
+                    let _ = send(&socket, &Pid1Report::Failed { what }, &[]);
                     1
                 }
             },
@@ -118,20 +116,20 @@ impl Inside<'_> {
 
     fn prepare_and_start(&self, socket: &OwnedFd) -> Result<i32, StepError> {
         match receive(socket).map_err(step("hearing of the nursery"))? {
-            Some((Told::Prepare, _)) => self.prepare()?,
-            _ => return Err(gone()),
+            Some((Pid1Order::Prepare, _)) => self.prepare()?,
+            _ => return Err(nursery_gone()),
         }
         let waiting = match self.view {
             View::Pieces(_) => None,
             View::Container(common) => match receive(socket).map_err(step("hearing of the nursery"))? {
-                Some((Told::Grouped, _)) => Some(common.wait(self.network)?),
-                _ => return Err(gone()),
+                Some((Pid1Order::Grouped, _)) => Some(common.wait(self.network)?),
+                _ => return Err(nursery_gone()),
             },
         };
-        send(socket, &Word::Prepared, &[]).map_err(step("telling the nursery"))?;
+        send(socket, &Pid1Report::Prepared, &[]).map_err(step("telling the nursery"))?;
         let (targets, storage, fds) = match receive(socket).map_err(step("hearing of the nursery"))? {
-            Some((Told::Start { targets, storage }, fds)) => (targets, storage, fds),
-            _ => return Err(gone()),
+            Some((Pid1Order::Start { targets, storage }, fds)) => (targets, storage, fds),
+            _ => return Err(nursery_gone()),
         };
         // Before capabilities are dropped: switching the loopback on needs one.
         let listener = match storage {
@@ -142,17 +140,17 @@ impl Inside<'_> {
         if let View::Container(_) = self.view {
             confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
         }
-        let Begun { pid, pidfd, parent } = begun;
+        let StartedProgram { pid, pidfd, parent } = begun;
         let told = std::iter::once(&pidfd).chain(&parent).chain(&listener);
         let told: Vec<BorrowedFd<'_>> = told.map(AsFd::as_fd).collect();
-        send(socket, &Word::Started, &told).map_err(step("telling the nursery"))?;
+        send(socket, &Pid1Report::Started, &told).map_err(step("telling the nursery"))?;
         let is_zygote = !parent.is_empty();
         drop(told);
         drop((pidfd, parent, listener));
         // The code below is simple; the filter limits the damage of an error in it.
         confinement::limit_system_calls(self.filter).map_err(step("limiting the system calls of pid 1"))?;
         if is_zygote {
-            keeping::keep(socket, pid).map_err(step("waiting for workers"))?;
+            pid1::keep(socket, pid).map_err(step("waiting for workers"))?;
         }
         let status = reap_until(pid).map_err(step("waiting for the program"))?;
         Ok(match self.view {
@@ -213,20 +211,23 @@ impl Inside<'_> {
 
     fn start(
         &self,
-        waiting: Option<Waiting>,
+        waiting: Option<RuntimeProcess>,
         (targets, storage): (Vec<(OsString, bool)>, bool),
         fds: Vec<OwnedFd>,
-    ) -> Result<Begun, StepError> {
+    ) -> Result<StartedProgram, StepError> {
         let mut fds = fds.into_iter();
         let (Some(input), Some(output), Some(described)) = (fds.next(), fds.next(), fds.next()) else {
-            return Err(gone());
+            return Err(nursery_gone());
         };
-        let program = read(described).map_err(step("reading what to run"))?;
+        let program = read_description(described).map_err(step("reading what to run"))?;
         if let (View::Container(common), Some(waiting)) = (self.view, waiting) {
             let started = common.start((waiting, self.network), program, (targets, fds), (input, output));
-            return started.map(|(pid, pidfd)| Begun::plain(pid, pidfd));
+            return started.map(|(pid, pidfd)| StartedProgram::plain(pid, pidfd));
         }
-        let orders = program.zygote.then(|| fds.next().ok_or_else(gone)).transpose()?;
+        let orders = program
+            .zygote
+            .then(|| fds.next().ok_or_else(nursery_gone))
+            .transpose()?;
         let mut writable = vec![PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
         writable.extend(
             self.policy
@@ -237,14 +238,14 @@ impl Inside<'_> {
         );
         for ((target, is_writable), tree) in targets.into_iter().zip(fds) {
             let target = PathBuf::from(target);
-            root::place(&tree, &target).map_err(step(format!("mounting {}", target.display())))?;
+            root::attach_new(&tree, &target).map_err(step(format!("mounting {}", target.display())))?;
             if is_writable {
                 writable.push(target);
             }
         }
         root::seal().map_err(step("sealing the root"))?;
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
-        let run = Run::new(program).map_err(step("reading what to run"))?;
+        let run = Executable::new(program).map_err(step("reading what to run"))?;
         let Some(orders) = orders else {
             let (tcp, filter) = match storage {
                 true => (Tcp::To(STORAGE_PORT), self.filter_with_storage),
@@ -255,17 +256,17 @@ impl Inside<'_> {
                 confinement::limit_files(&writable, tcp).map_err(step("setting up Landlock"))?;
             }
             let (pid, pidfd) = run.start(input, output, filter)?;
-            return Ok(Begun::plain(pid, pidfd));
+            return Ok(StartedProgram::plain(pid, pidfd));
         };
         self.start_zygote(run, (input, output), orders)
     }
 
     fn start_zygote(
         &self,
-        mut run: Run,
+        mut run: Executable,
         (input, output): (OwnedFd, OwnedFd),
         orders: OwnedFd,
-    ) -> Result<Begun, StepError> {
+    ) -> Result<StartedProgram, StepError> {
         if confinement::has_landlock() {
             confinement::limit_reach().map_err(step("setting up Landlock"))?;
         }
@@ -274,31 +275,29 @@ impl Inside<'_> {
         // SAFETY: this process has one thread.
         match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
             // SAFETY: ends the process.
-            Forked::Child => unsafe { libc::_exit(0) },
-            Forked::Parent { pid, .. } => {
+            ForkSide::Child => unsafe { libc::_exit(0) },
+            ForkSide::Parent { pid, .. } => {
                 kernel::wait_for(pid).map_err(step("waiting for a process"))?;
             }
         }
         run.orders = Some(orders);
         let (pid, pidfd) = run.start(input, output, self.filter_of_zygotes)?;
-        let opened = Parent::KINDS.map(|name| fs::File::open(format!("/proc/self/ns/{name}")));
+        let opened = ZygoteNamespaces::KINDS.map(|name| fs::File::open(format!("/proc/self/ns/{name}")));
         let opened = opened.into_iter().map(|file| file.map(OwnedFd::from));
-        let parent = opened
-            .collect::<io::Result<_>>()
-            .map_err(step("opening namespaces"))?;
-        Ok(Begun { pid, pidfd, parent })
+        let parent = opened.collect::<io::Result<_>>().map_err(step("opening namespaces"))?;
+        Ok(StartedProgram { pid, pidfd, parent })
     }
 }
 
 /// The program of a sandbox, started.
-struct Begun {
+struct StartedProgram {
     pid: libc::pid_t,
     pidfd: OwnedFd,
     /// Of a zygote: the namespaces in which the namespaces of its workers are made.
     parent: Vec<OwnedFd>,
 }
 
-impl Begun {
+impl StartedProgram {
     fn plain(pid: libc::pid_t, pidfd: OwnedFd) -> Self {
         Self {
             pid,
@@ -327,12 +326,12 @@ pub fn only_socket(socket: OwnedFd, null: &str) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(SOCKET) })
 }
 
-fn gone() -> StepError {
+fn nursery_gone() -> StepError {
     step("hearing of the nursery")(io::Error::from(io::ErrorKind::UnexpectedEof))
 }
 
 /// Reads a described program; checks its length, because the writer is not trusted.
-pub fn read(file: OwnedFd) -> io::Result<Described> {
+pub fn read_description(file: OwnedFd) -> io::Result<ProgramDescription> {
     let file = fs::File::from(file);
     let length = file.metadata()?.len();
     if length > DESCRIBED_BYTES_MAX {
@@ -347,7 +346,7 @@ pub fn read(file: OwnedFd) -> io::Result<Described> {
 }
 
 /// A program as the kernel takes it, built before the fork.
-pub struct Run {
+pub struct Executable {
     path: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
@@ -358,8 +357,8 @@ pub struct Run {
     orders: Option<OwnedFd>,
 }
 
-impl Run {
-    pub fn new(program: Described) -> io::Result<Self> {
+impl Executable {
+    pub fn new(program: ProgramDescription) -> io::Result<Self> {
         let text = |text: OsString| CString::new(text.into_vec());
         let environment = program.environment.into_iter().map(|(mut name, value)| {
             name.push("=");
@@ -368,11 +367,7 @@ impl Run {
         });
         Ok(Self {
             path: text(program.path)?,
-            arguments: program
-                .arguments
-                .into_iter()
-                .map(text)
-                .collect::<Result<_, _>>()?,
+            arguments: program.arguments.into_iter().map(text).collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
             directory: program.directory.into(),
             input_at: libc::STDIN_FILENO,
@@ -390,7 +385,7 @@ impl Run {
         let (mut failure, failing) = io::pipe().map_err(step("making a pipe"))?;
         // SAFETY: this process has one thread.
         let (pid, pidfd) = match unsafe { kernel::fork(0) }.map_err(step("starting a process"))? {
-            Forked::Child => {
+            ForkSide::Child => {
                 let limited = || -> io::Result<()> {
                     setsid()?;
                     confinement::limit_system_calls(filter)
@@ -405,7 +400,7 @@ impl Run {
                 // SAFETY: ends the process.
                 unsafe { libc::_exit(127) }
             }
-            Forked::Parent { pid, pidfd } => (pid, pidfd),
+            ForkSide::Parent { pid, pidfd } => (pid, pidfd),
         };
         drop((failing, input, output));
         let mut code = [0; 4];
@@ -456,7 +451,7 @@ fn reap_until(program: libc::pid_t) -> io::Result<i32> {
             }
         }
         if pid == program {
-            return Ok(kernel::told(status));
+            return Ok(kernel::exit_code(status));
         }
     }
 }

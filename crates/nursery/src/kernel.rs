@@ -40,12 +40,7 @@ pub fn map_owners(tree: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::R
     set_attributes(tree, c"", true, &attributes)
 }
 
-fn set_attributes(
-    fd: BorrowedFd<'_>,
-    path: &CStr,
-    deep: bool,
-    attributes: &MountAttributes,
-) -> io::Result<()> {
+fn set_attributes(fd: BorrowedFd<'_>, path: &CStr, deep: bool, attributes: &MountAttributes) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if deep { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the path and the structure are valid for the length of the call.
     let result = unsafe {
@@ -61,14 +56,14 @@ fn set_attributes(
     checked(result).map(drop)
 }
 
-/// Number of bytes that [`stir`] mixes in.
+/// Number of bytes that [`mix_entropy`] mixes in.
 const STIRRED_BYTES: usize = 64;
 
 /// Mixes these bytes into the kernel's random numbers; only root may do so.
 ///
 /// # Errors
 /// An error of the kernel.
-pub fn stir(random: &[u8; STIRRED_BYTES]) -> io::Result<()> {
+pub fn mix_entropy(random: &[u8; STIRRED_BYTES]) -> io::Result<()> {
     #[repr(C)]
     struct Pool {
         bits: libc::c_int,
@@ -122,7 +117,7 @@ pub fn switch_on(socket: &OwnedFd, name: &CStr) -> io::Result<()> {
 }
 
 /// The two sides of a fork.
-pub enum Forked {
+pub enum ForkSide {
     Child,
     Parent { pid: libc::pid_t, pidfd: OwnedFd },
 }
@@ -131,7 +126,7 @@ pub enum Forked {
 ///
 /// # Safety
 /// The process has one thread: in a child of several, locks may be held for ever.
-pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
+pub unsafe fn fork(flags: libc::c_int) -> io::Result<ForkSide> {
     let mut pidfd: libc::c_int = -1;
     // The end of a sibling is signalled to the caller's parent with the caller's own signal.
     let exit_signal = if flags & libc::CLONE_PARENT == 0 {
@@ -146,16 +141,10 @@ pub unsafe fn fork(flags: libc::c_int) -> io::Result<Forked> {
         ..CloneArguments::default()
     };
     // SAFETY: the structure is valid for the call; no memory is shared, and the caller has one thread.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            &raw const arguments,
-            size_of::<CloneArguments>(),
-        )
-    };
+    let result = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArguments>()) };
     match checked(result)? {
-        0 => Ok(Forked::Child),
-        pid => Ok(Forked::Parent {
+        0 => Ok(ForkSide::Child),
+        pid => Ok(ForkSide::Parent {
             pid: pid as libc::pid_t,
             // SAFETY: the kernel has just made it for us.
             pidfd: unsafe { OwnedFd::from_raw_fd(pidfd) },
@@ -179,13 +168,13 @@ pub fn wait_for(pid: libc::pid_t) -> io::Result<i32> {
         match checked(unsafe { libc::waitpid(pid, &raw mut status, libc::__WALL) }.into()) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
-            Ok(_) => return Ok(told(status)),
+            Ok(_) => return Ok(exit_code(status)),
         }
     }
 }
 
 /// Finds a child that has ended and was not reaped.
-pub fn dead() -> io::Result<Option<libc::pid_t>> {
+pub fn find_dead_child() -> io::Result<Option<libc::pid_t>> {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     loop {
         // SAFETY: plain data, for which all zeros are good.
@@ -204,7 +193,7 @@ pub fn dead() -> io::Result<Option<libc::pid_t>> {
 }
 
 /// Converts a status of wait(2): exit status, or negative signal.
-pub fn told(status: libc::c_int) -> i32 {
+pub fn exit_code(status: libc::c_int) -> i32 {
     match libc::WIFEXITED(status) {
         true => libc::WEXITSTATUS(status),
         false => -libc::WTERMSIG(status),
@@ -236,13 +225,7 @@ pub fn limit_system_calls(filter: &[seccompiler::sock_filter]) -> io::Result<()>
 pub fn new_session_keyring() -> io::Result<()> {
     const JOIN_SESSION_KEYRING: libc::c_long = 1;
     // SAFETY: no name, and so no memory of ours.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_keyctl,
-            JOIN_SESSION_KEYRING,
-            std::ptr::null::<libc::c_char>(),
-        )
-    };
+    let result = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
     match checked(result) {
         // A kernel without keyrings has none to inherit.
         Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => Ok(()),
@@ -264,10 +247,7 @@ pub fn put_at(fd: &OwnedFd, number: libc::c_int) -> io::Result<()> {
 
 /// Runs `does` with this user's rights in file systems, and without those of root.
 pub fn with_rights_of<T>((user, group): (u32, u32), does: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-    let own = (
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
+    let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     become_in_file_systems((user, group))?;
     let done = does();
     become_in_file_systems(own)?;
@@ -294,7 +274,7 @@ fn become_in_file_systems((user, group): (u32, u32)) -> io::Result<()> {
 pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Result<OwnedFd> {
     // SAFETY: only a nursery calls this, and it has one thread.
     let (pid, _pidfd) = match unsafe { fork(libc::CLONE_NEWUSER) }? {
-        Forked::Child => {
+        ForkSide::Child => {
             // The child lives only to hold its namespace until that is open.
             let _ = die_with_parent();
             loop {
@@ -302,7 +282,7 @@ pub fn user_namespace(proc: &Path, from: (u32, u32), to: (u32, u32)) -> io::Resu
                 unsafe { libc::pause() };
             }
         }
-        Forked::Parent { pid, pidfd } => (pid, pidfd),
+        ForkSide::Parent { pid, pidfd } => (pid, pidfd),
     };
     let of = |name: &str| proc.join(pid.to_string()).join(name);
     let made = || -> io::Result<OwnedFd> {

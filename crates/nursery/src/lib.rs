@@ -27,17 +27,17 @@
 mod cgroup;
 mod confinement;
 pub mod container;
-pub mod declared;
+pub mod directory;
 mod filter;
 mod inside;
 mod kernel;
 mod loopback;
-mod making;
 mod message;
 mod nursery;
 pub mod order;
 pub mod policy;
 mod root;
+mod sandbox_process;
 pub mod system_calls;
 pub mod zygote;
 
@@ -48,13 +48,13 @@ pub mod zygote;
 /// The kernel rejects the filter.
 pub fn limit_system_calls(forks: bool) -> std::io::Result<()> {
     let filter = match forks {
-        false => filter::of(system_calls::table(false)),
-        true => filter::of(system_calls::table_of_zygote()),
+        false => filter::allowing(system_calls::table(false)),
+        true => filter::allowing(system_calls::table_of_zygote()),
     };
     confinement::limit_system_calls(&filter.map_err(std::io::Error::other)?)
 }
 
 pub use confinement::forbid_capabilities;
-pub use kernel::stir;
+pub use kernel::mix_entropy;
 pub use message::{receive, send};
 pub use nursery::{NurseryError, serve};

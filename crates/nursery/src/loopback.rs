@@ -5,9 +5,7 @@
 
 use crate::kernel;
 use crate::order::STORAGE_PORT;
-use nix::sys::socket::{
-    AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen as listen_at, socket,
-};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, SockaddrIn, bind, listen as listen_at, socket};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 

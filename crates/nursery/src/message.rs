@@ -16,10 +16,7 @@ const SCM_MAX_FD: usize = 253;
 pub fn send(socket: impl AsFd, message: &impl Serialize, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let bytes = encode(message);
     if bytes.len() > MESSAGE_BYTES_MAX || fds.len() > SCM_MAX_FD {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "the message is too large",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the message is too large"));
     }
     let raw: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
     let rights = [ControlMessage::ScmRights(&raw)];
@@ -49,9 +46,7 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
             result => break result?,
         }
     };
-    let cut = received
-        .flags
-        .intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
+    let cut = received.flags.intersects(MsgFlags::MSG_TRUNC | MsgFlags::MSG_CTRUNC);
     let length = received.bytes;
     let mut fds = Vec::new();
     // Owns the descriptors first, so that every return closes them.
@@ -62,10 +57,7 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(M, 
         }
     }
     if cut {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "the message was too large",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message was too large"));
     }
     if length == 0 {
         return Ok(None);

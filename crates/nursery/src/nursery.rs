@@ -1,23 +1,23 @@
 //! The nursery's loop: orders from the agent, messages from the sandboxes, and their ends.
 
-mod forking;
-mod hearing;
-mod starting;
+mod forks;
+mod reports;
+mod starts;
 
 use crate::cgroup::{Group, Groups};
 use crate::confinement;
-use crate::container::Containers;
-use crate::container::making::Common;
+use crate::container::ContainerConfig;
+use crate::container::template::ContainerTemplate;
 use crate::filter;
 use crate::inside::View;
 use crate::kernel;
-use crate::making::Made;
 use crate::message::{receive, send};
 use crate::order::{Order, Reply};
 use crate::policy::Policy;
 use crate::root::{self, Host, StepError, Template, step};
+use crate::sandbox_process::SandboxProcess;
 use crate::system_calls;
-use forking::{Forked, Zygote};
+use forks::{ForkedSandbox, Zygote};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
@@ -51,7 +51,7 @@ pub enum NurseryError {
 }
 
 /// Stage in the life of a sandbox.
-enum Stage {
+enum SandboxStage {
     /// Pid 1 makes the inside, since this time.
     Preparing(Instant),
     /// Pid 1 waits for its program.
@@ -63,8 +63,8 @@ enum Stage {
 }
 
 struct Sandbox {
-    made: Made,
-    stage: Stage,
+    made: SandboxProcess,
+    stage: SandboxStage,
     /// Number that the agent gave it.
     id: Option<u64>,
     /// Pipe in which its end is reported.
@@ -74,21 +74,21 @@ struct Sandbox {
     /// Error that was reported before its end.
     failure: Option<String>,
     /// Its part in forking from zygotes.
-    role: Role,
+    role: ZygoteRole,
 }
 
 /// Part that a sandbox has in forking from zygotes.
-enum Role {
+enum ZygoteRole {
     /// None.
     Plain,
     /// Its program is a zygote.
     Zygote(Zygote),
     /// Its program is, or will be, forked from a zygote.
-    Nested(Forked),
+    Nested(ForkedSandbox),
 }
 
 /// A start that waits for a prepared sandbox.
-struct Start {
+struct PendingStart {
     id: u64,
     network: bool,
     storage: bool,
@@ -100,7 +100,7 @@ struct Start {
 }
 
 /// A fork that waits for a sandbox within that of its zygote.
-struct Fork {
+struct PendingFork {
     id: u64,
     of: u64,
     reply: OwnedFd,
@@ -124,8 +124,8 @@ struct Nursery {
     own: (u32, u32),
     next_user: u32,
     sandboxes: Vec<Sandbox>,
-    waiting: VecDeque<Start>,
-    forks: VecDeque<Fork>,
+    waiting: VecDeque<PendingStart>,
+    forks: VecDeque<PendingFork>,
     refill_at: Option<Instant>,
     /// Groups that could not be removed yet.
     dying: Vec<Group>,
@@ -148,7 +148,7 @@ pub fn serve() -> Result<(), NurseryError> {
     };
     match Nursery::new(agent, policy, containers) {
         Ok((mut nursery, lacking)) => {
-            nursery.first(reply, lacking);
+            nursery.make_first(reply, lacking);
             nursery.run();
         }
         Err(what) => answer(&reply, &Reply::Failed { what }, &[]),
@@ -162,18 +162,14 @@ fn answer(reply: &OwnedFd, word: &Reply, fds: &[BorrowedFd<'_>]) {
 }
 
 impl Nursery {
-    fn new(
-        agent: OwnedFd,
-        policy: Policy,
-        containers: Option<Containers>,
-    ) -> Result<(Self, Vec<String>), String> {
+    fn new(agent: OwnedFd, policy: Policy, containers: Option<ContainerConfig>) -> Result<(Self, Vec<String>), String> {
         if let Some(fault) = policy.fault() {
             return Err(fault);
         }
         let own = (geteuid().as_raw(), getegid().as_raw());
         let by_root = own.0 == 0;
         let failed = |error: StepError| error.to_string();
-        separate(by_root, own).map_err(failed)?;
+        unshare_mounts(by_root, own).map_err(failed)?;
         if by_root {
             // The nursery opens directories with the rights of their owners, to which its own groups would add.
             rustix::thread::set_thread_groups(&[])
@@ -185,7 +181,7 @@ impl Nursery {
         root::make_pieces().map_err(failed)?;
         let view = match containers {
             None => View::Pieces(Template::gather(&host, &policy).map_err(failed)?),
-            Some(containers) => View::Container(Box::new(Common::gather(&host, &policy, containers)?)),
+            Some(containers) => View::Container(Box::new(ContainerTemplate::gather(&host, &policy, containers)?)),
         };
         let (groups, mut lacking) = Groups::find();
         match lacks {
@@ -196,19 +192,19 @@ impl Nursery {
             None => {}
         }
         let filter = |network| match policy.kvm {
-            true => filter::of(system_calls::table_of_machine(network)),
-            false => filter::of(system_calls::table(network)),
+            true => filter::allowing(system_calls::table_of_machine(network)),
+            false => filter::allowing(system_calls::table(network)),
         };
         let nursery = Self {
             agent,
             host,
             view,
             filters: [filter(false)?, filter(true)?],
-            filter_with_storage: filter::of(system_calls::table_with_storage())?,
+            filter_with_storage: filter::allowing(system_calls::table_with_storage())?,
             // Zygotes have no network, even where the site grants it.
             filter_of_zygotes: match policy.kvm {
-                true => filter::of(system_calls::table_of_zygote_of_machines())?,
-                false => filter::of(system_calls::table_of_zygote())?,
+                true => filter::allowing(system_calls::table_of_zygote_of_machines())?,
+                false => filter::allowing(system_calls::table_of_zygote())?,
             },
             groups,
             by_root,
@@ -227,7 +223,7 @@ impl Nursery {
     }
 
     /// Makes the first sandbox, to find out whether sandboxes can be made here.
-    fn first(&mut self, reply: OwnedFd, lacking: Vec<String>) {
+    fn make_first(&mut self, reply: OwnedFd, lacking: Vec<String>) {
         let word = match self.make(false).and_then(|()| self.settle_first()) {
             Ok(()) => Reply::Ready { lacking },
             Err(what) => Reply::Failed { what },
@@ -239,20 +235,20 @@ impl Nursery {
     fn settle_first(&mut self) -> Result<(), String> {
         let until = Instant::now() + STEP_LIMIT;
         while let Some(first) = self.sandboxes.first() {
-            if matches!(first.stage, Stage::Prepared) {
+            if matches!(first.stage, SandboxStage::Prepared) {
                 return Ok(());
             }
             if first.failure.is_some() || Instant::now() > until {
                 break;
             }
-            self.turn(false);
+            self.handle_events(false);
         }
         let said = self.sandboxes.first().and_then(|first| first.failure.clone());
         Err(said.unwrap_or_else(|| "the first sandbox ended before it was prepared".into()))
     }
 
     fn run(&mut self) {
-        while self.turn(true) {}
+        while self.handle_events(true) {}
         for sandbox in &self.sandboxes {
             sandbox.made.kill();
         }
@@ -272,18 +268,14 @@ impl Nursery {
     }
 
     /// Waits for an event and handles it; returns whether the agent is still there.
-    fn turn(&mut self, orders: bool) -> bool {
-        let wanted = if orders {
-            PollFlags::POLLIN
-        } else {
-            PollFlags::empty()
-        };
+    fn handle_events(&mut self, orders: bool) -> bool {
+        let wanted = if orders { PollFlags::POLLIN } else { PollFlags::empty() };
         let mut fds = vec![PollFd::new(self.agent.as_fd(), wanted)];
         for sandbox in &self.sandboxes {
             fds.push(PollFd::new(sandbox.made.pidfd.as_fd(), PollFlags::POLLIN));
             fds.push(PollFd::new(sandbox.made.socket.as_fd(), PollFlags::POLLIN));
         }
-        if poll(&mut fds, self.patience()).is_err() {
+        if poll(&mut fds, self.poll_timeout()).is_err() {
             // Interrupted.
             return true;
         }
@@ -293,11 +285,11 @@ impl Nursery {
         for (index, event) in happened[1..].chunks(2).enumerate() {
             let process = self.sandboxes[index].made.pidfd.as_raw_fd();
             if event[1] {
-                self.hear(index);
+                self.handle_report(index);
             }
             if event[0] {
                 // Last messages count. They are limited in number, because the process that sent them is dead.
-                while self.hear(index) {}
+                while self.handle_report(index) {}
                 // Perhaps only the helper has ended, and a message of pid 1 has just installed its pidfd.
                 if self.sandboxes[index].made.pidfd.as_raw_fd() == process {
                     ended.push(index);
@@ -305,21 +297,21 @@ impl Nursery {
             }
         }
         for index in ended.into_iter().rev() {
-            self.bury(index);
+            self.reap_sandbox(index);
         }
-        if happened[0] && orders && !self.obey() {
+        if happened[0] && orders && !self.handle_order() {
             return false;
         }
-        self.keep_time();
+        self.handle_timeouts();
         self.serve_waiting();
         self.serve_forks();
         true
     }
 
-    fn patience(&self) -> PollTimeout {
+    fn poll_timeout(&self) -> PollTimeout {
         let steps = self.sandboxes.iter().filter_map(|sandbox| match &sandbox.stage {
-            Stage::Preparing(since) | Stage::Starting(_, since) => Some(*since + STEP_LIMIT),
-            Stage::Prepared | Stage::Running => None,
+            SandboxStage::Preparing(since) | SandboxStage::Starting(_, since) => Some(*since + STEP_LIMIT),
+            SandboxStage::Prepared | SandboxStage::Running => None,
         });
         let reaps = !self.dying.is_empty() || self.ending_zygotes().next().is_some();
         let again = reaps.then(|| Instant::now() + REMOVE_AGAIN_AFTER);
@@ -334,12 +326,12 @@ impl Nursery {
     }
 
     /// Does what is due by time: removes groups, reaps helpers, enforces the limit of steps, refills.
-    fn keep_time(&mut self) {
+    fn handle_timeouts(&mut self) {
         self.remove_dying();
         self.reap_helpers();
         let now = Instant::now();
         for sandbox in &mut self.sandboxes {
-            if let Stage::Preparing(since) | Stage::Starting(_, since) = &sandbox.stage
+            if let SandboxStage::Preparing(since) | SandboxStage::Starting(_, since) = &sandbox.stage
                 && now > *since + STEP_LIMIT
                 && sandbox.failure.is_none()
             {
@@ -347,7 +339,7 @@ impl Nursery {
                 sandbox.made.kill();
             }
         }
-        let starting = |sandbox: &Sandbox| matches!(sandbox.stage, Stage::Starting(..));
+        let starting = |sandbox: &Sandbox| matches!(sandbox.stage, SandboxStage::Starting(..));
         if self.refill_at.is_some_and(|at| at <= now) {
             if self.sandboxes.iter().any(starting) {
                 self.refill_at = Some(now + REFILL_AFTER);
@@ -355,7 +347,7 @@ impl Nursery {
             }
             self.refill_at = None;
             // Sandboxes with a network are not made ahead.
-            if self.spare(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
+            if self.count_spares(false) < self.policy.prepared as usize && self.sandboxes.len() < SANDBOXES_MAX {
                 // After a failure, not tried again until a start asks for a sandbox: its reply carries the error.
                 if self.make(false).is_ok() {
                     self.refill_at = Some(now + REFILL_AFTER);
@@ -373,18 +365,18 @@ impl Nursery {
     }
 
     /// Counts the sandboxes that have no program yet, with or without a network.
-    fn spare(&self, network: bool) -> usize {
+    fn count_spares(&self, network: bool) -> usize {
         let spare = self.sandboxes.iter().filter(|sandbox| {
             sandbox.made.network == network
-                && matches!(sandbox.role, Role::Plain)
+                && matches!(sandbox.role, ZygoteRole::Plain)
                 && sandbox.failure.is_none()
-                && matches!(sandbox.stage, Stage::Preparing(_) | Stage::Prepared)
+                && matches!(sandbox.stage, SandboxStage::Preparing(_) | SandboxStage::Prepared)
         });
         spare.count()
     }
 
     /// Carries out one order; returns whether the agent is still there.
-    fn obey(&mut self) -> bool {
+    fn handle_order(&mut self) -> bool {
         let (order, fds) = match receive::<Order>(&self.agent) {
             Ok(Some(order)) => order,
             Ok(None) | Err(_) => return false,
@@ -400,7 +392,7 @@ impl Nursery {
                 else {
                     return false;
                 };
-                let start = Start {
+                let start = PendingStart {
                     id,
                     network,
                     storage,
@@ -428,11 +420,10 @@ impl Nursery {
             }
             Order::Fork { id, of } => {
                 let mut next = || fds.next();
-                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next())
-                else {
+                let (Some(reply), Some(input), Some(output), Some(end)) = (next(), next(), next(), next()) else {
                     return false;
                 };
-                self.fork(Fork {
+                self.fork(PendingFork {
                     id,
                     of,
                     reply,
@@ -474,7 +465,7 @@ impl Nursery {
 }
 
 /// Gives this process mounts of its own. An ordinary user needs a user namespace for that.
-fn separate(by_root: bool, (user, group): (u32, u32)) -> Result<(), StepError> {
+fn unshare_mounts(by_root: bool, (user, group): (u32, u32)) -> Result<(), StepError> {
     if by_root {
         return unshare(CloneFlags::CLONE_NEWNS).map_err(step(
             "making a mount namespace (root needs CAP_SYS_ADMIN; in a container, run the agent as an ordinary user there, or \

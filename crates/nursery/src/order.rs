@@ -4,13 +4,13 @@
 //! be under way. The description of a program goes in a memory file, because its environment may be longer than a
 //! message. The nursery reads the mounts from it, and pid 1 of the sandbox the rest.
 
-use crate::container::Containers;
-use crate::declared::Declared;
+use crate::container::ContainerConfig;
+use crate::directory::DeclaredDirectory;
 use crate::policy::{Mount, Policy};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 
-/// Most bytes of a [`Described`].
+/// Most bytes of a [`ProgramDescription`].
 pub const DESCRIBED_BYTES_MAX: u64 = 1 << 20;
 /// Port of a sandbox's loopback at which its program reaches object storage, if its order asks for that.
 pub const STORAGE_PORT: u16 = 9000;
@@ -23,7 +23,7 @@ pub enum Order {
     /// Serve with this policy; the first order. Descriptor: the socket for the reply, [`Reply::Ready`].
     Serve(Policy),
     /// Start a program. Descriptors: the socket for the reply, the program's standard input, its output, the pipe for
-    /// its [`Ended`], a [`Described`].
+    /// its [`EndReport`], a [`ProgramDescription`].
     Start {
         /// Number of this sandbox, never used before.
         id: u64,
@@ -43,7 +43,7 @@ pub enum Order {
         cores: Vec<u32>,
     },
     /// Fork a worker from a zygote, into namespaces of its own. Descriptors as with [`Order::Start`], without a
-    /// [`Described`].
+    /// [`ProgramDescription`].
     Fork {
         /// Number of the worker's sandbox, never used before.
         id: u64,
@@ -51,7 +51,7 @@ pub enum Order {
         of: u64,
     },
     /// As [`Order::Serve`], with containers in place of sandboxes that are made of pieces of the host.
-    Contain(Policy, Containers),
+    Contain(Policy, ContainerConfig),
 }
 
 /// The nursery's reply to an order.
@@ -77,7 +77,7 @@ pub enum Reply {
 
 /// A program, and the mounts that it needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Described {
+pub struct ProgramDescription {
     /// Path of the program; absolute, in the sandbox.
     pub path: OsString,
     /// Arguments, the program's name first.
@@ -89,14 +89,14 @@ pub struct Described {
     /// Mounts beyond those of the policy.
     pub mounts: Vec<Mount>,
     /// Directories that the lease has declared; they count as mounts.
-    pub declared: Vec<Declared>,
+    pub declared: Vec<DeclaredDirectory>,
     /// Whether workers will be forked from it: it finds its [`zygote`](crate::zygote) orders at descriptor 3.
     pub zygote: bool,
 }
 
 /// Report of a sandbox's end: all its processes are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct EndReport {
     /// The program's exit status, or the negative signal that killed it.
     pub status: i32,
     /// Whether the kernel killed a process in it for lack of memory; `None`: no group counts such kills.

@@ -36,9 +36,8 @@ impl Mount {
     /// Why such a mount is impossible on any host.
     pub fn fault(&self) -> Option<String> {
         use std::path::Component::{Normal, RootDir};
-        let plain = |path: &Path| {
-            path.is_absolute() && path.components().all(|part| matches!(part, Normal(_) | RootDir))
-        };
+        let plain =
+            |path: &Path| path.is_absolute() && path.components().all(|part| matches!(part, Normal(_) | RootDir));
         // A mount on one of these would hide the folders below, or be hidden.
         let own = ["/", "/dev", "/dev/shm", "/etc", "/proc", "/sys", "/tmp"];
         if !plain(&self.source) || !plain(&self.target) {
@@ -124,9 +123,7 @@ impl Policy {
         let users = self.users;
         let last = u64::from(users.first) + u64::from(users.count);
         if users.first == 0 || users.count == 0 || last >= u64::from(u32::MAX) {
-            return Some(
-                "the range of users for sandboxes is empty, or has root or the last user in it".into(),
-            );
+            return Some("the range of users for sandboxes is empty, or has root or the last user in it".into());
         }
         if self.mounts.len() > MOUNTS_MAX || self.prepared > PREPARED_MAX {
             return Some(format!(
@@ -135,8 +132,7 @@ impl Policy {
         }
         if self.processes < 8 || self.files < 32 || self.tmp_bytes < 1 << 20 || self.shm_bytes < 1 << 16 {
             return Some(
-                "a sandbox needs at least 8 processes, 32 descriptors, 1 MiB of /tmp and 64 KiB of /dev/shm"
-                    .into(),
+                "a sandbox needs at least 8 processes, 32 descriptors, 1 MiB of /tmp and 64 KiB of /dev/shm".into(),
             );
         }
         self.mounts.iter().find_map(Mount::fault)

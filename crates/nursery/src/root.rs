@@ -37,13 +37,13 @@ const PIECES: &str = "/pieces";
 pub const NEW: &str = "/new";
 
 /// Folder on which a nursery first mounts its own root; every host has it.
-const STEP: &str = "/tmp";
+const FIRST_ROOT: &str = "/tmp";
 
 /// The system's programs and libraries: folders, or links where they are merged into `/usr`.
-const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
+const SYSTEM_FOLDERS: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"];
 
 /// Folders that every sandbox has for itself, even if an image has them.
-pub const OWN: [&str; 4] = ["dev", "proc", "sys", "tmp"];
+pub const OWN_FOLDERS: [&str; 4] = ["dev", "proc", "sys", "tmp"];
 
 /// Entries of `/etc` that programs need and that hold no secrets.
 const ETC: [&str; 12] = [
@@ -69,7 +69,7 @@ pub const USER: u32 = 1000;
 const PASSWD: &str = "root:x:0:0::/:/usr/sbin/nologin\nuser:x:1000:1000::/tmp:/bin/sh\n\
                       nobody:x:65534:65534::/:/usr/sbin/nologin\n";
 const GROUP: &str = "root:x:0:\nuser:x:1000:\nnogroup:x:65534:\n";
-const NAMES: &str = "passwd: files\ngroup: files\nhosts: files\n";
+const NSSWITCH: &str = "passwd: files\ngroup: files\nhosts: files\n";
 const HOSTS: &str = "127.0.0.1 localhost\n::1 localhost\n";
 
 /// Most inodes of a file system in memory, whose bytes are limited apart from that.
@@ -92,7 +92,7 @@ pub fn step<E: Into<io::Error>>(what: impl Into<String>) -> impl FnOnce(E) -> St
 }
 
 /// Attaches a tree at a free path and makes the folders that lead there; returns whether the tree is a folder.
-pub fn place(tree: &OwnedFd, target: &Path) -> io::Result<bool> {
+pub fn attach_new(tree: &OwnedFd, target: &Path) -> io::Result<bool> {
     let is_folder = fs::File::from(tree.try_clone()?).metadata()?.is_dir();
     make_point(target, is_folder)?;
     move_mount(tree, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
@@ -114,7 +114,7 @@ pub fn make_point(target: &Path, is_folder: bool) -> io::Result<()> {
 
 /// Sets the restrictions of every mount of a policy or program: no set-user-id bits, no devices, read-only unless
 /// `writable`.
-pub fn tame(tree: &OwnedFd, writable: bool) -> io::Result<()> {
+pub fn restrict_mount(tree: &OwnedFd, writable: bool) -> io::Result<()> {
     let read_only = if writable { 0 } else { READ_ONLY };
     kernel::set_mount(tree.as_fd(), c"", true, NO_SET_USER_ID | NO_DEVICES | read_only)
 }
@@ -170,20 +170,17 @@ impl Template {
 
     fn gather_with(host: &Host, policy: &Policy, etc: &[&str]) -> Result<Self, StepError> {
         let mut template = Self::empty(policy)?;
-        for path in SYSTEM {
+        for path in SYSTEM_FOLDERS {
             match fs::symlink_metadata(Host::path(path)) {
                 Ok(found) if found.is_symlink() => {
-                    let to =
-                        fs::read_link(Host::path(path)).map_err(step(format!("reading the link {path}")))?;
+                    let to = fs::read_link(Host::path(path)).map_err(step(format!("reading the link {path}")))?;
                     template.links.push((path.into(), to));
                 }
                 Ok(_) => template.add(host, &Mount::read_only(path))?,
                 Err(_) => {}
             }
         }
-        template
-            .add_etc(host, etc)
-            .map_err(step("gathering files of /etc"))?;
+        template.add_etc(host, etc).map_err(step("gathering files of /etc"))?;
         template.add_dev(host).map_err(step("gathering devices"))?;
         if policy.kvm {
             template.add_kvm(host).map_err(step("showing /dev/kvm"))?;
@@ -201,7 +198,7 @@ impl Template {
         for entry in fs::read_dir(Host::path(image)).map_err(step(named()))? {
             let entry = entry.map_err(step(named()))?;
             let name = entry.file_name();
-            if OWN.iter().any(|own| name == *own) {
+            if OWN_FOLDERS.iter().any(|own| name == *own) {
                 continue;
             }
             if template.pieces.len() + template.links.len() >= MOUNTS_MAX {
@@ -270,7 +267,7 @@ impl Template {
         let named = || format!("opening {}, which the policy shows", mount.source.display());
         let tree = host.tree(&mount.source).map_err(step(named()))?;
         let at = self.piece(&mount.target, mount.writable, false);
-        place(&tree, &at).map(drop).map_err(step(named()))
+        attach_new(&tree, &at).map(drop).map_err(step(named()))
     }
 
     fn piece(&mut self, target: impl Into<PathBuf>, writable: bool, devices: bool) -> PathBuf {
@@ -289,7 +286,7 @@ impl Template {
         fs::create_dir(&etc)?;
         for name in names {
             match host.tree(&Path::new("/etc").join(name)) {
-                Ok(tree) => drop(place(&tree, &etc.join(name))?),
+                Ok(tree) => drop(attach_new(&tree, &etc.join(name))?),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -297,7 +294,7 @@ impl Template {
         for (name, text) in [
             ("passwd", PASSWD),
             ("group", GROUP),
-            ("nsswitch.conf", NAMES),
+            ("nsswitch.conf", NSSWITCH),
             ("hosts", HOSTS),
         ] {
             fs::write(etc.join(name), text)?;
@@ -310,7 +307,7 @@ impl Template {
         fs::create_dir(&dev)?;
         fs::create_dir(dev.join("shm"))?;
         for name in DEVICES {
-            place(&host.tree(&Path::new("/dev").join(name))?, &dev.join(name))?;
+            attach_new(&host.tree(&Path::new("/dev").join(name))?, &dev.join(name))?;
         }
         for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
             symlink(format!("/proc/self/fd{to}"), dev.join(name))?;
@@ -330,7 +327,7 @@ impl Template {
             Ok(()) => fs::set_permissions(&at, fs::Permissions::from_mode(0o666)),
             // A nursery that may not make devices shows the host's device, with the rights that the host gives its
             // user.
-            Err(rustix::io::Errno::PERM) => place(&host.tree(device)?, &at).map(drop),
+            Err(rustix::io::Errno::PERM) => attach_new(&host.tree(device)?, &at).map(drop),
             Err(error) => Err(error.into()),
         }
     }
@@ -338,12 +335,12 @@ impl Template {
     /// Moves pid 1 of a sandbox, which has all its namespaces already, onto a root of its own. The root itself can
     /// still be written.
     pub fn enter(&self) -> Result<(), StepError> {
-        self.assemble(Path::new(NEW), Processes::Shown)?;
+        self.assemble(Path::new(NEW), ProcMount::ReadOnly)?;
         leave_for(NEW)
     }
 
     /// Attaches all pieces below `new`, a folder.
-    pub fn assemble(&self, new: &Path, processes: Processes) -> Result<(), StepError> {
+    pub fn assemble(&self, new: &Path, processes: ProcMount) -> Result<(), StepError> {
         let root = in_memory(1 << 20, "755", 0).map_err(step("making a file system for the root"))?;
         attach(&root, new).map_err(step("mounting the root"))?;
         let inside = |path: &Path| new.join(path.strip_prefix("/").unwrap_or(path));
@@ -352,10 +349,10 @@ impl Template {
             let tree = copy_at(&piece.at).map_err(step(named()))?;
             match piece.devices {
                 true => kernel::set_mount(tree.as_fd(), c"", true, NO_SET_USER_ID | NO_EXEC | READ_ONLY),
-                false => tame(&tree, piece.writable),
+                false => restrict_mount(&tree, piece.writable),
             }
             .map_err(step(named()))?;
-            place(&tree, &inside(&piece.target)).map_err(step(named()))?;
+            attach_new(&tree, &inside(&piece.target)).map_err(step(named()))?;
         }
         for (path, to) in &self.links {
             symlink(to, inside(path)).map_err(step(format!("making the link {}", path.display())))?;
@@ -368,17 +365,16 @@ impl Template {
 
     /// Covers the own folders and `/proc` of another sandbox, of whose mounts this process has a copy, with its own.
     pub fn cover_own(&self) -> Result<(), StepError> {
-        self.place_own(Path::new("/"), Processes::Shown)
+        self.place_own(Path::new("/"), ProcMount::ReadOnly)
     }
 
-    fn place_own(&self, new: &Path, processes: Processes) -> Result<(), StepError> {
+    fn place_own(&self, new: &Path, processes: ProcMount) -> Result<(), StepError> {
         let inside = |path: &Path| new.join(path.strip_prefix("/").unwrap_or(path));
         for (path, bytes, flags) in [("/tmp", self.tmp_bytes, 0), ("/dev/shm", self.shm_bytes, NO_EXEC)] {
-            let own =
-                in_memory(bytes, "1777", flags).map_err(step(format!("making a file system for {path}")))?;
-            place(&own, &inside(Path::new(path))).map_err(step(format!("mounting {path}")))?;
+            let own = in_memory(bytes, "1777", flags).map_err(step(format!("making a file system for {path}")))?;
+            attach_new(&own, &inside(Path::new(path))).map_err(step(format!("mounting {path}")))?;
         }
-        place(&processes.mount()?, &inside(Path::new("/proc"))).map_err(step("mounting /proc"))?;
+        attach_new(&processes.mount()?, &inside(Path::new("/proc"))).map_err(step("mounting /proc"))?;
         Ok(())
     }
 }
@@ -394,8 +390,7 @@ pub fn leave_for(root: &str) -> Result<(), StepError> {
 
 /// Copies the tree of mounts at a path. The copy is not attached anywhere yet.
 pub fn copy_at(path: impl AsRef<Path>) -> rustix::io::Result<OwnedFd> {
-    let flags =
-        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_RECURSIVE;
     open_tree(CWD, path.as_ref(), flags)
 }
 
@@ -430,29 +425,29 @@ pub fn in_memory(bytes: u64, mode: &str, more: u64) -> io::Result<OwnedFd> {
 
 /// Content of `/proc`: never any trace of other users' processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Processes {
+pub enum ProcMount {
     /// Without the kernel's settings, and read-only.
-    Shown,
+    ReadOnly,
     /// Without the kernel's settings, but with the files that a runtime writes to make namespaces.
-    Written,
+    Writable,
     /// Complete, for a runtime that does not show it to the container.
-    Whole,
+    Complete,
 }
 
-impl Processes {
+impl ProcMount {
     /// Makes the file system. It is not attached anywhere yet.
     pub fn mount(self) -> Result<OwnedFd, StepError> {
         let mounted = || -> io::Result<OwnedFd> {
             let made = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
             fsconfig_set_string(&made, "hidepid", "invisible")?;
-            if self != Self::Whole {
+            if self != Self::Complete {
                 fsconfig_set_string(&made, "subset", "pid")?;
             }
             fsconfig_create(&made)?;
             let mut attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
                 | MountAttrFlags::MOUNT_ATTR_NODEV
                 | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-            if self == Self::Shown {
+            if self == Self::ReadOnly {
                 attributes |= MountAttrFlags::MOUNT_ATTR_RDONLY;
             }
             Ok(fsmount(&made, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?)

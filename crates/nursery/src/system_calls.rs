@@ -13,7 +13,7 @@ pub enum Rule {
     /// None of these bits are set in the argument.
     HasNone(u8, u64),
     /// Exactly the bits of the last number are set, of those in the mask.
-    Among(u8, u64, u64),
+    MaskedIs(u8, u64, u64),
 }
 
 /// A system call that is allowed.
@@ -38,7 +38,7 @@ impl Call {
 /// Calls of a sandbox, with or without a network.
 pub fn table(network: bool) -> impl Iterator<Item = &'static Call> {
     let more: &[Call] = if network { NETWORK } else { &[] };
-    OWN.iter().chain(OLD).chain(more)
+    BASE_CALLS.iter().chain(OLD).chain(more)
 }
 
 /// Calls of a sandbox without a network but with access to object storage: Landlock, where the kernel has it for TCP,
@@ -60,7 +60,7 @@ pub fn table_of_runtime(network: bool) -> impl Iterator<Item = &'static Call> {
 
 /// Calls of a zygote: its forks also need calls to join their own namespaces and to be confined there.
 pub fn table_of_zygote() -> impl Iterator<Item = &'static Call> {
-    table(false).chain(FORKS)
+    table(false).chain(ZYGOTE_CALLS)
 }
 
 /// Calls of a zygote where virtual machines run with the processor's help.
@@ -70,7 +70,7 @@ pub fn table_of_zygote_of_machines() -> impl Iterator<Item = &'static Call> {
 
 /// Calls that a zygote's forks lose once they are in place: all calls that zygotes have beyond other programs.
 pub fn lost_by_forks() -> impl Iterator<Item = &'static Call> {
-    FORKS.iter()
+    ZYGOTE_CALLS.iter()
 }
 
 /// Flags of clone(2) that make namespaces.
@@ -88,9 +88,9 @@ macro_rules! calls {
     };
 }
 
-use Rule::{Among, HasNone, Is};
+use Rule::{HasNone, Is, MaskedIs};
 
-const OWN: &[Call] = calls! {
+const BASE_CALLS: &[Call] = calls! {
     // Memory.
     SYS_brk "the heap";
     SYS_mmap "memory, channels, libraries";
@@ -288,7 +288,7 @@ const OWN: &[Call] = calls! {
 
 /// Calls of zygotes. None of them makes a namespace. The namespaces that a zygote can join are children of its own,
 /// made for its forks: the rights that come with them reach nothing else, and are useless with the calls above.
-const FORKS: &[Call] = calls! {
+const ZYGOTE_CALLS: &[Call] = calls! {
     SYS_setns [
         Is(1, libc::CLONE_NEWUSER as u64), Is(1, libc::CLONE_NEWNS as u64), Is(1, libc::CLONE_NEWPID as u64),
         Is(1, libc::CLONE_NEWIPC as u64), Is(1, libc::CLONE_NEWUTS as u64), Is(1, libc::CLONE_NEWNET as u64),
@@ -362,7 +362,7 @@ const STORAGE: &[Call] = calls! {
 };
 
 const MACHINE: &[Call] = calls! {
-    SYS_ioctl [Among(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
+    SYS_ioctl [MaskedIs(1, 0xff00, KVM)] "machines and their processors: only /dev/kvm and what it gives know these";
 };
 /// Type number of the hypervisor's ioctl requests.
 const KVM: u64 = 0xae00;

@@ -23,14 +23,14 @@
 //! * `keeping` is pid 1 of the zygote's sandbox; `nesting` makes the sandboxes that workers are forked into, and
 //!   `nested` is their pid 1.
 
-mod alone;
-pub(crate) mod keeping;
+mod in_machine;
 pub(crate) mod nested;
 pub(crate) mod nesting;
 mod orders;
+pub(crate) mod pid1;
 
-pub use alone::fork_here;
-pub use orders::{Hooks, Orders};
+pub use in_machine::fork_here;
+pub use orders::{ForkHooks, Orders};
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -38,17 +38,17 @@ use std::path::PathBuf;
 /// Descriptor at which a zygote finds its orders.
 pub const ORDERS_AT: i32 = 3;
 
-/// Order to a zygote. Descriptors: the socket at which the fork waits for [`Wanted`], the pipe for its report, and the
+/// Order to a zygote. Descriptors: the socket at which the fork waits for [`ForkRequest`], the pipe for its report, and the
 /// namespaces of [`KINDS`] in that order, or none.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Fork {
+pub(crate) struct ForkOrder {
     /// Paths that the fork may write, beyond its own folders.
     pub writable: Vec<PathBuf>,
 }
 
 /// Message to a fork that waits.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Wanted {
+pub(crate) enum ForkRequest {
     /// Become a worker. Descriptors: the worker's standard input, and its output.
     Go,
 }

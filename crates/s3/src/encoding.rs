@@ -1,7 +1,7 @@
 //! Percent-encoding in the canonical form that signatures use.
 
 /// Decodes a text; none if its encoding is invalid or the result is not UTF-8.
-pub(crate) fn decoded(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
@@ -25,7 +25,7 @@ fn digit(byte: u8) -> Option<u8> {
 }
 
 /// Encodes everything except letters, digits, `-._~` and, in paths, slashes.
-pub(crate) fn encoded(text: &str, is_path: bool) -> String {
+pub(crate) fn encode(text: &str, is_path: bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
@@ -48,9 +48,7 @@ pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
     if !pairs.remainder().is_empty() {
         return None;
     }
-    pairs
-        .map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?))
-        .collect()
+    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
 }
 
 #[cfg(test)]
@@ -60,18 +58,15 @@ mod tests {
     #[test]
     fn what_is_encoded_is_decoded_to_the_same() {
         for text in ["", "a b", "ä/ö", "%2e%2e", "a+b&c=d", "\u{10ffff}", "~-._"] {
-            assert_eq!(decoded(&encoded(text, true)).as_deref(), Some(text));
-            assert_eq!(decoded(&encoded(text, false)).as_deref(), Some(text));
+            assert_eq!(decode(&encode(text, true)).as_deref(), Some(text));
+            assert_eq!(decode(&encode(text, false)).as_deref(), Some(text));
         }
-        assert_eq!(encoded("a/b c", true), "a/b%20c");
-        assert_eq!(encoded("a/b c", false), "a%2Fb%20c");
+        assert_eq!(encode("a/b c", true), "a/b%20c");
+        assert_eq!(encode("a/b c", false), "a%2Fb%20c");
         for bad in ["%", "%2", "%zz", "%ff", "a%", "%+1"] {
-            assert_eq!(decoded(bad), None, "{bad:?} was taken");
+            assert_eq!(decode(bad), None, "{bad:?} was taken");
         }
-        assert_eq!(
-            from_hexadecimal(&hexadecimal(&[0, 255, 16])),
-            Some(vec![0, 255, 16])
-        );
+        assert_eq!(from_hexadecimal(&hexadecimal(&[0, 255, 16])), Some(vec![0, 255, 16]));
         assert_eq!((from_hexadecimal("0"), from_hexadecimal("0g")), (None, None));
     }
 }

@@ -1,7 +1,7 @@
 //! Headers of requests: those that are passed on to a store, and the one that describes the body.
 
-use crate::asked::{Asked, SOURCE, written_source};
 use crate::fault::Fault;
+use crate::request::{S3Request, SOURCE, source_header};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 /// Header with the digest of the body.
@@ -10,7 +10,7 @@ pub(crate) const DIGEST: &str = "x-amz-content-sha256";
 pub(crate) const DATE: &str = "x-amz-date";
 
 /// Standard headers that are passed on unchanged.
-const PLAIN: &[&str] = &[
+const STANDARD: &[&str] = &[
     "cache-control",
     "content-disposition",
     "content-encoding",
@@ -27,7 +27,7 @@ const PLAIN: &[&str] = &[
 ];
 
 /// Headers of S3 that are passed on unchanged.
-const OWN: &[&str] = &[
+const S3_HEADERS: &[&str] = &[
     "x-amz-checksum-algorithm",
     "x-amz-checksum-mode",
     "x-amz-checksum-type",
@@ -45,10 +45,10 @@ const OWN: &[&str] = &[
 ];
 
 /// Prefixes of further headers of S3 that are passed on unchanged.
-const OWN_BEGIN: &[&str] = &["x-amz-checksum-", "x-amz-meta-"];
+const S3_PREFIXES: &[&str] = &["x-amz-checksum-", "x-amz-meta-"];
 
 /// Headers of S3 that are dropped, because they mean nothing to a store or are written anew.
-const LEFT: &[&str] = &[DIGEST, DATE, SOURCE, "x-amz-user-agent"];
+const DROPPED: &[&str] = &[DIGEST, DATE, SOURCE, "x-amz-user-agent"];
 
 /// Digest of the body, or the word that stands for it, as the request states it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Payload(String);
 impl Payload {
     /// Reads the header; the store compares it with the body.
     pub fn of(headers: &HeaderMap) -> Result<Self, Fault> {
-        let text = one(headers, DIGEST)?
+        let text = single_value(headers, DIGEST)?
             .ok_or_else(|| Fault::bad(format!("there is no {DIGEST}, which S3 asks for")))?;
         let is_digest = text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         match text {
@@ -82,31 +82,29 @@ impl Payload {
 }
 
 /// Value of a header that may occur at most once.
-pub(crate) fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fault> {
+pub(crate) fn single_value<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Fault> {
     let mut values = headers.get_all(name).iter();
     let value = values.next();
     let text = value.map(|value| value.to_str()).transpose();
     match text {
         Ok(text) if values.next().is_none() => Ok(text),
-        _ => Err(Fault::bad(format!(
-            "the header {name} is there twice, or no text"
-        ))),
+        _ => Err(Fault::bad(format!("the header {name} is there twice, or no text"))),
     }
 }
 
 /// Headers of a request that are passed on.
-pub fn forwarded(headers: &HeaderMap, asked: &Asked) -> Result<HeaderMap, Fault> {
+pub fn forward_headers(headers: &HeaderMap, asked: &S3Request) -> Result<HeaderMap, Fault> {
     let mut on = HeaderMap::new();
     for (name, value) in headers {
         let text = name.as_str();
         let is_own = text.starts_with("x-amz-");
         let passes = match is_own {
-            true => OWN.contains(&text) || OWN_BEGIN.iter().any(|begin| text.starts_with(begin)),
-            false => PLAIN.contains(&text),
+            true => S3_HEADERS.contains(&text) || S3_PREFIXES.iter().any(|begin| text.starts_with(begin)),
+            false => STANDARD.contains(&text),
         };
         if passes {
             on.append(name, value.clone());
-        } else if is_own && !LEFT.contains(&text) {
+        } else if is_own && !DROPPED.contains(&text) {
             return Err(Fault::unknown(format!(
                 "the header {text} does not go through here: functions read and write objects; rights, tags, locks, storage classes \
                  and keys of encryption are the site's"
@@ -114,7 +112,7 @@ pub fn forwarded(headers: &HeaderMap, asked: &Asked) -> Result<HeaderMap, Fault>
         }
     }
     if let Some(source) = &asked.source {
-        let value = HeaderValue::from_str(&written_source(source));
+        let value = HeaderValue::from_str(&source_header(source));
         let value = value.map_err(|_| Fault::bad(format!("{SOURCE} is no text")))?;
         on.insert(HeaderName::from_static(SOURCE), value);
     }
@@ -135,8 +133,8 @@ mod tests {
     #[test]
     fn what_changes_rights_does_not_go_on() {
         let of = |headers: &HeaderMap| {
-            let asked = Asked::read(&Method::PUT, "/data/key", headers).expect("good");
-            forwarded(headers, &asked)
+            let asked = S3Request::read(&Method::PUT, "/data/key", headers).expect("good");
+            forward_headers(headers, &asked)
         };
         let given = headers(&[
             ("host", "127.0.0.1:9000"),

@@ -22,19 +22,19 @@
 
 #![forbid(unsafe_code)]
 
-mod asked;
 mod encoding;
 mod fault;
 mod headers;
-mod moment;
+mod operations;
 mod removal;
+mod request;
 mod signature;
-mod table;
+mod time;
 
-pub use asked::{Asked, Judged};
 pub use fault::Fault;
-pub use headers::{Payload, forwarded};
-pub use moment::Moment;
-pub use removal::{BODY_BYTES_MAX, removed};
-pub use signature::{Authorization, Keys, Part, digest};
-pub use table::Operation;
+pub use headers::{Payload, forward_headers};
+pub use operations::Operation;
+pub use removal::{BODY_BYTES_MAX, parse_removal};
+pub use request::{PermittedPlaces, S3Request};
+pub use signature::{Authorization, SignedParts, SigningKeys, digest};
+pub use time::SignatureTime;

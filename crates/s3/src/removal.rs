@@ -15,7 +15,7 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 const OBJECTS_MAX: usize = 1000;
 
 /// Keys that the body names.
-pub fn removed(body: &[u8]) -> Result<Vec<String>, Fault> {
+pub fn parse_removal(body: &[u8]) -> Result<Vec<String>, Fault> {
     let text = std::str::from_utf8(body)
         .ok()
         .filter(|text| text.len() <= BODY_BYTES_MAX);
@@ -65,11 +65,8 @@ fn keys(text: &str) -> Option<Vec<String>> {
         if let Some(after) = rest.strip_prefix("<Object>") {
             let after = after.trim_start().strip_prefix("<Key>")?;
             let (key, after) = after.split_once('<')?;
-            keys.push(plain(key)?);
-            rest = after
-                .strip_prefix("/Key>")?
-                .trim_start()
-                .strip_prefix("</Object>")?;
+            keys.push(unescape_xml(key)?);
+            rest = after.strip_prefix("/Key>")?.trim_start().strip_prefix("</Object>")?;
         } else if let Some(after) = rest.strip_prefix("<Quiet>") {
             let (quiet, after) = after.split_once('<')?;
             if !matches!(quiet, "true" | "false") {
@@ -84,7 +81,7 @@ fn keys(text: &str) -> Option<Vec<String>> {
 }
 
 /// Text with its XML entities replaced by their characters.
-fn plain(text: &str) -> Option<String> {
+fn unescape_xml(text: &str) -> Option<String> {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('&') {
@@ -119,7 +116,7 @@ mod tests {
 
     #[test]
     fn only_the_plainest_form_is_taken() {
-        let named = |text: &str| removed(text.as_bytes()).ok();
+        let named = |text: &str| parse_removal(text.as_bytes()).ok();
         let some = |keys: &[&str]| Some(keys.iter().map(|key| (*key).to_owned()).collect::<Vec<_>>());
         for (text, keys) in [
             (
@@ -155,10 +152,10 @@ mod tests {
             assert_eq!(named(text), keys, "{text}");
         }
         assert_eq!(
-            removed(b"<Delete>\xff</Delete>").expect_err("no text").code,
+            parse_removal(b"<Delete>\xff</Delete>").expect_err("no text").code,
             "MalformedXML"
         );
         let many = "<Object><Key>a</Key></Object>".repeat(1001);
-        assert!(removed(format!("<Delete>{many}</Delete>").as_bytes()).is_err());
+        assert!(parse_removal(format!("<Delete>{many}</Delete>").as_bytes()).is_err());
     }
 }

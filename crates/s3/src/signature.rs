@@ -3,8 +3,8 @@
 
 use crate::encoding::{from_hexadecimal, hexadecimal};
 use crate::fault::Fault;
-use crate::headers::{DATE, DIGEST, Payload, one};
-use crate::moment::Moment;
+use crate::headers::{DATE, DIGEST, Payload, single_value};
+use crate::time::SignatureTime;
 use hmac::{Hmac, KeyInit, Mac};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
@@ -21,7 +21,7 @@ const AUTHORIZATION_BYTES_MAX: usize = 4096;
 
 /// Keys of a signer. The secret is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
+pub struct SigningKeys {
     /// Id of the access key.
     pub id: String,
     /// Secret of the access key.
@@ -30,7 +30,7 @@ pub struct Keys {
     pub token: Option<String>,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for SigningKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Keys")
     }
@@ -38,7 +38,7 @@ impl fmt::Debug for Keys {
 
 /// Parts of a request that are signed besides its headers.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct SignedParts<'a> {
     /// Method, as in HTTP.
     pub method: &'a str,
     /// Path in the canonical form.
@@ -49,7 +49,7 @@ pub struct Part<'a> {
 
 /// Time and region for which a signature is valid.
 struct Scope<'a> {
-    moment: Moment,
+    moment: SignatureTime,
     region: &'a str,
 }
 
@@ -72,7 +72,7 @@ pub struct Authorization<'a> {
 impl<'a> Authorization<'a> {
     /// Parses the Authorization header.
     pub fn of(headers: &'a HeaderMap) -> Result<Self, Fault> {
-        let text = one(headers, AUTHORIZATION.as_str())?.filter(|text| text.len() <= AUTHORIZATION_BYTES_MAX);
+        let text = single_value(headers, AUTHORIZATION.as_str())?.filter(|text| text.len() <= AUTHORIZATION_BYTES_MAX);
         let text = text.ok_or_else(|| {
             Fault::denied(
                 "the request is not signed in its Authorization header; use the keys that are in the environment of the lease's workers \
@@ -123,10 +123,15 @@ impl<'a> Authorization<'a> {
 
     /// Checks that the request was signed with these keys, not long ago, and that all headers are signed that S3
     /// requires.
-    pub fn check(&self, part: Part<'_>, headers: &HeaderMap, keys: &Keys, now: Moment) -> Result<(), Fault> {
-        let text = one(headers, DATE)?.and_then(Moment::parse);
-        let moment =
-            text.ok_or_else(|| Fault::bad(format!("there is no {DATE} such as 20260102T030405Z")))?;
+    pub fn check(
+        &self,
+        part: SignedParts<'_>,
+        headers: &HeaderMap,
+        keys: &SigningKeys,
+        now: SignatureTime,
+    ) -> Result<(), Fault> {
+        let text = single_value(headers, DATE)?.and_then(SignatureTime::parse);
+        let moment = text.ok_or_else(|| Fault::bad(format!("there is no {DATE} such as 20260102T030405Z")))?;
         if !moment.is_near(now) {
             return Err(Fault::new(
                 403,
@@ -153,7 +158,7 @@ impl<'a> Authorization<'a> {
         };
         let theirs = from_hexadecimal(self.signature).unwrap_or_default();
         let is_of_day = self.day == moment.day();
-        let code = code(keys, &scope, &canonical(part, &signed, payload.text()));
+        let code = signature_mac(keys, &scope, &canonical(part, &signed, payload.text()));
         // In constant time: the duration does not reveal how many bytes match.
         match code.verify_slice(&theirs) {
             Ok(()) if is_of_day && self.id == keys.id => Ok(()),
@@ -167,15 +172,15 @@ impl<'a> Authorization<'a> {
     }
 }
 
-impl Keys {
+impl SigningKeys {
     /// Signs a request with these headers for a store, and inserts the headers of the signature.
     pub fn sign(
         &self,
-        part: Part<'_>,
+        part: SignedParts<'_>,
         headers: &mut HeaderMap,
         (host, region): (&str, &str),
         payload: &str,
-        now: Moment,
+        now: SignatureTime,
     ) -> Result<(), Fault> {
         let text = |text: &str| {
             HeaderValue::from_str(text).map_err(|_| {
@@ -187,7 +192,7 @@ impl Keys {
             })
         };
         headers.insert(HeaderName::from_static("host"), text(host)?);
-        headers.insert(HeaderName::from_static(DATE), text(&now.written())?);
+        headers.insert(HeaderName::from_static(DATE), text(&now.text())?);
         headers.insert(HeaderName::from_static(DIGEST), text(payload)?);
         if let Some(token) = &self.token {
             headers.insert(HeaderName::from_static(TOKEN), text(token)?);
@@ -199,7 +204,7 @@ impl Keys {
         let signed = names.iter().map(|name| Ok((&**name, value(headers, name)?)));
         let signed = signed.collect::<Result<Vec<_>, Fault>>()?;
         let scope = Scope { moment: now, region };
-        let code = code(self, &scope, &canonical(part, &signed, payload))
+        let code = signature_mac(self, &scope, &canonical(part, &signed, payload))
             .finalize()
             .into_bytes();
         let authorization = format!(
@@ -236,20 +241,17 @@ fn value(headers: &HeaderMap, name: &str) -> Result<String, Fault> {
     }
 }
 
-fn canonical(part: Part<'_>, headers: &[(&str, String)], payload: &str) -> String {
-    let Part { method, path, query } = part;
+fn canonical(part: SignedParts<'_>, headers: &[(&str, String)], payload: &str) -> String {
+    let SignedParts { method, path, query } = part;
     let lines: String = headers
         .iter()
         .map(|(name, value)| format!("{name}:{value}\n"))
         .collect();
     let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-    format!(
-        "{method}\n{path}\n{query}\n{lines}\n{}\n{payload}",
-        names.join(";")
-    )
+    format!("{method}\n{path}\n{query}\n{lines}\n{}\n{payload}", names.join(";"))
 }
 
-fn code(keys: &Keys, scope: &Scope<'_>, canonical: &str) -> Hmac<Sha256> {
+fn signature_mac(keys: &SigningKeys, scope: &Scope<'_>, canonical: &str) -> Hmac<Sha256> {
     let first = format!("AWS4{}", keys.secret);
     let parts = [&scope.moment.day(), scope.region, SERVICE, END];
     let key = parts.into_iter().fold(first.into_bytes(), |key, part| {
@@ -257,7 +259,7 @@ fn code(keys: &Keys, scope: &Scope<'_>, canonical: &str) -> Hmac<Sha256> {
     });
     let text = format!(
         "{ALGORITHM}\n{}\n{}\n{}",
-        scope.moment.written(),
+        scope.moment.text(),
         scope.text(),
         digest(canonical.as_bytes())
     );

@@ -52,8 +52,8 @@ async fn main() -> Result<()> {
             ..Policy::default()
         });
         if let Err(why) = launcher
-            .available(Kind::Container)
-            .and_then(|()| unprepared.available(Kind::Container))
+            .check_available(Kind::Container)
+            .and_then(|()| unprepared.check_available(Kind::Container))
         {
             println!("{runtime:<10} skipped: {why}");
             continue;
@@ -200,9 +200,7 @@ impl Alone {
                         command.arg("--bind").arg(name);
                     }
                 }
-                command
-                    .arg("--bind")
-                    .arg(format!("{}:{INSIDE}", self.worker.display()));
+                command.arg("--bind").arg(format!("{}:{INSIDE}", self.worker.display()));
                 command.arg(folder.join("root")).args(["--", INSIDE]);
             }
         }

@@ -27,10 +27,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         prepared: 0,
         ..Policy::default()
     });
-    for lacking in launcher.lacking(Kind::Namespace)? {
+    for lacking in launcher.find_lacking(Kind::Namespace)? {
         println!("not enforced here: {lacking}");
     }
-    unprepared.available(Kind::Namespace)?;
+    unprepared.check_available(Kind::Namespace)?;
     println!(
         "{:<22} {:>9} {:>9} {:>9}   fastest:",
         "medians, ms", "started", "ready", "gone"
@@ -63,23 +63,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Times until a worker is started, until it is ready, and from the kill until nothing of it is left.
 async fn once(launcher: &Launcher, kind: Kind) -> Result<[Duration; 3], Box<dyn Error>> {
     use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
-    let (ours, theirs) = socketpair(
-        AddressFamily::Unix,
-        SockType::SeqPacket,
-        None,
-        SockFlag::SOCK_CLOEXEC,
-    )?;
+    let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     let begin = Instant::now();
     let process = launcher.start(kind, None, &Reach::default(), theirs)?;
     let started = begin.elapsed();
     let mut answer = [0; 256];
     if recv(ours.as_raw_fd(), &mut answer, MsgFlags::empty())? == 0 {
-        return Err(format!(
-            "the worker ended: {}, {}",
-            process.exited().await,
-            process.output()
-        )
-        .into());
+        return Err(format!("the worker ended: {}, {}", process.exited().await, process.output()).into());
     }
     let ready = begin.elapsed();
     let begin = Instant::now();

@@ -1,6 +1,6 @@
 //! A site's choice of containers: an installed runtime, and an image that it accepts.
 
-use hotlease_nursery::container::{Containers, Runtime};
+use hotlease_nursery::container::{ContainerConfig, Runtime};
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -38,11 +38,11 @@ impl Default for Container {
 impl Container {
     /// Whether code of users who do not trust each other may run in these containers.
     pub fn confines(&self) -> bool {
-        Runtime::of(Path::new(&self.runtime)).is_some_and(Runtime::confines)
+        Runtime::of(Path::new(&self.runtime)).is_some_and(Runtime::is_confining)
     }
 
     /// Finds program and image for the nursery. The error says what is missing, and what to do about it.
-    pub(crate) fn found(&self) -> Result<Containers, String> {
+    pub(crate) fn resolve(&self) -> Result<ContainerConfig, String> {
         let named = Path::new(&self.runtime);
         let Some(runtime) = Runtime::of(named) else {
             let known = Runtime::ALL.map(Runtime::name).join(", ");
@@ -73,7 +73,7 @@ impl Container {
             Some(image) if runtime == Runtime::PodmanHpc => Some(image.clone()),
             Some(image) => Some(found_image(runtime, image)?),
         };
-        Ok(Containers {
+        Ok(ContainerConfig {
             runtime,
             program: program.into(),
             image: image.map(PathBuf::into_os_string),

@@ -52,7 +52,7 @@ pub enum SandboxError {
 
 impl SandboxError {
     /// Whether the next start would fail in the same way. A refusal by the system may be due to a shortage that passes.
-    pub fn lasts(&self) -> bool {
+    pub fn is_lasting(&self) -> bool {
         match self {
             Self::Binary { .. } | Self::Program { .. } | Self::Unavailable { .. } => true,
             Self::Sandbox { .. } | Self::Start { .. } => false,

@@ -49,9 +49,7 @@ impl FromStr for Kind {
 
     fn from_str(text: &str) -> Result<Self, BadKind> {
         let named = Self::ALL.into_iter().find(|kind| kind.name() == text);
-        named.ok_or_else(|| BadKind {
-            text: text.to_owned(),
-        })
+        named.ok_or_else(|| BadKind { text: text.to_owned() })
     }
 }
 

@@ -1,14 +1,14 @@
 //! Launcher: starts workers in sandboxes, and counts them.
 
-use crate::beside::{find_beside, near};
 use crate::container::Container;
 use crate::error::SandboxError;
 use crate::kind::Kind;
 use crate::machine::{MACHINE_BINARY, Machine};
-use crate::memory::OutOfMemory;
-use crate::namespace::{NURSERY_BINARY, Namespaces, Of, Started};
+use crate::memory::OomWatch;
+use crate::nursery::{NURSERY_BINARY, NurseryHandle, SandboxContent, StartedSandbox};
 use crate::process::Process;
-use hotlease_nursery::declared::Declared;
+use crate::programs::{candidate_paths, find_program};
+use hotlease_nursery::directory::DeclaredDirectory;
 use hotlease_nursery::policy::{Mount, Policy};
 use nix::unistd::{AccessFlags, access};
 use std::any::Any;
@@ -44,9 +44,9 @@ const INHERITED: [&str; 10] = [
 /// Keeps a resource alive for as long as a program may be started, or runs: the resource is dropped with the last
 /// clone. All values are equal, because they say nothing of the program.
 #[derive(Clone, Default)]
-pub struct Held(Option<Arc<dyn Any + Send + Sync>>);
+pub struct KeepAlive(Option<Arc<dyn Any + Send + Sync>>);
 
-impl Held {
+impl KeepAlive {
     /// Keeps this resource.
     pub fn new(what: Arc<dyn Any + Send + Sync>) -> Self {
         Self(Some(what))
@@ -58,15 +58,15 @@ impl Held {
     }
 }
 
-impl PartialEq for Held {
+impl PartialEq for KeepAlive {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Held {}
+impl Eq for KeepAlive {}
 
-impl fmt::Debug for Held {
+impl fmt::Debug for KeepAlive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "Held" } else { "nothing" })
     }
@@ -87,7 +87,7 @@ pub struct Program {
     pub mounts: Vec<Mount>,
     /// Resource that the program needs as long as it runs, such as the mount that it is on. Not to be dropped before
     /// [`Process::gone`].
-    pub held: Held,
+    pub held: KeepAlive,
 }
 
 /// Access of a worker beyond its sandbox, as its lease has it. Except for storage, without effect in kind `process`,
@@ -95,7 +95,7 @@ pub struct Program {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
     /// Directories of the host that the worker sees.
-    pub directories: Vec<Declared>,
+    pub directories: Vec<DeclaredDirectory>,
     /// Whether the worker shares the host's network. Refused if the [`Policy`] does not allow it.
     pub network: bool,
     /// Access to object storage, also in kind `process`.
@@ -140,11 +140,11 @@ pub struct Launcher {
     nursery: PathBuf,
     container: Container,
     machine: Machine,
-    namespaces: Arc<Namespaces>,
-    containers: Arc<Namespaces>,
-    machines: Arc<Namespaces>,
+    namespaces: Arc<NurseryHandle>,
+    containers: Arc<NurseryHandle>,
+    machines: Arc<NurseryHandle>,
     living: watch::Sender<usize>,
-    out_of_memory: Arc<OutOfMemory>,
+    out_of_memory: Arc<OomWatch>,
 }
 
 impl fmt::Debug for Launcher {
@@ -172,7 +172,7 @@ impl Launcher {
             .filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?)))
             .collect();
         let policy = Arc::new(Policy::default());
-        let nursery = find_beside(&path, NURSERY_BINARY, "HOTLEASE_NURSERY");
+        let nursery = find_program(&path, NURSERY_BINARY, "HOTLEASE_NURSERY");
         let (container, machine) = (Container::default(), Machine::default());
         let [namespaces, containers, machines] = nurseries(&path, &nursery, &policy, &container, &machine);
         Ok(Self {
@@ -186,37 +186,37 @@ impl Launcher {
             nursery,
             policy,
             living: watch::Sender::new(0),
-            out_of_memory: Arc::new(OutOfMemory::watch()),
+            out_of_memory: Arc::new(OomWatch::watch()),
         })
     }
 
     /// Replaces the policy; the default is the strict one.
     pub fn with_policy(mut self, policy: Policy) -> Self {
         self.policy = Arc::new(policy);
-        self.anew()
+        self.with_new_nurseries()
     }
 
-    /// Replaces the `hotlease-nursery` that is found by default: `$HOTLEASE_NURSERY`, else beside the worker's program
+    /// Replaces the `hotlease-nursery` that is resolve by default: `$HOTLEASE_NURSERY`, else beside the worker's program
     /// or the running one, else in `../libexec/hotlease` of that.
     pub fn with_nursery(mut self, nursery: impl Into<PathBuf>) -> Self {
         self.nursery = nursery.into();
-        self.anew()
+        self.with_new_nurseries()
     }
 
     /// Replaces the containers; the default are those of `crun`.
     pub fn with_container(mut self, container: Container) -> Self {
         self.container = container;
-        self.anew()
+        self.with_new_nurseries()
     }
 
     /// Replaces the virtual machines; by default they run the newest kernel.
     pub fn with_machine(mut self, machine: Machine) -> Self {
         self.machine = machine;
-        self.anew()
+        self.with_new_nurseries()
     }
 
     /// Replaces the nurseries by ones with the current settings.
-    fn anew(mut self) -> Self {
+    fn with_new_nurseries(mut self) -> Self {
         [self.namespaces, self.containers, self.machines] = nurseries(
             &self.binary,
             &self.nursery,
@@ -228,12 +228,12 @@ impl Launcher {
     }
 
     #[cfg(test)]
-    pub(crate) fn namespaces(&self) -> &Namespaces {
+    pub(crate) fn namespaces(&self) -> &NurseryHandle {
         &self.namespaces
     }
 
     #[cfg(test)]
-    pub(crate) fn containers(&self) -> &Namespaces {
+    pub(crate) fn containers(&self) -> &NurseryHandle {
         &self.containers
     }
 
@@ -244,20 +244,20 @@ impl Launcher {
 
     /// Makes sandboxes that start from now on see the current mounts of the host; running ones keep their view. To be
     /// called after a mount or unmount that does not propagate to other mount namespaces.
-    pub fn see_mounts_anew(&self) {
+    pub fn renew_mounts(&self) {
         self.namespaces.renew();
         self.machines.renew();
     }
 
     /// Checks whether this node can make sandboxes of this kind. The error says what is missing, and what to install or
     /// allow. The first call makes a sandbox to find out, which takes some milliseconds.
-    pub fn available(&self, kind: Kind) -> Result<(), String> {
-        self.lacking(kind).map(drop)
+    pub fn check_available(&self, kind: Kind) -> Result<(), String> {
+        self.find_lacking(kind).map(drop)
     }
 
     /// Whether sandboxes of this kind are made for code of users who do not trust each other, or that the node does not
     /// trust.
-    pub fn confines(&self, kind: Kind) -> bool {
+    pub fn is_confining(&self, kind: Kind) -> bool {
         match kind {
             Kind::Process => false,
             Kind::Namespace | Kind::MicroVm => true,
@@ -265,9 +265,9 @@ impl Launcher {
         }
     }
 
-    /// Checks as [`available`](Self::available) does, and returns the parts of the policy that this node cannot
+    /// Checks as [`check_available`](Self::available) does, and returns the parts of the policy that this node cannot
     /// enforce.
-    pub fn lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
+    pub fn find_lacking(&self, kind: Kind) -> Result<Vec<String>, String> {
         match kind {
             Kind::Process => Ok(Vec::new()),
             Kind::Namespace => self.namespaces.lacking(),
@@ -286,7 +286,7 @@ impl Launcher {
             path: WORKER_BINARY.into(),
             source,
         })?;
-        let [beside, installed] = near(&program, WORKER_BINARY);
+        let [beside, installed] = candidate_paths(&program, WORKER_BINARY);
         if beside.is_file() {
             return Ok(beside);
         }
@@ -355,7 +355,7 @@ impl Launcher {
 
     fn start_in(
         &self,
-        sandboxes: &Namespaces,
+        sandboxes: &NurseryHandle,
         what: (Option<&Program>, &Reach),
         control: OwnedFd,
     ) -> Result<Process, SandboxError> {
@@ -365,12 +365,7 @@ impl Launcher {
 
     /// Starts a zygote: a program from which workers can be [forked](Self::fork), in kind `namespace` or `microvm`,
     /// otherwise as [`start`](Self::start). Killing it leaves its workers alone; it counts as gone once they are.
-    pub fn start_zygote(
-        &self,
-        kind: Kind,
-        program: &Program,
-        control: OwnedFd,
-    ) -> Result<Process, SandboxError> {
+    pub fn start_zygote(&self, kind: Kind, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
         let sandboxes = match kind {
             Kind::MicroVm => &self.machines,
             _ => &self.namespaces,
@@ -388,13 +383,9 @@ impl Launcher {
         Ok(process)
     }
 
-    fn attend(&self, started: Started) -> Result<Process, SandboxError> {
-        Process::attend_sandbox(started, self.living.clone(), &self.out_of_memory).map_err(|source| {
-            SandboxError::Start {
-                what: "watch",
-                source,
-            }
-        })
+    fn attend(&self, started: StartedSandbox) -> Result<Process, SandboxError> {
+        Process::watch_sandbox(started, self.living.clone(), &self.out_of_memory)
+            .map_err(|source| SandboxError::Start { what: "watch", source })
     }
 
     fn spawn(
@@ -423,8 +414,7 @@ impl Launcher {
             .stderr(stderr)
             .spawn()
             .map_err(failed("spawn"))?;
-        Process::attend(child, output.into(), self.living.clone(), &self.out_of_memory)
-            .map_err(failed("watch"))
+        Process::watch_child(child, output.into(), self.living.clone(), &self.out_of_memory).map_err(failed("watch"))
     }
 
     /// Number of processes that were started and are not yet reaped.
@@ -446,12 +436,12 @@ fn nurseries(
     policy: &Arc<Policy>,
     container: &Container,
     machine: &Machine,
-) -> [Arc<Namespaces>; 3] {
-    let monitor = find_beside(worker, MACHINE_BINARY, "HOTLEASE_MACHINE");
+) -> [Arc<NurseryHandle>; 3] {
+    let monitor = find_program(worker, MACHINE_BINARY, "HOTLEASE_MACHINE");
     [
-        Of::Pieces,
-        Of::Container(container.clone()),
-        Of::Machine(machine.clone(), monitor),
+        SandboxContent::Pieces,
+        SandboxContent::Container(container.clone()),
+        SandboxContent::Machine(machine.clone(), monitor),
     ]
-    .map(|of| Arc::new(Namespaces::new(nursery.to_owned(), Arc::clone(policy), of)))
+    .map(|of| Arc::new(NurseryHandle::new(nursery.to_owned(), Arc::clone(policy), of)))
 }

@@ -24,26 +24,26 @@
 //! # drop(ours); Ok(()) }
 //! ```
 
-mod beside;
 mod container;
 mod error;
 mod kind;
 mod launcher;
 mod machine;
 mod memory;
-mod namespace;
+mod nursery;
 mod output;
 mod phases;
 mod process;
+mod programs;
 
 pub use container::Container;
 pub use error::SandboxError;
-pub use hotlease_nursery::declared::Declared;
+pub use hotlease_nursery::directory::DeclaredDirectory;
 pub use hotlease_nursery::order::STORAGE_PORT;
 pub use hotlease_nursery::policy::{Mount, Policy, Users};
 pub use kind::{BadKind, Kind};
-pub use launcher::{Held, Launcher, Program, Reach, Storage, WORKER_BINARY};
-pub use machine::{MACHINE_BINARY, Machine, Parts};
-pub use namespace::NURSERY_BINARY;
+pub use launcher::{KeepAlive, Launcher, Program, Reach, Storage, WORKER_BINARY};
+pub use machine::{MACHINE_BINARY, Machine, MachineParts};
+pub use nursery::NURSERY_BINARY;
 pub use phases::Phases;
-pub use process::{End, Exit, Process};
+pub use process::{Exit, Process, ProcessEnd};

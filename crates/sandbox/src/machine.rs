@@ -53,7 +53,7 @@ impl Default for Machine {
 
 /// Paths of the parts of which machines are made.
 #[derive(Debug, Clone)]
-pub struct Parts {
+pub struct MachineParts {
     /// The QEMU program.
     pub qemu: PathBuf,
     /// The kernel.
@@ -64,15 +64,15 @@ pub struct Parts {
 
 /// Parts, monitor and settings, all checked.
 #[derive(Debug, Clone)]
-pub(crate) struct Found {
+pub(crate) struct MachineSetup {
     machine: Machine,
-    parts: Parts,
+    parts: MachineParts,
     monitor: PathBuf,
 }
 
 impl Machine {
     /// Finds the parts of a machine. The error says what is missing, and what to do about it.
-    pub fn parts(&self) -> Result<Parts, String> {
+    pub fn find_parts(&self) -> Result<MachineParts, String> {
         let advice = "install it (Debian: apt-get install qemu-system-x86), or ask for `namespace`";
         if !cfg!(target_arch = "x86_64") {
             return Err("virtual machines are made on x86-64 only; ask for `namespace`".into());
@@ -80,7 +80,7 @@ impl Machine {
         let qemu = QEMU.iter().find_map(|name| find(Path::new(name)));
         let qemu = qemu.ok_or_else(|| format!("{} is not there: {advice}", QEMU[0]))?;
         if !self.emulated {
-            kvm_can_be_used(Path::new("/dev/kvm"), Path::new("/sys/module"))?;
+            check_kvm(Path::new("/dev/kvm"), Path::new("/sys/module"))?;
         }
         let (kernel, modules) = match &self.kernel {
             Some(named) => with_modules(named).ok_or_else(|| {
@@ -94,16 +94,12 @@ impl Machine {
                  --sandbox-kernel",
             )?,
         };
-        Ok(Parts {
-            qemu,
-            kernel,
-            modules,
-        })
+        Ok(MachineParts { qemu, kernel, modules })
     }
 
     /// Finds everything that a machine needs. `monitor` is the expected path of the monitor's program. The error says
     /// what is missing, and what to do about it.
-    pub(crate) fn found(&self, monitor: &Path) -> Result<Found, String> {
+    pub(crate) fn resolve(&self, monitor: &Path) -> Result<MachineSetup, String> {
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return Err(format!(
                 "--sandbox-machine-memory: a machine needs at least {} MiB",
@@ -116,8 +112,8 @@ impl Machine {
                 monitor.display()
             ));
         }
-        let parts = self.parts()?;
-        Ok(Found {
+        let parts = self.find_parts()?;
+        Ok(MachineSetup {
             machine: self.clone(),
             parts,
             monitor: monitor.to_owned(),
@@ -145,7 +141,7 @@ impl Machine {
     }
 }
 
-impl Found {
+impl MachineSetup {
     /// The monitor's program, which makes a machine for `program`, or for the native worker `binary`, in a sandbox of
     /// this policy. If `program` is a zygote, so is the monitor: it saves its machine, and others continue from the
     /// saved state.
@@ -167,7 +163,7 @@ impl Found {
             environment: Vec::new(),
             directory: "/".into(),
             mounts: vec![shown(binary, WORKER_INSIDE)],
-            held: crate::Held::default(),
+            held: crate::KeepAlive::default(),
         };
         let (program, name, functions) = match program {
             None => (&native, OsString::from(WORKER_BINARY), 0),
@@ -183,10 +179,7 @@ impl Found {
         add("--qemu", self.parts.qemu.clone().into());
         add("--kernel", KERNEL_INSIDE.into());
         add("--modules", MODULES_INSIDE.into());
-        add(
-            "--memory-mib",
-            (self.machine.memory_bytes >> 20).to_string().into(),
-        );
+        add("--memory-mib", (self.machine.memory_bytes >> 20).to_string().into());
         add("--files", policy.files.to_string().into());
         add("--file-bytes", policy.file_bytes.to_string().into());
         add("--functions", functions.to_string().into());
@@ -201,12 +194,7 @@ impl Found {
             add("--shown", mount.target.as_os_str().to_owned());
         }
         let flags = [("--emulated", self.machine.emulated), ("--zygote", zygote)];
-        arguments.extend(
-            flags
-                .into_iter()
-                .filter(|(_, set)| *set)
-                .map(|(flag, _)| flag.into()),
-        );
+        arguments.extend(flags.into_iter().filter(|(_, set)| *set).map(|(flag, _)| flag.into()));
         arguments.extend(["--".into(), program.path.clone().into(), name]);
         arguments.extend(program.arguments.iter().cloned());
         Program {
@@ -222,7 +210,7 @@ impl Found {
 
 /// Checks that KVM can be used; the error says why not. `modules` is the folder in which the kernel lists its loaded
 /// modules.
-fn kvm_can_be_used(device: &Path, modules: &Path) -> Result<(), String> {
+fn check_kvm(device: &Path, modules: &Path) -> Result<(), String> {
     let device_is = match File::options().read(true).write(true).open(device) {
         // Whether or not the agent may open it.
         _ if is_of_pvm(modules) => format!(
@@ -260,9 +248,7 @@ fn with_modules(kernel: &Path) -> Option<(PathBuf, PathBuf)> {
     let version = kernel.file_name()?.to_str()?.strip_prefix("vmlinuz-")?;
     let beside = kernel.parent()?.parent()?.join("lib/modules");
     let places = [Path::new("/lib/modules"), &beside].map(|place| place.join(version));
-    let modules = places
-        .into_iter()
-        .find(|place| place.join("modules.dep").is_file())?;
+    let modules = places.into_iter().find(|place| place.join("modules.dep").is_file())?;
     // Resolved, because the path is mounted and must have no links.
     let modules = modules.canonicalize().ok()?;
     Some((kernel, modules))
@@ -277,11 +263,7 @@ fn newest(folder: &Path) -> Option<(PathBuf, PathBuf)> {
 
 /// The numbers in a version, so that 6.10 comes after 6.9.
 fn numbers(kernel: &Path) -> Vec<u64> {
-    let name = kernel
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
+    let name = kernel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let parts = name.split(|character: char| !character.is_ascii_digit());
     parts.filter_map(|part| part.parse().ok()).collect()
 }
@@ -318,15 +300,15 @@ mod tests {
     fn a_hypervisor_that_is_not_there_or_may_not_be_used_is_said() {
         let folder = tempfile::tempdir().expect("a folder");
         let none = folder.path();
-        let why = kvm_can_be_used(&folder.path().join("kvm"), none).expect_err("it is not there");
+        let why = check_kvm(&folder.path().join("kvm"), none).expect_err("it is not there");
         assert!(
             why.starts_with("there is no ") && why.contains("--sandbox-emulated"),
             "{why}"
         );
         // No process can open a folder for writing, not even root.
-        let why = kvm_can_be_used(folder.path(), none).expect_err("no device");
+        let why = check_kvm(folder.path(), none).expect_err("no device");
         assert!(why.contains("cannot be used") && why.contains("group"), "{why}");
-        assert_eq!(kvm_can_be_used(Path::new("/dev/null"), none), Ok(()));
+        assert_eq!(check_kvm(Path::new("/dev/null"), none), Ok(()));
     }
 
     #[test]
@@ -335,7 +317,7 @@ mod tests {
         let device = Path::new("/dev/null");
         for (module, is_good) in [("kvm", true), ("kvm_pvm", false), ("kvm_amd", true)] {
             std::fs::create_dir(folder.path().join(module)).expect("made");
-            let can = kvm_can_be_used(device, folder.path());
+            let can = check_kvm(device, folder.path());
             assert_eq!(can.is_ok(), is_good, "with {module}: {can:?}");
             let Err(why) = can else { continue };
             for word in ["kvm_pvm", "made for PVM", "nested", "--sandbox-emulated"] {
@@ -349,24 +331,19 @@ mod tests {
         let site = Policy::default();
         let around = Machine::default().policy(&site);
         assert_eq!(around.files - site.files, OPEN_FILES);
-        let parts = Parts {
+        let parts = MachineParts {
             qemu: "/qemu".into(),
             kernel: "/kernel".into(),
             modules: "/modules".into(),
         };
-        let found = Found {
+        let found = MachineSetup {
             machine: Machine::default(),
             parts,
             monitor: "/bin/monitor".into(),
         };
         let monitor = found.monitor(&site, (None, false), &Reach::default(), Path::new("/bin/worker"));
-        let files = monitor
-            .arguments
-            .iter()
-            .position(|argument| argument == "--files");
-        let told = files
-            .and_then(|at| monitor.arguments.get(at + 1))
-            .expect("it is told");
+        let files = monitor.arguments.iter().position(|argument| argument == "--files");
+        let told = files.and_then(|at| monitor.arguments.get(at + 1)).expect("it is told");
         assert_eq!(*told, *site.files.to_string(), "that of each");
     }
 
@@ -387,13 +364,9 @@ mod tests {
         for (machine, monitor, word) in [
             (&small, own.as_path(), "--sandbox-machine-memory"),
             (&missing, own.as_path(), "--sandbox-kernel"),
-            (
-                &missing,
-                Path::new("/nowhere/hotlease-machine"),
-                "HOTLEASE_MACHINE",
-            ),
+            (&missing, Path::new("/nowhere/hotlease-machine"), "HOTLEASE_MACHINE"),
         ] {
-            let why = machine.found(monitor).expect_err("something is missing");
+            let why = machine.resolve(monitor).expect_err("something is missing");
             // Without QEMU, its absence is reported before that of a kernel.
             let is_elsewhere = there || word != "--sandbox-kernel";
             let word = if is_elsewhere { word } else { "apt-get install" };

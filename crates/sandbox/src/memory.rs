@@ -10,12 +10,12 @@ use std::sync::Mutex;
 
 /// Watches the counter of the agent's control group, or of the host where groups do not count.
 #[derive(Debug)]
-pub(crate) struct OutOfMemory {
+pub(crate) struct OomWatch {
     file: PathBuf,
     seen: Mutex<u64>,
 }
 
-impl OutOfMemory {
+impl OomWatch {
     pub fn watch() -> Self {
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let file = counters(&groups)
@@ -30,12 +30,9 @@ impl OutOfMemory {
     }
 
     /// Whether such a kill has occurred since the last call.
-    pub fn struck(&self) -> bool {
+    pub fn take_kill(&self) -> bool {
         let now = count(&self.file).unwrap_or(0);
-        let mut seen = self
-            .seen
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         std::mem::replace(&mut *seen, now) < now
     }
 }
@@ -54,11 +51,7 @@ fn counters(groups: &str) -> Vec<PathBuf> {
             let group = Path::new("/sys/fs/cgroup").join(path);
             found.extend(["memory.events.local", "memory.events"].map(|file| group.join(file)));
         } else if controllers.split(',').any(|controller| controller == "memory") {
-            found.push(
-                Path::new("/sys/fs/cgroup/memory")
-                    .join(path)
-                    .join("memory.oom_control"),
-            );
+            found.push(Path::new("/sys/fs/cgroup/memory").join(path).join("memory.oom_control"));
         }
     }
     found
@@ -95,14 +88,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("memory.events");
         fs::write(&file, "low 0\noom 3\noom_kill 2\n").expect("written");
-        let watch = OutOfMemory {
+        let watch = OomWatch {
             seen: Mutex::new(count(&file).expect("counted")),
             file: file.clone(),
         };
-        assert!(!watch.struck());
+        assert!(!watch.take_kill());
         fs::write(&file, "low 0\noom 4\noom_kill 3\n").expect("written");
-        assert!(watch.struck());
-        assert!(!watch.struck());
+        assert!(watch.take_kill());
+        assert!(!watch.take_kill());
     }
 
     #[test]

@@ -67,10 +67,7 @@ mod tests {
         let mut tail = Tail::default();
         tail.push("é".repeat(3000).as_bytes());
         tail.push(b"x");
-        assert!(
-            tail.text().starts_with('é'),
-            "the character that was cut is left out"
-        );
+        assert!(tail.text().starts_with('é'), "the character that was cut is left out");
         let mut tail = Tail::default();
         tail.push(b"\x80 is no text");
         assert_eq!(tail.text(), "\u{fffd} is no text");

@@ -1,11 +1,11 @@
 //! A started process: its output, and how it ends.
 
 use crate::error::SandboxError;
-use crate::memory::{OutOfMemory, resident_bytes};
-use crate::namespace::{Limits, Started};
+use crate::memory::{OomWatch, resident_bytes};
+use crate::nursery::{SandboxLimits, StartedSandbox};
 use crate::output::Tail;
 use crate::phases::Phases;
-use hotlease_nursery::order::Ended;
+use hotlease_nursery::order::EndReport;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::fmt;
@@ -28,7 +28,7 @@ const REST_BYTES_MAX: usize = 64 * 1024;
 
 /// Way in which a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ProcessEnd {
     /// It exited with this status.
     Exited(i32),
     /// This signal killed it.
@@ -41,7 +41,7 @@ pub enum End {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exit {
     /// Way in which it ended.
-    pub end: End,
+    pub end: ProcessEnd,
     /// The last of its output.
     pub output: String,
 }
@@ -51,7 +51,7 @@ impl Exit {
     pub fn is_its_own(&self) -> bool {
         !matches!(
             self.end,
-            End::OutOfMemory | End::Signalled(libc::SIGKILL | libc::SIGTERM)
+            ProcessEnd::OutOfMemory | ProcessEnd::Signalled(libc::SIGKILL | libc::SIGTERM)
         )
     }
 }
@@ -59,24 +59,24 @@ impl Exit {
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.end {
-            End::Exited(status) => write!(f, "exited with status {status}"),
-            End::Signalled(signal) => write!(f, "killed by signal {signal}"),
-            End::OutOfMemory => f.write_str("killed by the out-of-memory killer"),
+            ProcessEnd::Exited(status) => write!(f, "exited with status {status}"),
+            ProcessEnd::Signalled(signal) => write!(f, "killed by signal {signal}"),
+            ProcessEnd::OutOfMemory => f.write_str("killed by the out-of-memory killer"),
         }
     }
 }
 
-struct Shared {
+struct ProcessState {
     pid: u32,
     /// A pidfd of the process to kill.
     pidfd: AsyncFd<OwnedFd>,
     /// Access to the limits of its sandbox, if it has one.
-    limits: Option<Limits>,
+    limits: Option<SandboxLimits>,
     killed: AtomicBool,
     tail: Mutex<Tail>,
 }
 
-impl Shared {
+impl ProcessState {
     fn tail(&self) -> MutexGuard<'_, Tail> {
         self.tail.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -84,7 +84,7 @@ impl Shared {
 
 /// A running process. A task drains its output and reaps it, so callers need not poll. Dropping it kills the process.
 pub struct Process {
-    shared: Arc<Shared>,
+    shared: Arc<ProcessState>,
     exit: watch::Receiver<Option<Arc<Exit>>>,
     listener: Option<OwnedFd>,
     /// Durations of the steps of its start, as far as its kind measures them.
@@ -98,16 +98,16 @@ impl fmt::Debug for Process {
 }
 
 /// Counts one living process for as long as it exists.
-struct Counted(watch::Sender<usize>);
+struct LivingCount(watch::Sender<usize>);
 
-impl Counted {
+impl LivingCount {
     fn new(living: watch::Sender<usize>) -> Self {
         living.send_modify(|count| *count += 1);
         Self(living)
     }
 }
 
-impl Drop for Counted {
+impl Drop for LivingCount {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
@@ -115,11 +115,11 @@ impl Drop for Counted {
 
 impl Process {
     /// Takes charge of a child that was just started as the leader of its group.
-    pub(crate) fn attend(
+    pub(crate) fn watch_child(
         mut child: Child,
         output: OwnedFd,
         living: watch::Sender<usize>,
-        out_of_memory: &Arc<OutOfMemory>,
+        out_of_memory: &Arc<OomWatch>,
     ) -> io::Result<Self> {
         let pid = child.id();
         let registered = || {
@@ -138,14 +138,14 @@ impl Process {
             }
         };
         Ok(Self::watch(
-            Shared {
+            ProcessState {
                 pid,
                 pidfd,
                 limits: None,
                 killed: AtomicBool::new(false),
                 tail: Mutex::default(),
             },
-            Life::Child(child),
+            EndSource::Child(child),
             output,
             living,
             out_of_memory,
@@ -153,12 +153,12 @@ impl Process {
     }
 
     /// Takes charge of a program in a sandbox.
-    pub(crate) fn attend_sandbox(
-        started: Started,
+    pub(crate) fn watch_sandbox(
+        started: StartedSandbox,
         living: watch::Sender<usize>,
-        out_of_memory: &Arc<OutOfMemory>,
+        out_of_memory: &Arc<OomWatch>,
     ) -> io::Result<Self> {
-        let Started {
+        let StartedSandbox {
             pidfd,
             pid,
             output,
@@ -176,14 +176,14 @@ impl Process {
             Ok::<_, io::Error>((pidfd, output, end))
         };
         let (pidfd, output, end) = registered().inspect_err(|_| send_kill(&killer))?;
-        let shared = Shared {
+        let shared = ProcessState {
             pid,
             pidfd,
             limits: Some(limits),
             killed: AtomicBool::new(false),
             tail: Mutex::default(),
         };
-        let life = Life::Sandbox(end);
+        let life = EndSource::Sandbox(end);
         let mut process = Self::watch(shared, life, output, living, out_of_memory);
         process.listener = listener;
         Ok(process)
@@ -195,11 +195,11 @@ impl Process {
     }
 
     fn watch(
-        shared: Shared,
-        life: Life,
+        shared: ProcessState,
+        life: EndSource,
         output: pipe::Receiver,
         living: watch::Sender<usize>,
-        out_of_memory: &Arc<OutOfMemory>,
+        out_of_memory: &Arc<OomWatch>,
     ) -> Self {
         let shared = Arc::new(shared);
         let (sender, exit) = watch::channel(None);
@@ -209,7 +209,7 @@ impl Process {
             shared: Arc::clone(&shared),
             out_of_memory: Arc::clone(out_of_memory),
         };
-        let counted = Counted::new(living);
+        let counted = LivingCount::new(living);
         tokio::spawn(async move {
             let exit = attendant.until_exit().await;
             drop(counted);
@@ -236,7 +236,7 @@ impl Process {
     }
 
     /// Forks a worker from it, if it is a zygote.
-    pub(crate) fn fork(&self, control: OwnedFd) -> Result<Started, SandboxError> {
+    pub(crate) fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
         let gone = || SandboxError::Sandbox {
             what: "the zygote is gone".into(),
         };
@@ -273,7 +273,7 @@ impl Process {
             Ok(Some(exit)) => Arc::clone(exit),
             // The task ended without a report: the runtime is shutting down.
             Ok(None) | Err(_) => Arc::new(Exit {
-                end: End::Signalled(Signal::SIGKILL as i32),
+                end: ProcessEnd::Signalled(Signal::SIGKILL as i32),
                 output: String::new(),
             }),
         }
@@ -312,15 +312,15 @@ impl Drop for Process {
 }
 
 /// Source of the news that a process has ended.
-enum Life {
+enum EndSource {
     /// A child of the agent, which reaps it.
     Child(Child),
-    /// The nursery reaps it, and writes its [`Ended`] here when nothing of it is left.
+    /// The nursery reaps it, and writes its [`EndReport`] here when nothing of it is left.
     Sandbox(pipe::Receiver),
 }
 
-impl Life {
-    async fn over(&self, shared: &Shared) {
+impl EndSource {
+    async fn wait_for_end(&self, shared: &ProcessState) {
         match self {
             Self::Child(_) => drop(shared.pidfd.readable().await),
             Self::Sandbox(end) => drop(end.readable().await),
@@ -329,10 +329,10 @@ impl Life {
 }
 
 struct Attendant {
-    life: Life,
+    life: EndSource,
     output: Option<pipe::Receiver>,
-    shared: Arc<Shared>,
-    out_of_memory: Arc<OutOfMemory>,
+    shared: Arc<ProcessState>,
+    out_of_memory: Arc<OomWatch>,
 }
 
 impl Attendant {
@@ -341,7 +341,7 @@ impl Attendant {
         let ended = loop {
             tokio::select! {
                 biased;
-                () = self.life.over(&self.shared) => {
+                () = self.life.wait_for_end(&self.shared) => {
                     if let Some(ended) = self.ended().await {
                         break ended;
                     }
@@ -367,21 +367,21 @@ impl Attendant {
     }
 
     /// Returns its end, once everything that it started has ended, too; `None`: it has not ended.
-    async fn ended(&mut self) -> Option<Ended> {
+    async fn ended(&mut self) -> Option<EndReport> {
         // It was killed with its nursery, or the cause is unknown.
-        const UNKNOWN: Ended = Ended {
+        const UNKNOWN: EndReport = EndReport {
             status: -(Signal::SIGKILL as i32),
             out_of_memory: Some(false),
         };
         match &mut self.life {
-            Life::Child(child) => {
+            EndSource::Child(child) => {
                 // The leader is not reaped yet, so its group id cannot belong to another group. Processes that a
                 // function started and that are still in the group must not outlive the lease.
                 let group = Pid::from_raw(self.shared.pid as i32);
                 // ESRCH: no process is left in the group.
                 let _ = killpg(group, Signal::SIGKILL);
                 Some(match child.wait() {
-                    Ok(status) => Ended {
+                    Ok(status) => EndReport {
                         status: of_status(status),
                         out_of_memory: None,
                     },
@@ -389,7 +389,7 @@ impl Attendant {
                     Err(_) => UNKNOWN,
                 })
             }
-            Life::Sandbox(end) => {
+            EndSource::Sandbox(end) => {
                 let mut word = [0; 16];
                 match end.try_read(&mut word) {
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -418,17 +418,17 @@ impl Attendant {
         }
     }
 
-    fn end(&self, ended: Ended) -> End {
+    fn end(&self, ended: EndReport) -> ProcessEnd {
         let end = match ended.status {
-            status @ 0.. => End::Exited(status),
-            signal => End::Signalled(-signal),
+            status @ 0.. => ProcessEnd::Exited(status),
+            signal => ProcessEnd::Signalled(-signal),
         };
         let killed = self.shared.killed.load(Ordering::Relaxed);
-        let unexplained = end == End::Signalled(Signal::SIGKILL as i32) && !killed;
+        let unexplained = end == ProcessEnd::Signalled(Signal::SIGKILL as i32) && !killed;
         // A count of the sandbox's group is exact; the agent's own count also includes kills elsewhere.
-        let struck = || ended.out_of_memory.unwrap_or_else(|| self.out_of_memory.struck());
+        let struck = || ended.out_of_memory.unwrap_or_else(|| self.out_of_memory.take_kill());
         match unexplained && struck() {
-            true => End::OutOfMemory,
+            true => ProcessEnd::OutOfMemory,
             false => end,
         }
     }
@@ -478,15 +478,7 @@ fn open_pidfd(pid: u32) -> io::Result<OwnedFd> {
 fn send_kill(pidfd: &OwnedFd) {
     let info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: the descriptor is open, and a null info is what the call documents for "as kill(2) does".
-    unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            pidfd.as_raw_fd(),
-            libc::SIGKILL,
-            info,
-            0,
-        )
-    };
+    unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGKILL, info, 0) };
 }
 
 #[cfg(test)]

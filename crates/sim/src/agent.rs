@@ -5,15 +5,15 @@ mod orders;
 mod sessions;
 
 use crate::journal::Journal;
-use crate::message::{Ask, Message, Request, Response, Session, Tell};
+use crate::message::{AgentMessage, ClientMessage, Message, Request, Response, Session};
 use crate::node::{Clock, Node};
-use crate::site::{Channel, Happening, Site};
-use crate::workers::{Used, Workers};
+use crate::shared_state::{MessageOrder, SharedState, SimEvent};
+use crate::workers::{WorkerUsage, Workers};
 use hotlease_lease::agent::{
-    Action, Ask as Number, Event, LeaseBook, Membership, MembershipEvent, Outstanding, Phase, SessionId,
-    Sharing, Step,
+    BookAction, BookEvent, BookStep, CoreSharing, LeaseBook, LeasePhase, Membership, MembershipEvent, OwedTotals,
+    QuestionId as Number, SessionId,
 };
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, LeaseId, WorkerIndex};
 use rand::RngExt;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ const RESTART_MIN: Duration = Duration::from_millis(30);
 const RESTART_MAX: Duration = Duration::from_secs(4);
 
 /// Error: the process has died in the middle of a step.
-pub struct Died;
+pub struct ProcessDied;
 
 /// Id of the agent with this number.
 pub fn id(number: usize) -> AgentId {
@@ -36,20 +36,20 @@ pub fn id(number: usize) -> AgentId {
 /// A node with cores: an agent's daemon, its workers and its disk.
 pub struct AgentNode {
     number: usize,
-    pub process: Option<Process>,
+    pub process: Option<AgentProcess>,
     pub journal: Journal,
     pub workers: Workers,
     runs: u32,
 }
 
 /// One run of the daemon.
-pub struct Process {
+pub struct AgentProcess {
     run: u32,
     pub boot: BootId,
     pub clock: Clock,
     pub book: LeaseBook,
     pub membership: Membership,
-    pub outstanding: Outstanding,
+    pub outstanding: OwedTotals,
     sessions: BTreeMap<Session, (SessionId, LeaseId)>,
     last_session: u64,
     /// Clients that wait for a worker to be up.
@@ -79,7 +79,7 @@ impl AgentNode {
     }
 
     /// Starts the daemon.
-    pub fn start(&mut self, site: &mut Site) -> Result<(), Died> {
+    pub fn start(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         if self.process.is_some() {
             return Ok(());
         }
@@ -87,7 +87,7 @@ impl AgentNode {
         let drift = site.scenario.drift_ppm_max;
         let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
         let boot = BootId(site.random.random());
-        let mut outstanding = Outstanding::new(OWED_MAX);
+        let mut outstanding = OwedTotals::new(OWED_MAX);
         for total in self.journal.recover() {
             outstanding.owe(total);
         }
@@ -95,7 +95,7 @@ impl AgentNode {
         site.note(node, || {
             format!("starts, boot {boot}, owes {} totals", outstanding.len())
         });
-        self.process = Some(Process {
+        self.process = Some(AgentProcess {
             run: self.runs,
             boot,
             clock,
@@ -117,25 +117,25 @@ impl AgentNode {
 
     /// Kills the daemon: its workers notice, its connections are reset, its disk keeps what was synced and perhaps
     /// more.
-    pub fn crash(&mut self, site: &mut Site) {
+    pub fn crash(&mut self, site: &mut SharedState) {
         let Some(process) = self.process.take() else {
             return;
         };
         let node = self.node();
         site.note(node, || "CRASHES".into());
         for session in process.sessions.keys() {
-            tell(site, node, *session, Tell::Closed);
+            tell(site, node, *session, AgentMessage::Closed);
         }
         let now = site.now;
         site.truth.given_back.remove(&self.number);
-        self.workers.orphan(site);
+        self.workers.orphan_all(site);
         for truth in site.truth.leases.values_mut() {
             if truth.boot == process.boot {
                 truth.freed.get_or_insert(now);
             }
         }
         let disk_losses = site.scenario.disk_losses;
-        if site.fails(disk_losses) {
+        if site.draw_fault(disk_losses) {
             self.journal.lose(site, self.number);
         } else {
             let kept: f64 = site.random.random();
@@ -148,30 +148,30 @@ impl AgentNode {
             RESTART_MAX
         };
         let pause = RESTART_MIN + site.up_to(most);
-        site.after(pause, node, Happening::Starts);
+        site.after(pause, node, SimEvent::Starts);
     }
 
-    fn process(&mut self) -> Option<&mut Process> {
+    fn process(&mut self) -> Option<&mut AgentProcess> {
         self.process.as_mut()
     }
 
-    pub fn handle(&mut self, what: Happening, site: &mut Site) -> Result<(), Died> {
+    pub fn handle(&mut self, what: SimEvent, site: &mut SharedState) -> Result<(), ProcessDied> {
         match what {
-            Happening::Starts => return self.start(site),
-            Happening::WorkerUp { process } => {
+            SimEvent::Starts => return self.start(site),
+            SimEvent::WorkerUp { process } => {
                 if let Some((lease, worker, epoch)) = self.workers.up(process) {
-                    self.step(Event::WorkerUp { lease, worker, epoch }, site)?;
+                    self.step(BookEvent::WorkerUp { lease, worker, epoch }, site)?;
                     self.connect_waiting(site);
                 }
             }
-            Happening::WorkerReaped { process } => {
+            SimEvent::WorkerReaped { process } => {
                 if let Some(used) = self.workers.reap(process, site) {
                     // The daemon handles it as an event of its own, which may be later.
-                    site.after(Duration::ZERO, self.node(), Happening::WorkerGone(used));
+                    site.after(Duration::ZERO, self.node(), SimEvent::WorkerGone(used));
                 }
                 return Ok(());
             }
-            Happening::WorkerGone(Used {
+            SimEvent::WorkerGone(WorkerUsage {
                 lease,
                 worker,
                 epoch,
@@ -179,7 +179,7 @@ impl AgentNode {
                 functions,
             }) => {
                 self.step(
-                    Event::WorkerGone {
+                    BookEvent::WorkerGone {
                         lease,
                         worker,
                         epoch,
@@ -190,23 +190,19 @@ impl AgentNode {
                 )?;
                 self.connect_waiting(site);
             }
-            Happening::FunctionReturns {
-                process,
-                task,
-                attempt,
-            } => {
+            SimEvent::FunctionReturns { process, task, attempt } => {
                 self.workers.function_returns(process, task, attempt, site);
                 return Ok(());
             }
-            Happening::Arrives {
+            SimEvent::Arrives {
                 message: Message::Frame(frame),
                 ..
             } => {
-                self.workers.take(frame, site);
+                self.workers.receive(frame, site);
                 return Ok(());
             }
-            Happening::Arrives { from, message } => self.arrives(from, message, site)?,
-            Happening::Wake => {
+            SimEvent::Arrives { from, message } => self.arrives(from, message, site)?,
+            SimEvent::Wake => {
                 let now = site.now;
                 if let Some(process) = self.process()
                     && process.wake.is_some_and(|wake| wake <= now)
@@ -214,21 +210,18 @@ impl AgentNode {
                     process.wake = None;
                 }
             }
-            Happening::TimedOut { .. }
-            | Happening::Written { .. }
-            | Happening::Submits
-            | Happening::Orders { .. } => {}
+            SimEvent::TimedOut { .. } | SimEvent::Written { .. } | SimEvent::Submits | SimEvent::Orders { .. } => {}
         }
         self.pass_time(site)
     }
 
     /// Lets time pass in all state machines, and sets the timer for the next due time.
-    fn pass_time(&mut self, site: &mut Site) -> Result<(), Died> {
+    fn pass_time(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         if self.process.is_none() {
             return Ok(());
         }
-        self.step(Event::Tick, site)?;
-        self.belong(MembershipEvent::Tick, site)?;
+        self.step(BookEvent::Tick, site)?;
+        self.step_membership(MembershipEvent::Tick, site)?;
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
             return Ok(());
@@ -238,7 +231,7 @@ impl AgentNode {
             let at = process.clock.true_time(due).max(site.now);
             if process.wake.is_none_or(|wake| at < wake) {
                 process.wake = Some(at);
-                site.schedule(at, node, Happening::Wake);
+                site.schedule(at, node, SimEvent::Wake);
             }
         }
         self.check(site);
@@ -246,52 +239,45 @@ impl AgentNode {
     }
 
     /// Checks the promises that this node can break.
-    fn check(&self, site: &mut Site) {
+    fn check(&self, site: &mut SharedState) {
         let Some(process) = &self.process else { return };
         let now = process.clock.shows(site.now);
         for lease in process.book.leases() {
-            if matches!(lease.phase, Phase::Ending(_)) {
+            if matches!(lease.phase, LeasePhase::Ending(_)) {
                 continue;
             }
             let expires = site.truth.leases.get(&lease.id).map(|truth| truth.expires);
-            site.promise(self.node(), expires.is_some_and(|expires| now < expires), || {
+            site.check_promise(self.node(), expires.is_some_and(|expires| now < expires), || {
                 format!(
                     "lease {} goes on past its expiry at {expires:?} (it is {now:?})",
                     lease.id
                 )
             });
-            site.promise(
-                self.node(),
-                process.drained.is_none_or(|until| now < until),
-                || {
-                    format!(
-                        "lease {} goes on past the drain at {:?}",
-                        lease.id, process.drained
-                    )
-                },
-            );
+            site.check_promise(self.node(), process.drained.is_none_or(|until| now < until), || {
+                format!("lease {} goes on past the drain at {:?}", lease.id, process.drained)
+            });
         }
         self.workers.check_outlived(site);
     }
 
     /// Makes a step of the book and carries out its actions. The process may die between any two of them.
-    fn step(&mut self, event: Event, site: &mut Site) -> Result<Option<Refusal>, Died> {
+    fn step(&mut self, event: BookEvent, site: &mut SharedState) -> Result<Option<Rejection>, ProcessDied> {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
             return Ok(None);
         };
         let now = process.clock.shows(site.now);
-        if event != Event::Tick {
+        if event != BookEvent::Tick {
             site.note(node, || format!("book: {event:?}"));
         }
-        let Step { actions, refusal } = process.book.step(event, now);
+        let BookStep { actions, refusal } = process.book.step(event, now);
         if let Some(refusal) = &refusal {
             site.note(node, || format!("   refused: {refusal}"));
         }
         for action in actions {
             let crashes = site.scenario.crashes;
-            if site.fails(crashes) {
-                return Err(Died);
+            if site.draw_fault(crashes) {
+                return Err(ProcessDied);
             }
             site.note(node, || format!("   {action:?}"));
             self.carry_out(action, site);
@@ -299,13 +285,13 @@ impl AgentNode {
         Ok(refusal)
     }
 
-    fn carry_out(&mut self, action: Action, site: &mut Site) {
+    fn carry_out(&mut self, action: BookAction, site: &mut SharedState) {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
             return;
         };
         match action {
-            Action::StartWorker {
+            BookAction::StartWorker {
                 lease,
                 worker,
                 epoch,
@@ -313,36 +299,33 @@ impl AgentNode {
                 gpus,
             } => {
                 let sharing = process.book.lease(lease).map(|lease| lease.sharing);
-                let shared = sharing == Some(Sharing::Shared);
+                let shared = sharing == Some(CoreSharing::Shared);
                 self.workers
                     .start(process.boot, (lease, worker, epoch), (cores, gpus, shared), site);
             }
-            Action::KillWorker {
+            BookAction::KillWorker {
                 lease, worker, epoch, ..
             } => {
                 self.workers.kill(lease, worker, epoch, site);
             }
-            Action::TellWorkerDied {
+            BookAction::TellWorkerDied {
                 worker,
                 epoch,
                 sessions,
                 ..
             } => {
                 for session in process.names(&sessions) {
-                    tell(site, node, session, Tell::WorkerDied { worker, epoch });
+                    tell(site, node, session, AgentMessage::WorkerDied { worker, epoch });
                 }
             }
-            Action::LeaseEnded {
-                lease,
-                usage,
-                sessions,
-                ..
+            BookAction::LeaseEnded {
+                lease, usage, sessions, ..
             } => {
                 if let Some(truth) = site.truth.leases.get_mut(&lease) {
                     truth.freed = Some(site.now);
                 }
                 for session in process.names(&sessions) {
-                    tell(site, node, session, Tell::LeaseEnded);
+                    tell(site, node, session, AgentMessage::LeaseEnded);
                     process.sessions.remove(&session);
                 }
                 if let Some(total) = process.final_total(lease) {
@@ -359,36 +342,41 @@ impl AgentNode {
                 }
             }
             // The simulated agent lends nothing.
-            Action::DelegationEnded { .. } | Action::Drained => {}
+            BookAction::DelegationEnded { .. } | BookAction::Drained => {}
         }
     }
 
-    fn arrives(&mut self, from: Node, message: Message, site: &mut Site) -> Result<(), Died> {
+    fn arrives(&mut self, from: Node, message: Message, site: &mut SharedState) -> Result<(), ProcessDied> {
         let node = self.node();
         if self.process.is_none() {
             // The node's kernel answers for a daemon that does not run.
             if let Message::Ask { session, ask } = message
-                && !matches!(ask, Ask::Close)
+                && !matches!(ask, ClientMessage::Close)
             {
-                tell(site, node, session, Tell::Closed);
+                tell(site, node, session, AgentMessage::Closed);
             }
             return Ok(());
         }
         match message {
-            Message::Request { call, run, request } => self.requested((from, run, call), request, site),
+            Message::Request { call, run, request } => self.handle_request((from, run, call), request, site),
             Message::Response { call, run, response } => {
                 if self.process().is_some_and(|process| process.run == run) {
                     site.note(node, || format!("hears {response:?}"));
-                    self.belong(membership::answered(Number(call), response), site)?;
+                    self.step_membership(membership::answered(Number(call), response), site)?;
                 }
                 Ok(())
             }
-            Message::Ask { session, ask } => self.asked(session, ask, site),
+            Message::Ask { session, ask } => self.handle_client_message(session, ask, site),
             Message::Frame(_) | Message::Tell { .. } | Message::Reply(_) => Ok(()),
         }
     }
 
-    fn requested(&mut self, caller: (Node, u32, u64), request: Request, site: &mut Site) -> Result<(), Died> {
+    fn handle_request(
+        &mut self,
+        caller: (Node, u32, u64),
+        request: Request,
+        site: &mut SharedState,
+    ) -> Result<(), ProcessDied> {
         let node = self.node();
         match request {
             Request::Grant(wanted) => {
@@ -413,27 +401,27 @@ impl AgentNode {
     }
 }
 
-impl Process {
+impl AgentProcess {
     fn names(&self, ids: &[SessionId]) -> Vec<Session> {
         let named = self.sessions.iter().filter(|(_, (id, _))| ids.contains(id));
         named.map(|(session, _)| *session).collect()
     }
 }
 
-fn tell(site: &mut Site, node: Node, session: Session, tell: Tell) {
+fn tell(site: &mut SharedState, node: Node, session: Session, tell: AgentMessage) {
     site.note(node, || format!("tells client{}: {tell:?}", session.client));
     let to = Node::Client(session.client);
     site.send(
         node,
         to,
-        Channel::Session(session),
+        MessageOrder::Session(session),
         Message::Tell { session, tell },
     );
 }
 
 /// Answers a request.
-pub fn respond(site: &mut Site, node: Node, (to, run, call): (Node, u32, u64), response: Response) {
+pub fn respond(site: &mut SharedState, node: Node, (to, run, call): (Node, u32, u64), response: Response) {
     site.note(node, || format!("answers {to}: {response:?}"));
     let message = Message::Response { call, run, response };
-    site.send(node, to, Channel::Datagram, message);
+    site.send(node, to, MessageOrder::Datagram, message);
 }

@@ -3,16 +3,16 @@
 mod acquiring;
 mod invocations;
 
-use crate::hold::{ATTACH_LIMIT, CONNECT_LIMIT, Held, Hold, RELEASE_LIMIT, Slot, SlotState};
-use crate::message::{Ask, Grant, Message, Request, Response, Session, Tell};
+use crate::hold::{ATTACH_LIMIT, CONNECT_LIMIT, HeldLease, Hold, RELEASE_LIMIT, Slot, SlotState};
+use crate::message::{AgentMessage, ClientMessage, Grant, Message, Request, Response, Session};
 use crate::node::{Clock, Node};
-use crate::site::{Channel, Happening, Site};
+use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::truth::TaskTruth;
 use hotlease_lease::client::{
     Acquisition, AcquisitionEvent, Attempts, Failure, Redirects, Renewal, RenewalAction, RenewalEvent,
 };
 use hotlease_wire::ids::WorkerIndex;
-use hotlease_wire::{Ran, Refusal};
+use hotlease_wire::{Rejection, RunCertainty};
 use rand::RngExt;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -35,22 +35,22 @@ const CRASHES: f64 = 0.2;
 
 /// Failure of an invocation.
 #[derive(Debug, Clone, Copy)]
-struct Failed {
-    ran: Ran,
+struct InvocationFailure {
+    ran: RunCertainty,
     of_the_worker: bool,
 }
 
-impl Failure for Failed {
-    fn ran(&self) -> Ran {
+impl Failure for InvocationFailure {
+    fn ran(&self) -> RunCertainty {
         self.ran
     }
-    fn of_the_worker(&self) -> bool {
+    fn is_worker_failure(&self) -> bool {
         self.of_the_worker
     }
 }
 
 struct Task {
-    attempts: Attempts<Failed>,
+    attempts: Attempts<InvocationFailure>,
     redirects: Redirects,
     attempt: u32,
     takes: Duration,
@@ -59,12 +59,12 @@ struct Task {
 /// A client's node: an application with its client library.
 pub struct ClientNode {
     number: usize,
-    pub process: Option<Process>,
+    pub process: Option<ClientProcess>,
     runs: u32,
 }
 
 /// One run of the application.
-pub struct Process {
+pub struct ClientProcess {
     run: u32,
     clock: Clock,
     acquisition: Option<Acquisition>,
@@ -96,14 +96,14 @@ impl ClientNode {
         Node::Client(self.number)
     }
 
-    pub fn start(&mut self, site: &mut Site) {
+    pub fn start(&mut self, site: &mut SharedState) {
         if self.process.is_some() {
             return;
         }
         self.runs += 1;
         let drift = site.scenario.drift_ppm_max;
         let clock = Clock::new(site.now, site.random.random_range(-drift..=drift));
-        self.process = Some(Process {
+        self.process = Some(ClientProcess {
             run: self.runs,
             clock,
             acquisition: None,
@@ -121,7 +121,7 @@ impl ClientNode {
     }
 
     /// Kills the application; its kernel closes its connections.
-    fn crash(&mut self, site: &mut Site) {
+    fn crash(&mut self, site: &mut SharedState) {
         let node = self.node();
         let Some(mut process) = self.process.take() else {
             return;
@@ -132,44 +132,42 @@ impl ClientNode {
             site.truth.tasks[*task].orphaned = true;
         }
         let pause = Duration::from_millis(1) + site.up_to(RESTART_MAX);
-        site.after(pause, node, Happening::Starts);
+        site.after(pause, node, SimEvent::Starts);
     }
 
-    pub fn handle(&mut self, what: Happening, site: &mut Site) {
+    pub fn handle(&mut self, what: SimEvent, site: &mut SharedState) {
         let crashes = site.scenario.crashes * CRASHES;
-        if site.fails(crashes) {
+        if site.draw_fault(crashes) {
             self.crash(site);
         }
         let (node, number) = (self.node(), self.number);
         match what {
-            Happening::Starts => return self.start(site),
-            Happening::Submits => {
+            SimEvent::Starts => return self.start(site),
+            SimEvent::Submits => {
                 // The next submission does not depend on the result of this one.
                 if site.now < site.scenario.last_work() {
                     let pause = site.up_to(site.scenario.clients[number].pause * 2);
                     let next = (site.now + pause).min(site.scenario.last_work());
-                    site.schedule(next, node, Happening::Submits);
+                    site.schedule(next, node, SimEvent::Submits);
                 }
                 self.submit(site);
             }
-            Happening::Arrives { message, from } => {
+            SimEvent::Arrives { message, from } => {
                 if let Some(process) = &mut self.process {
                     process.arrives(node, from, message, site);
                 }
             }
-            Happening::TimedOut { run, call } => {
+            SimEvent::TimedOut { run, call } => {
                 let process = self.process.as_mut();
-                if let Some(process) =
-                    process.filter(|process| process.run == run && process.asked == Some(call))
-                {
-                    let refusal = Refusal::Timeout {
+                if let Some(process) = process.filter(|process| process.run == run && process.asked == Some(call)) {
+                    let refusal = Rejection::Timeout {
                         what: "the question".into(),
                         after_ms: 0,
                     };
                     process.acquire(node, AcquisitionEvent::Refused(refusal), site);
                 }
             }
-            Happening::Wake => {
+            SimEvent::Wake => {
                 if let Some(process) = &mut self.process
                     && process.wake.is_some_and(|wake| wake <= site.now)
                 {
@@ -183,7 +181,7 @@ impl ClientNode {
         }
     }
 
-    fn submit(&mut self, site: &mut Site) {
+    fn submit(&mut self, site: &mut SharedState) {
         let (node, number) = (self.node(), self.number);
         let plan = &site.scenario.clients[number];
         let takes = plan.takes_max;
@@ -222,16 +220,16 @@ impl ClientNode {
     }
 }
 
-impl Process {
-    fn is_paused(&self, site: &Site) -> bool {
+impl ClientProcess {
+    fn is_paused(&self, site: &SharedState) -> bool {
         self.paused_until.is_some_and(|until| self.now(site) < until)
     }
 
-    fn now(&self, site: &Site) -> Duration {
+    fn now(&self, site: &SharedState) -> Duration {
         self.clock.shows(site.now)
     }
 
-    fn plan(node: Node, site: &Site) -> &crate::scenario::ClientPlan {
+    fn plan(node: Node, site: &SharedState) -> &crate::scenario::ClientPlan {
         match node {
             Node::Client(number) => &site.scenario.clients[number],
             _ => &site.scenario.clients[0],
@@ -239,37 +237,37 @@ impl Process {
     }
 
     /// Sends waiting tasks on the present lease, or begins to acquire one.
-    fn work(&mut self, node: Node, site: &mut Site) {
+    fn work(&mut self, node: Node, site: &mut SharedState) {
         if self.queue.is_empty() {
             return;
         }
         match &mut self.hold {
-            Hold::Nothing if self.acquisition.is_none() => self.set_out(node, site),
+            Hold::Nothing if self.acquisition.is_none() => self.begin_acquisition(node, site),
             Hold::Held(_) => self.dispatch(node, site),
             _ => {}
         }
     }
 
-    fn request(&mut self, node: Node, to: Node, request: Request, site: &mut Site) -> u64 {
+    fn request(&mut self, node: Node, to: Node, request: Request, site: &mut SharedState) -> u64 {
         self.last_call += 1;
         let (call, run) = (self.last_call, self.run);
         site.note(node, || format!("asks {to}: {request:?}"));
         site.send(
             node,
             to,
-            Channel::Datagram,
+            MessageOrder::Datagram,
             Message::Request { call, run, request },
         );
         call
     }
 
-    fn say(&self, node: Node, agent: usize, session: Session, ask: Ask, site: &mut Site) {
+    fn say(&self, node: Node, agent: usize, session: Session, ask: ClientMessage, site: &mut SharedState) {
         site.note(node, || format!("says to agent{agent}: {ask:?}"));
         let message = Message::Ask { session, ask };
-        site.send(node, Node::Agent(agent), Channel::Session(session), message);
+        site.send(node, Node::Agent(agent), MessageOrder::Session(session), message);
     }
 
-    fn arrives(&mut self, node: Node, from: Node, message: Message, site: &mut Site) {
+    fn arrives(&mut self, node: Node, from: Node, message: Message, site: &mut SharedState) {
         match message {
             Message::Response { call, run, response } if run == self.run => match response {
                 Response::Granted(parts) if self.asked == Some(call) => {
@@ -296,14 +294,14 @@ impl Process {
             },
             Message::Tell { session, tell } if self.hold.session() == Some(session) => {
                 site.note(node, || format!("is told by {from}: {tell:?}"));
-                self.told(node, tell, site);
+                self.handle_agent_message(node, tell, site);
             }
-            Message::Reply(reply) => self.replied(node, reply, site),
+            Message::Reply(reply) => self.handle_reply(node, reply, site),
             _ => {}
         }
     }
 
-    fn attach(&mut self, node: Node, grant: Grant, site: &mut Site) {
+    fn attach(&mut self, node: Node, grant: Grant, site: &mut SharedState) {
         self.asked = None;
         self.sessions += 1;
         let session = Session {
@@ -315,7 +313,7 @@ impl Process {
             number: self.sessions,
         };
         let sent = self.now(site);
-        self.say(node, grant.agent, session, Ask::Attach(grant.clone()), site);
+        self.say(node, grant.agent, session, ClientMessage::Attach(grant.clone()), site);
         self.hold = Hold::Attaching {
             grant,
             session,
@@ -324,11 +322,11 @@ impl Process {
         };
     }
 
-    fn told(&mut self, node: Node, tell: Tell, site: &mut Site) {
+    fn handle_agent_message(&mut self, node: Node, tell: AgentMessage, site: &mut SharedState) {
         let now = self.now(site);
         match (tell, std::mem::replace(&mut self.hold, Hold::Nothing)) {
             (
-                Tell::Attached { ttl },
+                AgentMessage::Attached { ttl },
                 Hold::Attaching {
                     grant, session, sent, ..
                 },
@@ -343,87 +341,87 @@ impl Process {
                     state: SlotState::Connecting { until },
                     in_flight: VecDeque::new(),
                 });
-                let held = Held {
+                let held = HeldLease {
                     session,
                     slots: slots.collect(),
                     renewal: Renewal::new(ttl, sent, now),
                     grant,
                 };
                 for slot in &held.slots {
-                    let connect = Ask::Connect(slot.worker);
+                    let connect = ClientMessage::Connect(slot.worker);
                     self.say(node, held.grant.agent, session, connect, site);
                 }
                 self.idle_since = now;
                 self.hold = Hold::Held(Box::new(held));
             }
-            (Tell::Closed | Tell::LeaseEnded, Hold::Attaching { .. }) => {
-                let refusal = Refusal::UnknownLease;
+            (AgentMessage::Closed | AgentMessage::LeaseEnded, Hold::Attaching { .. }) => {
+                let refusal = Rejection::UnknownLease;
                 self.acquire(node, AcquisitionEvent::Refused(refusal), site);
             }
-            (Tell::Closed | Tell::LeaseEnded, Hold::Held(held)) => {
-                self.lost(node, *held, site);
+            (AgentMessage::Closed | AgentMessage::LeaseEnded, Hold::Held(held)) => {
+                self.give_up_lease(node, *held, site);
             }
-            (Tell::Closed | Tell::LeaseEnded, Hold::Releasing { agent, session, .. }) => {
-                self.say(node, agent, session, Ask::Close, site);
+            (AgentMessage::Closed | AgentMessage::LeaseEnded, Hold::Releasing { agent, session, .. }) => {
+                self.say(node, agent, session, ClientMessage::Close, site);
                 self.work(node, site);
             }
-            (Tell::Renewed { ttl }, Hold::Held(held)) => {
+            (AgentMessage::Renewed { ttl }, Hold::Held(held)) => {
                 self.hold = Hold::Held(held);
                 self.renew(node, RenewalEvent::Renewed { ttl }, site);
             }
-            (Tell::NotRenewed, Hold::Held(held)) => {
+            (AgentMessage::NotRenewed, Hold::Held(held)) => {
                 self.hold = Hold::Held(held);
                 self.renew(node, RenewalEvent::NotRenewed, site);
             }
-            (Tell::Connected { worker, epoch }, Hold::Held(mut held)) => {
+            (AgentMessage::Connected { worker, epoch }, Hold::Held(mut held)) => {
                 held.slots[usize::from(worker.0)].state = SlotState::Open(epoch);
                 self.hold = Hold::Held(held);
                 self.dispatch(node, site);
             }
-            (Tell::NotConnected { worker }, Hold::Held(mut held)) => {
+            (AgentMessage::NotConnected { worker }, Hold::Held(mut held)) => {
                 // The timer tries again after a moment.
                 held.slots[usize::from(worker.0)].state = SlotState::Closed {
                     again: now + CONNECT_LIMIT / 100,
                 };
                 self.hold = Hold::Held(held);
             }
-            (Tell::WorkerDied { worker, epoch }, Hold::Held(mut held)) => {
-                let unanswered = held.died(worker, epoch, now);
+            (AgentMessage::WorkerDied { worker, epoch }, Hold::Held(mut held)) => {
+                let unanswered = held.close_dead_slot(worker, epoch, now);
                 self.hold = Hold::Held(held);
-                self.unanswered(node, unanswered, true, site);
+                self.fail_unanswered(node, unanswered, true, site);
             }
             (_, hold) => self.hold = hold,
         }
     }
 
     /// Makes a step of the renewal and carries out its action.
-    fn renew(&mut self, node: Node, event: RenewalEvent, site: &mut Site) {
+    fn renew(&mut self, node: Node, event: RenewalEvent, site: &mut SharedState) {
         let now = self.now(site);
         let Hold::Held(held) = &mut self.hold else { return };
         match held.renewal.step(event, now) {
             None => {}
             Some(RenewalAction::Renew) => {
                 let (agent, session) = (held.grant.agent, held.session);
-                self.say(node, agent, session, Ask::Renew, site);
+                self.say(node, agent, session, ClientMessage::Renew, site);
             }
             Some(RenewalAction::Lost) => {
                 if let Hold::Held(held) = std::mem::replace(&mut self.hold, Hold::Nothing) {
-                    self.lost(node, *held, site);
+                    self.give_up_lease(node, *held, site);
                 }
             }
         }
     }
 
     /// Lets time pass everywhere, and sets the timer for the next due time.
-    fn pass_time(&mut self, node: Node, site: &mut Site) {
+    fn pass_time(&mut self, node: Node, site: &mut SharedState) {
         let now = self.now(site);
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
             self.work(node, site);
         }
-        self.acquire_in_time(node, now, site);
+        self.step_acquisition(node, now, site);
         self.renew(node, RenewalEvent::Tick, site);
-        self.hold_in_time(node, now, site);
+        self.step_hold(node, now, site);
         let due = [
             self.acquisition.as_ref().and_then(Acquisition::due),
             self.hold.due(now),
@@ -436,7 +434,7 @@ impl Process {
         let at = self.clock.true_time(due).max(site.now);
         if self.wake.is_none_or(|wake| at < wake) {
             self.wake = Some(at);
-            site.schedule(at, node, Happening::Wake);
+            site.schedule(at, node, SimEvent::Wake);
         }
     }
 
@@ -444,7 +442,7 @@ impl Process {
         (self.tasks.is_empty() && matches!(self.hold, Hold::Held(_))).then_some(self.idle_since + IDLE_MAX)
     }
 
-    fn hold_in_time(&mut self, node: Node, now: Duration, site: &mut Site) {
+    fn step_hold(&mut self, node: Node, now: Duration, site: &mut SharedState) {
         let idle = self.idle_until().is_some_and(|until| until <= now);
         match &mut self.hold {
             Hold::Held(held) if idle => {
@@ -453,7 +451,7 @@ impl Process {
                 let call = if Self::plan(node, site).through_manager {
                     Some(self.request(node, Node::Manager, Request::Release(lease), site))
                 } else {
-                    self.say(node, agent, session, Ask::Release, site);
+                    self.say(node, agent, session, ClientMessage::Release, site);
                     None
                 };
                 self.hold = Hold::Releasing {
@@ -465,8 +463,8 @@ impl Process {
             }
             Hold::Held(held) => {
                 let (agent, session) = (held.grant.agent, held.session);
-                for worker in held.reconnect(now) {
-                    self.say(node, agent, session, Ask::Connect(worker), site);
+                for worker in held.slots_to_reconnect(now) {
+                    self.say(node, agent, session, ClientMessage::Connect(worker), site);
                 }
             }
             Hold::Releasing { until, .. } if *until <= now => {
@@ -478,10 +476,10 @@ impl Process {
     }
 
     /// Closes the session, if there is one.
-    fn close(&mut self, node: Node, site: &mut Site) {
+    fn close(&mut self, node: Node, site: &mut SharedState) {
         let hold = std::mem::replace(&mut self.hold, Hold::Nothing);
         if let (Some(session), Some(agent)) = (hold.session(), hold.agent()) {
-            self.say(node, agent, session, Ask::Close, site);
+            self.say(node, agent, session, ClientMessage::Close, site);
         }
     }
 }

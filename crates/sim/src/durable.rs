@@ -2,7 +2,7 @@
 
 use crate::truth::sum;
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_lease::manager::{LeaseNote, LeaseReport, NodeWish, Write};
+use hotlease_lease::manager::{LeaseNote, LeaseReport, NodeWish, StateWrite};
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub type Key = (AgentId, BootId, LeaseId);
 
 #[derive(Debug)]
-struct Lease {
+struct LeaseRecord {
     note: LeaseNote,
     is_over: bool,
 }
 
 #[derive(Debug)]
-struct Row {
+struct LedgerRow {
     tenant: String,
     usage: UsageTotals,
     functions: FunctionTotals,
@@ -27,11 +27,11 @@ struct Row {
 #[derive(Debug, Default)]
 pub struct Durable {
     agents: BTreeMap<AgentId, BootId>,
-    leases: BTreeMap<LeaseId, Lease>,
-    rows: BTreeMap<Key, Row>,
+    leases: BTreeMap<LeaseId, LeaseRecord>,
+    rows: BTreeMap<Key, LedgerRow>,
     wishes: BTreeMap<AgentId, NodeWish>,
     /// Highest number of any order for each agent.
-    wanted: BTreeMap<AgentId, u64>,
+    highest_order: BTreeMap<AgentId, u64>,
 }
 
 impl Durable {
@@ -49,8 +49,8 @@ impl Durable {
     }
 
     /// Whether this order of an operator was recorded.
-    pub fn has_noted(&self, agent: AgentId, number: u64) -> bool {
-        self.wanted.get(&agent).is_some_and(|noted| *noted >= number)
+    pub fn has_recorded(&self, agent: AgentId, number: u64) -> bool {
+        self.highest_order.get(&agent).is_some_and(|noted| *noted >= number)
     }
 
     pub fn lease(&self, lease: LeaseId) -> Option<LeaseNote> {
@@ -73,37 +73,37 @@ impl Durable {
     }
 
     /// Applies writes; returns the leases that they end.
-    pub fn apply(&mut self, writes: &[Write]) -> Vec<LeaseId> {
-        let over = |lease: &(&LeaseId, &Lease)| lease.1.is_over;
+    pub fn apply(&mut self, writes: &[StateWrite]) -> Vec<LeaseId> {
+        let over = |lease: &(&LeaseId, &LeaseRecord)| lease.1.is_over;
         let before: BTreeSet<LeaseId> = self.leases.iter().filter(over).map(|(id, _)| *id).collect();
         self.write(writes);
         let after = self.leases.iter().filter(over).map(|(id, _)| *id);
         after.filter(|lease| !before.contains(lease)).collect()
     }
 
-    fn write(&mut self, writes: &[Write]) {
+    fn write(&mut self, writes: &[StateWrite]) {
         for write in writes {
             match write {
-                Write::PutAgent(agent) => {
+                StateWrite::PutAgent(agent) => {
                     self.end_leases(agent.id, Some(agent.boot));
                     self.agents.insert(agent.id, agent.boot);
                 }
-                Write::RemoveAgent(agent) => {
+                StateWrite::RemoveAgent(agent) => {
                     self.end_leases(*agent, None);
                     self.agents.remove(agent);
                 }
-                Write::PutWish { agent, wish } => {
-                    self.wanted.insert(*agent, wish.number);
+                StateWrite::PutWish { agent, wish } => {
+                    self.highest_order.insert(*agent, wish.number);
                     self.wishes.insert(*agent, wish.clone());
                 }
-                Write::RemoveWish(agent) => {
+                StateWrite::RemoveWish(agent) => {
                     self.wishes.remove(agent);
                 }
-                Write::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
-                Write::Report { agent, leases } => {
+                StateWrite::PutLease { lease, note } => self.put_lease(*lease, note.clone(), false),
+                StateWrite::Report { agent, leases } => {
                     leases.iter().for_each(|lease| self.report(*agent, lease));
                 }
-                Write::EndLease { lease, .. } => {
+                StateWrite::EndLease { lease, .. } => {
                     if let Some(lease) = self.leases.get_mut(lease) {
                         lease.is_over = true;
                     }
@@ -121,13 +121,13 @@ impl Durable {
     }
 
     fn put_lease(&mut self, id: LeaseId, note: LeaseNote, is_over: bool) {
-        let lease = self.leases.entry(id).or_insert(Lease { note, is_over: false });
+        let lease = self.leases.entry(id).or_insert(LeaseRecord { note, is_over: false });
         lease.is_over |= is_over;
     }
 
     fn report(&mut self, agent: AgentId, lease: &LeaseReport) {
         let key = (agent, lease.boot, lease.lease);
-        let row = self.rows.entry(key).or_insert_with(|| Row {
+        let row = self.rows.entry(key).or_insert_with(|| LedgerRow {
             tenant: lease.tenant.clone(),
             usage: UsageTotals::default(),
             functions: FunctionTotals::default(),

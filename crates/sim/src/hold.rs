@@ -20,7 +20,7 @@ pub enum Hold {
         sent: Duration,
         until: Duration,
     },
-    Held(Box<Held>),
+    Held(Box<HeldLease>),
     /// The client releases the lease; through the manager if there is a call.
     Releasing {
         agent: usize,
@@ -31,7 +31,7 @@ pub enum Hold {
 }
 
 /// A lease with a session.
-pub struct Held {
+pub struct HeldLease {
     pub grant: Grant,
     pub session: Session,
     pub slots: Vec<Slot>,
@@ -87,7 +87,7 @@ impl Hold {
     }
 }
 
-impl Held {
+impl HeldLease {
     pub fn open_slots(&self) -> impl Iterator<Item = (usize, Epoch)> {
         self.slots
             .iter()
@@ -99,7 +99,7 @@ impl Held {
     }
 
     /// Closes the slot of a dead worker; returns its unanswered tasks. Its replacement is requested at once.
-    pub fn died(&mut self, worker: WorkerIndex, epoch: Epoch, now: Duration) -> VecDeque<(usize, u32)> {
+    pub fn close_dead_slot(&mut self, worker: WorkerIndex, epoch: Epoch, now: Duration) -> VecDeque<(usize, u32)> {
         let slot = &mut self.slots[usize::from(worker.0)];
         match slot.state {
             SlotState::Open(open) if open == epoch => {
@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// Removes this attempt from the unanswered ones; returns whether it was among them.
-    pub fn answered(&mut self, task: usize, attempt: u32) -> bool {
+    pub fn remove_answered(&mut self, task: usize, attempt: u32) -> bool {
         self.slots.iter_mut().any(|slot| {
             let place = slot.in_flight.iter().position(|waits| *waits == (task, attempt));
             place.is_some_and(|place| slot.in_flight.remove(place).is_some())
@@ -119,7 +119,7 @@ impl Held {
     }
 
     /// Workers to request (again) now.
-    pub fn reconnect(&mut self, now: Duration) -> Vec<WorkerIndex> {
+    pub fn slots_to_reconnect(&mut self, now: Duration) -> Vec<WorkerIndex> {
         let mut again = Vec::new();
         for slot in &mut self.slots {
             let due = match slot.state {

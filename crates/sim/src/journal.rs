@@ -1,6 +1,6 @@
 //! Journal on an agent's disk: totals in the order of writing. A crash may lose the last ones.
 
-use crate::site::Site;
+use crate::shared_state::SharedState;
 use hotlease_lease::agent::FinalTotal;
 use hotlease_wire::ids::{BootId, LeaseId};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    pub fn append(&mut self, total: FinalTotal, sync: bool, site: &mut Site, agent: usize) {
+    pub fn append(&mut self, total: FinalTotal, sync: bool, site: &mut SharedState, agent: usize) {
         self.records.push(total);
         if sync {
             for total in &self.records[self.synced..] {
@@ -26,13 +26,10 @@ impl Journal {
     }
 
     /// Drops a total that is no longer needed. It does not matter whether that is synced.
-    pub fn acknowledged(&mut self, boot: BootId, lease: LeaseId) {
+    pub fn remove_acknowledged(&mut self, boot: BootId, lease: LeaseId) {
         let before = self.records.len();
         let is_it = |total: &FinalTotal| total.boot == boot && total.lease == lease;
-        let synced = self.records[..self.synced]
-            .iter()
-            .filter(|total| is_it(total))
-            .count();
+        let synced = self.records[..self.synced].iter().filter(|total| is_it(total)).count();
         self.records.retain(|total| !is_it(total));
         self.synced -= synced;
         debug_assert!(before >= self.records.len());
@@ -41,13 +38,12 @@ impl Journal {
     /// Keeps a part of the records that were not synced, as after a sudden stop of the node.
     pub fn tear(&mut self, kept: f64) {
         let loose = self.records.len() - self.synced;
-        self.records
-            .truncate(self.synced + (loose as f64 * kept) as usize);
+        self.records.truncate(self.synced + (loose as f64 * kept) as usize);
         self.synced = self.records.len();
     }
 
     /// Loses all records, as when the disk is replaced.
-    pub fn lose(&mut self, site: &mut Site, agent: usize) {
+    pub fn lose(&mut self, site: &mut SharedState, agent: usize) {
         *self = Self::default();
         site.truth.journalled.retain(|(of, ..), _| *of != agent);
     }

@@ -27,17 +27,17 @@ mod journal;
 mod manager;
 mod message;
 mod node;
-mod parts;
 pub mod scenario;
-mod site;
+mod shared_state;
+mod spread;
 pub mod truth;
 mod workers;
 mod world;
 
 pub use scenario::Scenario;
-pub use world::{Run, World};
+pub use world::{RunResult, World};
 
 /// The run of a seed.
-pub fn run(seed: u64, tracing: bool) -> Run {
+pub fn run(seed: u64, tracing: bool) -> RunResult {
     World::new(Scenario::new(seed), tracing).run()
 }

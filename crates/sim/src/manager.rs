@@ -4,21 +4,22 @@ mod checks;
 mod commit;
 mod orders;
 
-use crate::agent::{Died, id, respond};
+use crate::agent::{ProcessDied, id, respond};
 use crate::durable::{Durable, Key};
-use crate::message::{Grant, Message, Request, Response, Wanted};
+use crate::message::{Grant, LeaseRequest, Message, Request, Response};
 use crate::node::{Clock, Node};
-use crate::parts::Grants;
-use crate::site::{Channel, Happening, Site};
+use crate::shared_state::{MessageOrder, SharedState, SimEvent};
+use crate::spread::PendingGrants;
 use crate::truth::within;
 use commit::Commit;
-use hotlease_lease::agent::Sharing;
+use hotlease_lease::agent::CoreSharing;
 use hotlease_lease::manager::{
-    Action, Allowance, Answer, AskId, Cluster, CommitId, Event, Granted, Release, Report, RequestId, Write,
+    AgentReport, Allowance, AskId, Cluster, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, EndRequest,
+    GrantedLease, RequestId, StateWrite,
 };
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use orders::Operator;
 use rand::RngExt;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -40,7 +41,7 @@ const RESTART_MAX: Duration = Duration::from_secs(5);
 
 /// The manager's node: its daemon, its disk and its operator.
 pub struct ManagerNode {
-    pub process: Option<Process>,
+    pub process: Option<ManagerProcess>,
     pub durable: Durable,
     pub operator: Operator,
     /// Time at which each agent was last heard.
@@ -49,7 +50,7 @@ pub struct ManagerNode {
 }
 
 /// One run of the daemon.
-pub struct Process {
+pub struct ManagerProcess {
     run: u32,
     pub clock: Clock,
     pub cluster: Cluster,
@@ -60,7 +61,7 @@ pub struct Process {
     /// Last commit of those that are being written.
     writing: Option<CommitId>,
     grants: BTreeMap<AskId, Grant>,
-    granted: Grants,
+    granted: PendingGrants,
     /// Requests to agents that wait for a response.
     asks: BTreeSet<AskId>,
     wake: Option<Duration>,
@@ -71,7 +72,7 @@ struct Caller {
     node: Node,
     run: u32,
     call: u64,
-    wanted: Option<Wanted>,
+    wanted: Option<LeaseRequest>,
     /// Totals that an acknowledgement would promise to keep.
     carried: Vec<(Key, UsageTotals)>,
 }
@@ -87,7 +88,7 @@ impl ManagerNode {
         }
     }
 
-    pub fn start(&mut self, site: &mut Site) -> Result<(), Died> {
+    pub fn start(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         if self.process.is_some() {
             return Ok(());
         }
@@ -99,7 +100,7 @@ impl ManagerNode {
             .with_wishes(self.durable.wishes())
             .with_challenges_after(site.random.random());
         site.note(NODE, || "starts".into());
-        self.process = Some(Process {
+        self.process = Some(ManagerProcess {
             run: self.runs,
             clock,
             cluster,
@@ -108,7 +109,7 @@ impl ManagerNode {
             commits: VecDeque::new(),
             writing: None,
             grants: BTreeMap::new(),
-            granted: Grants::default(),
+            granted: PendingGrants::default(),
             asks: BTreeSet::new(),
             wake: None,
         });
@@ -118,7 +119,7 @@ impl ManagerNode {
     }
 
     /// Kills the daemon. Of the pending writes, only a first part reaches the disk.
-    pub fn crash(&mut self, site: &mut Site) {
+    pub fn crash(&mut self, site: &mut SharedState) {
         let Some(process) = self.process.take() else {
             return;
         };
@@ -130,54 +131,54 @@ impl ManagerNode {
             self.write(writes, site);
         }
         let pause = Duration::from_millis(1) + site.up_to(RESTART_MAX);
-        site.after(pause, NODE, Happening::Starts);
+        site.after(pause, NODE, SimEvent::Starts);
     }
 
-    pub fn handle(&mut self, what: Happening, site: &mut Site) -> Result<(), Died> {
+    pub fn handle(&mut self, what: SimEvent, site: &mut SharedState) -> Result<(), ProcessDied> {
         match what {
-            Happening::Starts => return self.start(site),
-            Happening::Arrives { from, message } => self.arrives(from, message, site)?,
-            Happening::Written { run, commit } => self.written(run, commit, site)?,
-            Happening::TimedOut { run, call } => {
+            SimEvent::Starts => return self.start(site),
+            SimEvent::Arrives { from, message } => self.arrives(from, message, site)?,
+            SimEvent::Written { run, commit } => self.finish_write(run, commit, site)?,
+            SimEvent::TimedOut { run, call } => {
                 let ask = AskId(call);
                 let process = self.process.as_mut().filter(|process| process.run == run);
                 if process.is_some_and(|process| process.asks.remove(&ask)) {
-                    let refusal = Refusal::Timeout {
+                    let refusal = Rejection::Timeout {
                         what: "the agent".into(),
                         after_ms: 0,
                     };
-                    self.step(Event::Refused { ask, refusal }, site)?;
+                    self.step(ClusterEvent::Refused { ask, refusal }, site)?;
                 }
             }
-            Happening::Wake => {
+            SimEvent::Wake => {
                 let now = site.now;
                 let due = self.process.as_mut();
                 let due = due.filter(|process| process.wake.is_some_and(|wake| wake <= now));
                 if let Some(process) = due {
                     process.wake = None;
-                    self.step(Event::Tick, site)?;
+                    self.step(ClusterEvent::Tick, site)?;
                     self.check_suspicion(site);
                 }
             }
-            Happening::Orders { agent, order } => self.operator.wants(agent, order),
+            SimEvent::Orders { agent, order } => self.operator.add_order(agent, order),
             _ => {}
         }
-        self.operate(site)?;
+        self.give_next_order(site)?;
         self.set_timer(site);
         Ok(())
     }
 
-    fn set_timer(&mut self, site: &mut Site) {
+    fn set_timer(&mut self, site: &mut SharedState) {
         if let Some(process) = &mut self.process
             && process.wake.is_none()
         {
             let at = site.now + TICK;
             process.wake = Some(at);
-            site.schedule(at, NODE, Happening::Wake);
+            site.schedule(at, NODE, SimEvent::Wake);
         }
     }
 
-    fn arrives(&mut self, from: Node, message: Message, site: &mut Site) -> Result<(), Died> {
+    fn arrives(&mut self, from: Node, message: Message, site: &mut SharedState) -> Result<(), ProcessDied> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -193,7 +194,7 @@ impl ManagerNode {
                     carried: Vec::new(),
                 };
                 let event = match request {
-                    Request::Register(record, proof) => Event::Register {
+                    Request::Register(record, proof) => ClusterEvent::Register {
                         request: id,
                         record,
                         proof,
@@ -201,22 +202,22 @@ impl ManagerNode {
                     Request::Heartbeat(report) => {
                         self.heard.insert(report.agent, site.now);
                         caller.carried = carried(&report);
-                        Event::Heartbeat { request: id, report }
+                        ClusterEvent::Heartbeat { request: id, report }
                     }
                     Request::Acquire(wanted) => {
-                        let event = Event::Acquire {
+                        let event = ClusterEvent::Acquire {
                             request: id,
                             tenant: wanted.tenant.clone(),
                             label: String::new(),
                             without: Default::default(),
-                            wanted: hotlease_lease::manager::Wanted {
+                            wanted: hotlease_lease::manager::LeaseSpec {
                                 workers: wanted.workers,
                                 cores: wanted.cores,
                                 gpus: wanted.gpus * wanted.cores,
                                 sharing: if wanted.shared {
-                                    Sharing::Shared
+                                    CoreSharing::Shared
                                 } else {
-                                    Sharing::Exclusive
+                                    CoreSharing::Exclusive
                                 },
                                 spread: wanted.spread,
                             },
@@ -225,9 +226,9 @@ impl ManagerNode {
                         caller.wanted = Some(wanted);
                         event
                     }
-                    Request::Release(lease) => Event::Release {
+                    Request::Release(lease) => ClusterEvent::Release {
                         request: id,
-                        release: Release {
+                        release: EndRequest {
                             lease,
                             tenant: String::new(),
                             reason: EndReason::Released,
@@ -250,19 +251,19 @@ impl ManagerNode {
                         let Some(grant) = grants.pop() else {
                             return Ok(());
                         };
-                        process.granted.granted(ask, grant.lease);
-                        let granted = Granted {
+                        process.granted.add_lease(ask, grant.lease);
+                        let granted = GrantedLease {
                             lease: grant.lease,
                             boot: grant.boot,
                             epoch: grant.epoch,
                             cores: grant.cores.clone(),
                         };
                         process.grants.insert(ask, grant);
-                        Event::Granted { ask, granted }
+                        ClusterEvent::Granted { ask, granted }
                     }
-                    Response::Released(usage) => Event::LeaseOver { ask, usage },
-                    Response::Ordered(offering) => Event::Ordered { ask, offering },
-                    Response::Refused(refusal) => Event::Refused { ask, refusal },
+                    Response::Released(usage) => ClusterEvent::LeaseOver { ask, usage },
+                    Response::Ordered(offering) => ClusterEvent::Ordered { ask, offering },
+                    Response::Refused(refusal) => ClusterEvent::Refused { ask, refusal },
                     Response::Registered { .. } | Response::Challenged(_) | Response::Heard { .. } => {
                         return Ok(());
                     }
@@ -274,18 +275,18 @@ impl ManagerNode {
     }
 
     /// Makes a step of the state machine and carries out its actions. The process may die between any two of them.
-    pub(super) fn step(&mut self, event: Event, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn step(&mut self, event: ClusterEvent, site: &mut SharedState) -> Result<(), ProcessDied> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
-        if event != Event::Tick {
+        if event != ClusterEvent::Tick {
             site.note(NODE, || format!("{event:?}"));
         }
         let now = process.clock.shows(site.now);
         for action in process.cluster.step(event, now) {
             let crashes = site.scenario.crashes;
-            if site.fails(crashes) {
-                return Err(Died);
+            if site.draw_fault(crashes) {
+                return Err(ProcessDied);
             }
             site.note(NODE, || format!("   {action:?}"));
             self.carry_out(action, site);
@@ -293,10 +294,10 @@ impl ManagerNode {
         Ok(())
     }
 
-    fn carry_out(&mut self, action: Action, site: &mut Site) {
+    fn carry_out(&mut self, action: ClusterAction, site: &mut SharedState) {
         let Some(process) = &mut self.process else { return };
         match action {
-            Action::Commit {
+            ClusterAction::Commit {
                 commit: id,
                 agent,
                 writes,
@@ -306,73 +307,71 @@ impl ManagerNode {
                     process.begin_writing(site);
                 }
             }
-            Action::AskOrder { ask, agent, wish } => {
-                let ordered = orders::told(&wish, site.now);
+            ClusterAction::AskOrder { ask, agent, wish } => {
+                let ordered = orders::order_for_agent(&wish, site.now);
                 self.ask(ask, agent, Request::Order(ordered), ORDER_LIMIT, site);
             }
-            Action::AskGrant {
+            ClusterAction::AskGrant {
                 ask,
                 agent,
                 request,
                 workers,
             } => {
                 self.operator.check_grant(agent, site);
-                process.granted.asked(ask, request);
-                let wanted = process
-                    .requests
-                    .get(&request)
-                    .and_then(|caller| caller.wanted.clone());
+                process.granted.add_request(ask, request);
+                let wanted = process.requests.get(&request).and_then(|caller| caller.wanted.clone());
                 if let Some(wanted) = wanted {
-                    let wanted = Wanted { workers, ..wanted };
+                    let wanted = LeaseRequest { workers, ..wanted };
                     self.ask(ask, agent, Request::Grant(wanted), GRANT_LIMIT, site);
                 }
             }
-            Action::AskEnd { ask, agent, release } => {
+            ClusterAction::AskEnd { ask, agent, release } => {
                 self.ask(ask, agent, Request::End(release), END_LIMIT, site);
             }
-            Action::Answer { request, answer } => {
-                let granted = process.granted.answered(request);
-                if matches!(answer, Answer::Refused(_)) {
+            ClusterAction::Answer { request, answer } => {
+                let granted = process.granted.take_leases(request);
+                if matches!(answer, ClusterAnswer::Refused(_)) {
                     let now = site.now;
-                    site.truth
-                        .refused
-                        .extend(granted.into_iter().map(|lease| (lease, now)));
+                    site.truth.refused.extend(granted.into_iter().map(|lease| (lease, now)));
                 }
                 if let Some(caller) = process.requests.remove(&request) {
                     self.answer(caller, answer, site);
                 }
             }
-            Action::AgentJoined(record) => {
+            ClusterAction::AgentJoined(record) => {
                 self.heard.insert(record.id, site.now);
             }
-            Action::AgentGone(_) => {}
+            ClusterAction::AgentGone(_) => {}
         }
     }
 
-    fn ask(&mut self, ask: AskId, agent: AgentId, request: Request, limit: Duration, site: &mut Site) {
+    fn ask(&mut self, ask: AskId, agent: AgentId, request: Request, limit: Duration, site: &mut SharedState) {
         let Some(process) = &mut self.process else { return };
         process.asks.insert(ask);
         let run = process.run;
         let to = (0..site.scenario.agents.len()).find(|number| id(*number) == agent);
-        site.after(limit, NODE, Happening::TimedOut { run, call: ask.0 });
+        site.after(limit, NODE, SimEvent::TimedOut { run, call: ask.0 });
         if let Some(number) = to {
             let message = Message::Request {
                 call: ask.0,
                 run,
                 request,
             };
-            site.send(NODE, Node::Agent(number), Channel::Datagram, message);
+            site.send(NODE, Node::Agent(number), MessageOrder::Datagram, message);
         }
     }
 
-    fn answer(&mut self, caller: Caller, answer: Answer, site: &mut Site) {
+    fn answer(&mut self, caller: Caller, answer: ClusterAnswer, site: &mut SharedState) {
         if caller.node == NODE {
-            return self.operator.hears(&answer, &self.durable, site);
+            return self.operator.handle_answer(&answer, &self.durable, site);
         }
-        let promises = matches!(answer, Answer::Heard { known: true } | Answer::Released { .. });
+        let promises = matches!(
+            answer,
+            ClusterAnswer::Heard { known: true } | ClusterAnswer::Released { .. }
+        );
         for (key, usage) in caller.carried.iter().filter(|_| promises) {
             let durable = self.durable.usage(*key);
-            site.promise(NODE, within(*usage, durable), || {
+            site.check_promise(NODE, within(*usage, durable), || {
                 format!(
                     "{usage:?} of lease {} is acknowledged and {durable:?} is durable",
                     key.2
@@ -380,32 +379,32 @@ impl ManagerNode {
             });
         }
         let response = match answer {
-            Answer::Registered => Response::Registered { ledger: LEDGER },
-            Answer::Challenged { challenge } => Response::Challenged(challenge),
-            Answer::Heard { known } => Response::Heard {
+            ClusterAnswer::Registered => Response::Registered { ledger: LEDGER },
+            ClusterAnswer::Challenged { challenge } => Response::Challenged(challenge),
+            ClusterAnswer::Heard { known } => Response::Heard {
                 known,
                 totals_every: TOTALS_EVERY.mul_f64(site.random.random()),
             },
-            Answer::Granted { asks } => {
+            ClusterAnswer::Granted { asks } => {
                 let grants = self.process.as_mut().map(|process| &mut process.grants);
                 let parts: Option<Vec<_>> =
                     grants.map(|grants| asks.iter().filter_map(|ask| grants.remove(ask)).collect());
                 match parts.unwrap_or_default() {
                     parts if parts.len() == asks.len() => Response::Granted(parts),
-                    _ => Response::Refused(Refusal::UnknownLease),
+                    _ => Response::Refused(Rejection::UnknownLease),
                 }
             }
-            Answer::Released { usage } => Response::Released(usage),
+            ClusterAnswer::Released { usage } => Response::Released(usage),
             // Only an operator gets this answer, and it is handled above.
-            Answer::Ordered { .. } => return,
+            ClusterAnswer::Ordered { .. } => return,
             // Never requested: the simulated ledger accepts every report.
-            Answer::Vouched => Response::Refused(Refusal::UnknownLease),
-            Answer::Refused(refusal) => Response::Refused(refusal),
+            ClusterAnswer::Vouched => Response::Refused(Rejection::UnknownLease),
+            ClusterAnswer::Refused(refusal) => Response::Refused(refusal),
         };
         respond(site, NODE, (caller.node, caller.run, caller.call), response);
     }
 
-    fn written(&mut self, run: u32, commit: CommitId, site: &mut Site) -> Result<(), Died> {
+    fn finish_write(&mut self, run: u32, commit: CommitId, site: &mut SharedState) -> Result<(), ProcessDied> {
         // All commits that waited when this write began become durable together.
         let Some(process) = self.process.as_mut().filter(|process| process.run == run) else {
             return Ok(());
@@ -422,17 +421,14 @@ impl ManagerNode {
         }
         process.begin_writing(site);
         let write_errors = site.scenario.write_errors;
-        for Commit {
-            id: commit, writes, ..
-        } in done
-        {
-            let event = if site.fails(write_errors) {
+        for Commit { id: commit, writes, .. } in done {
+            let event = if site.draw_fault(write_errors) {
                 let what = "the disk is full".into();
-                let refusal = Refusal::Unavailable { what };
-                Event::NotCommitted { commit, refusal }
+                let refusal = Rejection::Unavailable { what };
+                ClusterEvent::NotCommitted { commit, refusal }
             } else {
                 self.write(writes, site);
-                Event::Committed { commit }
+                ClusterEvent::Committed { commit }
             };
             self.step(event, site)?;
         }
@@ -440,17 +436,17 @@ impl ManagerNode {
     }
 
     /// Applies writes to the disk.
-    fn write(&mut self, writes: Vec<Write>, site: &mut Site) {
+    fn write(&mut self, writes: Vec<StateWrite>, site: &mut SharedState) {
         let (mut billed, mut reported) = (Vec::new(), Vec::new());
         for write in &writes {
-            if let Write::Report { leases, .. } = write {
+            if let StateWrite::Report { leases, .. } = write {
                 billed.extend(leases.iter().map(|lease| lease.tenant.clone()));
                 reported.extend(leases.iter().map(|lease| lease.lease));
             }
         }
         for lease in self.durable.apply(&writes) {
             let truth = site.truth.leases.get(&lease);
-            site.promise(NODE, truth.is_none_or(|truth| truth.freed.is_some()), || {
+            site.check_promise(NODE, truth.is_none_or(|truth| truth.freed.is_some()), || {
                 format!("lease {lease} is noted as over, and goes on")
             });
         }
@@ -463,8 +459,8 @@ impl ManagerNode {
     }
 }
 
-impl Process {
-    fn begin_writing(&mut self, site: &mut Site) {
+impl ManagerProcess {
+    fn begin_writing(&mut self, site: &mut SharedState) {
         self.writing = self.commits.back().map(|commit| commit.id);
         if let Some(commit) = self.writing {
             let most = if site.is_faulty() {
@@ -473,19 +469,12 @@ impl Process {
                 WRITE_MAX
             };
             let takes = site.up_to(most);
-            site.after(
-                takes,
-                NODE,
-                Happening::Written {
-                    run: self.run,
-                    commit,
-                },
-            );
+            site.after(takes, NODE, SimEvent::Written { run: self.run, commit });
         }
     }
 }
 
-fn carried(report: &Report) -> Vec<(Key, UsageTotals)> {
+fn carried(report: &AgentReport) -> Vec<(Key, UsageTotals)> {
     let leases = report.leases.iter();
     leases
         .map(|lease| ((report.agent, lease.boot, lease.lease), lease.usage))

@@ -1,8 +1,8 @@
 //! Messages between nodes: the contents of the real messages, without their encoding.
 
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{AgentRecord, Offering, Release, Report, Spread};
-use hotlease_wire::Refusal;
+use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentReport, EndRequest, PlacementSpread};
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub struct Session {
 
 /// A requested lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LeaseRequest {
     pub tenant: String,
     pub workers: u32,
     /// Cores of each worker.
@@ -29,7 +29,7 @@ pub struct Wanted {
     pub gpus: u32,
     /// Whether to use places on shared cores instead.
     pub shared: bool,
-    pub spread: Spread,
+    pub spread: PlacementSpread,
     pub ttl: Duration,
 }
 
@@ -53,22 +53,22 @@ pub enum Request {
     /// From agent to manager, with the answer to the last challenge.
     Register(AgentRecord, u64),
     /// From agent to manager.
-    Heartbeat(Report),
+    Heartbeat(AgentReport),
     /// From client to manager.
-    Acquire(Wanted),
+    Acquire(LeaseRequest),
     /// From client to manager.
     Release(LeaseId),
     /// From manager or client to agent.
-    Grant(Wanted),
+    Grant(LeaseRequest),
     /// From manager to agent.
-    End(Release),
+    End(EndRequest),
     /// From manager to agent.
-    Order(Ordered),
+    Order(AgentOrder),
 }
 
 /// An operator's order, as it is sent to an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ordered {
+pub struct AgentOrder {
     pub number: u64,
     /// Time within which the node is given back.
     pub drained_within: Option<Duration>,
@@ -90,13 +90,13 @@ pub enum Response {
     /// One grant, or one for each part of a spread lease.
     Granted(Vec<Grant>),
     Released(UsageTotals),
-    Ordered(Offering),
-    Refused(Refusal),
+    Ordered(AgentOffer),
+    Refused(Rejection),
 }
 
 /// Message from client to agent, in a session.
 #[derive(Debug, Clone)]
-pub enum Ask {
+pub enum ClientMessage {
     Attach(Grant),
     Connect(WorkerIndex),
     Renew,
@@ -107,7 +107,7 @@ pub enum Ask {
 
 /// Message from agent to client, in a session.
 #[derive(Debug, Clone)]
-pub enum Tell {
+pub enum AgentMessage {
     Attached {
         ttl: Duration,
     },
@@ -151,7 +151,7 @@ pub struct Frame {
 
 /// Result of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum SlotResult {
     Ran,
     /// The slot refused it because of its epoch.
     Stale,
@@ -166,7 +166,7 @@ pub struct Reply {
     pub task: usize,
     pub attempt: u32,
     /// Result of the frame.
-    pub answer: Answer,
+    pub answer: SlotResult,
 }
 
 /// Any message between nodes.
@@ -174,8 +174,8 @@ pub struct Reply {
 pub enum Message {
     Request { call: u64, run: u32, request: Request },
     Response { call: u64, run: u32, response: Response },
-    Ask { session: Session, ask: Ask },
-    Tell { session: Session, tell: Tell },
+    Ask { session: Session, ask: ClientMessage },
+    Tell { session: Session, tell: AgentMessage },
     Frame(Frame),
     Reply(Reply),
 }

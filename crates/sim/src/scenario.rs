@@ -33,7 +33,7 @@ pub struct Pause {
 
 /// Order of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum OperatorOrder {
     /// The node offers all it has, and grants leases.
     AddAll,
     /// The node offers this number of cores; leases that hold more end within this time.
@@ -75,7 +75,7 @@ pub struct Scenario {
     pub outages: Vec<Outage>,
     pub pauses: Vec<Pause>,
     /// Orders of operators: time, agent, order.
-    pub orders: Vec<(Duration, usize, Order)>,
+    pub orders: Vec<(Duration, usize, OperatorOrder)>,
     /// Places of each agent on a shared core.
     pub places_per_core: u32,
     /// End of all faults.
@@ -226,12 +226,13 @@ impl Scenario {
             } else {
                 millis(random, 1, 5_000)
             };
-            self.orders.push((begin, agent, Order::Drain { within: notice }));
+            self.orders
+                .push((begin, agent, OperatorOrder::Drain { within: notice }));
         }
         if random.random_bool(0.4) {
             for _ in 0..random.random_range(1..6) {
                 let agent = random.random_range(0..self.agents.len());
-                let order = Order::draw(random, self.agents[agent]);
+                let order = OperatorOrder::draw(random, self.agents[agent]);
                 self.orders.push((moment(random, 1).0, agent, order));
             }
         }
@@ -241,7 +242,7 @@ impl Scenario {
         let last = self.faults_end + Duration::from_millis(1);
         let ordered: BTreeSet<usize> = self.orders.iter().map(|(_, agent, _)| *agent).collect();
         for agent in ordered {
-            self.orders.push((last, agent, Order::AddAll));
+            self.orders.push((last, agent, OperatorOrder::AddAll));
         }
     }
 
@@ -249,10 +250,7 @@ impl Scenario {
     pub fn nodes(&self) -> Vec<Node> {
         let agents = (0..self.agents.len()).map(Node::Agent);
         let clients = (0..self.clients.len()).map(Node::Client);
-        std::iter::once(Node::Manager)
-            .chain(agents)
-            .chain(clients)
-            .collect()
+        std::iter::once(Node::Manager).chain(agents).chain(clients).collect()
     }
 
     /// Time after which clients submit nothing more.
@@ -266,7 +264,7 @@ impl Scenario {
     }
 
     /// Whether these two are on one node, so that no message between them crosses a network.
-    pub fn is_one_machine(&self, one: Node, other: Node) -> bool {
+    pub fn is_same_node(&self, one: Node, other: Node) -> bool {
         match (one, other) {
             (Node::Client(client), Node::Agent(agent)) | (Node::Agent(agent), Node::Client(client)) => {
                 self.clients[client].at_home == Some(agent)
@@ -278,7 +276,7 @@ impl Scenario {
     /// Whether messages of this direction are cut off permanently.
     pub fn is_cut(&self, from: Node, to: Node) -> bool {
         let cut = |outage: &Outage| outage.end.is_none() && outage.from == from && outage.to == to;
-        !self.is_one_machine(from, to) && self.outages.iter().any(cut)
+        !self.is_same_node(from, to) && self.outages.iter().any(cut)
     }
 
     /// Whether these two can no longer exchange messages in both directions.
@@ -287,13 +285,10 @@ impl Scenario {
     }
 
     /// Earliest time from `at` on at which a message can cross; `None`: never.
-    pub fn crosses(&self, from: Node, to: Node, mut at: Duration) -> Option<Duration> {
+    pub fn next_crossing(&self, from: Node, to: Node, mut at: Duration) -> Option<Duration> {
         loop {
             let covers = |outage: &&Outage| {
-                outage.from == from
-                    && outage.to == to
-                    && outage.begin <= at
-                    && outage.end.is_none_or(|end| at < end)
+                outage.from == from && outage.to == to && outage.begin <= at && outage.end.is_none_or(|end| at < end)
             };
             match self.outages.iter().find(covers) {
                 None => return Some(at),
@@ -313,7 +308,7 @@ impl Scenario {
 
     /// End of the pause if the node is paused at this time. If pauses overlap, the end of the last one applies to
     /// all events in between, so that no event overtakes an earlier one.
-    pub fn goes_on(&self, node: Node, at: Duration) -> Option<Duration> {
+    pub fn pause_end(&self, node: Node, at: Duration) -> Option<Duration> {
         let mut end = at;
         while let Some(pause) = self
             .pauses
@@ -326,7 +321,7 @@ impl Scenario {
     }
 }
 
-impl Order {
+impl OperatorOrder {
     fn draw(random: &mut SmallRng, cores: u32) -> Self {
         let within = match random.random_bool(0.3) {
             true => Duration::ZERO,

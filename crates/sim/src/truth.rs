@@ -1,7 +1,7 @@
 //! Record of what really happened, seen from outside: no process knows it, and every promise is checked against it.
 
 use hotlease_lease::ledger::FunctionTotals;
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use hotlease_wire::ids::{BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,7 @@ pub struct TaskTruth {
     pub submitted: Duration,
     /// Number of times that its function was started.
     pub runs: u32,
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<FutureResult>,
     /// Time at which the outcome was reported.
     pub ended: Duration,
     /// Whether its client died.
@@ -55,9 +55,9 @@ pub struct TaskTruth {
 
 /// Result of a future.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FutureResult {
     Result,
-    Error(Ran),
+    Error(RunCertainty),
 }
 
 /// Record of what really happened.

@@ -1,8 +1,8 @@
 //! Workers of a node: processes that take time to start and to die, and run functions in between.
 
-use crate::message::{Answer, Frame, Message, Reply};
+use crate::message::{Frame, Message, Reply, SlotResult};
 use crate::node::Node;
-use crate::site::{Channel, Happening, Site};
+use crate::shared_state::{MessageOrder, SharedState, SimEvent};
 use crate::truth::Occupant;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_wire::ids::{BootId, CodeHash, Epoch, LeaseId, WorkerIndex};
@@ -22,7 +22,7 @@ const QUEUE_MAX: usize = 64;
 
 /// Usage of a process that is gone.
 #[derive(Debug)]
-pub struct Used {
+pub struct WorkerUsage {
     pub lease: LeaseId,
     pub worker: WorkerIndex,
     pub epoch: Epoch,
@@ -30,7 +30,7 @@ pub struct Used {
     pub functions: FunctionTotals,
 }
 
-struct Process {
+struct WorkerProcess {
     boot: BootId,
     lease: LeaseId,
     worker: WorkerIndex,
@@ -56,7 +56,7 @@ fn function_of(task: usize) -> FunctionId {
 /// Workers of a node.
 pub struct Workers {
     agent: usize,
-    processes: BTreeMap<u64, Process>,
+    processes: BTreeMap<u64, WorkerProcess>,
     /// Holders of the claims of shared cores, as the kernel knows them.
     claims: BTreeMap<u32, u64>,
 }
@@ -84,27 +84,27 @@ impl Workers {
         boot: BootId,
         (lease, worker, epoch): (LeaseId, WorkerIndex, Epoch),
         (cores, gpus, shared): (Vec<u32>, Vec<u32>, bool),
-        site: &mut Site,
+        site: &mut SharedState,
     ) {
         let id = site.truth.next_process();
         let node = self.node();
         for core in cores.iter().filter(|_| shared) {
             let own = site.truth.cores.get(&(self.agent, *core)).cloned();
-            site.promise(node, own.is_none(), || {
+            site.check_promise(node, own.is_none(), || {
                 format!("core {core} is shared, and is {own:?}'s own")
             });
             let places = site.scenario.places_per_core as usize;
             let on = site.truth.shared.entry((self.agent, *core)).or_default();
             on.insert(id);
             let fits = on.len() <= places;
-            site.promise(node, fits, || {
+            site.check_promise(node, fits, || {
                 format!("core {core} is shared by more than {places} slots")
             });
         }
         for core in cores.iter().filter(|_| !shared) {
             let on = site.truth.shared.get(&(self.agent, *core));
             let is_shared = on.is_some_and(|on| !on.is_empty());
-            site.promise(node, !is_shared, || {
+            site.check_promise(node, !is_shared, || {
                 format!("core {core} of lease {lease} is its own, and is shared")
             });
             let occupant = Occupant {
@@ -113,20 +113,18 @@ impl Workers {
                 epoch,
             };
             let before = site.truth.cores.insert((self.agent, *core), occupant);
-            site.promise(node, before.is_none(), || {
+            site.check_promise(node, before.is_none(), || {
                 format!("core {core} serves lease {lease} in epoch {epoch} while {before:?} still lives")
             });
         }
         for gpu in gpus {
             let before = site.truth.gpus.insert((self.agent, gpu), id);
             let there = gpu < site.scenario.gpus[self.agent];
-            site.promise(node, before.is_none() && there, || {
-                format!(
-                    "GPU {gpu} is given to lease {lease} in epoch {epoch} while process {before:?} has it"
-                )
+            site.check_promise(node, before.is_none() && there, || {
+                format!("GPU {gpu} is given to lease {lease} in epoch {epoch} while process {before:?} has it")
             });
         }
-        let process = Process {
+        let process = WorkerProcess {
             boot,
             lease,
             worker,
@@ -145,11 +143,11 @@ impl Workers {
         self.processes.insert(id, process);
         let takes = site.up_to(START_MAX);
         let crashes = site.scenario.worker_crashes;
-        if site.fails(crashes / 4.0) {
+        if site.draw_fault(crashes / 4.0) {
             // The worker cannot be started.
-            return site.after(takes, node, Happening::WorkerReaped { process: id });
+            return site.after(takes, node, SimEvent::WorkerReaped { process: id });
         }
-        site.after(takes, node, Happening::WorkerUp { process: id });
+        site.after(takes, node, SimEvent::WorkerUp { process: id });
     }
 
     pub fn up(&mut self, id: u64) -> Option<(LeaseId, WorkerIndex, Epoch)> {
@@ -161,7 +159,7 @@ impl Workers {
         Some((process.lease, process.worker, process.epoch))
     }
 
-    pub fn kill(&mut self, lease: LeaseId, worker: WorkerIndex, epoch: Epoch, site: &mut Site) {
+    pub fn kill(&mut self, lease: LeaseId, worker: WorkerIndex, epoch: Epoch, site: &mut SharedState) {
         let node = self.node();
         let which = self.processes.iter_mut().find(|(_, process)| {
             !process.is_orphan && (process.lease, process.worker, process.epoch) == (lease, worker, epoch)
@@ -171,22 +169,22 @@ impl Workers {
         {
             process.is_dying = true;
             let takes = site.up_to(REAP_MAX);
-            site.after(takes, node, Happening::WorkerReaped { process: *id });
+            site.after(takes, node, SimEvent::WorkerReaped { process: *id });
         }
     }
 
     /// The agent is dead: all workers end soon.
-    pub fn orphan(&mut self, site: &mut Site) {
+    pub fn orphan_all(&mut self, site: &mut SharedState) {
         let node = self.node();
         for (id, process) in &mut self.processes {
             process.is_orphan = true;
             let takes = site.up_to(LIFELINE_MAX);
-            site.after(takes, node, Happening::WorkerReaped { process: *id });
+            site.after(takes, node, SimEvent::WorkerReaped { process: *id });
         }
     }
 
     /// Removes a dead process. Returns its usage, or `None` if there is no agent to report it to.
-    pub fn reap(&mut self, id: u64, site: &mut Site) -> Option<Used> {
+    pub fn reap(&mut self, id: u64, site: &mut SharedState) -> Option<WorkerUsage> {
         let mut process = self.processes.remove(&id)?;
         site.truth.cores.retain(|_, occupant| occupant.process != id);
         site.truth.gpus.retain(|_, process| *process != id);
@@ -199,7 +197,7 @@ impl Workers {
             process.compute(frame.task, site.now - since, site);
         }
         site.note(self.node(), || format!("worker process {id} is reaped"));
-        (!process.is_orphan).then_some(Used {
+        (!process.is_orphan).then_some(WorkerUsage {
             lease: process.lease,
             worker: process.worker,
             epoch: process.epoch,
@@ -209,7 +207,7 @@ impl Workers {
     }
 
     /// No process outlives its lease by more than the time that killing takes, unless its agent is paused.
-    pub fn check_outlived(&self, site: &mut Site) {
+    pub fn check_outlived(&self, site: &mut SharedState) {
         let node = self.node();
         let given_back = site.truth.given_back.get(&self.agent).copied();
         for (id, process) in &self.processes {
@@ -218,7 +216,7 @@ impl Workers {
             {
                 let until = site.scenario.awake_since(node, until, site.now);
                 let outlived = site.now.saturating_sub(until);
-                site.promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
+                site.check_promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
                     format!("process {id} runs {outlived:?} after the node was to be given back")
                 });
             }
@@ -227,7 +225,7 @@ impl Workers {
             };
             let expired = site.scenario.awake_since(node, truth.expires_truly, site.now);
             let outlived = site.now.saturating_sub(expired);
-            site.promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
+            site.check_promise(node, process.is_orphan || outlived <= REAP_MAX + SLACK, || {
                 format!(
                     "process {id} outlives the expiry of lease {} by {outlived:?}",
                     process.lease
@@ -259,9 +257,9 @@ impl Workers {
 
     /// A frame arrives at the slot of a core. Slots of another run of the agent do not see it, because they have
     /// other memory.
-    pub fn take(&mut self, frame: Frame, site: &mut Site) {
+    pub fn receive(&mut self, frame: Frame, site: &mut SharedState) {
         let node = self.node();
-        let at_core = |process: &&mut Process| {
+        let at_core = |process: &&mut WorkerProcess| {
             let its = !process.shared || (process.lease, process.worker) == (frame.lease, frame.worker);
             process.boot == frame.boot && process.core == frame.core && process.is_up && its
         };
@@ -269,9 +267,9 @@ impl Workers {
             return;
         };
         if !process.epoch.admits(frame.epoch) {
-            return reply(site, node, frame, Answer::Stale);
+            return reply(site, node, frame, SlotResult::Stale);
         }
-        site.promise(
+        site.check_promise(
             node,
             process.lease == frame.lease && process.epoch == frame.epoch,
             || {
@@ -287,7 +285,7 @@ impl Workers {
         self.run_next(site);
     }
 
-    fn run_next(&mut self, site: &mut Site) {
+    fn run_next(&mut self, site: &mut SharedState) {
         let node = self.node();
         let on_shared = self.processes.iter().filter(|(_, process)| process.shared);
         let busy = on_shared.filter(|(_, process)| process.running.is_some());
@@ -303,17 +301,15 @@ impl Workers {
                     && let Some(frame) = next.take()
                 {
                     let core = process.core;
-                    site.note(node, || {
-                        format!("core {core} is claimed, task {} refused", frame.task)
-                    });
-                    reply(site, node, frame, Answer::Busy);
+                    site.note(node, || format!("core {core} is claimed, task {} refused", frame.task));
+                    reply(site, node, frame, SlotResult::Busy);
                     next = process.waiting.pop_front();
                 }
             }
             let Some(frame) = next else { continue };
             if process.shared {
                 let other = running.insert(process.core, *id);
-                site.promise(node, other.is_none(), || {
+                site.check_promise(node, other.is_none(), || {
                     format!(
                         "shared core {} runs functions of processes {id} and {other:?}",
                         process.core
@@ -327,29 +323,21 @@ impl Workers {
             site.truth.tasks[task].runs += 1;
             let (runs, idempotent) = (site.truth.tasks[task].runs, site.truth.tasks[task].idempotent);
             site.note(node, || format!("runs task {task}, attempt {attempt}"));
-            site.promise(node, idempotent || runs == 1, || {
+            site.check_promise(node, idempotent || runs == 1, || {
                 format!("task {task}, which is not idempotent, runs for the second time")
             });
             let crashes = site.scenario.worker_crashes;
-            if site.fails(crashes) {
+            if site.draw_fault(crashes) {
                 let dies = site.up_to(takes);
-                site.after(dies, node, Happening::WorkerReaped { process: *id });
+                site.after(dies, node, SimEvent::WorkerReaped { process: *id });
             } else {
                 let process = *id;
-                site.after(
-                    takes,
-                    node,
-                    Happening::FunctionReturns {
-                        process,
-                        task,
-                        attempt,
-                    },
-                );
+                site.after(takes, node, SimEvent::FunctionReturns { process, task, attempt });
             }
         }
     }
 
-    pub fn function_returns(&mut self, id: u64, task: usize, attempt: u32, site: &mut Site) {
+    pub fn function_returns(&mut self, id: u64, task: usize, attempt: u32, site: &mut SharedState) {
         let node = self.node();
         let Some(process) = self.processes.get_mut(&id) else {
             return;
@@ -360,13 +348,13 @@ impl Workers {
         debug_assert_eq!((frame.task, frame.attempt), (task, attempt));
         process.compute(task, site.now - since, site);
         self.claims.retain(|_, holder| *holder != id);
-        reply(site, node, frame, Answer::Ran);
+        reply(site, node, frame, SlotResult::Ran);
         self.run_next(site);
     }
 }
 
-impl Process {
-    fn compute(&mut self, task: usize, time: Duration, site: &mut Site) {
+impl WorkerProcess {
+    fn compute(&mut self, task: usize, time: Duration, site: &mut SharedState) {
         self.computed += time;
         self.invocations += 1;
         let used = FunctionUse {
@@ -390,7 +378,7 @@ impl Process {
     }
 }
 
-fn reply(site: &mut Site, node: Node, frame: Frame, answer: Answer) {
+fn reply(site: &mut SharedState, node: Node, frame: Frame, answer: SlotResult) {
     let Frame {
         session,
         task,
@@ -405,5 +393,5 @@ fn reply(site: &mut Site, node: Node, frame: Frame, answer: Answer) {
         attempt,
         answer,
     });
-    site.send(node, client, Channel::Slot(session, core), message);
+    site.send(node, client, MessageOrder::Slot(session, core), message);
 }

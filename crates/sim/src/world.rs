@@ -4,10 +4,10 @@ use crate::agent::AgentNode;
 use crate::client::ClientNode;
 use crate::manager::ManagerNode;
 use crate::node::Node;
-use crate::parts::GIVEN_BACK_WITHIN;
 use crate::scenario::{SETTLE, Scenario};
-use crate::site::{Happening, Site};
-use crate::truth::{Outcome, within};
+use crate::shared_state::{SharedState, SimEvent};
+use crate::spread::GIVEN_BACK_WITHIN;
+use crate::truth::{FutureResult, within};
 use hotlease_lease::agent::Availability;
 use hotlease_lease::manager::AgentState;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const CALM: Duration = Duration::from_secs(4);
 
 /// Result of a run.
 #[derive(Debug)]
-pub struct Run {
+pub struct RunResult {
     /// The promise that was broken, and when.
     pub violation: Option<String>,
     /// The trace, line by line, if it was requested.
@@ -30,7 +30,7 @@ pub struct Run {
 
 /// A whole site.
 pub struct World {
-    site: Site,
+    site: SharedState,
     manager: ManagerNode,
     agents: Vec<AgentNode>,
     clients: Vec<ClientNode>,
@@ -39,16 +39,16 @@ pub struct World {
 impl World {
     /// The site of a scenario, before its first event.
     pub fn new(scenario: Scenario, tracing: bool) -> Self {
-        let mut site = Site::new(scenario, tracing);
+        let mut site = SharedState::new(scenario, tracing);
         for node in site.scenario.nodes() {
             let at = site.up_to(Duration::from_millis(200));
-            site.schedule(at, node, Happening::Starts);
+            site.schedule(at, node, SimEvent::Starts);
             if let Node::Client(_) = node {
-                site.schedule(at, node, Happening::Submits);
+                site.schedule(at, node, SimEvent::Submits);
             }
         }
         for (at, agent, order) in site.scenario.orders.clone() {
-            site.schedule(at, Node::Manager, Happening::Orders { agent, order });
+            site.schedule(at, Node::Manager, SimEvent::Orders { agent, order });
         }
         Self {
             manager: ManagerNode::new(),
@@ -59,19 +59,19 @@ impl World {
     }
 
     /// Handles all events; returns the result.
-    pub fn run(mut self) -> Run {
+    pub fn run(mut self) -> RunResult {
         while let Some((node, what)) = self.site.next() {
-            self.happens(node, what);
+            self.handle_event(node, what);
         }
         self.check_rest();
         let tasks = &self.site.truth.tasks;
         let results = tasks
             .iter()
-            .filter(|task| task.outcome == Some(Outcome::Result))
+            .filter(|task| task.outcome == Some(FutureResult::Result))
             .count();
         let tasks = (tasks.len(), results);
         let (violation, trace, events) = self.site.finish();
-        Run {
+        RunResult {
             violation,
             trace,
             events,
@@ -79,19 +79,19 @@ impl World {
         }
     }
 
-    fn happens(&mut self, node: Node, what: Happening) {
+    fn handle_event(&mut self, node: Node, what: SimEvent) {
         let site = &mut self.site;
         // A paused daemon does nothing, but its workers are processes of their own.
         let is_physical = matches!(
             what,
-            Happening::WorkerReaped { .. }
-                | Happening::FunctionReturns { .. }
-                | Happening::Arrives {
+            SimEvent::WorkerReaped { .. }
+                | SimEvent::FunctionReturns { .. }
+                | SimEvent::Arrives {
                     message: crate::message::Message::Frame(_),
                     ..
                 }
         );
-        if !is_physical && let Some(end) = site.scenario.goes_on(node, site.now) {
+        if !is_physical && let Some(end) = site.scenario.pause_end(node, site.now) {
             return site.schedule(end, node, what);
         }
         match node {
@@ -130,9 +130,7 @@ impl World {
                 continue;
             };
             let apart = site.scenario.are_apart(Node::Agent(truth.agent), Node::Manager);
-            let prompt = truth
-                .freed
-                .is_some_and(|freed| freed <= *refused + GIVEN_BACK_WITHIN);
+            let prompt = truth.freed.is_some_and(|freed| freed <= *refused + GIVEN_BACK_WITHIN);
             if truth.freed.is_none() || (*refused > calm && !apart && !prompt) {
                 kept = Some((
                     truth.agent,
@@ -141,7 +139,7 @@ impl World {
             }
         }
         if let Some((agent, kept)) = kept {
-            site.violated(Node::Agent(agent), || format!("lease {kept} is kept"));
+            site.record_violation(Node::Agent(agent), || format!("lease {kept} is kept"));
         }
     }
 
@@ -173,7 +171,7 @@ impl World {
                 let lately = lease.freed.is_none_or(|freed| freed + CALM > task.ended);
                 others && lease.granted < task.ended && lately
             });
-            if task.probe && reaches_all && fits && !crowded && task.outcome != Some(Outcome::Result) {
+            if task.probe && reaches_all && fits && !crowded && task.outcome != Some(FutureResult::Result) {
                 broken = Some((
                     task.client,
                     format!(
@@ -185,7 +183,7 @@ impl World {
             }
         }
         if let Some((client, what)) = broken {
-            site.violated(Node::Client(client), || what);
+            site.record_violation(Node::Client(client), || what);
         }
     }
 
@@ -193,11 +191,11 @@ impl World {
         let site = &mut self.site;
         let (node, agent) = (Node::Agent(number), &self.agents[number]);
         let Some(process) = &agent.process else {
-            return site.violated(node, || "the agent was not started again".into());
+            return site.record_violation(node, || "the agent was not started again".into());
         };
         let book = &process.book;
         let clean = book.leases().next().is_none() && agent.workers.is_empty();
-        site.promise(node, clean && book.free_cores() == book.offered_cores(), || {
+        site.check_promise(node, clean && book.free_cores() == book.offered_cores(), || {
             format!(
                 "at rest, {} of {} cores are free",
                 book.free_cores(),
@@ -208,32 +206,25 @@ impl World {
             return;
         }
         let owed = process.outstanding.len();
-        site.promise(node, process.membership.is_member() && owed == 0, || {
+        site.check_promise(node, process.membership.is_member() && owed == 0, || {
             format!("at rest, the agent is no member or owes {owed} totals")
         });
         let Some(manager) = &self.manager.process else {
-            return site.violated(Node::Manager, || "the manager was not started again".into());
+            return site.record_violation(Node::Manager, || "the manager was not started again".into());
         };
         let id = crate::agent::id(number);
         let known = manager.cluster.registry().agent(id);
         let served = known.is_some_and(|(record, state, _)| {
-            state == AgentState::Serving
-                && record.boot == process.boot
-                && record.free_cores == book.free_cores()
+            state == AgentState::Serving && record.boot == process.boot && record.free_cores == book.free_cores()
         });
-        site.promise(Node::Manager, served, || {
+        site.check_promise(Node::Manager, served, || {
             let state = known.map(|(record, state, _)| (record.boot, state, record.free_cores));
-            format!(
-                "at rest, agent{number} of boot {} is known as {state:?}",
-                process.boot
-            )
+            format!("at rest, agent{number} of boot {} is known as {state:?}", process.boot)
         });
         let wanted = self.manager.cluster_wishes();
-        site.promise(
+        site.check_promise(
             Node::Manager,
-            self.manager.operator.is_idle()
-                && wanted == 0
-                && process.book.availability() == Availability::Serving,
+            self.manager.operator.is_idle() && wanted == 0 && process.book.availability() == Availability::Serving,
             || {
                 format!(
                     "at rest, orders wait, {wanted} are not carried out, and agent{number} is {}",
@@ -241,12 +232,8 @@ impl World {
                 )
             },
         );
-        let active = self
-            .manager
-            .durable
-            .active_leases()
-            .find(|(_, note)| note.agent == id);
-        site.promise(Node::Manager, active.is_none(), || {
+        let active = self.manager.durable.active_leases().find(|(_, note)| note.agent == id);
+        site.check_promise(Node::Manager, active.is_none(), || {
             format!("at rest, {active:?} is still noted as active")
         });
         // Totals that a journal kept through all crashes are in the ledger, and so are the last reported ones.
@@ -263,7 +250,7 @@ impl World {
             }
         }
         if let Some(lost) = lost {
-            site.violated(node, || lost);
+            site.record_violation(node, || lost);
         }
     }
 }

@@ -42,11 +42,7 @@ fn a_seed_is_the_same_run_each_time() {
     for seed in [3, 17, 1023] {
         let (first, second) = (run(seed, true), run(seed, true));
         assert_eq!(first.events, second.events, "seed {seed}");
-        let differs = first
-            .trace
-            .iter()
-            .zip(&second.trace)
-            .find(|(one, other)| one != other);
+        let differs = first.trace.iter().zip(&second.trace).find(|(one, other)| one != other);
         assert_eq!(differs, None, "seed {seed}");
         assert_eq!(first.trace.len(), second.trace.len(), "seed {seed}");
         // A trace slows the run down and changes nothing in it.

@@ -42,11 +42,7 @@ pub fn backup(directory: &Path, to: &Path) -> Result<BackupSummary, StoreError> 
         });
     }
     // The file is private from its first byte. SQLite fills an empty file, and refuses any other.
-    let made = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(to);
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
     made.map_err(failed("be copied to a new file"))?;
     let copied = source
         .execute("VACUUM INTO ?1", [to.to_string_lossy().as_ref()])

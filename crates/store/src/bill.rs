@@ -1,6 +1,6 @@
 //! Adds up a bill from ledger rows in any order.
 
-use crate::{BILL_LINES_MAX, Bill, BillLine, BillQuery, By, PERIOD_MS, RowKey, Standing, StoreError};
+use crate::{BILL_LINES_MAX, Bill, BillGrouping, BillLine, BillQuery, PERIOD_MS, RowKey, RowState, StoreError};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX, difference, sum};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
@@ -51,19 +51,16 @@ impl<'a> Biller<'a> {
 
     /// First period after the range.
     pub(crate) fn end_period(&self) -> u64 {
-        self.query
-            .until_ms
-            .map_or(TOTAL_MAX, |until| until.div_ceil(PERIOD_MS))
+        self.query.until_ms.map_or(TOTAL_MAX, |until| until.div_ceil(PERIOD_MS))
     }
 
     /// Whether the bill has lines by function.
     pub(crate) fn is_by_function(&self) -> bool {
-        self.query.by == By::Function
+        self.query.by == BillGrouping::Function
     }
 
     fn is_wanted(&self, tenant: &str, job: &str) -> bool {
-        let wanted =
-            |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
+        let wanted = |filter: &Option<String>, value: &str| filter.as_deref().is_none_or(|only| only == value);
         wanted(&self.query.tenant, tenant) && wanted(&self.query.job, job)
     }
 
@@ -101,7 +98,7 @@ impl<'a> Biller<'a> {
     }
 
     /// Adds a row. `periods`: its totals by period, in order; read only if the query has a time range.
-    pub(crate) fn add(&mut self, row: &Standing, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
+    pub(crate) fn add(&mut self, row: &RowState, periods: &[(u64, UsageTotals)]) -> Result<(), StoreError> {
         if !self.is_wanted(&row.tenant, &row.job) {
             return Ok(());
         }
@@ -126,7 +123,7 @@ impl<'a> Biller<'a> {
             .account
             .memory_mib_ms(until)
             .saturating_sub(row.account.memory_mib_ms(from));
-        let lease = (self.query.by == By::Lease).then_some(row.key);
+        let lease = (self.query.by == BillGrouping::Lease).then_some(row.key);
         let line = self.line(&row.tenant, &row.job, lease, None)?;
         if lease.is_some() {
             line.label.clone_from(&row.label);
@@ -138,12 +135,7 @@ impl<'a> Biller<'a> {
     }
 
     /// Adds a tenant's total of folded rows. Their job, lease, functions and periods are not known any more.
-    pub(crate) fn folded(
-        &mut self,
-        tenant: &str,
-        usage: UsageTotals,
-        memory_mib_ms: u64,
-    ) -> Result<(), StoreError> {
+    pub(crate) fn folded(&mut self, tenant: &str, usage: UsageTotals, memory_mib_ms: u64) -> Result<(), StoreError> {
         let other = self.query.tenant.as_deref().is_some_and(|only| only != tenant);
         if other || self.query.job.is_some() || self.is_ranged() {
             return Ok(());
@@ -162,15 +154,13 @@ impl<'a> Biller<'a> {
         function: Option<&FunctionId>,
     ) -> Result<&mut BillLine, StoreError> {
         let job = match self.query.by {
-            By::Tenant | By::Function => "",
-            By::Job | By::Lease => job,
+            BillGrouping::Tenant | BillGrouping::Function => "",
+            BillGrouping::Job | BillGrouping::Lease => job,
         };
         let full = self.lines.len() >= BILL_LINES_MAX;
         let key = (tenant.to_owned(), job.to_owned(), lease, function.cloned());
         if full && !self.lines.contains_key(&key) {
-            return Err(StoreError::TooManyLines {
-                limit: BILL_LINES_MAX,
-            });
+            return Err(StoreError::TooManyLines { limit: BILL_LINES_MAX });
         }
         Ok(self.lines.entry(key).or_insert_with(|| BillLine {
             tenant: tenant.to_owned(),

@@ -1,13 +1,13 @@
 //! Store in a database, with one connection that writes and one that reads.
 
+use crate::sql::changes::{self, ACTIVE, LATEST_MS, StoreRules};
 use crate::sql::functions;
 use crate::sql::people;
-use crate::sql::reads::{self, Lines};
-use crate::sql::tables::{self, ACTIVE, LATEST_MS, Rules};
-use crate::sql::{Cell, Hook, Sql, Writer, schema, wishes};
+use crate::sql::queries::{self, LeaseSelection};
+use crate::sql::{Cell, Sql, Writer, WriterHook, schema, wishes};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, KeyRecord, LeaseRecord, People, Report, Reported, RowKey, Standing,
-    Store, StoreError, TenantRecord, Told,
+    AgentRecord, Audit, Bill, BillQuery, DoneCallback, KeyRecord, LeaseRecord, Report, ReportResult, RowKey, RowState,
+    Store, StoreError, TenantRecord, TenantStore,
 };
 use hotlease_journal::StateDir;
 use hotlease_lease::ledger::FunctionTotals;
@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const PROBES: &str = "probes";
 
 /// Parts of a store that only one kind of database has.
-pub(crate) struct Own {
+pub(crate) struct DatabaseParts {
     /// Query that checks the database for damage: returns the word `ok`, or a row for each problem.
     pub(crate) check: String,
     /// Directory of the database; locked as long as this exists.
@@ -31,18 +31,18 @@ pub struct DatabaseStore {
     writer: Writer,
     /// Connection that sees committed data only; locked for one query at a time.
     reader: Mutex<Box<dyn Sql + Send>>,
-    rules: Rules,
+    rules: StoreRules,
     // Declared after the connections, so that it is dropped, and the directory unlocked, after them.
-    own: Option<Own>,
+    own: Option<DatabaseParts>,
 }
 
 impl DatabaseStore {
     pub(crate) fn start(
         writer: impl Sql + Send + 'static,
         reader: impl Sql + Send + 'static,
-        rules: Rules,
-        hook: Option<Hook>,
-        own: Option<Own>,
+        rules: StoreRules,
+        hook: Option<WriterHook>,
+        own: Option<DatabaseParts>,
     ) -> Result<Self, StoreError> {
         Ok(Self {
             writer: Writer::start(writer, hook)?,
@@ -62,37 +62,40 @@ impl Store for DatabaseStore {
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError> {
         let rules = self.rules;
         self.writer
-            .write(move |sql| tables::put_agent(sql, &rules, &agent, at_ms))
+            .write(move |sql| changes::put_agent(sql, &rules, &agent, at_ms))
     }
 
     fn remove_agent(&self, agent: AgentId, at_ms: u64) -> Result<(), StoreError> {
         let rules = self.rules;
         self.writer
-            .write(move |sql| tables::remove_agent(sql, &rules, agent, at_ms))
+            .write(move |sql| changes::remove_agent(sql, &rules, agent, at_ms))
     }
 
     fn agents(&self) -> Result<Vec<AgentRecord>, StoreError> {
-        reads::agents(&mut **self.reader())
+        queries::agents(&mut **self.reader())
     }
 
     fn open_lease(&self, lease: LeaseRecord, at_ms: u64) -> Result<(), StoreError> {
         let rules = self.rules;
         self.writer
-            .write(move |sql| tables::open_lease(sql, &rules, &lease, at_ms))
+            .write(move |sql| changes::open_lease(sql, &rules, &lease, at_ms))
     }
 
-    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: Told<()>) {
+    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: DoneCallback<()>) {
         let rules = self.rules;
         self.writer
-            .submit(move |sql| tables::open_lease(sql, &rules, &lease, at_ms), told);
+            .submit(move |sql| changes::open_lease(sql, &rules, &lease, at_ms), told);
     }
 
     fn lease(&self, lease: LeaseId) -> Result<Option<LeaseRecord>, StoreError> {
-        reads::lease(&mut **self.reader(), lease)
+        queries::lease(&mut **self.reader(), lease)
     }
 
     fn leases(&self, tenant: Option<&str>) -> Result<Vec<LeaseRecord>, StoreError> {
-        reads::leases(&mut **self.reader(), tenant.map_or(Lines::All, Lines::OfTenant))
+        queries::leases(
+            &mut **self.reader(),
+            tenant.map_or(LeaseSelection::All, LeaseSelection::OfTenant),
+        )
     }
 
     fn active_leases(&self) -> Result<u64, StoreError> {
@@ -100,36 +103,34 @@ impl Store for DatabaseStore {
         Ok(u64::try_from(active).unwrap_or(0))
     }
 
-    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
         let rules = self.rules;
-        self.writer.write(move |sql| tables::report(sql, &rules, &report))
+        self.writer.write(move |sql| changes::report(sql, &rules, &report))
     }
 
-    fn report_later(&self, report: Report, told: Told<Reported>) {
+    fn report_later(&self, report: Report, told: DoneCallback<ReportResult>) {
         let rules = self.rules;
         self.writer
-            .submit(move |sql| tables::report(sql, &rules, &report), told);
+            .submit(move |sql| changes::report(sql, &rules, &report), told);
     }
 
-    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<RowState>>, StoreError> {
         let mut reader = self.reader();
-        keys.iter().map(|key| reads::row(&mut **reader, *key)).collect()
+        keys.iter().map(|key| queries::row(&mut **reader, *key)).collect()
     }
 
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
         let mut reader = self.reader();
-        keys.iter()
-            .map(|key| functions::of(&mut **reader, *key))
-            .collect()
+        keys.iter().map(|key| functions::of(&mut **reader, *key)).collect()
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
-        reads::bill(&mut **self.reader(), query)
+        queries::bill(&mut **self.reader(), query)
     }
 
     fn audit(&self, now_ms: u64) -> Result<Audit, StoreError> {
         let mut reader = self.reader();
-        let mut audit = reads::audit(&mut **reader, now_ms)?;
+        let mut audit = queries::audit(&mut **reader, now_ms)?;
         let Some(own) = &self.own else {
             return Ok(audit);
         };
@@ -146,8 +147,7 @@ impl Store for DatabaseStore {
 
     fn put_wish(&self, agent: AgentId, wish: NodeWish) -> Result<(), StoreError> {
         let rules = self.rules;
-        self.writer
-            .write(move |sql| wishes::put(sql, &rules, agent, &wish))
+        self.writer.write(move |sql| wishes::put(sql, &rules, agent, &wish))
     }
 
     fn remove_wish(&self, agent: AgentId) -> Result<(), StoreError> {
@@ -158,7 +158,7 @@ impl Store for DatabaseStore {
         wishes::all(&mut **self.reader())
     }
 
-    fn ended(&self) -> Option<StoreError> {
+    fn end_error(&self) -> Option<StoreError> {
         self.writer.ended()
     }
 
@@ -172,15 +172,14 @@ impl Store for DatabaseStore {
     }
 }
 
-impl People for DatabaseStore {
+impl TenantStore for DatabaseStore {
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         people::tenants(&mut **self.reader())
     }
 
     fn put_tenant(&self, tenant: TenantRecord) -> Result<(), StoreError> {
         let limits = self.rules.limits;
-        self.writer
-            .write(move |sql| people::put_tenant(sql, &limits, &tenant))
+        self.writer.write(move |sql| people::put_tenant(sql, &limits, &tenant))
     }
 
     fn remove_tenant(&self, name: &str) -> Result<bool, StoreError> {

@@ -32,7 +32,7 @@ pub enum StoreError {
     },
     /// A member belongs to another tenant already.
     #[error("{member} belongs to tenant {tenant} already; remove it there first")]
-    Taken {
+    MemberOfOther {
         /// The member.
         member: String,
         /// The tenant that it belongs to.
@@ -85,7 +85,7 @@ pub enum StoreError {
     },
     /// Another manager leads the database: this manager must not write any more.
     #[error("another manager leads the ledger (epoch {leader}, this one had {ours}); ask that one")]
-    Deposed {
+    OtherLeader {
         /// Epoch of this manager.
         ours: i64,
         /// Epoch of the manager that leads.

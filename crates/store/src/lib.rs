@@ -7,7 +7,7 @@
 //! [`hotlease_lease::ledger`]).
 //!
 //! * [`Store`] — durable state of a manager: agents, leases, ledger.
-//! * [`People`] — the part of it about tenants and keys.
+//! * [`TenantStore`] — the part of it about tenants and keys.
 //! * [`open_sqlite`] — the default: a database in a directory of this node. Acknowledged writes survive any crash,
 //!   also of the node.
 //! * [`Candidate`] — a database of a site with several managers: one leads, the others wait. A manager that takes
@@ -43,26 +43,26 @@ mod database;
 mod error;
 mod limits;
 mod memory;
-mod people;
 mod postgres;
 mod record;
 mod row;
 mod sql;
 mod sqlite;
+mod tenants;
 
 pub use backup::{BackupSummary, backup, restore};
 pub use database::DatabaseStore;
 pub use error::StoreError;
 pub use limits::Limits;
 pub use memory::MemoryStore;
-pub use people::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, People, Position, TenantRecord};
 pub use postgres::{Candidate, PostgresOptions, open_postgres};
 pub use record::{
-    AgentRecord, Audit, BILL_LINES_MAX, Bill, BillLine, BillQuery, By, FINDINGS_MAX, LeaseRecord, LeaseState,
-    LedgerRow, PERIOD_MS, Report, Reported, RowKey, Standing,
+    AgentRecord, Audit, BILL_LINES_MAX, Bill, BillGrouping, BillLine, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState,
+    LedgerRow, PERIOD_MS, Report, ReportResult, RowKey, RowState,
 };
-pub use sql::{Hook, LATER_MAX, Moment};
+pub use sql::{LATER_MAX, WriterHook, WriterMoment};
 pub use sqlite::{LEDGER_FILE, SqliteOptions, open_sqlite};
+pub use tenants::{KeyRecord, MEMBERS_MAX, NAME_BYTES_MAX, Position, TenantRecord, TenantStore};
 
 use hotlease_lease::ledger::FunctionTotals;
 use hotlease_lease::manager::NodeWish;
@@ -70,7 +70,7 @@ use hotlease_wire::ids::{AgentId, LeaseId};
 
 /// Callback with the result of a change. Called once, by the thread that knows the result; must not block. While more
 /// than [`LATER_MAX`] changes wait, the next call of a `_later` method blocks.
-pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
+pub type DoneCallback<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 
 /// Durable state of a manager.
 ///
@@ -79,7 +79,7 @@ pub type Told<T> = Box<dyn FnOnce(Result<T, StoreError>) + Send>;
 /// its disk). Methods may block on a disk or a network, so an asynchronous caller runs them on a thread made for
 /// that. Times are milliseconds since 1970 by the caller's clock, which must not run backwards: see
 /// [`Store::latest_ms`].
-pub trait Store: People + Send + Sync + 'static {
+pub trait Store: TenantStore + Send + Sync + 'static {
     /// Notes an agent's registration; replaces an earlier one of the same agent. Rows of the agent's earlier boots
     /// are settled, and its earlier leases end: they died with that run.
     fn put_agent(&self, agent: AgentRecord, at_ms: u64) -> Result<(), StoreError>;
@@ -96,7 +96,7 @@ pub trait Store: People + Send + Sync + 'static {
 
     /// Notes a lease like [`Store::open_lease`], without waiting for durability. A store that can be slow overrides
     /// this.
-    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: Told<()>) {
+    fn open_lease_later(&self, lease: LeaseRecord, at_ms: u64, told: DoneCallback<()>) {
         told(self.open_lease(lease, at_ms));
     }
 
@@ -110,17 +110,17 @@ pub trait Store: People + Send + Sync + 'static {
     fn active_leases(&self) -> Result<u64, StoreError>;
 
     /// Processes an agent's report: merges usage into the ledger, and notes leases.
-    fn report(&self, report: Report) -> Result<Reported, StoreError>;
+    fn report(&self, report: Report) -> Result<ReportResult, StoreError>;
 
     /// Processes a report like [`Store::report`], without waiting for durability. A store that can be slow overrides
     /// this.
-    fn report_later(&self, report: Report, told: Told<Reported>) {
+    fn report_later(&self, report: Report, told: DoneCallback<ReportResult>) {
         told(self.report(report));
     }
 
     /// Rows of the ledger, in the order of the keys. `None`: nothing was reported, or the row was settled and folded
     /// into its tenant's total.
-    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError>;
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<RowState>>, StoreError>;
 
     /// Usage of each lease's functions, in the order of the keys.
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError>;
@@ -141,7 +141,7 @@ pub trait Store: People + Send + Sync + 'static {
     fn wishes(&self) -> Result<Vec<(AgentId, NodeWish)>, StoreError>;
 
     /// Reason why no more writes are possible, if that is so: only a new process can continue.
-    fn ended(&self) -> Option<StoreError> {
+    fn end_error(&self) -> Option<StoreError> {
         None
     }
 

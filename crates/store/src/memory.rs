@@ -6,13 +6,13 @@
 mod people;
 mod row;
 
-use self::row::Row;
+use self::row::MemoryRow;
 use crate::bill::{Biller, FunctionRow};
 use crate::limits::Limits;
-use crate::row::{self as rows, Changed, FunctionsSeen};
+use crate::row::{self as rows, FunctionSums, RowChange};
 use crate::{
-    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, Reported,
-    RowKey, Standing, Store, StoreError,
+    AgentRecord, Audit, Bill, BillQuery, FINDINGS_MAX, LeaseRecord, LeaseState, PERIOD_MS, Report, ReportResult,
+    RowKey, RowState, Store, StoreError,
 };
 use hotlease_lease::ledger::{FunctionTotals, TOTAL_MAX, sum};
 use hotlease_lease::manager::NodeWish;
@@ -25,23 +25,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// longer than a scan of the tables.
 pub struct MemoryStore {
     limits: Limits,
-    state: Mutex<State>,
+    state: Mutex<MemoryState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MemoryState {
     agents: BTreeMap<AgentId, AgentRecord>,
     wishes: BTreeMap<AgentId, NodeWish>,
     leases: BTreeMap<LeaseId, LeaseRecord>,
     /// Ended leases, each exactly once; the one that ended first is at the front.
     ended: VecDeque<LeaseId>,
-    rows: BTreeMap<RowKey, Row>,
+    rows: BTreeMap<RowKey, MemoryRow>,
     /// Settled rows, each exactly once; the one that was settled first is at the front.
     settled: VecDeque<RowKey>,
     /// Totals of folded rows by tenant: usage, and memory held.
     folded: BTreeMap<String, (UsageTotals, u64)>,
     latest_ms: u64,
-    people: people::Tables,
+    people: people::PeopleTables,
 }
 
 impl Default for MemoryStore {
@@ -61,12 +61,12 @@ impl MemoryStore {
 
     /// Locks the state. Every method leaves the state consistent wherever it could panic, so the data is good even if
     /// the lock is poisoned.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, MemoryState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl MemoryState {
     fn is_active(&self, lease: &LeaseId) -> bool {
         let known = self.leases.get(lease);
         known.is_some_and(|lease| lease.state == LeaseState::Active)
@@ -96,7 +96,7 @@ impl State {
     fn settle_rows(&mut self, of: AgentId, except: Option<BootId>, ended: bool, at_ms: u64) {
         for (key, known) in &mut self.rows {
             if key.agent == of && Some(key.boot) != except && !known.standing.settled {
-                known.standing = rows::settled(known.standing.clone(), ended, at_ms);
+                known.standing = rows::settle_row(known.standing.clone(), ended, at_ms);
                 self.settled.push_back(*key);
             }
         }
@@ -120,10 +120,10 @@ impl State {
         }
     }
 
-    fn put_row(&mut self, standing: Standing, at_ms: u64) {
+    fn put_row(&mut self, standing: RowState, at_ms: u64) {
         let key = standing.key;
-        let known = self.rows.entry(key).or_insert_with(|| Row {
-            standing: Standing {
+        let known = self.rows.entry(key).or_insert_with(|| MemoryRow {
+            standing: RowState {
                 settled: false,
                 ..standing.clone()
             },
@@ -156,7 +156,7 @@ impl State {
             let Some(folded) = self.settled.pop_front().and_then(|key| self.rows.remove(&key)) else {
                 return;
             };
-            let Standing {
+            let RowState {
                 account,
                 usage,
                 tenant,
@@ -199,21 +199,16 @@ impl State {
 
     /// Checks whether the ledger can be brought back under its limits after these changes, made in this order, and
     /// after the rows of `ends` are settled.
-    fn check_rows(&self, changes: &[Changed], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
-        let latest: BTreeMap<RowKey, &Standing> = changes
-            .iter()
-            .map(|changed| (changed.row.key, &changed.row))
-            .collect();
+    fn check_rows(&self, changes: &[RowChange], ends: &[RowKey], limits: &Limits) -> Result<(), StoreError> {
+        let latest: BTreeMap<RowKey, &RowState> =
+            changes.iter().map(|changed| (changed.row.key, &changed.row)).collect();
         let fresh = latest.keys().filter(|key| !self.rows.contains_key(key)).count();
         let excess = (self.rows.len() + fresh).saturating_sub(limits.ledger_rows);
         if excess == 0 {
             return Ok(());
         }
         let was_settled = |key: &RowKey| self.rows.get(key).is_some_and(|row| row.standing.settled);
-        let settling = changes
-            .iter()
-            .map(|changed| &changed.row)
-            .filter(|row| row.settled);
+        let settling = changes.iter().map(|changed| &changed.row).filter(|row| row.settled);
         let settling = settling.map(|row| row.key).chain(ends.iter().copied());
         let mut seen = BTreeSet::new();
         let newly = settling.filter(|key| !was_settled(key) && seen.insert(*key));
@@ -285,11 +280,11 @@ impl Store for MemoryStore {
             });
         }
         let known = state.rows.get(&lease.key()).map(|row| row.standing.clone());
-        let row = rows::opened(&lease, known, at_ms);
-        let changed = Changed {
+        let row = rows::open_row(&lease, known, at_ms);
+        let changed = RowChange {
             row: row.clone(),
             capped: false,
-            newly_disputed: false,
+            is_newly_disputed: false,
         };
         state.check_rows(&[changed], &[], &self.limits)?;
         state.put_row(row, at_ms);
@@ -322,26 +317,25 @@ impl Store for MemoryStore {
         Ok(self.state().active() as u64)
     }
 
-    fn report(&self, report: Report) -> Result<Reported, StoreError> {
+    fn report(&self, report: Report) -> Result<ReportResult, StoreError> {
         let mut guard = self.state();
         let state = &mut *guard;
         let at_ms = report.at_ms;
-        let named: BTreeMap<LeaseId, &LeaseRecord> =
-            report.leases.iter().map(|lease| (lease.id, lease)).collect();
-        let mut changes: Vec<Changed> = Vec::new();
+        let named: BTreeMap<LeaseId, &LeaseRecord> = report.leases.iter().map(|lease| (lease.id, lease)).collect();
+        let mut changes: Vec<RowChange> = Vec::new();
         let mut latest: BTreeMap<RowKey, usize> = BTreeMap::new();
-        let mut outcome = Reported::default();
+        let mut outcome = ReportResult::default();
         for told in &report.usage {
             let known = match latest.get(&told.key) {
                 Some(change) => Some(changes[*change].row.clone()),
                 None => state.rows.get(&told.key).map(|row| row.standing.clone()),
             };
             let lease = named.get(&told.key.lease).copied();
-            let changed = rows::reported(told, lease, known, true, at_ms)?;
+            let changed = rows::report_row(told, lease, known, true, at_ms)?;
             if changed.capped {
                 outcome.capped.push(told.key);
             }
-            if changed.newly_disputed {
+            if changed.is_newly_disputed {
                 outcome.disputed.push(told.key);
             }
             latest.insert(told.key, changes.len());
@@ -377,7 +371,7 @@ impl Store for MemoryStore {
         for key in ends {
             state.end(key.lease, "its agent no longer reports it");
             if let Some(known) = state.rows.get(&key).map(|row| row.standing.clone()) {
-                state.put_row(rows::settled(known, true, at_ms), at_ms);
+                state.put_row(rows::settle_row(known, true, at_ms), at_ms);
             }
         }
         state.make_room(&self.limits);
@@ -385,26 +379,23 @@ impl Store for MemoryStore {
         Ok(outcome)
     }
 
-    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<Standing>>, StoreError> {
+    fn rows(&self, keys: &[RowKey]) -> Result<Vec<Option<RowState>>, StoreError> {
         let state = self.state();
-        let row = |key| state.rows.get(key).map(|row: &Row| row.standing.clone());
+        let row = |key| state.rows.get(key).map(|row: &MemoryRow| row.standing.clone());
         Ok(keys.iter().map(row).collect())
     }
 
     fn functions(&self, keys: &[RowKey]) -> Result<Vec<FunctionTotals>, StoreError> {
         let state = self.state();
-        let functions = |key| state.rows.get(key).map(|row: &Row| row.functions.clone());
-        Ok(keys
-            .iter()
-            .map(|key| functions(key).unwrap_or_default())
-            .collect())
+        let functions = |key| state.rows.get(key).map(|row: &MemoryRow| row.functions.clone());
+        Ok(keys.iter().map(|key| functions(key).unwrap_or_default()).collect())
     }
 
     fn bill(&self, query: &BillQuery) -> Result<Bill, StoreError> {
         let state = self.state();
         let mut biller = Biller::new(query);
         if biller.is_by_function() {
-            for row in state.rows.values().flat_map(Row::functions) {
+            for row in state.rows.values().flat_map(MemoryRow::functions) {
                 biller.function(&row)?;
             }
         }
@@ -430,7 +421,7 @@ impl Store for MemoryStore {
                 .extend(rows::problems(&row.standing, &row.periods, now_ms));
             audit.problems.truncate(FINDINGS_MAX);
         }
-        let mut seen = FunctionsSeen::default();
+        let mut seen = FunctionSums::default();
         for (key, row) in &state.rows {
             let lease = row.standing.usage.into();
             let problem = |of: FunctionRow<'_>| seen.problem(*key, lease, of.function, of.used, of.periods);

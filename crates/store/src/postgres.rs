@@ -13,8 +13,8 @@
 use crate::StoreError;
 use crate::database::DatabaseStore;
 use crate::limits::Limits;
-use crate::sql::tables::Rules;
-use crate::sql::{Cell, Cells, Hook, Sql, Value, schema};
+use crate::sql::changes::StoreRules;
+use crate::sql::{Cell, Cells, Sql, Value, WriterHook, schema};
 use postgres::config::Host;
 use postgres::error::SqlState;
 use postgres::fallible_iterator::FallibleIterator;
@@ -47,7 +47,7 @@ pub struct PostgresOptions {
     /// recorded and not billed).
     pub adopt_unknown: bool,
     /// Hook for tests, see [`SqliteOptions::hook`](crate::SqliteOptions::hook).
-    pub hook: Option<Hook>,
+    pub hook: Option<WriterHook>,
 }
 
 impl Default for PostgresOptions {
@@ -64,7 +64,7 @@ impl Default for PostgresOptions {
 pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<DatabaseStore, StoreError> {
     let mut candidate = Candidate::new(parameters, options)?;
     loop {
-        let leader = candidate.look()?;
+        let leader = candidate.read_leader()?;
         if let Some(store) = candidate.lead(leader)? {
             return Ok(store);
         }
@@ -73,7 +73,7 @@ pub fn open_postgres(parameters: &str, options: PostgresOptions) -> Result<Datab
 
 /// Row of the leader as a candidate read it. Two equal reads mean that the leader did nothing in between.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Leader {
+struct LeaderRow {
     epoch: i64,
     /// Counter that rises as long as the leader lives; negative once it has left.
     beat: i64,
@@ -90,7 +90,7 @@ pub struct Candidate {
     options: PostgresOptions,
     sql: Option<PostgresSql>,
     /// Leader that was read last, and the time since which it has not changed.
-    seen: Option<(Leader, Instant)>,
+    seen: Option<(LeaderRow, Instant)>,
 }
 
 impl Candidate {
@@ -101,11 +101,8 @@ impl Candidate {
     pub fn new(parameters: &str, options: PostgresOptions) -> Result<Self, StoreError> {
         let mut config: Config = parameters.parse().map_err(|error| unusable(&error))?;
         config.connect_timeout(CONNECT_LIMIT).application_name("hotlease");
-        let local = !config.get_hosts().is_empty()
-            && config
-                .get_hosts()
-                .iter()
-                .all(|host| matches!(host, Host::Unix(_)));
+        let local =
+            !config.get_hosts().is_empty() && config.get_hosts().iter().all(|host| matches!(host, Host::Unix(_)));
         if !local || config.get_password().is_some() {
             return Err(StoreError::Unusable {
                 path: PathBuf::from("PostgreSQL"),
@@ -159,7 +156,7 @@ impl Candidate {
     }
 
     fn try_lead(&mut self) -> Result<Option<DatabaseStore>, StoreError> {
-        let leader = self.look()?;
+        let leader = self.read_leader()?;
         let since = match self.seen {
             Some((seen, since)) if seen == leader => since,
             _ => {
@@ -175,12 +172,12 @@ impl Candidate {
         Ok(None)
     }
 
-    fn look(&mut self) -> Result<Leader, StoreError> {
-        let mut leader = Leader { epoch: 0, beat: -1 };
+    fn read_leader(&mut self) -> Result<LeaderRow, StoreError> {
+        let mut leader = LeaderRow { epoch: 0, beat: -1 };
         self.connection()?
             .query("SELECT epoch, beat FROM leader", &[], &mut |row| {
                 if let [Cell::Int(epoch), Cell::Int(beat)] = row[..] {
-                    leader = Leader { epoch, beat };
+                    leader = LeaderRow { epoch, beat };
                 }
                 Ok(())
             })?;
@@ -188,7 +185,7 @@ impl Candidate {
     }
 
     /// Takes the lead, unless the leader's row has changed since `leader` was read.
-    fn lead(&mut self, leader: Leader) -> Result<Option<DatabaseStore>, StoreError> {
+    fn lead(&mut self, leader: LeaderRow) -> Result<Option<DatabaseStore>, StoreError> {
         let Some(epoch) = self.connection()?.raise_epoch(leader)? else {
             return Ok(None);
         };
@@ -198,9 +195,9 @@ impl Candidate {
             return Ok(None);
         };
         writer.epoch = Some(epoch);
-        let rules = Rules {
+        let rules = StoreRules {
             limits: self.options.limits,
-            adopt: self.options.adopt_unknown,
+            adopt_unknown: self.options.adopt_unknown,
         };
         DatabaseStore::start(writer, reader, rules, self.options.hook.clone(), None).map(Some)
     }
@@ -209,12 +206,12 @@ impl Candidate {
 fn unusable(error: &postgres::Error) -> StoreError {
     StoreError::Unusable {
         path: PathBuf::from("PostgreSQL"),
-        why: words(error),
+        why: error_text(error),
     }
 }
 
 /// Message of the server, which the error itself shows only as its source.
-fn words(error: &postgres::Error) -> String {
+fn error_text(error: &postgres::Error) -> String {
     match error.as_db_error() {
         Some(said) => format!("{}: {}", said.severity(), said.message()),
         None => match std::error::Error::source(error) {
@@ -321,10 +318,9 @@ impl PostgresSql {
 
     /// Waits until a transaction of the leader before has ended, and raises the epoch if the row is still as it was
     /// read.
-    fn raise_epoch(&mut self, seen: Leader) -> Result<Option<i64>, StoreError> {
+    fn raise_epoch(&mut self, seen: LeaderRow) -> Result<Option<i64>, StoreError> {
         let mut epoch = None;
-        let raise =
-            "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
+        let raise = "UPDATE leader SET epoch = epoch + 1, beat = 0 WHERE epoch = $1 AND beat = $2 RETURNING epoch";
         let seen = [Value::Int(seen.epoch), Value::Int(seen.beat)];
         self.query(raise, &seen, &mut |row| {
             if let [Cell::Int(raised)] = row[..] {
@@ -358,7 +354,7 @@ impl PostgresSql {
     }
 
     fn error(what: &'static str, error: &postgres::Error) -> StoreError {
-        let why = words(error);
+        let why = error_text(error);
         match error.code() == Some(&SqlState::DISK_FULL) {
             true => StoreError::NoSpace { why },
             false => StoreError::Disk { what, why },
@@ -443,7 +439,7 @@ impl Sql for PostgresSql {
         if found == Some(ours) {
             return Ok(());
         }
-        Err(StoreError::Deposed {
+        Err(StoreError::OtherLeader {
             ours,
             leader: found.unwrap_or_default(),
         })

@@ -128,7 +128,7 @@ pub struct Report {
 
 /// Result of a [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Reported {
+pub struct ReportResult {
     /// Running leases that the report lacks for the first time.
     pub missing: BTreeSet<LeaseId>,
     /// Rows for which the agent reported more than their accounts allow; the excess is not billed.
@@ -139,7 +139,7 @@ pub struct Reported {
 
 /// Current state of a ledger row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct RowState {
     /// Key of the row.
     pub key: RowKey,
     /// Tenant that pays.
@@ -160,7 +160,7 @@ pub struct Standing {
 
 /// Grouping of a bill's lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum By {
+pub enum BillGrouping {
     /// One line for each tenant.
     #[default]
     Tenant,
@@ -185,7 +185,7 @@ pub struct BillQuery {
     /// End of the range, milliseconds since 1970; rounded up to a whole [`PERIOD_MS`].
     pub until_ms: Option<u64>,
     /// Grouping of the lines.
-    pub by: By,
+    pub by: BillGrouping,
 }
 
 /// Length of the periods by which usage is kept. Usage counts in the period in which it was reported.
@@ -227,7 +227,7 @@ pub struct Audit {
     /// Number of rows that were checked.
     pub rows: u64,
     /// Rows that are not billed, because no grant of this manager stands behind them; at most [`FINDINGS_MAX`].
-    pub disputed: Vec<Standing>,
+    pub disputed: Vec<RowState>,
     /// Faults in words; at most [`FINDINGS_MAX`]. Empty: none.
     pub problems: Vec<String>,
 }

@@ -1,22 +1,22 @@
 //! Rules for changes of a ledger row: pure functions that all stores share.
 
-use crate::{LeaseRecord, LedgerRow, RowKey, Standing, StoreError};
-use hotlease_lease::ledger::{Account, FunctionId, FunctionUse, Shown, larger};
+use crate::{LeaseRecord, LedgerRow, RowKey, RowState, StoreError};
+use hotlease_lease::ledger::{Account, FunctionId, FunctionUse, TotalsText, larger};
 use hotlease_wire::session::UsageTotals;
 
 /// Ledger row after a change, with the findings about the change.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Changed {
-    pub(crate) row: Standing,
+pub(crate) struct RowChange {
+    pub(crate) row: RowState,
     /// Whether more was reported than the account allows.
     pub(crate) capped: bool,
     /// Whether the row was opened by a report alone, without a grant.
-    pub(crate) newly_disputed: bool,
+    pub(crate) is_newly_disputed: bool,
 }
 
 /// Row after the manager noted a grant. If the agent's report came first, its usage counts as far as the manager's
 /// account allows.
-pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -> Standing {
+pub(crate) fn open_row(lease: &LeaseRecord, known: Option<RowState>, at_ms: u64) -> RowState {
     let mut account = lease.account();
     let mut usage = UsageTotals::default();
     let mut settled = false;
@@ -33,7 +33,7 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
             account.granted_ms = account.granted_ms.min(known.account.granted_ms);
         }
     }
-    Standing {
+    RowState {
         key: lease.key(),
         tenant,
         label: lease.label.clone(),
@@ -47,13 +47,13 @@ pub(crate) fn opened(lease: &LeaseRecord, known: Option<Standing>, at_ms: u64) -
 
 /// Row after an agent's report. `lease`: the lease as the same report describes it; `adopt`: believe the agent about
 /// an unknown lease.
-pub(crate) fn reported(
+pub(crate) fn report_row(
     told: &LedgerRow,
     lease: Option<&LeaseRecord>,
-    known: Option<Standing>,
+    known: Option<RowState>,
     adopt: bool,
     at_ms: u64,
-) -> Result<Changed, StoreError> {
+) -> Result<RowChange, StoreError> {
     let newly_disputed = known.is_none() && !adopt;
     let mut row = match known {
         Some(known) if known.tenant != told.tenant => {
@@ -64,7 +64,7 @@ pub(crate) fn reported(
             });
         }
         Some(known) => known,
-        None => unheard_of(told, lease, adopt, at_ms),
+        None => unknown_row(told, lease, adopt, at_ms),
     };
     let capped;
     (row.usage, capped) = if row.disputed {
@@ -76,19 +76,19 @@ pub(crate) fn reported(
         row.settled = true;
         row.account.ended_ms.get_or_insert(at_ms);
     }
-    Ok(Changed {
+    Ok(RowChange {
         row,
         capped,
-        newly_disputed,
+        is_newly_disputed: newly_disputed,
     })
 }
 
 /// Makes a row for a lease that only an agent's report names. If the agent is believed, its word about the past
 /// counts too; from now on the manager's clock limits the usage.
-fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> Standing {
+fn unknown_row(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms: u64) -> RowState {
     let slots = lease.map_or(1, |lease| lease.slots.max(1));
     let held_ms = told.usage.allocated_ns / 1_000_000 / u64::from(slots);
-    Standing {
+    RowState {
         key: told.key,
         tenant: told.tenant.clone(),
         label: lease.map(|lease| lease.label.clone()).unwrap_or_default(),
@@ -106,7 +106,7 @@ fn unheard_of(told: &LedgerRow, lease: Option<&LeaseRecord>, adopt: bool, at_ms:
 }
 
 /// Settled row of an agent that is gone: no report follows unless the agent comes back. `ended`: it cannot come back.
-pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
+pub(crate) fn settle_row(mut row: RowState, ended: bool, at_ms: u64) -> RowState {
     row.settled = true;
     if ended {
         row.account.ended_ms.get_or_insert(at_ms);
@@ -116,11 +116,11 @@ pub(crate) fn settled(mut row: Standing, ended: bool, at_ms: u64) -> Standing {
 
 /// Sums the functions of each lease during an audit; functions come in the order of their leases.
 #[derive(Default)]
-pub(crate) struct FunctionsSeen {
-    present: Option<(RowKey, FunctionUse)>,
+pub(crate) struct FunctionSums {
+    current: Option<(RowKey, FunctionUse)>,
 }
 
-impl FunctionsSeen {
+impl FunctionSums {
     /// Checks the next function; returns what is wrong in words. `lease`: usage of the whole lease; `periods`: the
     /// function's totals by period, in order.
     pub(crate) fn problem(
@@ -131,9 +131,9 @@ impl FunctionsSeen {
         used: FunctionUse,
         periods: &[(u64, FunctionUse)],
     ) -> Option<String> {
-        let before = self.present.filter(|(of, _)| *of == key);
+        let before = self.current.filter(|(of, _)| *of == key);
         let sum = before.map(|(_, sum)| sum).unwrap_or_default().plus(used);
-        self.present = Some((key, sum));
+        self.current = Some((key, sum));
         let what = if !lease.covers(sum) {
             "functions are billed more than their lease"
         } else if periods.windows(2).any(|pair| !pair[1].1.covers(pair[0].1)) {
@@ -151,7 +151,7 @@ impl FunctionsSeen {
 }
 
 /// Checks a row; returns what is wrong in words. `periods`: its totals by period, in order.
-pub(crate) fn problems(row: &Standing, periods: &[(u64, UsageTotals)], now_ms: u64) -> Vec<String> {
+pub(crate) fn problems(row: &RowState, periods: &[(u64, UsageTotals)], now_ms: u64) -> Vec<String> {
     let mut problems = Vec::new();
     let key = row.key;
     let name = format!("lease {} of agent {} (boot {})", key.lease, key.agent, key.boot);
@@ -168,7 +168,7 @@ pub(crate) fn problems(row: &Standing, periods: &[(u64, UsageTotals)], now_ms: u
             "{name} is billed more than {} slots since {} ms allow ({limit} ns): {}",
             row.account.slots,
             row.account.granted_ms,
-            Shown(row.usage)
+            TotalsText(row.usage)
         ));
     }
     let falls = |pair: &[(u64, UsageTotals)]| larger(pair[0].1, pair[1].1) != pair[1].1;
@@ -179,8 +179,8 @@ pub(crate) fn problems(row: &Standing, periods: &[(u64, UsageTotals)], now_ms: u
     if last != row.usage {
         problems.push(format!(
             "{name}: its periods end at {}, its row at {}",
-            Shown(last),
-            Shown(row.usage)
+            TotalsText(last),
+            TotalsText(row.usage)
         ));
     }
     problems

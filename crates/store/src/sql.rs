@@ -9,11 +9,11 @@
 //! transaction: while a commit waits for the disk the next batch gathers, so that a thousand grants a second cost far
 //! fewer waits. Each job has a savepoint of its own, and is answered only when the commit is durable.
 
+pub(crate) mod changes;
 pub(crate) mod functions;
 pub(crate) mod people;
-pub(crate) mod reads;
+pub(crate) mod queries;
 pub(crate) mod schema;
-pub(crate) mod tables;
 pub(crate) mod wishes;
 
 use crate::StoreError;
@@ -94,7 +94,7 @@ pub(crate) trait Sql {
 
 /// Moment in the writer's cycle; fault tests end the process there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Moment {
+pub enum WriterMoment {
     /// Everything is written, but nothing is durable.
     BeforeCommit,
     /// Everything is durable, but no caller knows it.
@@ -103,13 +103,13 @@ pub enum Moment {
     AfterAnswers,
 }
 
-/// Called at each [`Moment`].
-pub type Hook = Arc<dyn Fn(Moment) + Send + Sync>;
+/// Called at each [`WriterMoment`].
+pub type WriterHook = Arc<dyn Fn(WriterMoment) + Send + Sync>;
 
-type Answer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+type JobAnswer = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Job of the writer: does its work; returns whether the work failed, and how to answer once the result of the commit
 /// is known.
-type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, Answer) + Send>;
+type Job = Box<dyn FnOnce(&mut dyn Sql) -> (bool, JobAnswer) + Send>;
 
 /// Thread that writes to the database, and the queue of its jobs.
 pub(crate) struct Writer {
@@ -120,7 +120,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(sql: impl Sql + Send + 'static, hook: Option<Hook>) -> Result<Self, StoreError> {
+    pub(crate) fn start(sql: impl Sql + Send + 'static, hook: Option<WriterHook>) -> Result<Self, StoreError> {
         let (jobs, waiting) = mpsc::sync_channel(WAITING_MAX);
         let ended = Arc::new(Mutex::new("its writer ended".to_owned()));
         let note = Arc::clone(&ended);
@@ -159,7 +159,7 @@ impl Writer {
         work: impl FnOnce(&mut dyn Sql) -> Result<T, StoreError> + Send + 'static,
         told: impl FnOnce(Result<T, StoreError>) + Send + 'static,
     ) {
-        let told = Certain {
+        let told = DoneGuard {
             told: Some(told),
             ended: Arc::clone(&self.ended),
             of: PhantomData,
@@ -167,11 +167,11 @@ impl Writer {
         let job: Job = Box::new(move |sql| {
             let done = work(sql);
             let failed = done.is_err();
-            let answer: Answer = Box::new(move |committed| {
+            let answer: JobAnswer = Box::new(move |committed| {
                 told.tell(match (done, committed) {
                     (Ok(value), Ok(())) => Ok(value),
                     // A job that was not tried at all gets the reason.
-                    (_, Err(error @ StoreError::Deposed { .. })) => Err(error),
+                    (_, Err(error @ StoreError::OtherLeader { .. })) => Err(error),
                     (Err(error), _) | (Ok(_), Err(error)) => Err(error),
                 });
             });
@@ -200,13 +200,13 @@ fn closed(ended: &Mutex<String>) -> StoreError {
 }
 
 /// Callback that is called in any case: if this is dropped, with the error that the writer has ended.
-struct Certain<T, F: FnOnce(Result<T, StoreError>)> {
+struct DoneGuard<T, F: FnOnce(Result<T, StoreError>)> {
     told: Option<F>,
     ended: Arc<Mutex<String>>,
     of: PhantomData<fn(T)>,
 }
 
-impl<T, F: FnOnce(Result<T, StoreError>)> Certain<T, F> {
+impl<T, F: FnOnce(Result<T, StoreError>)> DoneGuard<T, F> {
     fn tell(mut self, done: Result<T, StoreError>) {
         if let Some(told) = self.told.take() {
             told(done);
@@ -214,7 +214,7 @@ impl<T, F: FnOnce(Result<T, StoreError>)> Certain<T, F> {
     }
 }
 
-impl<T, F: FnOnce(Result<T, StoreError>)> Drop for Certain<T, F> {
+impl<T, F: FnOnce(Result<T, StoreError>)> Drop for DoneGuard<T, F> {
     fn drop(&mut self) {
         if let Some(told) = self.told.take() {
             told(Err(closed(&self.ended)));
@@ -239,7 +239,7 @@ impl Drop for Writer {
 fn write(
     mut sql: impl Sql,
     waiting: &Receiver<Job>,
-    hook: Option<&(dyn Fn(Moment) + Send + Sync)>,
+    hook: Option<&(dyn Fn(WriterMoment) + Send + Sync)>,
 ) -> Result<(), StoreError> {
     let at = |moment| {
         if let Some(hook) = hook {
@@ -266,15 +266,15 @@ fn write(
         }
         let (answers, committed) = commit(&mut sql, batch, &at);
         let outcome = match &committed {
-            Err(error @ (StoreError::Disk { .. } | StoreError::Deposed { .. })) => Err(StoreError::Closed {
-                why: error.to_string(),
-            }),
+            Err(error @ (StoreError::Disk { .. } | StoreError::OtherLeader { .. })) => {
+                Err(StoreError::Closed { why: error.to_string() })
+            }
             _ => Ok(()),
         };
         for answer in answers {
             answer(copy(&committed));
         }
-        at(Moment::AfterAnswers);
+        at(WriterMoment::AfterAnswers);
         // A failed write may have reached the disk or not: a second attempt that succeeds would prove nothing.
         outcome?;
     }
@@ -284,18 +284,18 @@ fn write(
 
 /// Commits one transaction with all jobs that succeed. A failed job is rolled back alone, unless the database lost
 /// the whole transaction.
-fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answer>, Result<(), StoreError>) {
+fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(WriterMoment)) -> (Vec<JobAnswer>, Result<(), StoreError>) {
     let mut answers = Vec::with_capacity(batch.len());
     let mut outcome = sql.begin();
     for job in batch {
         if outcome.is_err() {
             // The job is not done, but answered with the error of the transaction.
-            answers.push(job(&mut Lost).1);
+            answers.push(job(&mut LostTransaction).1);
             continue;
         }
         outcome = sql.run("SAVEPOINT job", &[]);
         if outcome.is_err() {
-            answers.push(job(&mut Lost).1);
+            answers.push(job(&mut LostTransaction).1);
             continue;
         }
         let (failed, answer) = job(sql);
@@ -312,9 +312,9 @@ fn commit(sql: &mut dyn Sql, batch: Vec<Job>, at: &dyn Fn(Moment)) -> (Vec<Answe
         }
     }
     if outcome.is_ok() {
-        at(Moment::BeforeCommit);
+        at(WriterMoment::BeforeCommit);
         outcome = sql.run("COMMIT", &[]);
-        at(Moment::AfterCommit);
+        at(WriterMoment::AfterCommit);
     }
     if outcome.is_err()
         && sql.lost().is_none()
@@ -332,14 +332,11 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
     match outcome {
         Ok(()) => Ok(()),
         Err(StoreError::NoSpace { why }) => Err(StoreError::NoSpace { why: why.clone() }),
-        Err(StoreError::Deposed { ours, leader }) => Err(StoreError::Deposed {
+        Err(StoreError::OtherLeader { ours, leader }) => Err(StoreError::OtherLeader {
             ours: *ours,
             leader: *leader,
         }),
-        Err(StoreError::Disk { what, why }) => Err(StoreError::Disk {
-            what,
-            why: why.clone(),
-        }),
+        Err(StoreError::Disk { what, why }) => Err(StoreError::Disk { what, why: why.clone() }),
         Err(error) => Err(StoreError::Disk {
             what: "commit",
             why: error.to_string(),
@@ -349,9 +346,9 @@ fn copy(outcome: &Result<(), StoreError>) -> Result<(), StoreError> {
 
 /// Connection for jobs whose transaction is lost already: every statement fails, so that the job only gets its
 /// answer.
-struct Lost;
+struct LostTransaction;
 
-impl Lost {
+impl LostTransaction {
     fn error() -> StoreError {
         StoreError::NoSpace {
             why: "the transaction that this was part of failed; ask again".into(),
@@ -359,7 +356,7 @@ impl Lost {
     }
 }
 
-impl Sql for Lost {
+impl Sql for LostTransaction {
     fn run(&mut self, _: &str, _: &[Value<'_>]) -> Result<(), StoreError> {
         Err(Self::error())
     }

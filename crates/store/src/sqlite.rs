@@ -5,10 +5,10 @@
 //! locked. A directory on a network file system is refused: there neither locks nor the shared memory of SQLite's log
 //! are reliable.
 
-use crate::database::{DatabaseStore, Own};
+use crate::database::{DatabaseParts, DatabaseStore};
 use crate::limits::Limits;
-use crate::sql::tables::Rules;
-use crate::sql::{Cell, Cells, Hook, Sql, Value, schema};
+use crate::sql::changes::StoreRules;
+use crate::sql::{Cell, Cells, Sql, Value, WriterHook, schema};
 use crate::{FINDINGS_MAX, StoreError};
 use hotlease_journal::{StateDir, sync_directory};
 use rusqlite::types::{ToSql, ToSqlOutput, ValueRef};
@@ -37,8 +37,8 @@ pub struct SqliteOptions {
     pub adopt_unknown: bool,
     /// Largest size of the database, bytes (default: SQLite's own limit, 16 TiB).
     pub bytes_max: Option<u64>,
-    /// Called by the writer at each [`Moment`](crate::Moment): for tests that end the process there (default: none).
-    pub hook: Option<Hook>,
+    /// Called by the writer at each [`WriterMoment`](crate::Moment): for tests that end the process there (default: none).
+    pub hook: Option<WriterHook>,
 }
 
 impl Default for SqliteOptions {
@@ -63,10 +63,7 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
             why: "a restore into this directory was interrupted; restore the backup again".into(),
         });
     }
-    let connection = connect(
-        &path,
-        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE,
-    )?;
+    let connection = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE)?;
     let mut sql = SqliteSql::new(connection, path.clone());
     sql.set_up(options.bytes_max)?;
     // Make the file's name durable before anything in the file is.
@@ -77,11 +74,11 @@ pub fn open_sqlite(directory: &Path, options: SqliteOptions) -> Result<DatabaseS
     let reader = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE)?;
     let reading = reader.pragma_update(None, "query_only", true);
     reading.map_err(|error| unusable(&path, &error))?;
-    let rules = Rules {
+    let rules = StoreRules {
         limits: options.limits,
-        adopt: options.adopt_unknown,
+        adopt_unknown: options.adopt_unknown,
     };
-    let own = Own {
+    let own = DatabaseParts {
         check: format!("PRAGMA integrity_check({FINDINGS_MAX})"),
         _dir: dir,
     };
@@ -112,9 +109,7 @@ pub(crate) fn version(connection: &Connection, path: &Path) -> Result<i64, Store
         let read = connection.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
         read.map_err(|error| unusable(path, &error))
     };
-    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| {
-        row.get::<_, i64>(0)
-    });
+    let tables = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0));
     let is_empty = tables.map_err(|error| unusable(path, &error))? == 0;
     let version = number("user_version")?;
     if is_empty && version == 0 {
@@ -179,9 +174,7 @@ impl SqliteSql {
                 why: format!("its file system has no write-ahead log (mode {mode})"),
             });
         }
-        connection
-            .pragma_update(None, "synchronous", "full")
-            .map_err(failed)?;
+        connection.pragma_update(None, "synchronous", "full").map_err(failed)?;
         connection
             .pragma_update(None, "trusted_schema", false)
             .map_err(failed)?;
@@ -242,14 +235,11 @@ fn cell(value: ValueRef<'_>) -> Cell {
 
 impl Sql for SqliteSql {
     fn run(&mut self, statement: &str, values: &[Value<'_>]) -> Result<(), StoreError> {
-        let done = self
-            .connection
-            .prepare_cached(statement)
-            .and_then(|mut prepared| {
-                let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
-                while rows.next()?.is_some() {}
-                Ok(())
-            });
+        let done = self.connection.prepare_cached(statement).and_then(|mut prepared| {
+            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+            while rows.next()?.is_some() {}
+            Ok(())
+        });
         done.map_err(|error| self.error("be written", &error))
     }
 
@@ -260,23 +250,20 @@ impl Sql for SqliteSql {
         each: &mut dyn FnMut(Cells) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut refused = None;
-        let read = self
-            .connection
-            .prepare_cached(statement)
-            .and_then(|mut prepared| {
-                let columns = prepared.column_count();
-                let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
-                while let Some(row) = rows.next()? {
-                    let cells = (0..columns)
-                        .map(|column| row.get_ref(column).map(cell))
-                        .collect::<Result<Cells, _>>()?;
-                    if let Err(error) = each(cells) {
-                        refused = Some(error);
-                        break;
-                    }
+        let read = self.connection.prepare_cached(statement).and_then(|mut prepared| {
+            let columns = prepared.column_count();
+            let mut rows = prepared.query(rusqlite::params_from_iter(values))?;
+            while let Some(row) = rows.next()? {
+                let cells = (0..columns)
+                    .map(|column| row.get_ref(column).map(cell))
+                    .collect::<Result<Cells, _>>()?;
+                if let Err(error) = each(cells) {
+                    refused = Some(error);
+                    break;
                 }
-                Ok(())
-            });
+            }
+            Ok(())
+        });
         read.map_err(|error| self.error("be read", &error))?;
         refused.map_or(Ok(()), Err)
     }

@@ -83,9 +83,7 @@ pub enum CodeError {
     #[error("exports no function (declare it `extern \"C\"` with default visibility)")]
     NoFunctions,
     /// The library exports too many functions.
-    #[error(
-        "exports more than {FUNCTIONS_MAX} functions (build with -fvisibility=hidden and export only yours)"
-    )]
+    #[error("exports more than {FUNCTIONS_MAX} functions (build with -fvisibility=hidden and export only yours)")]
     TooManyFunctions,
     /// The functions that save and restore its state are not one pair.
     #[error(
@@ -152,10 +150,10 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
 
     let mut exported: BTreeMap<&str, Function> = BTreeMap::new();
     let mut markers = Vec::new();
-    let (mut save, mut restore) = (Hooks::default(), Hooks::default());
+    let (mut save, mut restore) = (StateFormats::default(), StateFormats::default());
     for symbol in table.iter() {
-        let global = matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK)
-            && symbol.st_visibility() != elf::STV_HIDDEN;
+        let global =
+            matches!(symbol.st_bind(), elf::STB_GLOBAL | elf::STB_WEAK) && symbol.st_visibility() != elf::STV_HIDDEN;
         let data = symbol.st_type() == elf::STT_OBJECT;
         let text = matches!(symbol.st_type(), elf::STT_FUNC | elf::STT_GNU_IFUNC);
         if !global || symbol.is_undefined(endian) || !(text || data) {
@@ -203,15 +201,15 @@ pub fn exports(code: &[u8]) -> Result<Exports, CodeError> {
     }
     Ok(Exports {
         functions: exported.into_values().collect(),
-        state: pair(save, restore)?,
+        state: state_format(save, restore)?,
     })
 }
 
 /// Format names of the save or of the restore functions; more than two are as wrong as two, so two are kept.
 #[derive(Default)]
-struct Hooks(Vec<String>);
+struct StateFormats(Vec<String>);
 
-impl Hooks {
+impl StateFormats {
     fn add(&mut self, format: &str) {
         if self.0.len() < 2 {
             self.0.push(format.to_owned());
@@ -220,7 +218,10 @@ impl Hooks {
 }
 
 /// The format that one function saves and another one restores; `None` if there are no such functions.
-fn pair(Hooks(save): Hooks, Hooks(restore): Hooks) -> Result<Option<String>, CodeError> {
+fn state_format(
+    StateFormats(save): StateFormats,
+    StateFormats(restore): StateFormats,
+) -> Result<Option<String>, CodeError> {
     match (&save[..], &restore[..]) {
         ([], []) => Ok(None),
         ([saved], [restored]) if saved == restored && !saved.is_empty() => Ok(Some(saved.clone())),

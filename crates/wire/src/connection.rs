@@ -18,7 +18,7 @@
 use crate::comm::seat::Seat;
 use crate::fabric::{ChannelEnd, PortAddress, RemoteMemory};
 use crate::ids::{RegionId, SlotIndex};
-use crate::refusal::Refusal;
+use crate::rejection::Rejection;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -122,5 +122,5 @@ pub enum ConnectionReply {
     /// The request was carried out.
     Done,
     /// The request was rejected; the connection goes on.
-    Refused(Refusal),
+    Refused(Rejection),
 }

@@ -19,14 +19,14 @@ pub enum Polling {
 
 /// Rules for slots whose core is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SharedCore {
+pub struct CoreSharing {
     /// Longest invocation, whatever timeout the request has, milliseconds.
     pub call_limit_ms: u32,
 }
 
 /// Slots of a worker that are lent to a peer of the holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lent {
+pub struct LentSlots {
     /// Number of the delegation.
     pub delegation: u32,
     /// The slots.
@@ -56,7 +56,7 @@ pub enum Order {
         /// Tenant that holds the lease; passed to functions.
         tenant: String,
         /// Set if the core is shared with other workers: each invocation has to claim it.
-        shared: Option<SharedCore>,
+        shared: Option<CoreSharing>,
         /// Numbers of its GPUs on the node; `None`: the node counts no GPUs, and functions are told nothing about them.
         gpus: Option<Vec<u32>>,
     },
@@ -72,7 +72,7 @@ pub enum Order {
     /// Serves a client. One descriptor: its connection socket.
     Introduce {
         /// Delegation, for a peer of the holder.
-        lent: Option<Lent>,
+        lent: Option<LentSlots>,
     },
     /// Drops all connections of a delegation. Invocations that run for them run to their end.
     Dismiss {
@@ -93,7 +93,7 @@ pub enum Order {
 
 /// Answer of the worker.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum WorkerAnswer {
     /// The worker has started and waits; sent once, without an order.
     Ready {
         /// [`crate::limits::PROTOCOL_VERSION`].

@@ -28,10 +28,10 @@ const PAYLOAD_WRITTEN: u16 = 1;
 /// Kind of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum Kind {
+pub enum MessageKind {
     /// A frame of a channel.
     Frame = 1,
-    /// Asks for a [`Kind::ProbeAnswer`]: proves that bytes pass over the link in both directions.
+    /// Asks for a [`MessageKind::ProbeAnswer`]: proves that bytes pass over the link in both directions.
     Probe = 2,
     /// Answers a probe, with the same number.
     ProbeAnswer = 3,
@@ -43,7 +43,7 @@ pub enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prefix {
     /// Kind of the message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Whether the payload stands in the entry already.
     pub payload_written: bool,
     /// The receiver's number of the channel; for probes the number of the probe.
@@ -97,7 +97,7 @@ impl Prefix {
     }
 
     /// Prefix of a probe, an answer to one, or a goodbye.
-    pub fn bare(kind: Kind, channel: u32, key: u64) -> Self {
+    pub fn bare(kind: MessageKind, channel: u32, key: u64) -> Self {
         Self {
             kind,
             payload_written: false,
@@ -125,26 +125,24 @@ impl Prefix {
 
     /// Decodes the first [`Prefix::BYTES`] of a message. Checks the form only. The receiver checks against its channel
     /// that the channel exists, that the key is the channel's, that the entry is in its ring, and that the length fits
-    /// both entry and message; see [`Prefix::entry_in`].
+    /// both entry and message; see [`Prefix::fits_ring`].
     #[inline]
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let malformed = DecodeError::Malformed {
-            what: "fabric prefix",
-        };
+        let malformed = DecodeError::Malformed { what: "fabric prefix" };
         let Some((head, _)) = bytes.split_first_chunk::<{ Self::BYTES }>() else {
             return Err(malformed);
         };
         let half = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let word = |at: usize| u64::from(half(at)) | u64::from(half(at + 4)) << 32;
         let kind = match head[0] {
-            1 => Kind::Frame,
-            2 => Kind::Probe,
-            3 => Kind::ProbeAnswer,
-            4 => Kind::Goodbye,
+            1 => MessageKind::Frame,
+            2 => MessageKind::Probe,
+            3 => MessageKind::ProbeAnswer,
+            4 => MessageKind::Goodbye,
             _ => return Err(malformed),
         };
         let flags = u16::from_le_bytes([head[2], head[3]]);
-        let bare = kind != Kind::Frame && (flags != 0 || half(16) != 0 || half(20) != 0);
+        let bare = kind != MessageKind::Frame && (flags != 0 || half(16) != 0 || half(20) != 0);
         if head[1] != VERSION || flags & !PAYLOAD_WRITTEN != 0 || bare {
             return Err(malformed);
         }
@@ -160,7 +158,7 @@ impl Prefix {
 
     /// Whether the entry is one of a ring of this shape and the payload fits it.
     #[inline]
-    pub fn entry_in(&self, shape: RingShape) -> bool {
+    pub fn fits_ring(&self, shape: RingShape) -> bool {
         (self.entry < shape.depth || self.entry == EXPRESS_ENTRY) && self.length <= shape.entry_bytes
     }
 }
@@ -283,7 +281,7 @@ mod tests {
     use super::*;
 
     const FRAME: Prefix = Prefix {
-        kind: Kind::Frame,
+        kind: MessageKind::Frame,
         payload_written: true,
         channel: 0x0102_0304,
         key: u64::MAX - 1,
@@ -301,9 +299,9 @@ mod tests {
                 length: 0,
                 ..FRAME
             },
-            Prefix::bare(Kind::Probe, 7, 8),
-            Prefix::bare(Kind::ProbeAnswer, u32::MAX, 0),
-            Prefix::bare(Kind::Goodbye, 0, 1),
+            Prefix::bare(MessageKind::Probe, 7, 8),
+            Prefix::bare(MessageKind::ProbeAnswer, u32::MAX, 0),
+            Prefix::bare(MessageKind::Goodbye, 0, 1),
         ] {
             assert_eq!(Prefix::decode(&prefix.encode()), Ok(prefix));
         }
@@ -334,10 +332,7 @@ mod tests {
         inbox.message_bytes = Envelope::BYTES as u32;
         assert!(Inbox::decode(&crate::encode(&inbox)).is_err(), "no room");
         (inbox.message_bytes, inbox.address.address) = (100, vec![0; 513]);
-        assert!(
-            Inbox::decode(&crate::encode(&inbox)).is_err(),
-            "too long an address"
-        );
+        assert!(Inbox::decode(&crate::encode(&inbox)).is_err(), "too long an address");
     }
 
     #[test]
@@ -349,7 +344,7 @@ mod tests {
             assert!(Prefix::decode(&bytes).is_err(), "byte {at} = {value}");
         }
         assert!(Prefix::decode(&good[..23]).is_err());
-        let mut probe = Prefix::bare(Kind::Probe, 1, 2).encode();
+        let mut probe = Prefix::bare(MessageKind::Probe, 1, 2).encode();
         probe[20] = 1;
         assert!(Prefix::decode(&probe).is_err(), "a probe has no payload");
     }
@@ -361,12 +356,7 @@ mod tests {
             line[4..4 + bytes.len()].copy_from_slice(bytes);
             line
         };
-        let lines = [
-            inline(&[]),
-            inline(&[7]),
-            inline(&[0, 0, 7]),
-            inline(&[7, 7, 7, 7]),
-        ];
+        let lines = [inline(&[]), inline(&[7]), inline(&[0, 0, 7]), inline(&[7, 7, 7, 7])];
         for (line, words) in lines.into_iter().zip([4, 5, 7, 8]) {
             assert_eq!(Prefix::line_bytes(0, &line), 8 * words);
             let (prefix, message) = message(0, false, &line, &[]);
@@ -412,11 +402,7 @@ mod tests {
         };
         let words = &line[..Prefix::line_bytes(length, line) / 8];
         let line = words.iter().flat_map(|word| word.to_le_bytes());
-        let message = prefix
-            .encode()
-            .into_iter()
-            .chain(line)
-            .chain(payload.iter().copied());
+        let message = prefix.encode().into_iter().chain(line).chain(payload.iter().copied());
         (prefix, message.collect())
     }
 
@@ -426,18 +412,10 @@ mod tests {
             depth: 64,
             entry_bytes: 8128,
         };
-        assert!(FRAME.entry_in(shape));
-        assert!(Prefix { entry: 63, ..FRAME }.entry_in(shape));
+        assert!(FRAME.fits_ring(shape));
+        assert!(Prefix { entry: 63, ..FRAME }.fits_ring(shape));
         for (entry, length) in [(64, 0), (u32::MAX - 1, 0), (0, 8129), (EXPRESS_ENTRY, u32::MAX)] {
-            assert!(
-                !Prefix {
-                    entry,
-                    length,
-                    ..FRAME
-                }
-                .entry_in(shape),
-                "{entry} {length}"
-            );
+            assert!(!Prefix { entry, length, ..FRAME }.fits_ring(shape), "{entry} {length}");
         }
     }
 }

@@ -181,10 +181,7 @@ impl RequestHeader {
     pub fn encode(&self) -> LineWords {
         let mut words = [0; 8];
         words[0] = self.seq.0;
-        words[1] = pack(
-            self.epoch.0,
-            u32::from(self.function.0) | u32::from(self.flags.0) << 16,
-        );
+        words[1] = pack(self.epoch.0, u32::from(self.function.0) | u32::from(self.flags.0) << 16);
         words[2] = pack(self.length, self.reply_entry);
         words[3] = pack(self.timeout_us, self.output_capacity);
         words[4..].copy_from_slice(&self.inline.0);
@@ -197,9 +194,7 @@ impl RequestHeader {
     pub fn decode(words: &LineWords) -> Result<Self, DecodeError> {
         let flags = Flags((words[1] >> 48) as u16);
         if flags.inputs() > PARTS_MAX || flags.outputs() > PARTS_MAX {
-            return Err(DecodeError::Malformed {
-                what: "request flags",
-            });
+            return Err(DecodeError::Malformed { what: "request flags" });
         }
         Ok(Self {
             seq: Seq(words[0]),
@@ -274,7 +269,7 @@ impl Status {
         .find(|status| *status as u16 == number)
     }
     /// Whether the function ran.
-    pub fn ran(self) -> bool {
+    pub fn has_run(self) -> bool {
         (self as u16) < 16
     }
 }
@@ -416,10 +411,7 @@ mod tests {
         for length in 0..=INLINE_BYTES {
             let inline = Inline::from_bytes(&bytes[..length]);
             assert_eq!(inline.to_bytes()[..length], bytes[..length]);
-            assert!(
-                inline.to_bytes()[length..].iter().all(|byte| *byte == 0),
-                "padded"
-            );
+            assert!(inline.to_bytes()[length..].iter().all(|byte| *byte == 0), "padded");
             let mut output = [0; INLINE_BYTES];
             inline.read(&mut output[..length]);
             assert_eq!(output[..length], bytes[..length]);
@@ -447,10 +439,7 @@ mod tests {
         assert_eq!(most, Ok(Flags::of_parts(16, 16).unwrap()));
         for number in [5, 15, 25, 0x1_0000, u64::from(u32::MAX)] {
             words[1] = number;
-            assert!(
-                ReplyHeader::decode(&words).is_err(),
-                "status {number} does not exist"
-            );
+            assert!(ReplyHeader::decode(&words).is_err(), "status {number} does not exist");
         }
     }
 

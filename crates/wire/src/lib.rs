@@ -40,7 +40,7 @@ mod message;
 pub mod munge;
 pub mod objections;
 pub mod python;
-pub mod refusal;
+pub mod rejection;
 pub mod session;
 pub mod state;
 pub mod storage;
@@ -61,4 +61,4 @@ pub mod grpc {
 mod status;
 
 pub use message::{DecodeError, decode, encode};
-pub use refusal::{Cause, EndReason, Ran, Refusal};
+pub use rejection::{Cause, EndReason, Rejection, RunCertainty};

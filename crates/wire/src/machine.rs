@@ -19,7 +19,7 @@
 //!                         ◄───────── Printed + text; Ended, the last one
 //! ```
 //!
-//! A message is a [`Head`], the message, and the bytes that the message carries: code, input, output, text. Neither
+//! A message is a [`MachineHead`], the message, and the bytes that the message carries: code, input, output, text. Neither
 //! side trusts the other's numbers: lengths are bounded before anything is allocated.
 
 use crate::DecodeError;
@@ -31,13 +31,13 @@ use serde::{Deserialize, Serialize};
 pub const CARRIED_BYTES_MAX: u64 = 1 << 30;
 /// Most bytes of a question about files, and of its answer.
 pub const FILE_BYTES_MAX: u64 = 136 << 10;
-/// Most bytes of [`Run`]: the same limit as for the start of a sandbox.
+/// Most bytes of [`WorkerStart`]: the same limit as for the start of a sandbox.
 pub const RUN_BYTES_MAX: u64 = 1 << 20;
 
 /// A message to the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToGuest {
-    /// Starts the worker's program; the first message. Carries a [`Run`].
+    /// Starts the worker's program; the first message. Carries a [`WorkerStart`].
     Run {
         /// The time by the host's clock, nanoseconds since 1970.
         now_ns: u64,
@@ -75,7 +75,7 @@ pub enum ToGuest {
 
 /// Program of a worker in a machine, and its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Run {
+pub struct WorkerStart {
     /// Absolute path of the program.
     pub path: Vec<u8>,
     /// Arguments, of which the first one is the program's name.
@@ -87,14 +87,14 @@ pub struct Run {
     /// Whether workers are to be forked from the program.
     pub zygote: bool,
     /// Limits of the worker's sandbox, and so of the machine.
-    pub limits: Limits,
+    pub limits: MachineLimits,
     /// Files of the sandbox that are shown where the machine has folders of its own, such as `/tmp`.
     pub shown: Vec<Vec<u8>>,
 }
 
 /// Limits of a sandbox for its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct MachineLimits {
     /// Most processes and threads.
     pub processes: u64,
     /// Most descriptors of each process.
@@ -123,7 +123,7 @@ pub struct Assignment {
 /// A message from the guest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromGuest {
-    /// The guest waits for [`ToGuest::Run`]; the first message.
+    /// The guest waits for [`ToGuest::WorkerStart`]; the first message.
     Booted,
     /// The worker accepts orders.
     Ready {
@@ -150,12 +150,12 @@ pub enum FromGuest {
     /// Carries output that the worker has printed.
     Printed,
     /// The worker's program has ended, or was never started; the machine is about to end.
-    Ended(Ended),
+    Ended(GuestEnd),
 }
 
 /// End of a worker in a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct GuestEnd {
     /// Reason why the worker was not even started; empty: it was.
     pub failure: String,
     /// Exit status, or the negative number of the signal that killed the worker.
@@ -163,12 +163,12 @@ pub struct Ended {
     /// Whether the machine has run out of memory.
     pub out_of_memory: bool,
     /// Crash record of the worker.
-    pub crash: Option<Crash>,
+    pub crash: Option<GuestCrash>,
 }
 
 /// Crash record that a dying worker wrote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Crash {
+pub struct GuestCrash {
     /// Slot of the crash.
     pub slot: Option<u16>,
     /// The signal; 0: the function called `exit`.
@@ -179,14 +179,14 @@ pub struct Crash {
 
 /// Lengths before each message: of the message, and of the bytes that it carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Head {
+pub struct MachineHead {
     /// Bytes of the message.
     pub message_bytes: u32,
     /// Bytes that follow the message.
     pub brought_bytes: u64,
 }
 
-impl Head {
+impl MachineHead {
     /// Encoded size.
     pub const BYTES: usize = 12;
 
@@ -216,9 +216,9 @@ impl Head {
     }
 }
 
-impl Ended {
+impl GuestEnd {
     /// End of a worker that was never started.
-    pub fn never(failure: String) -> Self {
+    pub fn not_started(failure: String) -> Self {
         Self {
             failure,
             status: 1,
@@ -228,7 +228,7 @@ impl Ended {
     }
 }
 
-impl Run {
+impl WorkerStart {
     /// Decodes a run; refuses more than [`RUN_BYTES_MAX`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         match bytes.len() as u64 <= RUN_BYTES_MAX {
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn heads_that_announce_too_much_are_refused() {
-        let head = |message_bytes, brought_bytes| Head {
+        let head = |message_bytes, brought_bytes| MachineHead {
             message_bytes,
             brought_bytes,
         };
@@ -255,7 +255,7 @@ mod tests {
             (head(1, CARRIED_BYTES_MAX.max(CODE_BYTES_MAX) + 1), false),
             (head(u32::MAX, u64::MAX), false),
         ] {
-            let decoded = Head::decode(&head.encode());
+            let decoded = MachineHead::decode(&head.encode());
             assert_eq!(decoded.ok(), is_good.then_some(head), "{head:?}");
         }
     }

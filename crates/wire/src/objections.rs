@@ -1,6 +1,6 @@
 //! Objections of several agents to one request, each for a reason that no waiting changes.
 
-use crate::Refusal;
+use crate::Rejection;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Objection {
 
 /// A collection of objections.
 #[derive(Debug, Clone, Default)]
-pub struct Objections(Vec<(Objection, Option<Refusal>)>);
+pub struct Objections(Vec<(Objection, Option<Rejection>)>);
 
 impl Objections {
     /// Whether there are no objections.
@@ -42,8 +42,8 @@ impl Objections {
     }
 
     /// Adds a rejection of `node`, or all objections in it, if `node` passes on those of others.
-    pub fn add(&mut self, node: &str, refusal: Refusal) {
-        let Refusal::Nowhere { reasons } = refusal else {
+    pub fn add(&mut self, node: &str, refusal: Rejection) {
+        let Rejection::Nowhere { reasons } = refusal else {
             let objection = Objection {
                 nodes: vec![node.to_owned()],
                 more: 0,
@@ -61,7 +61,7 @@ impl Objections {
         }
     }
 
-    fn note(&mut self, new: Objection, refusal: Option<Refusal>) {
+    fn note(&mut self, new: Objection, refusal: Option<Rejection>) {
         let Some((same, _)) = self.0.iter_mut().find(|(said, _)| said.why == new.why) else {
             if self.0.len() < REASONS_MAX {
                 self.0.push((new, refusal));
@@ -79,10 +79,10 @@ impl Objections {
     }
 
     /// Sums up all objections as one rejection: if all agents give the same one, that.
-    pub fn sum(&self) -> Refusal {
+    pub fn sum(&self) -> Rejection {
         match &self.0[..] {
             [(_, Some(refusal))] => refusal.clone(),
-            said => Refusal::Nowhere {
+            said => Rejection::Nowhere {
                 reasons: said.iter().map(|(objection, _)| objection.clone()).collect(),
             },
         }
@@ -111,8 +111,8 @@ fn cut(mut why: String) -> String {
 mod tests {
     use super::*;
 
-    fn rejected(why: &str) -> Refusal {
-        Refusal::CodeRejected { why: why.into() }
+    fn rejected(why: &str) -> Rejection {
+        Rejection::CodeRejected { why: why.into() }
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
             objections.add(node, rejected("no libm"));
         }
         assert_eq!(objections.sum(), rejected("no libm"));
-        objections.add("c", Refusal::BadToken);
+        objections.add("c", Rejection::BadToken);
         let told = objections.sum().to_string();
         for part in ["a, b: ", "no libm", "c: the token is not valid", "nothing ran"] {
             assert!(told.contains(part), "{told:?} lacks {part:?}");
@@ -133,11 +133,11 @@ mod tests {
     fn what_others_were_told_is_gathered_with_ones_own() {
         let mut theirs = Objections::default();
         theirs.add("a", rejected("no libm"));
-        theirs.add("b", Refusal::BadToken);
+        theirs.add("b", Rejection::BadToken);
         let mut ours = Objections::default();
-        ours.add("c", Refusal::BadToken);
+        ours.add("c", Rejection::BadToken);
         ours.add("the manager", theirs.sum());
-        let Refusal::Nowhere { reasons } = ours.sum() else {
+        let Rejection::Nowhere { reasons } = ours.sum() else {
             panic!("{:?}", ours.sum());
         };
         assert_eq!((reasons[0].nodes.join(" "), reasons.len()), ("c b".into(), 2));
@@ -154,10 +154,7 @@ mod tests {
             objections.add("x", rejected(&reason.to_string()));
         }
         let (first, _) = &objections.0[0];
-        assert_eq!(
-            (first.nodes.len(), first.more),
-            (NAMED_MAX, 1000 - NAMED_MAX as u32)
-        );
+        assert_eq!((first.nodes.len(), first.more), (NAMED_MAX, 1000 - NAMED_MAX as u32));
         assert_eq!(objections.0.len(), REASONS_MAX);
         let told = objections.sum().to_string();
         assert!(told.len() < 2 * REASONS_MAX * REASON_BYTES_MAX, "{}", told.len());

@@ -7,7 +7,7 @@
 
 use crate::frame::InvocationId;
 use crate::ids::{CodeHash, Epoch, LeaseId, SlotIndex, WorkerIndex};
-use crate::refusal::{Cause, EndReason, Refusal};
+use crate::rejection::{Cause, EndReason, Rejection};
 use serde::{Deserialize, Serialize};
 
 /// Request of a client.
@@ -21,7 +21,7 @@ pub enum SessionRequest {
         token: Vec<u8>,
     },
     /// Loads a library into every worker of the lease, present and future. With a descriptor (a sealed memfd): these
-    /// bytes. Without one: only if the node has the library ([`Refusal::NeedCode`] otherwise). Answer:
+    /// bytes. Without one: only if the node has the library ([`Rejection::NeedCode`] otherwise). Answer:
     /// [`SessionReply::Loaded`].
     Load {
         /// Hash of the library.
@@ -41,7 +41,7 @@ pub enum SessionRequest {
     /// Lends slots to peers. Answer: [`SessionReply::Delegated`].
     Delegate {
         /// The slots; at least one.
-        places: Vec<Place>,
+        places: Vec<SlotPlace>,
         /// Time limit of the delegation; 0: as long as the lease lasts.
         within_ms: u64,
     },
@@ -54,7 +54,7 @@ pub enum SessionRequest {
 
 /// A slot of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct SlotPlace {
     /// The worker.
     pub worker: WorkerIndex,
     /// Slot of that worker.
@@ -75,7 +75,7 @@ pub enum SessionReply {
         /// Phases of the workers' start.
         start: StartPhases,
         /// The slots that a peer may use; `None` in the holder's session: all.
-        lent: Option<Vec<Place>>,
+        lent: Option<Vec<SlotPlace>>,
     },
     /// Answer to `Load`.
     Loaded {
@@ -101,7 +101,7 @@ pub enum SessionReply {
         token: Vec<u8>,
     },
     /// The request was rejected; the session goes on unless it was the attach.
-    Refused(Refusal),
+    Refused(Rejection),
     /// Event: a worker died. Its channels are dead; `Connect` starts another.
     WorkerDied {
         /// The worker.
@@ -114,7 +114,7 @@ pub enum SessionReply {
         output: String,
         /// Last invocation of each slot that began one, at most [`crate::limits::SLOTS_MAX`]: later ones on the same
         /// channel did not run.
-        begun: Vec<LastBegun>,
+        begun: Vec<LastInvocation>,
     },
     /// Event, and answer to `Release`: the lease is over and this session with it.
     LeaseEnded {
@@ -146,7 +146,7 @@ pub enum SessionReply {
 /// The last invocation that a slot of a dead worker began, from the record that the worker wrote before it called the
 /// function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastBegun {
+pub struct LastInvocation {
     /// The invocation.
     pub invocation: InvocationId,
     /// Whether its function had returned, and its reply was published.

@@ -130,7 +130,7 @@ impl StateHead {
     ///
     /// # Errors
     /// The property that differs.
-    pub fn admit(&self, tenant: &str, name: &str, program: &[u8; 32]) -> Result<(), StateError> {
+    pub fn check_owner(&self, tenant: &str, name: &str, program: &[u8; 32]) -> Result<(), StateError> {
         if self.tenant != tenant {
             return Err(StateError::WrongTenant);
         }
@@ -147,7 +147,7 @@ impl StateHead {
     ///
     /// # Errors
     /// Both lengths.
-    pub fn admit_length(&self, there: u64) -> Result<(), StateError> {
+    pub fn check_length(&self, there: u64) -> Result<(), StateError> {
         match self.size_bytes {
             said if said == there => Ok(()),
             said => Err(StateError::Length { said, there }),
@@ -158,7 +158,7 @@ impl StateHead {
     ///
     /// # Errors
     /// [`StateError::Altered`].
-    pub fn admit_bytes(&self, hash: &[u8; 32]) -> Result<(), StateError> {
+    pub fn check_bytes(&self, hash: &[u8; 32]) -> Result<(), StateError> {
         match self.hash == *hash {
             true => Ok(()),
             false => Err(StateError::Altered),
@@ -166,9 +166,7 @@ impl StateHead {
     }
 
     fn is_bounded(&self) -> bool {
-        self.tenant.len() <= TENANT_BYTES_MAX
-            && self.host.len() <= HOST_BYTES_MAX
-            && is_state_name(&self.name)
+        self.tenant.len() <= TENANT_BYTES_MAX && self.host.len() <= HOST_BYTES_MAX && is_state_name(&self.name)
     }
 }
 
@@ -214,16 +212,16 @@ mod tests {
     #[test]
     fn another_tenant_program_or_name_is_refused_and_each_is_said() {
         let head = head();
-        assert_eq!(head.admit("uid:1000", "model", &[7; 32]), Ok(()));
+        assert_eq!(head.check_owner("uid:1000", "model", &[7; 32]), Ok(()));
         assert_eq!(
-            head.admit("uid:1001", "model", &[7; 32]),
+            head.check_owner("uid:1001", "model", &[7; 32]),
             Err(StateError::WrongTenant)
         );
         assert_eq!(
-            head.admit("uid:1000", "model", &[8; 32]),
+            head.check_owner("uid:1000", "model", &[8; 32]),
             Err(StateError::WrongProgram)
         );
-        let other = head.admit("uid:1000", "other", &[7; 32]);
+        let other = head.check_owner("uid:1000", "other", &[7; 32]);
         assert_eq!(other, Err(StateError::WrongName("model".into())));
     }
 

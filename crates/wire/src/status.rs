@@ -1,37 +1,35 @@
 //! Conversion between a refusal and a gRPC status that carries it.
 
-use crate::Refusal;
+use crate::Rejection;
 use tonic::{Code, Status};
 
-impl From<Refusal> for Status {
-    fn from(refusal: Refusal) -> Self {
+impl From<Rejection> for Status {
+    fn from(refusal: Rejection) -> Self {
         let code = match &refusal {
-            Refusal::NoCapacity { .. }
-            | Refusal::NoPlaces { .. }
-            | Refusal::NoGpus { .. }
-            | Refusal::NotTogether { .. }
-            | Refusal::NoAgent
-            | Refusal::TooMany { .. }
-            | Refusal::QuotaExceeded { .. } => Code::ResourceExhausted,
-            Refusal::BadToken | Refusal::WrongTenant | Refusal::NotPermitted { .. } => Code::PermissionDenied,
-            Refusal::NotAuthenticated { .. } => Code::Unauthenticated,
-            Refusal::UnknownLease | Refusal::UnknownWorker { .. } | Refusal::UnknownSlot { .. } => {
-                Code::NotFound
-            }
-            Refusal::BadRequest { .. } | Refusal::CodeMismatch | Refusal::CodeRejected { .. } => {
+            Rejection::NoCapacity { .. }
+            | Rejection::NoPlaces { .. }
+            | Rejection::NoGpus { .. }
+            | Rejection::NotTogether { .. }
+            | Rejection::NoAgent
+            | Rejection::TooMany { .. }
+            | Rejection::QuotaExceeded { .. } => Code::ResourceExhausted,
+            Rejection::BadToken | Rejection::WrongTenant | Rejection::NotPermitted { .. } => Code::PermissionDenied,
+            Rejection::NotAuthenticated { .. } => Code::Unauthenticated,
+            Rejection::UnknownLease | Rejection::UnknownWorker { .. } | Rejection::UnknownSlot { .. } => Code::NotFound,
+            Rejection::BadRequest { .. } | Rejection::CodeMismatch | Rejection::CodeRejected { .. } => {
                 Code::InvalidArgument
             }
-            Refusal::Timeout { .. } => Code::DeadlineExceeded,
-            Refusal::Unavailable { .. } => Code::Unavailable,
+            Rejection::Timeout { .. } => Code::DeadlineExceeded,
+            Rejection::Unavailable { .. } => Code::Unavailable,
             _ => Code::FailedPrecondition,
         };
         Status::with_details(code, refusal.to_string(), crate::encode(&refusal).into())
     }
 }
 
-impl From<Status> for Refusal {
+impl From<Status> for Rejection {
     fn from(status: Status) -> Self {
-        crate::decode(status.details()).unwrap_or_else(|_| Refusal::Unavailable {
+        crate::decode(status.details()).unwrap_or_else(|_| Rejection::Unavailable {
             what: format!("{}: {}", status.code(), status.message()),
         })
     }

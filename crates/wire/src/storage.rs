@@ -16,7 +16,7 @@ const BUCKET_BYTES: std::ops::RangeInclusive<usize> = 3..=63;
 
 /// A bucket, or the keys below a prefix, as in a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct StoragePlace {
     /// Name of the bucket.
     pub bucket: String,
     /// Prefix without a slash at its end; empty: the whole bucket.
@@ -25,21 +25,21 @@ pub struct Place {
     pub writable: bool,
 }
 
-/// A text that is no [`Place`].
+/// A text that is no [`StoragePlace`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "storage is s3://BUCKET[/PREFIX][:ro|:rw], with a bucket of lower-case letters, digits, `-` and `.`, unlike {text:?}: {why}"
 )]
-pub struct BadPlace {
+pub struct StoragePlaceError {
     text: String,
     why: &'static str,
 }
 
-impl FromStr for Place {
-    type Err = BadPlace;
+impl FromStr for StoragePlace {
+    type Err = StoragePlaceError;
 
-    fn from_str(text: &str) -> Result<Self, BadPlace> {
-        let bad = |why| BadPlace {
+    fn from_str(text: &str) -> Result<Self, StoragePlaceError> {
+        let bad = |why| StoragePlaceError {
             text: text.chars().take(PATH_BYTES_MAX).collect(),
             why,
         };
@@ -69,7 +69,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for StoragePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s3://{}", self.bucket)?;
         if !self.prefix.is_empty() {
@@ -79,7 +79,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl Place {
+impl StoragePlace {
     /// Whether the place covers this object: the object named as the prefix, and all below it.
     pub fn covers(&self, bucket: &str, key: &str) -> bool {
         self.bucket == bucket && (self.prefix.is_empty() || key == self.prefix || self.is_above(key))
@@ -106,9 +106,7 @@ pub fn is_bucket(name: &str) -> bool {
     let is_letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = [name.bytes().next(), name.bytes().next_back()];
     BUCKET_BYTES.contains(&name.len())
-        && name
-            .bytes()
-            .all(|byte| is_letter(byte) || byte == b'-' || byte == b'.')
+        && name.bytes().all(|byte| is_letter(byte) || byte == b'-' || byte == b'.')
         && ends.into_iter().flatten().all(is_letter)
         && !name.contains("..")
 }
@@ -127,7 +125,7 @@ pub fn is_key(key: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn place(text: &str) -> Place {
+    fn place(text: &str) -> StoragePlace {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
     }
 
@@ -161,11 +159,11 @@ mod tests {
             "s3://data?acl",
             "http://data/a",
         ] {
-            assert!(bad.parse::<Place>().is_err(), "{bad:?} was taken");
+            assert!(bad.parse::<StoragePlace>().is_err(), "{bad:?} was taken");
         }
         assert!(
             format!("s3://data/{}", "x".repeat(1025))
-                .parse::<Place>()
+                .parse::<StoragePlace>()
                 .is_err()
         );
     }

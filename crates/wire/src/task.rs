@@ -5,7 +5,7 @@
 //! which results that were [`left`] with a worker are fetched from there. The Python package makes objects from these,
 //! and only it reads pickles.
 
-pub mod left;
+pub mod left_results;
 pub mod native;
 pub mod plain;
 
@@ -21,10 +21,10 @@ pub const RESULTS_MAX: usize = 65_536;
 pub const ALIGNED_FROM: usize = 32 << 10;
 
 /// Key of a function: the first bytes of the BLAKE3 hash of its pickle.
-pub type Key = [u8; KEY_BYTES];
+pub type FunctionKey = [u8; KEY_BYTES];
 
 /// The key of a function.
-pub fn key_of(blob: &[u8]) -> Key {
+pub fn key_of(blob: &[u8]) -> FunctionKey {
     let mut key = [0; KEY_BYTES];
     key.copy_from_slice(&blake3::hash(blob).as_bytes()[..KEY_BYTES]);
     key
@@ -150,7 +150,7 @@ pub enum FormatError {
 
 /// Positions of a pickle and its buffers, in a request or a reply.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Layout {
+pub struct TaskLayout {
     /// Offset of the pickle.
     pub pickle: usize,
     /// Size of the pickle.
@@ -161,7 +161,7 @@ pub struct Layout {
     pub end: usize,
 }
 
-impl Layout {
+impl TaskLayout {
     /// Layout of a pickle that follows `before` bytes, and of its buffers. `None` if it is larger than any memory.
     pub fn new(before: usize, pickle_bytes: usize, lengths: impl IntoIterator<Item = usize>) -> Option<Self> {
         let mut end = before.checked_add(pickle_bytes)?;
@@ -182,7 +182,7 @@ impl Layout {
 
 /// A request's head, and the positions of its other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct TaskRequest {
     /// Kind of the arguments; see [`request`].
     pub kind: u8,
     /// Whether the buffers may be written.
@@ -194,16 +194,16 @@ pub struct Request {
     /// Whether a large result may stay with the worker.
     pub stays: bool,
     /// Key of the function.
-    pub key: Key,
+    pub key: FunctionKey,
     /// Offset and size of the function's pickle; `None`: the request does not contain it.
     pub blob: Option<(usize, usize)>,
     /// Positions of the arguments: their pickle, plain values, or the data for a native function; and their buffers.
-    pub arguments: Layout,
+    pub arguments: TaskLayout,
     /// Offset and size of each result of another task, which is a reply; the arguments name results by number.
     pub results: Vec<(usize, usize)>,
 }
 
-impl Request {
+impl TaskRequest {
     /// Decodes a request of `size` bytes; `at(from, into)` copies from them, and is only called for positions inside.
     pub fn decode(size: usize, at: impl Fn(usize, &mut [u8])) -> Result<Self, FormatError> {
         let mut head = [0; request::HEAD_BYTES];
@@ -214,8 +214,7 @@ impl Request {
         let (kind, flags) = (head[0], head[1]);
         let has_results = flags & request::RESULTS != 0;
         if kind > request::RELEASE
-            || flags
-                > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED | request::STAYS
+            || flags > request::WRITABLE | request::RESULTS | request::TIMED | request::YIELDED | request::STAYS
             || flags & !request::WRITABLE != 0 && matches!(kind, request::TAKE | request::RELEASE)
         {
             return Err(FormatError::Kind);
@@ -234,7 +233,7 @@ impl Request {
         let (pickle_bytes, lengths, behind) = lengths(size, behind, number, has_results, at)?;
         let blob_end = behind.checked_add(blob_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(blob_end).ok_or(FormatError::Short)?;
-        let arguments = Layout::new(blob_end, pickle_bytes.unwrap_or(rest), lengths);
+        let arguments = TaskLayout::new(blob_end, pickle_bytes.unwrap_or(rest), lengths);
         let arguments = arguments.ok_or(FormatError::Short)?;
         let (results, end) = place_results(arguments.end, results).ok_or(FormatError::Short)?;
         if end > size {
@@ -258,7 +257,7 @@ impl Request {
     pub fn head(
         kind: u8,
         writable: bool,
-        key: &Key,
+        key: &FunctionKey,
         blob_bytes: usize,
         pickle_bytes: usize,
         lengths: &[usize],
@@ -289,16 +288,16 @@ impl Request {
 
 /// A reply's head, and the positions of its other parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reply {
+pub struct TaskReply {
     /// Kind of the body; see [`reply`].
     pub kind: u8,
     /// Size of the traceback, which stands first in the body.
     pub traceback_bytes: usize,
     /// Positions after the traceback: a pickle with buffers, a plain value, or text.
-    pub body: Layout,
+    pub body: TaskLayout,
 }
 
-impl Reply {
+impl TaskReply {
     /// Decodes a reply.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
@@ -325,13 +324,11 @@ impl Reply {
         let (pickle_bytes, lengths, behind) = lengths(size, head.len(), number, false, at)?;
         let start = behind.checked_add(traceback_bytes).ok_or(FormatError::Short)?;
         let rest = size.checked_sub(start).ok_or(FormatError::Short)?;
-        let body = Layout::new(start, pickle_bytes.unwrap_or(rest), lengths);
+        let body = TaskLayout::new(start, pickle_bytes.unwrap_or(rest), lengths);
         Ok(Self {
             kind,
             traceback_bytes,
-            body: body
-                .filter(|layout| layout.end <= size)
-                .ok_or(FormatError::Short)?,
+            body: body.filter(|layout| layout.end <= size).ok_or(FormatError::Short)?,
         })
     }
 
@@ -350,10 +347,7 @@ impl Reply {
 }
 
 /// Offsets and sizes of results that follow `end`, and the end of the last one.
-pub fn place_results(
-    mut end: usize,
-    lengths: impl IntoIterator<Item = usize>,
-) -> Option<(Vec<(usize, usize)>, usize)> {
+pub fn place_results(mut end: usize, lengths: impl IntoIterator<Item = usize>) -> Option<(Vec<(usize, usize)>, usize)> {
     let mut results = Vec::new();
     for length in lengths {
         let start = match length >= ALIGNED_FROM {

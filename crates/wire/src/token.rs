@@ -120,9 +120,7 @@ impl TokenKey {
         let malformed = DecodeError::Malformed { what: "token" };
         let number = number_of(token)?;
         let (body, code) = token.split_at(token.len() - MAC_BYTES);
-        self.mac(body)
-            .verify_slice(code)
-            .map_err(|_| TokenError::Forged)?;
+        self.mac(body).verify_slice(code).map_err(|_| TokenError::Forged)?;
         if number != self.number {
             return Err(TokenError::Forged);
         }
@@ -205,11 +203,7 @@ mod tests {
         renumbered[0] = 2;
         assert_eq!(keys.open(&renumbered), Err(TokenError::Forged));
         renumbered[0] = 9;
-        assert_eq!(
-            keys.open(&renumbered),
-            Err(TokenError::Forged),
-            "a key that is to come"
-        );
+        assert_eq!(keys.open(&renumbered), Err(TokenError::Forged), "a key that is to come");
     }
 
     fn claims() -> Claims {

@@ -1,18 +1,18 @@
 //! A session with an agent on another host: the messages of [`crate::session`] and [`crate::connection`], and the
 //! substitutes of their descriptors, as frames on a stream.
 //!
-//! A stream begins with the agent's [`Frame::Hello`] and the client's [`Frame::Session`] or [`Frame::Join`], which the
-//! agent accepts or rejects. A client without a certificate sends first: [`Frame::Bearer`] for a session,
-//! [`Frame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages.
+//! A stream begins with the agent's [`TunnelFrame::Hello`] and the client's [`TunnelFrame::Session`] or [`TunnelFrame::Join`], which the
+//! agent accepts or rejects. A client without a certificate sends first: [`TunnelFrame::Bearer`] for a session,
+//! [`TunnelFrame::Join`] for a socket, whose ticket only the bearer of a session has. From then on both sides send messages.
 //! A message's memory follows it on the stream without framing, one attachment after the other. A socket is kept under
 //! a ticket, and the client fetches it with a stream of its own.
 //!
 //! On the stream a frame is its length (32 bits, little endian) and that many bytes. A side without other frames sends
-//! [`Frame::Alive`], so that a vanished host can be told from a busy one.
+//! [`TunnelFrame::Alive`], so that a vanished host can be told from a busy one.
 
 use crate::DecodeError;
 use crate::limits::{CODE_BYTES_MAX, MESSAGE_BYTES_MAX, MESSAGE_FDS_MAX};
-use crate::refusal::Refusal;
+use crate::rejection::Rejection;
 use crate::token::TOKEN_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ pub enum Attachment {
         /// Size of the memory: at least 1, at most [`CODE_BYTES_MAX`].
         size_bytes: u64,
     },
-    /// A socket, to be fetched with [`Frame::Join`].
+    /// A socket, to be fetched with [`TunnelFrame::Join`].
     Socket {
         /// Ticket of the socket.
         ticket: Ticket,
@@ -52,20 +52,20 @@ pub enum Attachment {
 
 /// A frame of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Frame {
+pub enum TunnelFrame {
     /// First frame of the agent: it has admitted the client.
     Hello {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
     },
-    /// First frame of the client: starts a session. Answer: [`Frame::Accepted`].
+    /// First frame of the client: starts a session. Answer: [`TunnelFrame::Accepted`].
     Session {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
         /// How long either side may be silent, milliseconds.
         silence_ms: u64,
     },
-    /// First frame of the client: fetches a socket. Answer: [`Frame::Accepted`].
+    /// First frame of the client: fetches a socket. Answer: [`TunnelFrame::Accepted`].
     Join {
         /// Ticket of the attachment.
         ticket: Ticket,
@@ -75,7 +75,7 @@ pub enum Frame {
     /// Answer of the agent: messages may follow.
     Accepted,
     /// Answer of the agent, and its last frame: a rejection.
-    Refused(Refusal),
+    Refused(Rejection),
     /// One message of the carried protocol, 1 to [`MESSAGE_BYTES_MAX`] bytes.
     Message {
         /// The message, unchanged.
@@ -86,7 +86,7 @@ pub enum Frame {
     /// Sign of life, without content.
     Alive,
     /// First frame of a client without a certificate, before the agent has sent anything: starts a session, with a
-    /// lease's token in place of a certificate. Answer: [`Frame::Accepted`].
+    /// lease's token in place of a certificate. Answer: [`TunnelFrame::Accepted`].
     Bearer {
         /// [`crate::limits::PROTOCOL_VERSION`].
         version: u32,
@@ -97,7 +97,7 @@ pub enum Frame {
     },
 }
 
-impl Frame {
+impl TunnelFrame {
     /// Encodes the frame, with its length in front.
     pub fn encode(&self) -> Vec<u8> {
         let body = crate::encode(self);
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_longest_token_fits_into_a_first_frame() {
-        let longest = Frame::Bearer {
+        let longest = TunnelFrame::Bearer {
             version: u32::MAX,
             token: vec![0xff; TOKEN_BYTES_MAX],
             silence_ms: u64::MAX,

@@ -1,6 +1,6 @@
 //! Limits: a value over a limit is refused before any other use of it.
 
-use hotlease_wire::control::Answer;
+use hotlease_wire::control::WorkerAnswer;
 use hotlease_wire::limits::{MESSAGE_BYTES_MAX, TENANT_BYTES_MAX};
 use hotlease_wire::session::SessionReply;
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TOKEN_BYTES_MAX, TokenKey};
@@ -9,7 +9,7 @@ use hotlease_wire::{DecodeError, decode, encode};
 #[test]
 fn message_over_the_limit_is_refused_and_one_at_it_is_not() {
     // One byte for the variant, three for the length.
-    let longest = Answer::Failed {
+    let longest = WorkerAnswer::Failed {
         why: "x".repeat(MESSAGE_BYTES_MAX - 4),
     };
     let mut bytes = encode(&longest);
@@ -17,16 +17,16 @@ fn message_over_the_limit_is_refused_and_one_at_it_is_not() {
     assert_eq!(decode(&bytes), Ok(longest));
     bytes.push(0);
     assert_eq!(
-        decode::<Answer>(&bytes),
+        decode::<WorkerAnswer>(&bytes),
         Err(DecodeError::TooLong { size: bytes.len() })
     );
 }
 
 #[test]
 fn trailing_bytes_are_refused() {
-    let mut bytes = encode(&Answer::Done);
+    let mut bytes = encode(&WorkerAnswer::Done);
     bytes.push(0);
-    assert!(decode::<Answer>(&bytes).is_err());
+    assert!(decode::<WorkerAnswer>(&bytes).is_err());
 }
 
 #[test]

@@ -27,10 +27,7 @@ fn hammer(decoder: &Decoder, corpus: &[Vec<u8>], seed: u64) -> u32 {
         let outcome = std::panic::catch_unwind(|| (decoder.check)(&bytes));
         match outcome {
             Ok(fine) => accepted += u32::from(fine),
-            Err(_) => panic!(
-                "{}: frame {frame} of seed {seed} broke it: {bytes:02x?}",
-                decoder.name
-            ),
+            Err(_) => panic!("{}: frame {frame} of seed {seed} broke it: {bytes:02x?}", decoder.name),
         }
     }
     accepted
@@ -44,11 +41,7 @@ fn mutated_frames_break_no_decoder() {
         eprintln!("{}: {FRAMES} frames, {accepted} accepted", decoder.name);
         // Otherwise this tests only one of the two results.
         assert!(accepted > 0, "{}: no mutated frame was accepted", decoder.name);
-        assert!(
-            accepted < FRAMES,
-            "{}: every mutated frame was accepted",
-            decoder.name
-        );
+        assert!(accepted < FRAMES, "{}: every mutated frame was accepted", decoder.name);
     }
 }
 
@@ -86,10 +79,7 @@ fn mutations_of_a_compiled_library_break_nothing() {
     assert!(status.success(), "cc: {status}");
     let mut bytes = std::fs::read(&library).unwrap();
     let functions = hotlease_wire::code::functions(&bytes).unwrap();
-    let names: Vec<_> = functions
-        .iter()
-        .map(|f| (f.name.as_str(), f.idempotent))
-        .collect();
+    let names: Vec<_> = functions.iter().map(|f| (f.name.as_str(), f.idempotent)).collect();
     assert_eq!(names, [("add", true), ("sub", false)]);
 
     bytes.truncate(64 * 1024);

@@ -3,7 +3,7 @@
 //! Everything that the client sends is checked here; valid requests are passed to the slots. A client that does not
 //! read its replies, or that sends malformed requests, loses its connection and disturbs no other client.
 
-use crate::control::Lease;
+use crate::control::WorkerLease;
 use crate::host::set_reached_at;
 use crate::invoke::{Region, Regions, SlotChannel};
 use crate::mailbox::{ConnectionId, Letter};
@@ -12,10 +12,10 @@ use hotlease_fabric::memory::{Memory, MemoryError};
 use hotlease_fabric::ofi::{OfiError, Peer};
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::transport::TransportRing;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::comm::seat::Seat;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::Lent;
+use hotlease_wire::control::LentSlots;
 use hotlease_wire::fabric::{ChannelEnd, PortAddress};
 use hotlease_wire::ids::{RegionId, SlotIndex};
 use hotlease_wire::limits::{
@@ -40,17 +40,17 @@ pub struct Connection {
     /// Slot of each open channel.
     channels: Vec<usize>,
     /// Delegation that the client may use, if it is a peer of the lease's holder.
-    lent: Option<Lent>,
+    lent: Option<LentSlots>,
     /// Slot and peer (the client's port as the slot's port knows it) of each link, by the link's key.
     links: BTreeMap<u64, (SlotIndex, Arc<Peer>)>,
 }
 
 /// A reply with its descriptors, or a rejection.
-type Answered = Result<(ConnectionReply, Vec<OwnedFd>), Refusal>;
+type ReplyResult = Result<(ConnectionReply, Vec<OwnedFd>), Rejection>;
 
 impl Connection {
     /// Makes a connection on a socket from the agent.
-    pub fn new(id: ConnectionId, socket: Socket, lent: Option<Lent>) -> std::io::Result<Self> {
+    pub fn new(id: ConnectionId, socket: Socket, lent: Option<LentSlots>) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         Ok(Self {
             id,
@@ -68,7 +68,7 @@ impl Connection {
     }
 
     /// Whether the client uses slots of this delegation.
-    pub fn is_of(&self, delegation: u32) -> bool {
+    pub fn uses_delegation(&self, delegation: u32) -> bool {
         let lent = self.lent.as_ref();
         lent.is_some_and(|lent| lent.delegation == delegation)
     }
@@ -80,7 +80,7 @@ impl Connection {
 
     /// Serves the waiting requests, up to a limit so that other clients get their turn; false when the connection is
     /// over.
-    pub fn serve(&mut self, lease: &mut Lease) -> bool {
+    pub fn serve(&mut self, lease: &mut WorkerLease) -> bool {
         for _ in 0..REQUESTS_PER_TURN {
             let (request, fds) = match self.socket.receive::<ConnectionRequest>() {
                 Ok(Some(received)) => received,
@@ -90,19 +90,10 @@ impl Connection {
                 }
             };
             let answered = match request {
-                ConnectionRequest::Open { slot, request, reply } => {
-                    self.open(lease, slot, request, reply, fds)
-                }
-                ConnectionRequest::Register { region, size_bytes } => {
-                    self.register(lease, region, size_bytes, fds)
-                }
+                ConnectionRequest::Open { slot, request, reply } => self.open(lease, slot, request, reply, fds),
+                ConnectionRequest::Register { region, size_bytes } => self.register(lease, region, size_bytes, fds),
                 ConnectionRequest::Deregister { region } => self.deregister(lease, region),
-                ConnectionRequest::Link {
-                    slot,
-                    port,
-                    key,
-                    host,
-                } => self.link(lease, slot, &port, key, host),
+                ConnectionRequest::Link { slot, port, key, host } => self.link(lease, slot, &port, key, host),
                 ConnectionRequest::OpenFabric {
                     slot,
                     request,
@@ -114,8 +105,7 @@ impl Connection {
                 }
                 ConnectionRequest::Seat { slot, seat } => self.seat(lease, slot, seat),
             };
-            let (reply, fds) =
-                answered.unwrap_or_else(|refusal| (ConnectionReply::Refused(refusal), Vec::new()));
+            let (reply, fds) = answered.unwrap_or_else(|refusal| (ConnectionReply::Refused(refusal), Vec::new()));
             let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
             if self.socket.send(&reply, &fds).is_err() {
                 return false;
@@ -125,7 +115,7 @@ impl Connection {
     }
 
     /// Closes the connection.
-    pub fn close(self, lease: &mut Lease) {
+    pub fn close(self, lease: &mut WorkerLease) {
         // First: a slot may be in the middle of a transfer with this client, and reads its letters only afterwards.
         for (_, peer) in self.links.values() {
             peer.give_up();
@@ -134,15 +124,15 @@ impl Connection {
             lease.channels[slot] -= 1;
         }
         for slot in &lease.slots {
-            slot.put(Letter::Closed(self.id));
+            slot.put(Letter::Disconnected(self.id));
         }
     }
 
     /// Index of the slot for a new channel, if one more channel is allowed.
-    fn slot(&self, lease: &Lease, slot: SlotIndex) -> Result<usize, Refusal> {
+    fn check_slot(&self, lease: &WorkerLease, slot: SlotIndex) -> Result<usize, Rejection> {
         let index = usize::from(slot.0);
         if index >= lease.slots.len() {
-            return Err(Refusal::UnknownSlot {
+            return Err(Rejection::UnknownSlot {
                 index: slot.0,
                 slots: lease.slots.len() as u16,
             });
@@ -151,7 +141,7 @@ impl Connection {
             None => CHANNELS_PER_SLOT_MAX,
             Some(lent) if lent.slots.contains(&slot) => PEER_CONNECTIONS_MAX,
             Some(_) => {
-                return Err(Refusal::NotPermitted {
+                return Err(Rejection::NotPermitted {
                     what: format!("slot {slot} was not lent to this client"),
                 });
             }
@@ -164,13 +154,13 @@ impl Connection {
 
     fn open(
         &mut self,
-        lease: &mut Lease,
+        lease: &mut WorkerLease,
         slot: SlotIndex,
         request: RingShape,
         reply: RingShape,
         fds: Vec<OwnedFd>,
-    ) -> Answered {
-        let index = self.slot(lease, slot)?;
+    ) -> ReplyResult {
+        let index = self.check_slot(lease, slot)?;
         let [reply_ring, doorbell] = <[OwnedFd; 2]>::try_from(fds)
             .map_err(|fds| bad_request(format!("open needs 2 descriptors, got {}", fds.len())))?;
         let requests = RequestRing::create(request).map_err(refused_memory)?;
@@ -178,18 +168,14 @@ impl Connection {
             fd.try_clone_to_owned()
                 .map_err(|error| bad_request(format!("worker is out of descriptors: {error}")))
         };
-        let answer_fds = vec![
-            to_client(requests.fd())?,
-            to_client(lease.slots[index].doorbell.fd())?,
-        ];
+        let answer_fds = vec![to_client(requests.fd())?, to_client(lease.slots[index].doorbell.fd())?];
         let generation = lease.next_generation();
-        let channel =
-            WorkerChannel::open(requests, generation, reply, reply_ring, doorbell).map_err(refused_memory)?;
+        let channel = WorkerChannel::open(requests, generation, reply, reply_ring, doorbell).map_err(refused_memory)?;
         self.serve_channel(lease, index, channel.map(TransportRing::Shm));
         Ok((ConnectionReply::Opened { generation }, answer_fds))
     }
 
-    fn serve_channel(&mut self, lease: &mut Lease, slot: usize, channel: SlotChannel) {
+    fn serve_channel(&mut self, lease: &mut WorkerLease, slot: usize, channel: SlotChannel) {
         lease.channels[slot] += 1;
         self.channels.push(slot);
         let letter = Letter::Channel(self.id, Box::new(channel), self.regions.clone());
@@ -198,13 +184,13 @@ impl Connection {
 
     fn link(
         &mut self,
-        lease: &mut Lease,
+        lease: &mut WorkerLease,
         slot: SlotIndex,
         client: &PortAddress,
         key: u64,
         host: Option<IpAddr>,
-    ) -> Answered {
-        let index = self.slot(lease, slot)?;
+    ) -> ReplyResult {
+        let index = self.check_slot(lease, slot)?;
         if self.links.len() >= LINKS_MAX {
             return Err(too_many("links", LINKS_MAX as u64));
         }
@@ -222,13 +208,13 @@ impl Connection {
 
     fn open_fabric(
         &mut self,
-        lease: &mut Lease,
+        lease: &mut WorkerLease,
         slot: SlotIndex,
         request: RingShape,
         key: u64,
         client: &ChannelEnd,
-    ) -> Answered {
-        let index = self.slot(lease, slot)?;
+    ) -> ReplyResult {
+        let index = self.check_slot(lease, slot)?;
         let peer = match self.links.get(&key) {
             Some((linked, peer)) if *linked == slot => peer.clone(),
             _ => return Err(bad_request("a channel over a link that is not there".into())),
@@ -243,9 +229,9 @@ impl Connection {
         Ok((ConnectionReply::OpenedFabric { generation, end }, Vec::new()))
     }
 
-    fn seat(&self, lease: &Lease, slot: SlotIndex, seat: Seat) -> Answered {
+    fn seat(&self, lease: &WorkerLease, slot: SlotIndex, seat: Seat) -> ReplyResult {
         if self.is_peer() {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: "a gang is of whoever holds the lease, and this client was lent its slots".into(),
             });
         }
@@ -253,7 +239,7 @@ impl Connection {
             return Err(too_many("bytes in a seat", SEAT_BYTES_MAX as u64));
         }
         if !lease.has_gangs {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: "functions in a virtual machine reach nobody, so they cannot take part in a gang: ask for another kind of \
                        sandbox"
                     .into(),
@@ -261,12 +247,12 @@ impl Connection {
         }
         let slots = lease.slots.len() as u16;
         let mailbox = lease.slots.get(usize::from(slot.0));
-        let mailbox = mailbox.ok_or(Refusal::UnknownSlot { index: slot.0, slots })?;
+        let mailbox = mailbox.ok_or(Rejection::UnknownSlot { index: slot.0, slots })?;
         mailbox.put(Letter::Seat(Box::new(seat)));
         Ok((ConnectionReply::Done, Vec::new()))
     }
 
-    fn register(&mut self, lease: &Lease, region: RegionId, size_bytes: u64, fds: Vec<OwnedFd>) -> Answered {
+    fn register(&mut self, lease: &WorkerLease, region: RegionId, size_bytes: u64, fds: Vec<OwnedFd>) -> ReplyResult {
         self.add_region(lease, region, size_bytes, || {
             let [fd] = <[OwnedFd; 1]>::try_from(fds)
                 .map_err(|fds| bad_request(format!("register needs 1 descriptor, got {}", fds.len())))?;
@@ -277,11 +263,11 @@ impl Connection {
 
     fn add_region(
         &mut self,
-        lease: &Lease,
+        lease: &WorkerLease,
         id: RegionId,
         size_bytes: u64,
-        region: impl FnOnce() -> Result<Region, Refusal>,
-    ) -> Answered {
+        region: impl FnOnce() -> Result<Region, Rejection>,
+    ) -> ReplyResult {
         if size_bytes > REGION_BYTES_MAX {
             return Err(too_many("bytes in one buffer", REGION_BYTES_MAX));
         }
@@ -299,7 +285,7 @@ impl Connection {
         Ok((ConnectionReply::Done, Vec::new()))
     }
 
-    fn deregister(&mut self, lease: &Lease, region: RegionId) -> Answered {
+    fn deregister(&mut self, lease: &WorkerLease, region: RegionId) -> ReplyResult {
         if self.regions.remove(&region).is_none() {
             return Err(bad_request(format!("buffer {region} is not registered")));
         }
@@ -310,23 +296,23 @@ impl Connection {
     }
 }
 
-fn bad_request(what: String) -> Refusal {
-    Refusal::BadRequest { what }
+fn bad_request(what: String) -> Rejection {
+    Rejection::BadRequest { what }
 }
 
-fn too_many(what: &str, limit: u64) -> Refusal {
-    Refusal::TooMany {
+fn too_many(what: &str, limit: u64) -> Rejection {
+    Rejection::TooMany {
         what: what.to_owned(),
         limit,
     }
 }
 
-fn unavailable(error: OfiError) -> Refusal {
-    Refusal::Unavailable {
+fn unavailable(error: OfiError) -> Rejection {
+    Rejection::Unavailable {
         what: format!("a channel over the fabric: {error}"),
     }
 }
 
-fn refused_memory(error: MemoryError) -> Refusal {
+fn refused_memory(error: MemoryError) -> Rejection {
     bad_request(error.to_string())
 }

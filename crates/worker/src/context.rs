@@ -1,7 +1,7 @@
 //! The context that a function of the context interface gets; the layout of `hotlease_context` in
 //! `include/hotlease/function.h`.
 
-use crate::seat::{self, OwnSeat, Seat};
+use crate::seat::{self, SeatLayout, SlotSeat};
 use hotlease_fabric::clock::monotonic_ns;
 use std::ffi::{CString, c_char, c_void};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ impl FunctionContext {
     }
 
     /// Seat in the gang that the function runs in; `None` outside a gang.
-    pub fn seat(&self) -> Option<&Seat> {
+    pub fn seat(&self) -> Option<&SeatLayout> {
         // SAFETY: the slot's seat, which the slot neither ends nor replaces while a function runs.
         unsafe { seat::at(self.communicator) }
     }
@@ -68,7 +68,7 @@ pub struct Context {
     _state: Box<*mut c_void>,
     _scratch: Box<[Aligned]>,
     _tenant: CString,
-    seat: Option<OwnSeat>,
+    seat: Option<SlotSeat>,
 }
 
 #[repr(C, align(64))]
@@ -105,8 +105,8 @@ impl Context {
     }
 
     /// Gives functions this seat in a gang, in place of the previous one.
-    pub fn sit(&mut self, seat: &hotlease_wire::comm::seat::Seat) {
-        let seat = self.seat.insert(OwnSeat::new(seat));
+    pub fn set_seat(&mut self, seat: &hotlease_wire::comm::seat::Seat) {
+        let seat = self.seat.insert(SlotSeat::new(seat));
         self.layout.communicator = seat.layout();
     }
 
@@ -119,7 +119,7 @@ impl Context {
 
     /// Pointer to the context for one call with this deadline (CLOCK_MONOTONIC, 0: none). Valid until self is moved or
     /// dropped.
-    pub fn for_call(&mut self, deadline_ns: u64) -> *mut c_void {
+    pub fn prepare_call(&mut self, deadline_ns: u64) -> *mut c_void {
         self.layout.deadline_ns = deadline_ns;
         (&raw mut *self.layout).cast()
     }
@@ -137,6 +137,6 @@ mod tests {
         assert_eq!(std::mem::offset_of!(FunctionContext, communicator), 64);
         let mut context = Context::new(1, 2, "uid:0", Arc::default());
         assert_eq!(context.layout.scratch as usize % 64, 0);
-        assert_eq!(context.for_call(9) as usize, &raw const *context.layout as usize);
+        assert_eq!(context.prepare_call(9) as usize, &raw const *context.layout as usize);
     }
 }

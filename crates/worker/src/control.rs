@@ -2,15 +2,15 @@
 
 use crate::connection::Connection;
 use crate::core::{OwnCore, SharedCore};
-use crate::elsewhere::Elsewhere;
-use crate::fabrics::Fabrics;
-use crate::fault;
-use crate::host::{self, Body};
-use crate::idle::{self, Idle};
+use crate::crash;
+use crate::host::{self, SlotLoop};
+use crate::idle::{self, IdlePolicy};
 use crate::library::FunctionTable;
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
-use crate::slot::{Shared, Slot};
-use crate::state::{self, Keeper, StateFunctions};
+use crate::ports::SlotPorts;
+use crate::remote_worker::RemoteWorker;
+use crate::slot::{Slot, WorkerShared};
+use crate::state::{self, StateFunctions, StateKeeper};
 use crate::watchdog::Watchdog;
 use hotlease_fabric::claim::CoreClaim;
 use hotlease_fabric::clock::TickClock;
@@ -18,7 +18,7 @@ use hotlease_fabric::doorbell::Doorbell;
 use hotlease_fabric::memory::PAGE_BYTES;
 use hotlease_fabric::socket::{Socket, SocketError};
 use hotlease_fabric::usage::UsageBlock;
-use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::control::{Order, WorkerAnswer};
 use hotlease_wire::limits::{CONNECTIONS_MAX, PEER_CONNECTIONS_MAX, PROTOCOL_VERSION, SLOTS_MAX};
 use hotlease_wire::machine::Assignment;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -51,7 +51,7 @@ pub enum ControlError {
 
 /// Properties of the worker's program.
 #[derive(Default)]
-pub struct Program {
+pub struct WorkerProgram {
     /// Functions that exist from the beginning.
     pub functions: Arc<FunctionTable>,
     /// Threads of the slots.
@@ -63,7 +63,7 @@ pub struct Program {
     /// Time that its own virtual machine took to boot.
     pub boot: Duration,
     /// The worker that runs functions in place of this process, if there is one.
-    pub elsewhere: Option<&'static dyn Elsewhere>,
+    pub elsewhere: Option<&'static dyn RemoteWorker>,
 }
 
 /// Threads that slots run on.
@@ -73,7 +73,7 @@ pub enum SlotThreads {
     #[default]
     Spawned,
     /// For the only slot: a thread of the host program, which waits for its body.
-    Handed(SyncSender<Body>),
+    Handed(SyncSender<SlotLoop>),
 }
 
 impl SlotThreads {
@@ -88,23 +88,23 @@ impl SlotThreads {
 }
 
 /// State of the worker once it is assigned to a lease.
-pub struct Lease {
+pub struct WorkerLease {
     /// The slots' mailboxes.
     pub slots: Vec<Arc<Mailbox>>,
     /// Number of open channels of each slot, of all clients together.
     pub channels: Vec<usize>,
     /// The slots' ports.
-    pub fabrics: Fabrics,
+    pub fabrics: SlotPorts,
     /// Whether its functions can take part in a gang.
     pub has_gangs: bool,
     functions: Arc<FunctionTable>,
     /// Keeper of its functions' state, if there is one.
-    pub keeper: Option<Keeper>,
+    pub keeper: Option<StateKeeper>,
     generation: u32,
     connections_made: u64,
 }
 
-impl Lease {
+impl WorkerLease {
     /// Draws a generation that no channel of this worker has had; never 0.
     pub fn next_generation(&mut self) -> u32 {
         self.generation = self.generation.checked_add(1).unwrap_or(1);
@@ -113,16 +113,16 @@ impl Lease {
 }
 
 /// Obeys the agent until it closes the socket.
-pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
+pub fn obey(socket: Socket, program: WorkerProgram) -> Result<(), ControlError> {
     socket.send(
-        &Answer::Ready {
+        &WorkerAnswer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: program.imports.as_micros() as u64,
             boot_us: program.boot.as_micros() as u64,
         },
         &[],
     )?;
-    let mut lease: Option<Lease> = None;
+    let mut lease: Option<WorkerLease> = None;
     // Never dropped: a closed connection tells a client whose agent is gone that nothing of this worker runs any more.
     // So only the end of the process may close it while the slots go on.
     let mut connections = ManuallyDrop::new(Vec::<Connection>::new());
@@ -140,9 +140,9 @@ pub fn obey(socket: Socket, program: Program) -> Result<(), ControlError> {
             let Some((order, fds)) = socket.receive::<Order>()? else {
                 return Ok(());
             };
-            let answer = match carry_out(order, fds, &program, &mut lease, &mut connections) {
-                Ok(()) => Answer::Done,
-                Err(why) => Answer::Failed { why },
+            let answer = match execute(order, fds, &program, &mut lease, &mut connections) {
+                Ok(()) => WorkerAnswer::Done,
+                Err(why) => WorkerAnswer::Failed { why },
             };
             socket.send(&answer, &[])?;
         }
@@ -162,19 +162,17 @@ fn wait(socket: &Socket, connections: &[Connection]) -> std::io::Result<Vec<bool
     }
 }
 
-fn carry_out(
+fn execute(
     order: Order,
     fds: Vec<OwnedFd>,
-    program: &Program,
-    lease: &mut Option<Lease>,
+    program: &WorkerProgram,
+    lease: &mut Option<WorkerLease>,
     connections: &mut Vec<Connection>,
 ) -> Result<(), String> {
     let mut fds = fds.into_iter();
     let fd = fds.next().ok_or("the order came without its descriptor");
     match (order, lease) {
-        (order @ Order::Configure { .. }, lease @ None) => {
-            *lease = Some(configure(program, order, fd?, fds.next())?)
-        }
+        (order @ Order::Configure { .. }, lease @ None) => *lease = Some(configure(program, order, fd?, fds.next())?),
         (Order::Configure { .. }, Some(_)) => return Err("this worker has a lease already".into()),
         (_, None) => return Err("this worker has no lease yet".into()),
         (Order::Load { size_bytes, base, .. }, Some(lease)) => {
@@ -183,7 +181,7 @@ fn carry_out(
             let functions = Arc::new(functions);
             lease.functions = functions.clone();
             // The state belongs to the program that hosts the worker, or else to its one library.
-            lease.keeper = lease.keeper.take().or(hooks.map(Keeper::Library));
+            lease.keeper = lease.keeper.take().or(hooks.map(StateKeeper::Library));
             for slot in &lease.slots {
                 slot.put(Letter::Functions(functions.clone()));
             }
@@ -202,7 +200,7 @@ fn carry_out(
             connections.push(connection.map_err(|error| error.to_string())?);
         }
         (Order::Restore { size_bytes: None }, Some(lease)) => {
-            state::with(lease, |keeper, _| (keeper.check(), true))?;
+            state::run_on_slot(lease, |keeper, _| (keeper.check(), true))?;
         }
         (
             Order::Restore {
@@ -211,13 +209,13 @@ fn carry_out(
             Some(lease),
         ) => {
             let pipe = File::from(fd?);
-            state::with(lease, move |keeper, context| {
+            state::run_on_slot(lease, move |keeper, context| {
                 (keeper.restore(context, pipe, bytes), true)
             })?;
         }
         (Order::Save, Some(lease)) => {
             let pipe = File::from(fd?);
-            state::with(lease, move |keeper, context| {
+            state::run_on_slot(lease, move |keeper, context| {
                 let saved = keeper.save(context, pipe);
                 let serves_on = saved.is_err();
                 (saved, serves_on)
@@ -226,7 +224,7 @@ fn carry_out(
         (Order::Dismiss { delegation }, Some(lease)) => {
             // From the last on, so that a removal does not move connections that are still to be checked.
             for at in (0..connections.len()).rev() {
-                if connections[at].is_of(delegation) {
+                if connections[at].uses_delegation(delegation) {
                     connections.swap_remove(at).close(lease);
                 }
             }
@@ -237,11 +235,11 @@ fn carry_out(
 
 /// Makes the slots of a lease, each pinned to its core. `claim`: the file of claims, if the core is shared.
 fn configure(
-    program: &Program,
+    program: &WorkerProgram,
     order: Order,
     usage: OwnedFd,
     claim: Option<OwnedFd>,
-) -> Result<Lease, String> {
+) -> Result<WorkerLease, String> {
     let Order::Configure {
         epoch,
         cores,
@@ -258,10 +256,7 @@ fn configure(
         return Err("not an assignment".into());
     };
     if cores.is_empty() || cores.len() > SLOTS_MAX as usize {
-        return Err(format!(
-            "a worker has 1 to {SLOTS_MAX} slots, not {}",
-            cores.len()
-        ));
+        return Err(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", cores.len()));
     }
     let slots = cores.len() as u16;
     let hosted = matches!(program.threads, SlotThreads::Handed(_));
@@ -271,7 +266,7 @@ fn configure(
     let usage = UsageBlock::attach(usage, slots).map_err(|error| error.to_string())?;
     usage.set_clock(tick_hz);
     let usage = Arc::new(usage);
-    fault::set_usage_block(usage.clone());
+    crash::set_usage_block(usage.clone());
     match program.elsewhere {
         None => limit_memory(memory_bytes, slots, hosted)?,
         Some(there) => there.assign(Assignment {
@@ -301,7 +296,7 @@ fn configure(
         (None, _) => None,
     };
     let clock = TickClock::new(tick_hz);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(WorkerShared {
         epoch,
         slots,
         tenant,
@@ -315,7 +310,7 @@ fn configure(
         if program.functions.len() > 0 {
             mailbox.put(Letter::Functions(program.functions.clone()));
         }
-        let idle = Idle::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
+        let idle = IdlePolicy::new(polling, hot_budget_ns, |ns| clock.ticks(ns));
         let slot = (index, shared.clone(), mailbox.clone(), idle);
         let mut pinning = CpuSet::new();
         pinning
@@ -346,12 +341,12 @@ fn configure(
         started?;
         mailboxes.push(mailbox);
     }
-    Ok(Lease {
+    Ok(WorkerLease {
         channels: vec![0; mailboxes.len()],
-        fabrics: Fabrics::new(mailboxes.len(), idle::sleeps(polling, hot_budget_ns)),
+        fabrics: SlotPorts::new(mailboxes.len(), idle::needs_wait_descriptor(polling, hot_budget_ns)),
         slots: mailboxes,
         functions: program.functions.clone(),
-        keeper: program.state.map(Keeper::Program),
+        keeper: program.state.map(StateKeeper::Program),
         has_gangs: program.elsewhere.is_none(),
         generation: 0,
         connections_made: 0,

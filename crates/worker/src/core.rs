@@ -59,7 +59,7 @@ impl Core for SharedCore {
 
     #[inline]
     fn give_up(&self) {
-        self.claim.give_up();
+        self.claim.release();
     }
 
     #[inline]

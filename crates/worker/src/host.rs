@@ -3,7 +3,7 @@
 //! Its one slot runs on the program's own thread, because such programs expect their functions to run there (Python
 //! delivers signals to its main thread only). Another thread obeys the agent.
 
-use crate::control::{Program, SlotThreads};
+use crate::control::{SlotThreads, WorkerProgram};
 use crate::library::FunctionTable;
 use crate::mailbox::{Letter, Mailbox};
 use crate::state::StateFunctions;
@@ -14,7 +14,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The endless loop of a slot.
-pub(crate) type Body = Box<dyn FnOnce() + Send>;
+pub(crate) type SlotLoop = Box<dyn FnOnce() + Send>;
 
 /// Mailbox of the one slot; a process has one worker.
 static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();
@@ -22,7 +22,7 @@ static MAILBOX: OnceLock<Arc<Mailbox>> = OnceLock::new();
 static REACHED_AT: Mutex<Option<IpAddr>> = Mutex::new(None);
 
 /// The slot of a worker that is assigned to a lease.
-pub struct HostedSlot(Body);
+pub struct HostedSlot(SlotLoop);
 
 impl HostedSlot {
     /// Serves for ever, on this thread and its core.
@@ -41,12 +41,12 @@ impl Worker {
     pub fn host(self, function: HostFunction, state: Option<StateFunctions>) -> io::Result<HostedSlot> {
         self.prepare()?;
         let (sender, bodies) = mpsc::sync_channel(1);
-        let program = Program {
+        let program = WorkerProgram {
             functions: Arc::new(FunctionTable::of_host(function)),
             threads: SlotThreads::Handed(sender),
             imports: self.imports,
             state,
-            ..Program::default()
+            ..WorkerProgram::default()
         };
         let control = std::thread::Builder::new().name("hotlease-control".into());
         control.spawn(move || obey(self.socket, program))?;
@@ -65,7 +65,7 @@ pub(crate) fn set_mailbox(mailbox: Arc<Mailbox>) {
 }
 
 /// Address by which the client of this worker, on another host, reaches this host; `None`: no such client has come.
-pub fn reached_at() -> Option<IpAddr> {
+pub fn address_for_clients() -> Option<IpAddr> {
     *REACHED_AT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn set_reached_at(host: IpAddr) {
 
 /// For a host's function: ends the process with this status after the reply to the current invocation is published.
 /// Requests that wait behind it are not run, and their clients are told so.
-pub fn leave_after_this(status: i32) {
+pub fn exit_after_reply(status: i32) {
     if let Some(mailbox) = MAILBOX.get() {
         mailbox.put(Letter::Leave(status));
     }

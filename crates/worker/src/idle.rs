@@ -15,12 +15,12 @@ const HARDLY_EVER_NS: u64 = 1_000_000_000;
 /// Whether slots should have a descriptor to sleep on at their ports. It is not free: round trips over `tcp;ofi_rxm`
 /// were 3.0 to 3.5 us above raw with it on both ends, 0.4 to 1.0 us without. A slot without a descriptor has to nap
 /// when it does sleep.
-pub fn sleeps(polling: Polling, budget_ns: u64) -> bool {
+pub fn needs_wait_descriptor(polling: Polling, budget_ns: u64) -> bool {
     polling != Polling::Hot || budget_ns < HARDLY_EVER_NS
 }
 
 /// Idle policy of one slot, in ticks.
-pub struct Idle {
+pub struct IdlePolicy {
     polling: Polling,
     budget: u64,
     floor: u64,
@@ -28,7 +28,7 @@ pub struct Idle {
     gap: u64,
 }
 
-impl Idle {
+impl IdlePolicy {
     /// Makes a policy; `ticks_of_ns` converts `budget_ns` and the floor to ticks.
     pub fn new(polling: Polling, budget_ns: u64, ticks_of_ns: impl Fn(u64) -> u64) -> Self {
         let budget = ticks_of_ns(budget_ns);
@@ -42,7 +42,7 @@ impl Idle {
 
     /// Notes a request that came after the slot was idle for `gap` ticks.
     #[inline]
-    pub fn arrived_after(&mut self, gap: u64) {
+    pub fn note_gap(&mut self, gap: u64) {
         // A gap far over the budget means "rare", however long it is: bounded, so that the average recovers.
         let gap = gap.min(self.budget.saturating_mul(4));
         self.gap = self.gap - self.gap / 8 + gap / 8;
@@ -50,7 +50,7 @@ impl Idle {
 
     /// Polling time from the end of a call on, in ticks.
     #[inline]
-    pub fn patience(&self) -> u64 {
+    pub fn polling_time(&self) -> u64 {
         match self.polling {
             Polling::Hot => self.budget,
             Polling::Warm => 0,
@@ -67,47 +67,50 @@ impl Idle {
 mod tests {
     use super::*;
 
-    fn idle(polling: Polling) -> Idle {
-        Idle::new(polling, 1_000_000, |ns| ns)
+    fn idle(polling: Polling) -> IdlePolicy {
+        IdlePolicy::new(polling, 1_000_000, |ns| ns)
     }
 
     #[test]
     fn only_slots_that_poll_for_long_go_without_something_to_sleep_on() {
-        assert!(!sleeps(Polling::Hot, u64::MAX));
-        assert!(sleeps(Polling::Hot, 1_000_000), "the default budget");
-        assert!(sleeps(Polling::Adaptive, u64::MAX) && sleeps(Polling::Warm, u64::MAX));
+        assert!(!needs_wait_descriptor(Polling::Hot, u64::MAX));
+        assert!(needs_wait_descriptor(Polling::Hot, 1_000_000), "the default budget");
+        assert!(needs_wait_descriptor(Polling::Adaptive, u64::MAX) && needs_wait_descriptor(Polling::Warm, u64::MAX));
     }
 
     #[test]
     fn hot_polls_its_budget_and_warm_never() {
-        assert_eq!(idle(Polling::Hot).patience(), 1_000_000);
-        assert_eq!(idle(Polling::Warm).patience(), 0);
-        assert_eq!(Idle::new(Polling::Hot, u64::MAX, |ns| ns).patience(), u64::MAX);
+        assert_eq!(idle(Polling::Hot).polling_time(), 1_000_000);
+        assert_eq!(idle(Polling::Warm).polling_time(), 0);
+        assert_eq!(
+            IdlePolicy::new(Polling::Hot, u64::MAX, |ns| ns).polling_time(),
+            u64::MAX
+        );
     }
 
     #[test]
     fn adaptive_follows_the_arrivals() {
         let mut idle = idle(Polling::Adaptive);
         for _ in 0..50 {
-            idle.arrived_after(100_000);
+            idle.note_gap(100_000);
         }
         assert!(
-            (150_000..=250_000).contains(&idle.patience()),
+            (150_000..=250_000).contains(&idle.polling_time()),
             "{}",
-            idle.patience()
+            idle.polling_time()
         );
         for _ in 0..50 {
-            idle.arrived_after(u64::MAX);
+            idle.note_gap(u64::MAX);
         }
         assert_eq!(
-            idle.patience(),
+            idle.polling_time(),
             ADAPTIVE_FLOOR_NS,
             "rare arrivals are not worth polling for"
         );
         for _ in 0..50 {
-            idle.arrived_after(1_000);
+            idle.note_gap(1_000);
         }
-        assert!(idle.patience() <= 25_000);
-        assert!(idle.patience() >= ADAPTIVE_FLOOR_NS);
+        assert!(idle.polling_time() <= 25_000);
+        assert!(idle.polling_time() >= ADAPTIVE_FLOOR_NS);
     }
 }

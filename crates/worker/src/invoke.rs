@@ -1,8 +1,8 @@
 //! Calls of functions: locating and checking input and output, and calling through the function's interface.
 
 use crate::context::{Context, FunctionContext};
-use crate::elsewhere;
-use crate::library::{Code, Loaded};
+use crate::library::{CodeLocation, LoadedFunction};
+use crate::remote_worker;
 use hotlease_fabric::channel::{Request, WorkerChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
 use hotlease_fabric::transport::TransportRing;
@@ -33,7 +33,7 @@ pub enum Region {
 
 /// A part of memory on the client's host.
 #[derive(Clone, Copy)]
-pub struct Remote {
+pub struct RemoteSpan {
     /// The registered memory.
     pub memory: RemoteMemory,
     /// Offset of the first byte.
@@ -44,14 +44,14 @@ pub struct Remote {
 
 /// A checked place in memory.
 #[derive(Clone, Copy)]
-pub struct Place {
+pub struct MemoryPlace {
     /// First byte.
     pub start: NonNull<u8>,
     /// Number of bytes.
     pub bytes: u64,
 }
 
-impl Place {
+impl MemoryPlace {
     const NOWHERE: Self = Self {
         start: NonNull::dangling(),
         bytes: 0,
@@ -61,37 +61,37 @@ impl Place {
 /// Input and output of a call.
 pub struct Arguments {
     /// Input.
-    pub input: Place,
+    pub input: MemoryPlace,
     /// Output; its size is the capacity.
-    pub output: Place,
+    pub output: MemoryPlace,
     /// Whether the output is in the reply ring.
     pub output_in_ring: bool,
     /// First address of the guard page behind the output's ring entry or buffer.
     pub guard: u64,
     /// Parts that have to be fetched or stored. In a box, so that other calls carry one word of it.
-    pub elsewhere: Option<Box<Elsewhere>>,
+    pub elsewhere: Option<Box<RemoteArguments>>,
 }
 
 /// Arguments that the function cannot use in place: on the client's host, or in several parts.
 #[derive(Default)]
-pub struct Elsewhere {
+pub struct RemoteArguments {
     /// Parts of the input, which are concatenated before the call; until then `Arguments::input` is empty.
-    pub input: Vec<Part>,
+    pub input: Vec<MemoryPart>,
     /// Parts of the output, which are filled in turn after the call; until the output has a landing buffer,
     /// `Arguments::output` is empty.
-    pub output: Vec<Part>,
+    pub output: Vec<MemoryPart>,
 }
 
 /// A checked part of a client's memory.
 #[derive(Clone, Copy)]
-pub enum Part {
+pub enum MemoryPart {
     /// A part that is mapped here too.
-    Shared(Place),
+    Shared(MemoryPlace),
     /// A part on the client's host.
-    Fabric(Remote),
+    Fabric(RemoteSpan),
 }
 
-impl Part {
+impl MemoryPart {
     /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         match self {
@@ -104,7 +104,7 @@ impl Part {
 impl Arguments {
     /// Whether any argument has to be fetched or stored.
     #[inline]
-    pub fn is_elsewhere(&self) -> bool {
+    pub fn has_remote(&self) -> bool {
         self.elsewhere.is_some()
     }
 }
@@ -114,11 +114,11 @@ impl Arguments {
 #[inline]
 pub fn arguments(channel: &SlotChannel, request: &Request, regions: &Regions) -> Result<Arguments, Status> {
     let payload = channel.input(request);
-    let in_ring = Place {
+    let in_ring = MemoryPlace {
         start: payload.start,
         bytes: payload.bytes as u64,
     };
-    let output = Place {
+    let output = MemoryPlace {
         start: channel.output(request),
         bytes: u64::from(request.header.output_capacity),
     };
@@ -159,27 +159,27 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
             let span = Span::decode(span).map_err(|_| Status::BadSpan)?;
             find(&span, regions)
         });
-        Data::of(found)
+        ArgumentData::of(found)
     };
-    let mut elsewhere = Elsewhere::default();
+    let mut elsewhere = RemoteArguments::default();
     let input = match next(flags.inputs())? {
-        Data::InRing => Place {
+        ArgumentData::InRing => MemoryPlace {
             start: payload.start,
             bytes: input_bytes as u64,
         },
-        Data::InPlace(found) => found.place,
-        Data::Elsewhere(parts) => {
+        ArgumentData::InPlace(found) => found.place,
+        ArgumentData::Elsewhere(parts) => {
             elsewhere.input = parts;
-            Place::NOWHERE
+            MemoryPlace::NOWHERE
         }
     };
     let output_in_ring = flags.outputs() == 0;
     let (output, guard) = match next(flags.outputs())? {
-        Data::InRing => (ring_output, ring_guard),
-        Data::InPlace(found) => (found.place, found.guard),
-        Data::Elsewhere(parts) => {
+        ArgumentData::InRing => (ring_output, ring_guard),
+        ArgumentData::InPlace(found) => (found.place, found.guard),
+        ArgumentData::Elsewhere(parts) => {
             elsewhere.output = parts;
-            (Place::NOWHERE, 0)
+            (MemoryPlace::NOWHERE, 0)
         }
     };
     let is_elsewhere = !elsewhere.input.is_empty() || !elsewhere.output.is_empty();
@@ -193,36 +193,36 @@ fn in_buffers(in_ring: Arguments, flags: Flags, regions: &Regions) -> Result<Arg
 }
 
 /// A place in memory that both sides map.
-struct InPlace {
-    place: Place,
+struct GuardedPlace {
+    place: MemoryPlace,
     /// First address of the guard page behind the region.
     guard: u64,
 }
 
 /// Memory of one span.
-enum Found {
-    Shared(InPlace),
-    Fabric(Remote),
+enum SpanMemory {
+    Shared(GuardedPlace),
+    Fabric(RemoteSpan),
 }
 
 /// Location of an input or output, from all its spans.
-enum Data {
+enum ArgumentData {
     InRing,
-    InPlace(InPlace),
-    Elsewhere(Vec<Part>),
+    InPlace(GuardedPlace),
+    Elsewhere(Vec<MemoryPart>),
 }
 
-impl Data {
-    fn of(mut found: impl Iterator<Item = Result<Found, Status>>) -> Result<Self, Status> {
+impl ArgumentData {
+    fn of(mut found: impl Iterator<Item = Result<SpanMemory, Status>>) -> Result<Self, Status> {
         let part = |found| match found {
-            Found::Shared(found) => Part::Shared(found.place),
-            Found::Fabric(remote) => Part::Fabric(remote),
+            SpanMemory::Shared(found) => MemoryPart::Shared(found.place),
+            SpanMemory::Fabric(remote) => MemoryPart::Fabric(remote),
         };
         let Some(first) = found.next().transpose()? else {
             return Ok(Self::InRing);
         };
         match (first, found.next().transpose()?) {
-            (Found::Shared(only), None) => Ok(Self::InPlace(only)),
+            (SpanMemory::Shared(only), None) => Ok(Self::InPlace(only)),
             (first, second) => {
                 let mut parts = vec![part(first)];
                 parts.extend(second.map(part));
@@ -236,7 +236,7 @@ impl Data {
 }
 
 /// Memory of a span, if the span lies inside its region.
-fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
+fn find(span: &Span, regions: &Regions) -> Result<SpanMemory, Status> {
     let region = regions.get(&span.region).ok_or(Status::UnknownRegion)?;
     let size_bytes = match region {
         Region::Shared(memory) => memory.size_bytes(),
@@ -251,15 +251,15 @@ fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
             // SAFETY: offset is inside the mapping, as just checked.
             let start = unsafe { memory.start().add(span.offset as usize) };
             let end = memory.start().as_ptr() as usize + memory.size_bytes() as usize;
-            Found::Shared(InPlace {
-                place: Place {
+            SpanMemory::Shared(GuardedPlace {
+                place: MemoryPlace {
                     start,
                     bytes: span.length,
                 },
                 guard: end.next_multiple_of(PAGE_BYTES) as u64,
             })
         }
-        Region::Fabric(memory) => Found::Fabric(Remote {
+        Region::Fabric(memory) => SpanMemory::Fabric(RemoteSpan {
             memory: *memory,
             offset: span.offset,
             length: span.length,
@@ -268,7 +268,7 @@ fn find(span: &Span, regions: &Regions) -> Result<Found, Status> {
 }
 
 /// Result of a call.
-pub struct Outcome {
+pub struct CallOutcome {
     /// Ok, FunctionError or OutputTooLarge.
     pub status: Status,
     /// The function's own error number.
@@ -277,23 +277,23 @@ pub struct Outcome {
     pub bytes: u64,
 }
 
-type Plain = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
-type WithContext = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
+type PlainFunction = unsafe extern "C" fn(*const c_void, u32, *mut c_void) -> u32;
+type ContextFunction = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
 
 /// Calls a function with these arguments. `Err` if its interface cannot take an input of this size.
 #[inline]
 pub fn call(
-    function: Loaded,
+    function: LoadedFunction,
     arguments: &Arguments,
     context: &mut Context,
     deadline_ns: u64,
-) -> Result<Outcome, Status> {
+) -> Result<CallOutcome, Status> {
     let Arguments { input, output, .. } = arguments;
     // SAFETY: both places were checked, and stay until the reply; the context outlives the call.
-    unsafe { function.call(context.for_call(deadline_ns), *input, *output) }
+    unsafe { function.call(context.prepare_call(deadline_ns), *input, *output) }
 }
 
-impl Loaded {
+impl LoadedFunction {
     /// Calls the function. If the result is larger than `output`, the status is [`Status::OutputTooLarge`], and none of
     /// the output is valid.
     ///
@@ -304,14 +304,19 @@ impl Loaded {
     /// `input` can be read and `output` written during the call, and no other code uses them; `context` is a
     /// [`Context`]'s, or a host function's own. The author of the function vouches for everything else that it does.
     #[inline]
-    pub unsafe fn call(self, context: *mut c_void, input: Place, output: Place) -> Result<Outcome, Status> {
+    pub unsafe fn call(
+        self,
+        context: *mut c_void,
+        input: MemoryPlace,
+        output: MemoryPlace,
+    ) -> Result<CallOutcome, Status> {
         let address = match self.code {
-            Code::Here(address) => address,
-            Code::Elsewhere(there, function) => {
+            CodeLocation::Local(address) => address,
+            CodeLocation::Remote(there, function) => {
                 // SAFETY: the caller's promise for all three.
                 return unsafe {
                     let context = &*context.cast::<FunctionContext>();
-                    elsewhere::call(there, function, context, input, output)
+                    remote_worker::call(there, function, context, input, output)
                 };
             }
         };
@@ -321,7 +326,7 @@ impl Loaded {
                 // SAFETY: the library's exported function of this interface, as the library declares it; the sandbox,
                 // not the compiler, limits what it does with its arguments.
                 let bytes = unsafe {
-                    let plain = std::mem::transmute::<NonNull<c_void>, Plain>(address);
+                    let plain = std::mem::transmute::<NonNull<c_void>, PlainFunction>(address);
                     plain(input.start.as_ptr().cast(), size, output.start.as_ptr().cast())
                 };
                 (0, u64::from(bytes))
@@ -330,7 +335,7 @@ impl Loaded {
                 let mut produced = 0;
                 // SAFETY: as above; the context and `produced` outlive the call.
                 let code = unsafe {
-                    let function = std::mem::transmute::<NonNull<c_void>, WithContext>(address);
+                    let function = std::mem::transmute::<NonNull<c_void>, ContextFunction>(address);
                     function(
                         context,
                         input.start.as_ptr().cast(),
@@ -343,11 +348,11 @@ impl Loaded {
                 (code, produced)
             }
         };
-        Ok(Outcome::of(code, bytes, output.bytes))
+        Ok(CallOutcome::of(code, bytes, output.bytes))
     }
 }
 
-impl Outcome {
+impl CallOutcome {
     /// Outcome of a function that returned these values and had this capacity.
     #[inline]
     pub(crate) fn of(code: i32, bytes: u64, capacity: u64) -> Self {

@@ -5,9 +5,9 @@
 //! sides map the memory. The memory is kept from call to call, because making and registering it costs more than most
 //! transfers: with 256 MiB made anew for each call, the rate was 1.1 GB/s instead of 4.5.
 
-use crate::invoke::{Arguments, Part, Place, Remote, SlotChannel};
+use crate::invoke::{Arguments, MemoryPart, MemoryPlace, RemoteSpan, SlotChannel};
 use hotlease_fabric::memory::{Memory, PAGE_BYTES};
-use hotlease_fabric::ofi::{Access, OfiRing, Registration, Spans};
+use hotlease_fabric::ofi::{Access, OfiRing, Registration, TransferSpans};
 use hotlease_fabric::transport::TransportRing;
 use hotlease_wire::frame::Status;
 use std::sync::Arc;
@@ -26,20 +26,20 @@ const TRANSFER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Landing buffers of one channel.
 #[derive(Default)]
-pub struct Landing {
-    input: Option<Room>,
-    output: Option<Room>,
+pub struct LandingBuffers {
+    input: Option<LandingBuffer>,
+    output: Option<LandingBuffer>,
     /// Time of the last use, ticks.
     used: u64,
 }
 
 /// A landing buffer, registered if the channel is on a fabric.
-struct Room {
+struct LandingBuffer {
     memory: Arc<Memory>,
     registration: Option<Registration>,
 }
 
-impl Landing {
+impl LandingBuffers {
     /// Makes landing buffers for the arguments, and brings the input. `now` in ticks. `Err`: the function must not run.
     #[cold]
     #[inline(never)]
@@ -66,7 +66,7 @@ impl Landing {
         }
         if let (false, Some(room)) = (input.is_empty(), &self.input) {
             (arguments.input, _) = room.place(total(input)?);
-            let spans = room.meet(input, u64::MAX, |shared, here, bytes| {
+            let spans = room.map_parts(input, u64::MAX, |shared, here, bytes| {
                 // SAFETY: a checked part of mapped memory, and as many bytes of this landing buffer; the two do not
                 // overlap.
                 unsafe { std::ptr::copy_nonoverlapping(shared, here, bytes) }
@@ -83,9 +83,9 @@ impl Landing {
         Ok(())
     }
 
-    fn make_room(&mut self, ring: Option<&OfiRing>, input: &[Part], output: &[Part]) -> Result<(), Status> {
-        Room::make(&mut self.output, ring, output)?;
-        Room::make(&mut self.input, ring, input)
+    fn make_room(&mut self, ring: Option<&OfiRing>, input: &[MemoryPart], output: &[MemoryPart]) -> Result<(), Status> {
+        LandingBuffer::make(&mut self.output, ring, output)?;
+        LandingBuffer::make(&mut self.input, ring, input)
     }
 
     /// Moves the first `bytes` of the output to the client's memory, where they are in place before the reply. `Err`: a
@@ -95,14 +95,14 @@ impl Landing {
     pub fn store(
         &mut self,
         channel: &SlotChannel,
-        parts: &[Part],
+        parts: &[MemoryPart],
         bytes: u64,
         timeout_us: u32,
     ) -> Result<(), Status> {
         let Some(room) = &self.output else {
             return Err(Status::OutputUnreachable);
         };
-        let spans = room.meet(parts, bytes, |shared, here, bytes| {
+        let spans = room.map_parts(parts, bytes, |shared, here, bytes| {
             // SAFETY: as in `fetch`, in the other direction.
             unsafe { std::ptr::copy_nonoverlapping(here, shared, bytes) }
         })?;
@@ -128,9 +128,9 @@ impl Landing {
     }
 }
 
-impl Room {
+impl LandingBuffer {
     /// Ensures that there is memory for these parts, registered if there is a ring to move them over.
-    fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[Part]) -> Result<(), Status> {
+    fn make(kept: &mut Option<Self>, ring: Option<&OfiRing>, parts: &[MemoryPart]) -> Result<(), Status> {
         let bytes = total(parts)?;
         let enough = |room: &Self| room.memory.size_bytes() >= bytes;
         if parts.is_empty() || kept.as_ref().is_some_and(enough) {
@@ -147,31 +147,31 @@ impl Room {
     }
 
     /// Place of its first bytes, and the first address of the guard page behind it.
-    fn place(&self, bytes: u64) -> (Place, u64) {
+    fn place(&self, bytes: u64) -> (MemoryPlace, u64) {
         let start = self.memory.start();
         let end = start.as_ptr() as usize + self.memory.size_bytes() as usize;
-        (Place { start, bytes }, end.next_multiple_of(PAGE_BYTES) as u64)
+        (MemoryPlace { start, bytes }, end.next_multiple_of(PAGE_BYTES) as u64)
     }
 
     /// Maps the first `bytes` of the concatenated parts to this buffer: for a part that both sides map, calls `copy`
     /// (address there, address here, bytes); for parts on the client's host, returns the spans.
-    fn meet<'a>(
+    fn map_parts<'a>(
         &'a self,
-        parts: &'a [Part],
+        parts: &'a [MemoryPart],
         bytes: u64,
         copy: impl Fn(*mut u8, *mut u8, usize),
-    ) -> Result<Vec<Spans<'a>>, Status> {
+    ) -> Result<Vec<TransferSpans<'a>>, Status> {
         let mut spans = Vec::new();
         let mut done = 0;
         for part in parts {
             let length = part.bytes().min(bytes - done);
             match (part, &self.registration) {
-                (Part::Shared(place), _) => {
+                (MemoryPart::Shared(place), _) => {
                     // SAFETY: the parts together are at most as long as the memory: `make` ensured that.
                     let here = unsafe { self.memory.start().add(done as usize) };
                     copy(place.start.as_ptr(), here.as_ptr(), length as usize);
                 }
-                (Part::Fabric(remote), Some(local)) => spans.push(Spans {
+                (MemoryPart::Fabric(remote), Some(local)) => spans.push(TransferSpans {
                     remote: &remote.memory,
                     remote_offset: remote.offset,
                     local,
@@ -179,7 +179,7 @@ impl Room {
                     length,
                 }),
                 // Memory of another host is registered with channels over fabrics only.
-                (Part::Fabric(Remote { .. }), None) => return Err(Status::UnknownRegion),
+                (MemoryPart::Fabric(RemoteSpan { .. }), None) => return Err(Status::UnknownRegion),
             }
             done += length;
         }
@@ -202,8 +202,8 @@ fn limit(timeout_us: u32) -> Duration {
 }
 
 /// Size of all parts; there are few, and each has its limit, but together they may exceed [`BYTES_MAX`].
-fn total(parts: &[Part]) -> Result<u64, Status> {
-    let bytes = parts.iter().map(Part::bytes).sum();
+fn total(parts: &[MemoryPart]) -> Result<u64, Status> {
+    let bytes = parts.iter().map(MemoryPart::bytes).sum();
     if bytes > BYTES_MAX {
         Err(Status::BadSpan)
     } else {
@@ -215,11 +215,11 @@ fn total(parts: &[Part]) -> Result<u64, Status> {
 mod tests {
     use super::*;
 
-    fn shared(memory: &Memory, offset: u64, bytes: u64) -> Part {
+    fn shared(memory: &Memory, offset: u64, bytes: u64) -> MemoryPart {
         assert!(offset + bytes <= memory.size_bytes());
         // SAFETY: inside the mapping, as just checked.
         let start = unsafe { memory.start().add(offset as usize) };
-        Part::Shared(Place { start, bytes })
+        MemoryPart::Shared(MemoryPlace { start, bytes })
     }
 
     #[allow(clippy::mut_from_ref)] // For tests: no other code uses the mapping.
@@ -234,19 +234,14 @@ mod tests {
         for (at, byte) in bytes(&client).iter_mut().enumerate() {
             *byte = at as u8;
         }
-        let parts = [
-            shared(&client, 100, 3),
-            shared(&client, 50, 0),
-            shared(&client, 7, 2),
-        ];
+        let parts = [shared(&client, 100, 3), shared(&client, 50, 0), shared(&client, 7, 2)];
         let mut room = None;
-        Room::make(&mut room, None, &parts).unwrap();
+        LandingBuffer::make(&mut room, None, &parts).unwrap();
         let room = room.unwrap();
         let copied = |limit: u64| {
             let calls = std::cell::RefCell::new(Vec::new());
-            let remote = room.meet(&parts, limit, |there, here, length| {
-                let offset =
-                    |address: *mut u8, memory: &Memory| address as usize - memory.start().as_ptr() as usize;
+            let remote = room.map_parts(&parts, limit, |there, here, length| {
+                let offset = |address: *mut u8, memory: &Memory| address as usize - memory.start().as_ptr() as usize;
                 calls
                     .borrow_mut()
                     .push((offset(there, &client), offset(here, &room.memory), length));
@@ -266,15 +261,15 @@ mod tests {
             key: 0,
             size: 8,
         };
-        let part = Part::Fabric(Remote {
+        let part = MemoryPart::Fabric(RemoteSpan {
             memory,
             offset: 0,
             length: 8,
         });
         let mut room = None;
-        Room::make(&mut room, None, &[part]).unwrap();
+        LandingBuffer::make(&mut room, None, &[part]).unwrap();
         assert!(matches!(
-            room.unwrap().meet(&[part], 8, |_, _, _| ()),
+            room.unwrap().map_parts(&[part], 8, |_, _, _| ()),
             Err(Status::UnknownRegion)
         ));
     }
@@ -286,7 +281,7 @@ mod tests {
             key: 0,
             size: u64::MAX,
         };
-        let part = Part::Fabric(Remote {
+        let part = MemoryPart::Fabric(RemoteSpan {
             memory,
             offset: 0,
             length: BYTES_MAX,

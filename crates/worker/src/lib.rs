@@ -36,10 +36,7 @@ mod connection;
 mod context;
 mod control;
 mod core;
-mod elsewhere;
-mod fabrics;
-mod fault;
-mod hooks;
+mod crash;
 mod host;
 mod idle;
 mod invoke;
@@ -47,23 +44,26 @@ mod landing;
 mod library;
 mod lifeline;
 mod mailbox;
+mod ports;
+mod remote_worker;
 mod seat;
 mod sleep;
 mod slot;
 mod state;
+mod state_hooks;
 mod watchdog;
 
 pub use context::{Context, FunctionContext};
 pub use control::ControlError;
-pub use elsewhere::{Call, Elsewhere, End, Returned};
-pub use host::{HostedSlot, leave_after_this, reached_at};
-pub use invoke::{Outcome, Place};
-pub use library::{Library, Loaded};
-pub use seat::{Foreign, Keep, Seat};
+pub use host::{HostedSlot, address_for_clients, exit_after_reply};
+pub use invoke::{CallOutcome, MemoryPlace};
+pub use library::{Library, LoadedFunction};
+pub use remote_worker::{RemoteCall, RemoteResult, RemoteWorker, WorkerEnd};
+pub use seat::{ForeignValue, SeatLayout, SeatValue};
 pub use state::{StateFunctions, StatePieces};
 
 use hotlease_fabric::socket::Socket;
-use hotlease_wire::control::Answer;
+use hotlease_wire::control::WorkerAnswer;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use std::ffi::c_void;
 use std::io;
@@ -73,8 +73,7 @@ use std::time::Duration;
 
 /// A function of the context interface, of the program that hosts a worker. Its arguments: context, input, input size,
 /// output, output capacity, and a place for the number of output bytes. Returns 0, or its own error number.
-pub type HostFunction =
-    unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
+pub type HostFunction = unsafe extern "C" fn(*mut c_void, *const c_void, u64, *mut c_void, u64, *mut u64) -> i32;
 
 /// A process that has become a worker, and that is not assigned to a lease yet.
 pub struct Worker {
@@ -89,7 +88,7 @@ impl Worker {
     /// # Errors
     /// If standard input is no control socket: the process was not started by an agent.
     pub fn take_over() -> io::Result<Self> {
-        let socket = Socket::from(fault::take_control_socket()?);
+        let socket = Socket::from(crash::take_control_socket()?);
         Ok(Self {
             socket,
             imports: Duration::ZERO,
@@ -114,7 +113,7 @@ impl Worker {
     /// # Errors
     /// The agent is gone.
     pub fn become_zygote(self) -> io::Result<OwnedFd> {
-        let ready = Answer::Ready {
+        let ready = WorkerAnswer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: self.imports.as_micros() as u64,
             boot_us: self.boot.as_micros() as u64,
@@ -125,7 +124,7 @@ impl Worker {
 
     /// Installs crash handlers, and the watch for the agent's end.
     fn prepare(&self) -> io::Result<()> {
-        fault::install();
+        crash::install();
         lifeline::hold(&self.socket)
     }
 
@@ -133,46 +132,46 @@ impl Worker {
     pub fn serve(self) -> ! {
         if let Err(error) = self.prepare() {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
-            fault::leave(1)
+            crash::exit_now(1)
         }
-        obey(self.socket, control::Program::default())
+        obey(self.socket, control::WorkerProgram::default())
     }
 
     /// As [`serve`](Self::serve), for a worker elsewhere whose program has this many functions from the beginning.
-    pub fn serve_for(self, there: &'static dyn Elsewhere, functions: u16) -> ! {
+    pub fn serve_for(self, there: &'static dyn RemoteWorker, functions: u16) -> ! {
         if let Err(error) = self.prepare() {
             eprintln!("hotlease-worker: cannot watch the control socket: {error}");
-            fault::leave(1)
+            crash::exit_now(1)
         }
-        let program = control::Program {
+        let program = control::WorkerProgram {
             functions: Arc::new(library::FunctionTable::of_elsewhere(there, functions)),
             imports: self.imports,
             boot: self.boot,
             elsewhere: Some(there),
-            ..control::Program::default()
+            ..control::WorkerProgram::default()
         };
         obey(self.socket, program)
     }
 
     /// Ends the process in the way in which the worker that it stands for has ended.
-    pub fn end_as(end: End) -> ! {
-        fault::end_as(end)
+    pub fn end_as(end: WorkerEnd) -> ! {
+        crash::end_as(end)
     }
 
     /// Tells the agent, and so the client, why this process cannot be a worker; then ends the process.
-    pub fn refuse(self, why: String) -> ! {
+    pub fn reject(self, why: String) -> ! {
         // If the agent does not get the message, it still sees the end of the process.
-        let _ = self.socket.send(&Answer::Failed { why }, &[]);
-        fault::leave(1)
+        let _ = self.socket.send(&WorkerAnswer::Failed { why }, &[]);
+        crash::exit_now(1)
     }
 }
 
 /// Obeys the agent until it is gone; then ends the process.
-fn obey(socket: Socket, program: control::Program) -> ! {
+fn obey(socket: Socket, program: control::WorkerProgram) -> ! {
     let error = control::obey(socket, program).err();
     if let Some(error) = &error {
         eprintln!("hotlease-worker: {error}");
     }
     // Not a normal exit: destructors of function libraries must not run, they could hang.
-    fault::leave(if error.is_some() { 1 } else { 0 })
+    crash::exit_now(if error.is_some() { 1 } else { 0 })
 }

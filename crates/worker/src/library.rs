@@ -1,12 +1,12 @@
 //! Loading function libraries: bytes in a sealed memfd become callable functions.
 //!
-//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`Elsewhere`]). The code may do
+//! Only the worker calls `dlopen`, or has the worker that it stands for call it ([`Remote`]). The code may do
 //! anything in its constructors; if it kills the process, the agent knows that this library was being loaded and
 //! reports it.
 
 use crate::HostFunction;
-use crate::elsewhere::Elsewhere;
-use crate::hooks::Hooks;
+use crate::remote_worker::RemoteWorker;
+use crate::state_hooks::StateHooks;
 use hotlease_fabric::memory::{SealedBytes, sealed_copy};
 use hotlease_wire::code::{self, CodeError, Interface};
 use hotlease_wire::limits::CODE_BYTES_MAX;
@@ -17,54 +17,54 @@ use std::ptr::NonNull;
 
 /// A function that can be called.
 #[derive(Clone, Copy)]
-pub struct Loaded {
+pub struct LoadedFunction {
     /// Interface of the function.
     pub interface: Interface,
     /// Location of its code.
-    pub code: Code,
+    pub code: CodeLocation,
 }
 
 /// Location of a function's code.
 #[derive(Clone, Copy)]
-pub enum Code {
+pub enum CodeLocation {
     /// In this process.
-    Here(NonNull<c_void>),
+    Local(NonNull<c_void>),
     /// In the worker elsewhere, under this index.
-    Elsewhere(&'static dyn Elsewhere, u16),
+    Remote(&'static dyn RemoteWorker, u16),
 }
 
 // SAFETY: an address of code in a library that is never unloaded, or a reference to a value that is `Sync`.
-unsafe impl Send for Loaded {}
+unsafe impl Send for LoadedFunction {}
 // SAFETY: as above.
-unsafe impl Sync for Loaded {}
+unsafe impl Sync for LoadedFunction {}
 
 /// All functions of the worker; the index is the one in frames.
 #[derive(Default, Clone)]
-pub struct FunctionTable(Vec<Loaded>);
+pub struct FunctionTable(Vec<LoadedFunction>);
 
 impl FunctionTable {
     /// The function of the program that hosts the worker.
     pub fn of_host(function: HostFunction) -> Self {
         let address = NonNull::new(function as *mut c_void);
-        let loaded = address.map(|address| Loaded {
+        let loaded = address.map(|address| LoadedFunction {
             interface: Interface::Context,
-            code: Code::Here(address),
+            code: CodeLocation::Local(address),
         });
         Self(loaded.into_iter().collect())
     }
 
     /// The functions that a program elsewhere has from the beginning: `count` functions of the context interface.
-    pub fn of_elsewhere(there: &'static dyn Elsewhere, count: u16) -> Self {
-        let loaded = |index| Loaded {
+    pub fn of_elsewhere(there: &'static dyn RemoteWorker, count: u16) -> Self {
+        let loaded = |index| LoadedFunction {
             interface: Interface::Context,
-            code: Code::Elsewhere(there, index),
+            code: CodeLocation::Remote(there, index),
         };
         Self((0..count).map(loaded).collect())
     }
 
     /// The function of this index.
     #[inline]
-    pub fn get(&self, index: u16) -> Option<Loaded> {
+    pub fn get(&self, index: u16) -> Option<LoadedFunction> {
         self.0.get(usize::from(index)).copied()
     }
 
@@ -77,11 +77,11 @@ impl FunctionTable {
     /// worker elsewhere. Also returns the library's save and restore functions, if it has them.
     pub fn with_library(
         &self,
-        there: Option<&'static dyn Elsewhere>,
+        there: Option<&'static dyn RemoteWorker>,
         code: OwnedFd,
         size_bytes: u64,
         base: u16,
-    ) -> Result<(Self, Option<Hooks>), String> {
+    ) -> Result<(Self, Option<StateHooks>), String> {
         if usize::from(base) != self.0.len() {
             return Err(format!(
                 "functions from {base} on were announced, {} are loaded",
@@ -100,7 +100,7 @@ impl FunctionTable {
 /// A library in this process, with its functions by name, for programs that call functions outside a slot's own table.
 ///
 /// `Send + Sync`. It stays loaded when this is dropped.
-pub struct Library(Vec<(String, Loaded)>);
+pub struct Library(Vec<(String, LoadedFunction)>);
 
 impl Library {
     /// Loads a copy of these bytes.
@@ -117,17 +117,17 @@ impl Library {
     }
 
     /// The function of this name.
-    pub fn function(&self, name: &str) -> Option<Loaded> {
+    pub fn function(&self, name: &str) -> Option<LoadedFunction> {
         let found = self.0.binary_search_by(|(theirs, _)| theirs.as_str().cmp(name));
         found.ok().map(|at| self.0[at].1)
     }
 }
 
 /// Functions with their names, sorted by name.
-type Named = Vec<(String, Loaded)>;
+type NamedFunctions = Vec<(String, LoadedFunction)>;
 
 /// Loads a library from a sealed memfd; returns its functions, and its save and restore functions.
-fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String> {
+fn open(code: OwnedFd, size_bytes: u64) -> Result<(NamedFunctions, Option<StateHooks>), String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let exports = code::exports(&bytes).map_err(|error| error.to_string())?;
     drop(bytes);
@@ -146,12 +146,12 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String
     for function in exports.functions {
         let address = address_of(&function.name)?;
         let interface = function.interface;
-        let code = Code::Here(address);
-        functions.push((function.name, Loaded { interface, code }));
+        let code = CodeLocation::Local(address);
+        functions.push((function.name, LoadedFunction { interface, code }));
     }
     let hooks = exports
         .state
-        .map(|format| Hooks::find(format, address_of))
+        .map(|format| StateHooks::find(format, address_of))
         .transpose()?;
     // Never unloaded: slots keep its addresses, and destructors of a tenant's code need not run. The descriptor is
     // never closed either: the loader identifies libraries by their path, so if its number was used again, the loader
@@ -163,19 +163,19 @@ fn open(code: OwnedFd, size_bytes: u64) -> Result<(Named, Option<Hooks>), String
 
 /// Has the worker elsewhere load a library from a sealed memfd; returns its functions.
 fn open_elsewhere(
-    there: &'static dyn Elsewhere,
+    there: &'static dyn RemoteWorker,
     code: OwnedFd,
     size_bytes: u64,
     base: u16,
-) -> Result<Named, String> {
+) -> Result<NamedFunctions, String> {
     let bytes = SealedBytes::attach(code.as_fd(), size_bytes).map_err(|error| error.to_string())?;
     let names = code::functions(&bytes).map_err(|error| error.to_string())?;
     there.load(&bytes, base)?;
     // The agent counts functions in 16 bits.
     let loaded = names.into_iter().zip(base..).map(|(function, index)| {
         let interface = function.interface;
-        let code = Code::Elsewhere(there, index);
-        (function.name, Loaded { interface, code })
+        let code = CodeLocation::Remote(there, index);
+        (function.name, LoadedFunction { interface, code })
     });
     Ok(loaded.collect())
 }
@@ -183,6 +183,5 @@ fn open_elsewhere(
 /// The loader's error text without our descriptor's path, which means nothing to the user.
 fn explain(error: &libloading::Error, path: &str) -> String {
     let text = std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string);
-    text.replace(&format!("{path}: "), "")
-        .replace(path, "the library")
+    text.replace(&format!("{path}: "), "").replace(path, "the library")
 }

@@ -3,7 +3,7 @@
 //! The main thread sees the end of the control socket too, but it may be inside a library's constructor,
 //! which may never return.
 
-use crate::fault;
+use crate::crash;
 use hotlease_fabric::socket::Socket;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,7 +21,7 @@ pub fn hold(socket: &Socket) -> io::Result<()> {
             // No events are requested, so that only the peer's end shows (POLLHUP), not its orders.
             let mut watched = [PollFd::new(socket.as_fd(), PollFlags::empty())];
             if poll(&mut watched, PollTimeout::NONE) != Err(Errno::EINTR) {
-                fault::leave(0);
+                crash::exit_now(0);
             }
         }
     };

@@ -24,7 +24,7 @@ pub enum Letter {
     /// Serve this channel, whose spans may name these regions.
     Channel(ConnectionId, Box<SlotChannel>, Regions),
     /// The client is gone: drop its channels and memory.
-    Closed(ConnectionId),
+    Disconnected(ConnectionId),
     /// Spans of this connection may name this region.
     Region(ConnectionId, RegionId, Region),
     /// Spans of this connection may not name this region any more.
@@ -43,11 +43,11 @@ pub enum Letter {
 
 impl Letter {
     /// Whether this letter cancels an earlier, unread one. Changes an earlier one that it cancels in part.
-    fn takes_back(&self, earlier: &mut Letter) -> bool {
+    fn cancels(&self, earlier: &mut Letter) -> bool {
         match (self, earlier) {
             (
-                Self::Closed(closed),
-                Self::Channel(of, ..) | Self::Region(of, ..) | Self::Forget(of, _) | Self::Closed(of),
+                Self::Disconnected(closed),
+                Self::Channel(of, ..) | Self::Region(of, ..) | Self::Forget(of, _) | Self::Disconnected(of),
             ) => closed == of,
             (Self::Forget(from, forgotten), Self::Region(of, region, _) | Self::Forget(of, region)) => {
                 (from, forgotten) == (of, region)
@@ -88,7 +88,7 @@ impl Mailbox {
     /// slot that is busy for long does not keep the memory of clients that come and go meanwhile.
     pub fn put(&self, letter: Letter) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.retain_mut(|queued| !letter.takes_back(queued));
+        letters.retain_mut(|queued| !letter.cancels(queued));
         letters.push(letter);
         drop(letters);
         // Pairs with the acquire in `has_mail`: a slot that sees the flag finds the letter.
@@ -128,23 +128,20 @@ mod tests {
             let kept = Arc::downgrade(&memory);
             mailbox.put(Letter::Region(client, region, Region::Shared(memory)));
             mailbox.put(Letter::Forget(client, region));
-            assert!(
-                kept.upgrade().is_none(),
-                "an unread letter keeps forgotten memory"
-            );
+            assert!(kept.upgrade().is_none(), "an unread letter keeps forgotten memory");
         }
         mailbox.put(Letter::Region(
             ConnectionId(2),
             region,
             Region::Shared(Arc::new(Memory::create("test", 1).unwrap())),
         ));
-        mailbox.put(Letter::Closed(client));
+        mailbox.put(Letter::Disconnected(client));
         let letters = mailbox.take();
         assert!(matches!(
             letters[..],
             [
                 Letter::Region(ConnectionId(2), ..),
-                Letter::Closed(ConnectionId(1))
+                Letter::Disconnected(ConnectionId(1))
             ]
         ));
     }

@@ -1,6 +1,6 @@
 //! A slot's seat in a gang: the client's description of it, and the value that a function's library has made from it.
 //!
-//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::Seat`],
+//! The worker knows nothing of message passing. It keeps the client's description ([`hotlease_wire::comm::seat::SeatLayout`],
 //! as bytes) where functions find it, and beside it one value that a library has made from it, which outlives the call.
 //! When a function fails, and when the slot gets another seat, the worker has the value given up.
 //!
@@ -22,19 +22,19 @@ use std::ptr;
 use std::sync::atomic::AtomicU8;
 
 /// A value that a library makes from a seat, and that is kept between calls.
-pub trait Keep: Any {
+pub trait SeatValue: Any {
     /// Gives up the value: no function uses it any more, and its peers stop waiting for it.
     fn give_up(self: Box<Self>);
 }
 
 /// The seat already keeps a value of another library, or of another version of this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Foreign;
+pub struct ForeignValue;
 
 /// The structure that `hotlease_context.communicator` points to. The worker's program and a function's library may be
 /// of different builds.
 #[repr(C)]
-pub struct Seat {
+pub struct SeatLayout {
     struct_size: u32,
     /// Not 0 after a function has failed: the kept value was given up, and no other one is made.
     is_over: Cell<u32>,
@@ -42,7 +42,7 @@ pub struct Seat {
     told_bytes: u64,
     kept: Cell<*mut c_void>,
     give_up: Cell<Option<unsafe extern "C" fn(*mut c_void)>>,
-    /// Owner of `kept`: an address in its library.
+    /// Owner of `value`: an address in its library.
     owner: Cell<*const c_void>,
 }
 
@@ -53,9 +53,9 @@ fn owner() -> *const c_void {
     ptr::from_ref(&OWNER).cast()
 }
 
-impl Seat {
+impl SeatLayout {
     /// The client's description of the seat, encoded.
-    pub fn told(&self) -> &[u8] {
+    pub fn description(&self) -> &[u8] {
         if self.told_bytes == 0 {
             return &[];
         }
@@ -71,60 +71,60 @@ impl Seat {
     /// The kept value, if there is one.
     ///
     /// # Errors
-    /// [`Foreign`] if another library made it.
-    pub fn kept<T: Keep>(&self) -> Result<Option<&T>, Foreign> {
+    /// [`ForeignValue`] if another library made it.
+    pub fn value<T: SeatValue>(&self) -> Result<Option<&T>, ForeignValue> {
         let kept = self.kept.get();
         if kept.is_null() {
             return Ok(None);
         }
         if self.owner.get() != owner() {
-            return Err(Foreign);
+            return Err(ForeignValue);
         }
         // SAFETY: made below by this very code, and taken back by the worker only when no function runs.
-        let kept: &dyn Any = unsafe { &**kept.cast::<Box<dyn Keep>>() };
-        kept.downcast_ref().map(Some).ok_or(Foreign)
+        let kept: &dyn Any = unsafe { &**kept.cast::<Box<dyn SeatValue>>() };
+        kept.downcast_ref().map(Some).ok_or(ForeignValue)
     }
 
     /// Keeps a value until a function fails or the slot gets another seat.
     ///
     /// # Errors
-    /// [`Foreign`] if another value is kept already, or the seat is over; the new value is then given up.
-    pub fn keep<T: Keep>(&self, value: T) -> Result<&T, Foreign> {
-        let value: Box<dyn Keep> = Box::new(value);
+    /// [`ForeignValue`] if another value is kept already, or the seat is over; the new value is then given up.
+    pub fn keep<T: SeatValue>(&self, value: T) -> Result<&T, ForeignValue> {
+        let value: Box<dyn SeatValue> = Box::new(value);
         if !self.kept.get().is_null() || self.is_over() {
             value.give_up();
-            return Err(Foreign);
+            return Err(ForeignValue);
         }
-        self.give_up.set(Some(given_up));
+        self.give_up.set(Some(give_up_value));
         self.owner.set(owner());
         self.kept.set(Box::into_raw(Box::new(value)).cast());
-        self.kept()?.ok_or(Foreign)
+        self.value()?.ok_or(ForeignValue)
     }
 }
 
 /// # Safety
-/// `kept` was made by [`Seat::keep`], and no code uses it any more.
-unsafe extern "C" fn given_up(kept: *mut c_void) {
+/// `value` was made by [`SeatLayout::keep`], and no code uses it any more.
+unsafe extern "C" fn give_up_value(kept: *mut c_void) {
     // SAFETY: the caller's promise.
-    let kept = unsafe { Box::from_raw(kept.cast::<Box<dyn Keep>>()) };
+    let kept = unsafe { Box::from_raw(kept.cast::<Box<dyn SeatValue>>()) };
     // The value was made by a function's library, whose panics must not reach the worker.
     let _ = catch_unwind(AssertUnwindSafe(|| kept.give_up()));
 }
 
 /// A slot's own seat.
-pub(crate) struct OwnSeat {
-    layout: Box<Seat>,
+pub(crate) struct SlotSeat {
+    layout: Box<SeatLayout>,
     _told: Box<[u8]>,
 }
 
 // SAFETY: it is made on its slot's thread and stays there; it points only to memory of its own.
-unsafe impl Send for OwnSeat {}
+unsafe impl Send for SlotSeat {}
 
-impl OwnSeat {
+impl SlotSeat {
     pub(crate) fn new(seat: &hotlease_wire::comm::seat::Seat) -> Self {
         let told = encode(seat).into_boxed_slice();
-        let layout = Box::new(Seat {
-            struct_size: size_of::<Seat>() as u32,
+        let layout = Box::new(SeatLayout {
+            struct_size: size_of::<SeatLayout>() as u32,
             is_over: Cell::new(0),
             told: told.as_ptr(),
             told_bytes: told.len() as u64,
@@ -153,7 +153,7 @@ impl OwnSeat {
     }
 }
 
-impl Drop for OwnSeat {
+impl Drop for SlotSeat {
     fn drop(&mut self) {
         self.end();
     }
@@ -163,11 +163,11 @@ impl Drop for OwnSeat {
 ///
 /// # Safety
 /// The address is NULL, or a seat of the worker that stays for `'a`.
-pub(crate) unsafe fn at<'a>(seat: *mut c_void) -> Option<&'a Seat> {
+pub(crate) unsafe fn at<'a>(seat: *mut c_void) -> Option<&'a SeatLayout> {
     // SAFETY: the caller's promise. Every version begins with its size.
     let size = unsafe { seat.cast::<u32>().as_ref() }?;
     // SAFETY: at least as large as this version's structure.
-    (*size as usize >= size_of::<Seat>()).then(|| unsafe { &*seat.cast() })
+    (*size as usize >= size_of::<SeatLayout>()).then(|| unsafe { &*seat.cast() })
 }
 
 #[cfg(test)]
@@ -178,7 +178,7 @@ mod tests {
 
     struct Kept(Rc<Cell<u32>>);
 
-    impl Keep for Kept {
+    impl SeatValue for Kept {
         fn give_up(self: Box<Self>) {
             self.0.set(self.0.get() + 1);
         }
@@ -186,12 +186,12 @@ mod tests {
 
     struct Other;
 
-    impl Keep for Other {
+    impl SeatValue for Other {
         fn give_up(self: Box<Self>) {}
     }
 
-    fn seat() -> OwnSeat {
-        OwnSeat::new(&hotlease_wire::comm::seat::Seat {
+    fn seat() -> SlotSeat {
+        SlotSeat::new(&hotlease_wire::comm::seat::Seat {
             name: "gang".into(),
             size: 2,
             rank: 1,
@@ -207,10 +207,10 @@ mod tests {
         let count = Rc::new(Cell::new(0));
         // SAFETY: `own` outlives it.
         let seat = unsafe { at(own.layout()) }.expect("a seat");
-        assert!(seat.kept::<Kept>().is_ok_and(|kept| kept.is_none()));
+        assert!(seat.value::<Kept>().is_ok_and(|kept| kept.is_none()));
         assert!(seat.keep(Kept(count.clone())).is_ok());
-        assert!(seat.kept::<Kept>().is_ok_and(|kept| kept.is_some()));
-        assert!(seat.kept::<Other>().is_err(), "it is something else");
+        assert!(seat.value::<Kept>().is_ok_and(|kept| kept.is_some()));
+        assert!(seat.value::<Other>().is_err(), "it is something else");
         assert!(seat.keep(Kept(count.clone())).is_err());
         assert_eq!(count.get(), 1, "the second one");
         own.end();
@@ -218,10 +218,7 @@ mod tests {
         // SAFETY: as above.
         let seat = unsafe { at(own.layout()) }.expect("a seat");
         assert!(seat.is_over());
-        assert!(
-            seat.keep(Kept(count.clone())).is_err(),
-            "nothing is kept any more"
-        );
+        assert!(seat.keep(Kept(count.clone())).is_err(), "nothing is kept any more");
         drop(own);
         assert_eq!(count.get(), 3);
     }
@@ -234,7 +231,7 @@ mod tests {
         let seat = unsafe { at(own.layout()) }.expect("a seat");
         assert!(seat.keep(Kept(count.clone())).is_ok());
         seat.owner.set(ptr::null());
-        assert_eq!(seat.kept::<Kept>().err(), Some(Foreign));
+        assert_eq!(seat.value::<Kept>().err(), Some(ForeignValue));
         drop(own);
         assert_eq!(count.get(), 1, "by whom it belongs to");
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Longest delay of an event that no descriptor reports. Longer naps save little: one costs some microseconds.
 const NAP: Duration = Duration::from_micros(50);
 /// Longest sleep without a check, in case a provider misses a wake-up.
-const LOOK: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Sleeps until `ready` returns true or `timeout`, driving the ports, which only this thread drives. `wake` interrupts
 /// the sleep. `neighbours`: requests may come that neither ports nor `wake` report. Returns whether it is ready.
@@ -23,7 +23,7 @@ pub fn on_ports(
 ) -> bool {
     let until = Instant::now() + timeout;
     let tells = !neighbours && ports.iter().all(|port| port.wait_fd().is_some());
-    let limit = if tells { LOOK } else { NAP };
+    let limit = if tells { CHECK_INTERVAL } else { NAP };
     loop {
         for port in ports {
             port.progress();

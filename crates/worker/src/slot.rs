@@ -5,11 +5,11 @@
 
 use crate::context::Context;
 use crate::core::Core;
-use crate::fault;
-use crate::idle::Idle;
+use crate::crash;
+use crate::idle::IdlePolicy;
 use crate::invoke::{self, Arguments, Regions, SlotChannel};
-use crate::landing::{KEPT_FOR, Landing};
-use crate::library::{FunctionTable, Loaded};
+use crate::landing::{KEPT_FOR, LandingBuffers};
+use crate::library::{FunctionTable, LoadedFunction};
 use crate::mailbox::{ConnectionId, Letter, Mailbox};
 use crate::sleep;
 use crate::watchdog::Watchdog;
@@ -17,7 +17,7 @@ use hotlease_fabric::channel::Request;
 use hotlease_fabric::clock::{TickClock, monotonic_ns, ticks};
 use hotlease_fabric::ofi::Port;
 use hotlease_fabric::transport::TransportRing;
-use hotlease_fabric::usage::{Failure, FunctionRow, SlotMeter, UsageBlock};
+use hotlease_fabric::usage::{FunctionRow, InvocationFailure, SlotMeter, UsageBlock};
 use hotlease_wire::frame::{InvocationId, Status};
 use hotlease_wire::ids::{Epoch, FunctionIndex};
 use hotlease_wire::limits::RING_DEPTH_MAX;
@@ -31,7 +31,7 @@ const SLEEP: Duration = Duration::from_secs(1);
 const LAST_REPLIES: Duration = Duration::from_millis(100);
 
 /// State that all slots of a worker share.
-pub struct Shared {
+pub struct WorkerShared {
     pub epoch: Epoch,
     pub slots: u16,
     pub tenant: String,
@@ -40,11 +40,11 @@ pub struct Shared {
     pub watchdog: Arc<Watchdog>,
 }
 
-struct Client {
+struct SlotClient {
     connection: ConnectionId,
     channel: Box<SlotChannel>,
     regions: Regions,
-    landing: Landing,
+    landing: LandingBuffers,
     closed: bool,
 }
 
@@ -52,16 +52,16 @@ struct Client {
 pub struct Slot<C> {
     core: C,
     index: u16,
-    shared: Arc<Shared>,
+    shared: Arc<WorkerShared>,
     mailbox: Arc<Mailbox>,
     functions: Arc<FunctionTable>,
     /// Row of each function that counts its usage; as many as there are functions.
     rows: Vec<Option<FunctionRow>>,
-    clients: Vec<Client>,
+    clients: Vec<SlotClient>,
     /// Ports of fabrics; only this slot drives them.
     ports: Vec<Arc<Port>>,
     context: Context,
-    idle: Idle,
+    idle: IdlePolicy,
     /// Index of the client that was served last, whose wake-up may be due.
     last: usize,
     /// End of the last call, ticks: gaps between arrivals are measured from here.
@@ -75,7 +75,7 @@ pub struct Slot<C> {
 
 impl<C: Core> Slot<C> {
     /// Makes the slot of this index; `idle` decides how long it polls.
-    pub fn new(core: C, index: u16, shared: Arc<Shared>, mailbox: Arc<Mailbox>, idle: Idle) -> Self {
+    pub fn new(core: C, index: u16, shared: Arc<WorkerShared>, mailbox: Arc<Mailbox>, idle: IdlePolicy) -> Self {
         let cancelled = shared.watchdog.slot(index).cancelled.clone();
         let context = Context::new(index, shared.slots, &shared.tenant, cancelled);
         Self {
@@ -98,7 +98,7 @@ impl<C: Core> Slot<C> {
 
     /// Serves for ever.
     pub fn run(mut self) -> ! {
-        fault::set_slot(self.index);
+        crash::set_slot(self.index);
         self.now = ticks();
         (self.ended, self.hot_since) = (self.now, self.now);
         loop {
@@ -115,7 +115,7 @@ impl<C: Core> Slot<C> {
                 continue;
             }
             self.now = ticks();
-            if self.now.wrapping_sub(self.hot_since) >= self.idle.patience() {
+            if self.now.wrapping_sub(self.hot_since) >= self.idle.polling_time() {
                 self.sleep();
             }
         }
@@ -141,17 +141,14 @@ impl<C: Core> Slot<C> {
 
     /// Sleeps for at most [`SLEEP`]; returns whether there is a request or mail.
     fn sleep_a_while(&self) -> bool {
-        let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_next());
+        let ready = || self.mailbox.has_mail() || self.clients.iter().any(|client| client.channel.has_request());
         if self.ports.is_empty() {
             let woken = self.mailbox.doorbell.sleep_unless(ready, Some(SLEEP));
             self.mailbox.doorbell.disarm();
             return woken;
         }
         // Clients of this node ring the doorbell, which no descriptor reports.
-        let neighbours = self
-            .clients
-            .iter()
-            .any(|client| client.channel.far().port().is_none());
+        let neighbours = self.clients.iter().any(|client| client.channel.far().port().is_none());
         sleep::on_ports(&self.ports, &self.mailbox.wake, neighbours, SLEEP, ready)
     }
 
@@ -193,7 +190,7 @@ impl<C: Core> Slot<C> {
     fn serve(&mut self, position: usize, request: &Request) {
         let started = self.now;
         if !self.core.claim() {
-            return self.refuse(position, request);
+            return self.reject_busy(position, request);
         }
         let ran = self.run_function(position, request);
         if let Err(status) = ran {
@@ -214,7 +211,7 @@ impl<C: Core> Slot<C> {
         if ran.is_ok() {
             self.count(request.header.function, compute_ns);
         }
-        self.idle.arrived_after(started.wrapping_sub(self.ended));
+        self.idle.note_gap(started.wrapping_sub(self.ended));
         (self.ended, self.hot_since, self.now) = (ended, ended, ended);
     }
 
@@ -222,7 +219,7 @@ impl<C: Core> Slot<C> {
     #[inline]
     fn count(&mut self, function: FunctionIndex, compute_ns: u64) {
         match self.rows.get(usize::from(function.0)) {
-            Some(Some(row)) => self.shared.usage.count(self.index, *row, compute_ns),
+            Some(Some(row)) => self.shared.usage.count_run(self.index, *row, compute_ns),
             _ => self.count_first(function, compute_ns),
         }
     }
@@ -235,31 +232,28 @@ impl<C: Core> Slot<C> {
         if let Some(known) = self.rows.get_mut(usize::from(function.0)) {
             *known = Some(row);
         }
-        self.shared.usage.count(self.index, row, compute_ns);
+        self.shared.usage.count_run(self.index, row, compute_ns);
     }
 
     /// Rejects a request because another slot has the core: at once, so that the client can turn elsewhere.
     #[cold]
     #[inline(never)]
-    fn refuse(&mut self, position: usize, request: &Request) {
+    fn reject_busy(&mut self, position: usize, request: &Request) {
         self.clients[position].channel.reply(request, Status::Busy, 0, 0);
-        self.meter().refuse();
+        self.meter().count_refused_call();
         self.now = ticks();
         (self.ended, self.hot_since) = (self.now, self.now);
     }
 
     /// Looks up the function and its arguments.
     #[inline]
-    fn look_up(&self, position: usize, request: &Request) -> Result<(Loaded, Arguments), Status> {
+    fn look_up(&self, position: usize, request: &Request) -> Result<(LoadedFunction, Arguments), Status> {
         let function = self
             .functions
             .get(request.header.function.0)
             .ok_or(Status::UnknownFunction)?;
         let client = &self.clients[position];
-        Ok((
-            function,
-            invoke::arguments(&client.channel, request, &client.regions)?,
-        ))
+        Ok((function, invoke::arguments(&client.channel, request, &client.regions)?))
     }
 
     #[cold]
@@ -268,17 +262,15 @@ impl<C: Core> Slot<C> {
         for letter in self.mailbox.take() {
             match letter {
                 Letter::Channel(connection, channel, regions) => {
-                    self.clients.push(Client {
+                    self.clients.push(SlotClient {
                         connection,
                         channel,
                         regions,
-                        landing: Landing::default(),
+                        landing: LandingBuffers::default(),
                         closed: false,
                     });
                 }
-                Letter::Closed(connection) => self
-                    .clients_of(connection)
-                    .for_each(|client| client.closed = true),
+                Letter::Disconnected(connection) => self.clients_of(connection).for_each(|client| client.closed = true),
                 Letter::Region(connection, region, memory) => {
                     for client in self.clients_of(connection) {
                         client.regions.insert(region, memory.clone());
@@ -293,7 +285,7 @@ impl<C: Core> Slot<C> {
                     self.rows.resize(functions.len(), None);
                     self.functions = functions;
                 }
-                Letter::Seat(seat) => self.context.sit(&seat),
+                Letter::Seat(seat) => self.context.set_seat(&seat),
                 Letter::Port(port) => {
                     // The new port replaces a failed one.
                     self.ports.retain(|old| old.provider() != port.provider());
@@ -308,9 +300,9 @@ impl<C: Core> Slot<C> {
                     }
                 }
                 Letter::Leave(status) => {
-                    self.send_away();
-                    self.see_replies_off();
-                    fault::leave(status)
+                    self.reject_waiting();
+                    self.await_delivery();
+                    crash::exit_now(status)
                 }
             }
         }
@@ -318,7 +310,7 @@ impl<C: Core> Slot<C> {
 
     /// Answers waiting requests: they do not run here. Later ones get no answer: the agent reports the last one that
     /// began.
-    fn send_away(&mut self) {
+    fn reject_waiting(&mut self) {
         for client in &mut self.clients {
             // A client may send a rejected request again at once, as long as it does not see that this process is gone.
             for _ in 0..RING_DEPTH_MAX {
@@ -333,7 +325,7 @@ impl<C: Core> Slot<C> {
 
     /// Waits until clients over fabrics have received their replies: a reply that has not arrived may be lost with this
     /// process.
-    fn see_replies_off(&self) {
+    fn await_delivery(&self) {
         let until = Instant::now() + LAST_REPLIES;
         for client in &self.clients {
             if let TransportRing::Ofi(ring) = client.channel.far() {
@@ -345,7 +337,7 @@ impl<C: Core> Slot<C> {
         }
     }
 
-    fn clients_of(&mut self, connection: ConnectionId) -> impl Iterator<Item = &mut Client> {
+    fn clients_of(&mut self, connection: ConnectionId) -> impl Iterator<Item = &mut SlotClient> {
         self.clients
             .iter_mut()
             .filter(move |client| client.connection == connection)
@@ -374,8 +366,8 @@ impl<C: Core> Slot<C> {
             found => found?,
         };
         let mut arguments = arguments;
-        if arguments.is_elsewhere() {
-            let Client { channel, landing, .. } = &mut self.clients[position];
+        if arguments.has_remote() {
+            let SlotClient { channel, landing, .. } = &mut self.clients[position];
             landing.fetch(channel, &mut arguments, timeout_us, started)?;
         }
         let usage = self.shared.usage.meter(self.index);
@@ -389,11 +381,8 @@ impl<C: Core> Slot<C> {
                 )
             }
         };
-        usage.output(arguments.guard, arguments.output.bytes);
-        let which = (
-            header.function.0,
-            InvocationId::new(header.seq, header.reply_entry),
-        );
+        usage.set_output(arguments.guard, arguments.output.bytes);
+        let which = (header.function.0, InvocationId::new(header.seq, header.reply_entry));
         usage.start(which, started, deadline_ticks, timeout_us);
         if deadline_ticks != 0 {
             self.shared.watchdog.watch(self.index, deadline_ticks);
@@ -416,7 +405,7 @@ impl<C: Core> Slot<C> {
                 (timeout_us / 1000) as i32
             };
         }
-        let Client { channel, landing, .. } = &mut self.clients[position];
+        let SlotClient { channel, landing, .. } = &mut self.clients[position];
         let gives_output = matches!(outcome.status, Status::Ok | Status::FunctionError);
         if let Some(elsewhere) = &arguments.elsewhere
             && !elsewhere.output.is_empty()
@@ -444,13 +433,13 @@ impl<C: Core> Slot<C> {
     #[inline(never)]
     fn note_failure(&mut self, request: &Request, status: Status, code: i32) {
         let header = &request.header;
-        let failure = Failure {
+        let failure = InvocationFailure {
             invocation: InvocationId::new(header.seq, header.reply_entry),
             function: header.function.0,
             status: Some(status),
             code,
         };
-        self.shared.usage.fail(self.index, failure);
+        self.shared.usage.record_failure(self.index, failure);
         self.context.leave_gang();
     }
 }

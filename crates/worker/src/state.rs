@@ -3,9 +3,9 @@
 //! between two invocations, so no function changes the state meanwhile.
 
 use crate::context::Context;
-use crate::control::Lease;
-use crate::hooks::Hooks;
+use crate::control::WorkerLease;
 use crate::mailbox::Letter;
+use crate::state_hooks::StateHooks;
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::mpsc;
@@ -23,12 +23,12 @@ pub struct StateFunctions {
 
 /// The party that saves and restores: the host program or a library.
 #[derive(Clone)]
-pub(crate) enum Keeper {
+pub(crate) enum StateKeeper {
     Program(StateFunctions),
-    Library(Hooks),
+    Library(StateHooks),
 }
 
-impl Keeper {
+impl StateKeeper {
     /// Checks whether a state could be saved.
     pub fn check(&self) -> Result<(), String> {
         match self {
@@ -55,9 +55,9 @@ impl Keeper {
 }
 
 /// Has the only slot of a worker run `job`, and waits for it. `job` returns its result, and whether the slot serves on.
-pub(crate) fn with(
-    lease: &Lease,
-    job: impl FnOnce(&Keeper, &mut Context) -> (Result<(), String>, bool) + Send + 'static,
+pub(crate) fn run_on_slot(
+    lease: &WorkerLease,
+    job: impl FnOnce(&StateKeeper, &mut Context) -> (Result<(), String>, bool) + Send + 'static,
 ) -> Result<(), String> {
     let (Some(keeper), [slot]) = (lease.keeper.clone(), &lease.slots[..]) else {
         return Err("nothing in this worker says how its state is saved".into());
@@ -82,11 +82,11 @@ pub struct StatePieces<W> {
 }
 
 /// Size of the gathering buffer; larger pieces are sent without a copy.
-const GATHERED_BYTES: usize = 64 << 10;
+const GATHER_BYTES: usize = 64 << 10;
 
 impl<W: Write> StatePieces<W> {
     pub(crate) fn new(pipe: W) -> Self {
-        let gathered = Vec::with_capacity(GATHERED_BYTES);
+        let gathered = Vec::with_capacity(GATHER_BYTES);
         Self { pipe, gathered }
     }
 
@@ -95,10 +95,10 @@ impl<W: Write> StatePieces<W> {
     /// # Errors
     /// The pipe's reader is gone, or writing failed.
     pub fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if self.gathered.len() + bytes.len() > GATHERED_BYTES {
+        if self.gathered.len() + bytes.len() > GATHER_BYTES {
             self.send_gathered()?;
         }
-        if bytes.len() > GATHERED_BYTES {
+        if bytes.len() > GATHER_BYTES {
             self.pipe(bytes.len())?.write_all(bytes)
         } else {
             self.gathered.extend_from_slice(bytes);
@@ -155,7 +155,7 @@ mod tests {
     fn small_writes_become_one_piece_and_large_ones_are_not_copied() {
         let mut sent = Vec::new();
         let mut out = StatePieces::new(&mut sent);
-        let large = vec![7; GATHERED_BYTES + 1];
+        let large = vec![7; GATHER_BYTES + 1];
         for bytes in [&b"a"[..], b"", b"bc", &large, b"d", &large[1..], b"e"] {
             out.add(bytes).expect("memory");
         }

@@ -23,7 +23,7 @@ const CANCELLED: u64 = 2;
 /// removed the deadline (compare-exchange), and a slot that finds it removed waits the few instructions until the flag
 /// is set. So the flag never leaks into the next call.
 #[derive(Default)]
-pub struct Watched {
+pub struct SlotDeadline {
     /// Deadline in ticks, or one of the constants above.
     deadline: AtomicU64,
     /// Cancel flag; see [`crate::context`].
@@ -32,7 +32,7 @@ pub struct Watched {
 
 /// Watches all slots. Its thread sleeps unless a function with a deadline runs.
 pub struct Watchdog {
-    watched: Vec<Watched>,
+    watched: Vec<SlotDeadline>,
     doorbell: Doorbell,
 }
 
@@ -40,13 +40,13 @@ impl Watchdog {
     /// Watchdog of this many slots.
     pub fn new(slots: usize, doorbell: Doorbell) -> Self {
         Self {
-            watched: (0..slots).map(|_| Watched::default()).collect(),
+            watched: (0..slots).map(|_| SlotDeadline::default()).collect(),
             doorbell,
         }
     }
 
     /// Deadline and flag of a slot.
-    pub fn slot(&self, slot: u16) -> &Watched {
+    pub fn slot(&self, slot: u16) -> &SlotDeadline {
         &self.watched[usize::from(slot)]
     }
 
@@ -60,7 +60,7 @@ impl Watchdog {
 
     /// Slot: stops watching, after the function has returned. Returns whether the flag was set.
     pub fn unwatch(&self, slot: u16) -> bool {
-        let Watched { deadline, cancelled } = self.slot(slot);
+        let SlotDeadline { deadline, cancelled } = self.slot(slot);
         let watched = deadline.load(Ordering::Relaxed);
         if watched > CANCELLED
             && deadline
@@ -78,15 +78,15 @@ impl Watchdog {
         true
     }
 
-    fn any(&self) -> bool {
+    fn has_deadline(&self) -> bool {
         self.watched
             .iter()
             .any(|watched| watched.deadline.load(Ordering::Relaxed) > CANCELLED)
     }
 
     /// Sets the flags that are due.
-    fn look(&self, now: u64) {
-        for Watched { deadline, cancelled } in &self.watched {
+    fn cancel_due(&self, now: u64) {
+        for SlotDeadline { deadline, cancelled } in &self.watched {
             let due = deadline.load(Ordering::Relaxed);
             if due > CANCELLED
                 && now >= due
@@ -104,9 +104,9 @@ impl Watchdog {
     /// Runs the watchdog, on its own thread.
     pub fn run(&self) -> ! {
         loop {
-            self.doorbell.sleep_unless(|| self.any(), None);
-            while self.any() {
-                self.look(ticks());
+            self.doorbell.sleep_unless(|| self.has_deadline(), None);
+            while self.has_deadline() {
+                self.cancel_due(ticks());
                 std::thread::sleep(STEP);
             }
         }
@@ -122,15 +122,15 @@ mod tests {
         let watchdog = Watchdog::new(1, Doorbell::create().unwrap());
         let flag = watchdog.slot(0).cancelled.clone();
         watchdog.watch(0, 1000);
-        watchdog.look(999);
+        watchdog.cancel_due(999);
         assert_eq!(flag.load(Ordering::Relaxed), 0, "not due yet");
         assert!(!watchdog.unwatch(0));
-        watchdog.look(2000);
+        watchdog.cancel_due(2000);
         assert_eq!(flag.load(Ordering::Relaxed), 0, "nothing runs");
         watchdog.watch(0, 1000);
-        watchdog.look(1000);
+        watchdog.cancel_due(1000);
         assert_eq!(flag.load(Ordering::Relaxed), 1);
-        assert!(!watchdog.any(), "told once");
+        assert!(!watchdog.has_deadline(), "told once");
         assert!(watchdog.unwatch(0));
         assert_eq!(flag.load(Ordering::Relaxed), 0);
     }

@@ -6,7 +6,7 @@ use hotlease_tests::site::Authority;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights, TokenKey};
-use hotlease_wire::tunnel::{Frame, Ticket};
+use hotlease_wire::tunnel::{Ticket, TunnelFrame};
 use rand::RngExt;
 use rand::rngs::StdRng;
 use rustls::crypto::ring;
@@ -32,20 +32,20 @@ fn first_bytes(random: &mut StdRng) -> Vec<u8> {
         delegation: 0,
     };
     let frame = match random.random_range(0..6) {
-        0..3 => Frame::Bearer {
+        0..3 => TunnelFrame::Bearer {
             version: PROTOCOL_VERSION,
             token: TokenKey::new(random.random()).mint(&claims),
             silence_ms: number(random),
         },
-        3 => Frame::Join {
+        3 => TunnelFrame::Join {
             ticket: Ticket(random.random()),
             silence_ms: number(random),
         },
-        4 => Frame::Session {
+        4 => TunnelFrame::Session {
             version: PROTOCOL_VERSION,
             silence_ms: 1000,
         },
-        _ => Frame::Message {
+        _ => TunnelFrame::Message {
             bytes: vec![7; random.random_range(1..5000)],
             attachments: Vec::new(),
         },

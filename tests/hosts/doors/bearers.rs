@@ -6,7 +6,7 @@ use hotlease_net::Credential;
 use hotlease_tests::library::library;
 use hotlease_tests::platform::LIMIT;
 use hotlease_tests::wait::until_true;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{InfoRequest, ListRequest};
 use hotlease_wire::session::{SessionReply, SessionRequest};
@@ -18,14 +18,8 @@ fn an_agent_takes_nobody_without_a_certificate_unless_it_was_told_to() {
     let doors = Doors::new(&[], &[]);
     let channel = doors.channel(&Credential::KeyFile(doors.key("key", &[])));
     let grant = doors.acquire(&channel, LONG).expect("a lease");
-    let error = doors
-        .session(&grant, &grant.token)
-        .map(drop)
-        .expect_err("refused");
-    assert!(
-        error.to_string().contains("nobody without a certificate"),
-        "{error}"
-    );
+    let error = doors.session(&grant, &grant.token).map(drop).expect_err("refused");
+    assert!(error.to_string().contains("nobody without a certificate"), "{error}");
 }
 
 #[test]
@@ -39,20 +33,20 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     let other = elsewhere.acquire(&its_channel, LONG).expect("a lease");
     assert_eq!(
         doors.refused(&grant, &other.token),
-        Refusal::BadToken,
+        Rejection::BadToken,
         "another agent's token"
     );
     for cut in [0, 1, grant.token.len() / 2, grant.token.len() - 1] {
         assert_eq!(
             doors.refused(&grant, &grant.token[..cut]),
-            Refusal::BadToken,
+            Rejection::BadToken,
             "cut to {cut}"
         );
     }
     for bit in [40, 8 * 20, 8 * grant.token.len() - 1] {
         let mut forged = grant.token.clone();
         forged[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(doors.refused(&grant, &forged), Refusal::BadToken, "bit {bit}");
+        assert_eq!(doors.refused(&grant, &forged), Rejection::BadToken, "bit {bit}");
     }
     let mut session = doors.attached(&grant, &grant.token);
     session
@@ -63,24 +57,22 @@ fn a_token_opens_its_own_living_lease_on_its_own_agent_and_nothing_else() {
     session.release();
     let refusal = doors.refused(&grant, &grant.token);
     assert!(
-        matches!(refusal, Refusal::LeaseEnded(_) | Refusal::UnknownLease),
+        matches!(refusal, Rejection::LeaseEnded(_) | Rejection::UnknownLease),
         "replayed after the release: {refusal}"
     );
     let brief = Duration::from_millis(300);
     let expired = doors.acquire(&channel, brief).expect("a lease");
     std::thread::sleep(brief * 2);
     // A busy agent may not have ended it yet: its token has been over by itself for as long.
-    until_true("it is over", LIMIT, || {
-        match doors.refused(&expired, &expired.token) {
-            Refusal::LeaseEnded(_) | Refusal::UnknownLease => true,
-            refusal => {
-                let said = refusal.to_string();
-                assert!(
-                    said.contains("the token's time to attach is over"),
-                    "of a lease that expired: {said}"
-                );
-                false
-            }
+    until_true("it is over", LIMIT, || match doors.refused(&expired, &expired.token) {
+        Rejection::LeaseEnded(_) | Rejection::UnknownLease => true,
+        refusal => {
+            let said = refusal.to_string();
+            assert!(
+                said.contains("the token's time to attach is over"),
+                "of a lease that expired: {said}"
+            );
+            false
         }
     });
 }
@@ -106,13 +98,8 @@ fn a_key_that_was_replaced_twice_opens_nothing_and_renewing_gets_a_token_of_the_
     drop(doors.attached(&grant, &token));
     session.release();
     let mut manager = ManagerClient::new(channel);
-    let leases = doors
-        .runtime
-        .block_on(manager.list_leases(ListRequest::default()));
-    assert!(
-        leases.is_ok(),
-        "the manager's session was replaced as well: {leases:?}"
-    );
+    let leases = doors.runtime.block_on(manager.list_leases(ListRequest::default()));
+    assert!(leases.is_ok(), "the manager's session was replaced as well: {leases:?}");
 }
 
 #[test]

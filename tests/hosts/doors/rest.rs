@@ -98,16 +98,10 @@ fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
     let credential = format!("MUNGE {credential}");
     // Of another connection, it is nothing, and its nonce stays good.
     let mut other = rest(&daemon, &authority);
-    assert_eq!(
-        asked(&mut other, "POST /v1/session", Some(&credential)).status,
-        401
-    );
+    assert_eq!(asked(&mut other, "POST /v1/session", Some(&credential)).status, 401);
     let mut other = rest(&daemon, &authority);
     asked(&mut other, "GET /v1/challenge", None);
-    assert_eq!(
-        asked(&mut other, "POST /v1/session", Some(&credential)).status,
-        401
-    );
+    assert_eq!(asked(&mut other, "POST /v1/session", Some(&credential)).status, 401);
     // That one was decoded, and so is spent on this host, whoever showed it; the next is good.
     asked(&mut stream, "GET /v1/challenge", None);
     let challenge = asked(&mut stream, "GET /v1/challenge", None).json();
@@ -116,10 +110,7 @@ fn munge_and_tokens_open_a_manager_that_has_a_rest_interface_only() {
     let session = asked(&mut stream, "POST /v1/session", Some(&credential));
     assert_eq!(session.status, 200, "{session:?}");
     let session = session.json();
-    assert_eq!(
-        (&session["tenant"], &session["role"]),
-        (&"chem".into(), &"user".into())
-    );
+    assert_eq!((&session["tenant"], &session["role"]), (&"chem".into(), &"user".into()));
     let bearer = format!("Bearer {}", session["token"].as_str().expect("text"));
     for _ in 0..2 {
         assert_eq!(asked(&mut stream, "GET /v1/leases", Some(&bearer)).status, 200);

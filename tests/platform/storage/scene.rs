@@ -1,11 +1,11 @@
 //! A store, a platform that grants some of it, and functions that talk to it by hand.
 
 use hotlease_client::{Code, Error, Invoker, LeaseOptions, Reach};
-use hotlease_s3::{Keys, Moment, Part, digest};
+use hotlease_s3::{SignatureTime, SignedParts, SigningKeys, digest};
 use hotlease_tests::platform::{LIMIT, Platform, PlatformOptions};
 use hotlease_tests::versitygw::{ACCESS, SECRET, Versitygw};
 use hotlease_tests::wait::until;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{self, AcquireRequest, Grant};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use std::fs;
@@ -61,10 +61,7 @@ impl Scene {
         let options = LeaseOptions {
             sandbox: "namespace".into(),
             reach: Reach {
-                storage: storage
-                    .iter()
-                    .map(|text| text.parse().expect("a place"))
-                    .collect(),
+                storage: storage.iter().map(|text| text.parse().expect("a place")).collect(),
                 ..Reach::default()
             },
             request_bytes: 32 << 10,
@@ -74,7 +71,7 @@ impl Scene {
         let code = Code::open(hotlease_tests::library::library("storage")).expect("a library");
         match Invoker::allocate(&code, options) {
             Ok(invoker) => Some(Talker::new(invoker)),
-            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => {
+            Err(Error::Refused(Rejection::NoSandbox { why, .. })) => {
                 eprintln!("skipped: {why}");
                 None
             }
@@ -82,13 +79,7 @@ impl Scene {
         }
     }
 
-    pub fn acquire(
-        &self,
-        sandbox: &str,
-        network: bool,
-        storage: &[String],
-        ttl: Duration,
-    ) -> Result<Grant, Refusal> {
+    pub fn acquire(&self, sandbox: &str, network: bool, storage: &[String], ttl: Duration) -> Result<Grant, Rejection> {
         self.platform.manager().acquire(AcquireRequest {
             workers: 1,
             slots_per_worker: 1,
@@ -105,7 +96,7 @@ impl Scene {
     }
 
     /// What the environment of a lease's worker says.
-    pub fn keys_of(&self, grant: &Grant) -> (Keys, u16) {
+    pub fn keys_of(&self, grant: &Grant) -> (SigningKeys, u16) {
         let manager = self.platform.manager();
         let (environ, _) = until("the lease has a worker", LIMIT, || {
             let workers = manager.workers().expect("listed");
@@ -134,10 +125,10 @@ pub(super) fn own_place() -> String {
     format!("s3://data/{}:rw", own())
 }
 
-fn keys(value: &dyn Fn(&str) -> String) -> (Keys, u16) {
+fn keys(value: &dyn Fn(&str) -> String) -> (SigningKeys, u16) {
     let endpoint = value("AWS_ENDPOINT_URL_S3");
     let port = endpoint.rsplit(':').next().and_then(|port| port.parse().ok());
-    let keys = Keys {
+    let keys = SigningKeys {
         id: value("AWS_ACCESS_KEY_ID"),
         secret: value("AWS_SECRET_ACCESS_KEY"),
         token: None,
@@ -166,9 +157,9 @@ pub(super) fn request<'a>(method: &'a str, target: &'a str) -> Request<'a> {
 }
 
 impl Request<'_> {
-    pub fn signed(&self, keys: &Keys, port: u16) -> Vec<u8> {
+    pub fn signed(&self, keys: &SigningKeys, port: u16) -> Vec<u8> {
         let (path, query) = self.target.split_once('?').unwrap_or((self.target, ""));
-        let part = Part {
+        let part = SignedParts {
             method: self.method,
             path,
             query,
@@ -186,7 +177,7 @@ impl Request<'_> {
             &mut headers,
             (&host, "us-east-1"),
             &digest(self.body),
-            Moment::now(),
+            SignatureTime::now(),
         )
         .expect("signed");
         let mut text = format!("{} {} HTTP/1.1\r\n", self.method, self.target);
@@ -224,15 +215,14 @@ impl Answer {
 /// A lease whose function talks.
 pub(super) struct Talker {
     pub invoker: Invoker,
-    pub keys: Keys,
+    pub keys: SigningKeys,
     pub port: u16,
 }
 
 impl Talker {
     fn new(invoker: Invoker) -> Self {
         let variable = invoker.function("variable").expect("it is in there");
-        let value =
-            |name: &str| String::from_utf8(variable.call(name.as_bytes()).expect("it runs")).expect("text");
+        let value = |name: &str| String::from_utf8(variable.call(name.as_bytes()).expect("it runs")).expect("text");
         let (keys, port) = keys(&value);
         Self { invoker, keys, port }
     }
@@ -281,9 +271,7 @@ pub(super) fn read_answer(stream: &mut TcpStream) -> Answer {
     loop {
         let text = String::from_utf8_lossy(&read).to_lowercase();
         let length = text.split_once("\r\n\r\n").and_then(|(head, body)| {
-            let length = head
-                .lines()
-                .find_map(|line| line.strip_prefix("content-length: "))?;
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
             Some((length.parse::<usize>().ok()?, body.len()))
         });
         if length.is_some_and(|(length, came)| came >= length) {

@@ -84,11 +84,7 @@ fn carry_out(library: &str, action: &str, argument: &str) -> Outcome {
 
 /// An input gathered from parts of buffers, an output scattered over parts of one.
 fn parts(increment: &Function, input: &Buffer<u8>, result: &mut Buffer<u8>) -> Outcome {
-    let gathered = [
-        input.slice(70_000..100_003),
-        input.slice(5..5),
-        input.slice(..17_001),
-    ];
+    let gathered = [input.slice(70_000..100_003), input.slice(5..5), input.slice(..17_001)];
     let expected: Vec<u8> = input[70_000..]
         .iter()
         .chain(&input[..17_001])
@@ -130,11 +126,9 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     let invoker = Invoker::allocate(code, options.clone())?;
     let echo = invoker.function("echo")?;
     let mut output = vec![0; 300_000];
-    for (seed, size) in [
-        0, 1, 8, 31, 32, 33, 64, 1000, 4000, 4096, 8128, 8129, 65_536, 300_000,
-    ]
-    .into_iter()
-    .enumerate()
+    for (seed, size) in [0, 1, 8, 31, 32, 33, 64, 1000, 4000, 4096, 8128, 8129, 65_536, 300_000]
+        .into_iter()
+        .enumerate()
     {
         for alignment in [0, 1, 7] {
             let input = pattern(size + alignment, seed as u64);
@@ -178,11 +172,7 @@ fn everything(code: &Code, options: &LeaseOptions) -> Outcome {
     same("buffers", &result, &expected)?;
     result.fill(0);
     let length = increment.invoke_buffer(input.slice(13..50_013), result.slice_mut(7..60_000))?;
-    same(
-        "a part of a buffer",
-        &result[7..7 + length],
-        &expected[13..50_013],
-    )?;
+    same("a part of a buffer", &result[7..7 + length], &expected[13..50_013])?;
     if result[..7] != [0; 7] || result[50_007..].iter().any(|byte| *byte != 0) {
         return Err("a call wrote beside its part of the buffer".into());
     }
@@ -254,10 +244,7 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
         };
         match done {
             Ok(_) => say(&format!("called in {} ms", start.elapsed().as_millis())),
-            Err(error) => say(&format!(
-                "failed after {} ms: {error}",
-                start.elapsed().as_millis()
-            )),
+            Err(error) => say(&format!("failed after {} ms: {error}", start.elapsed().as_millis())),
         }
     }
 }
@@ -266,8 +253,7 @@ fn transfers(invoker: &Invoker, direction: &str) -> Outcome {
 fn drops(invoker: &Invoker) -> Outcome {
     const BYTES: usize = 8 << 20;
     let increment = invoker.function("increment")?;
-    let mapped =
-        || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.matches("hotlease-buffer").count());
+    let mapped = || std::fs::read_to_string("/proc/self/maps").map(|maps| maps.matches("hotlease-buffer").count());
     let before = mapped()?;
     for round in 0..5 {
         let (mut input, mut output) = (invoker.buffer::<u8>(BYTES)?, invoker.buffer::<u8>(BYTES)?);
@@ -312,10 +298,7 @@ fn cut(invoker: &Invoker) -> Outcome {
         let start = Instant::now();
         match rest.call(&100u32.to_le_bytes()) {
             Ok(_) => say("called"),
-            Err(error) => say(&format!(
-                "failed after {} ms: {error}",
-                start.elapsed().as_millis()
-            )),
+            Err(error) => say(&format!("failed after {} ms: {error}", start.elapsed().as_millis())),
         }
         std::thread::sleep(Duration::from_millis(20));
     }

@@ -3,7 +3,7 @@
 use super::ledger::Bill;
 use super::tally::{Call, Tally};
 use crate::process::Process;
-use hotlease_client::{Function, Invoker, Ran};
+use hotlease_client::{Function, Invoker, RunCertainty};
 use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -24,7 +24,7 @@ pub struct Outcome {
     /// When it was resolved.
     pub ended: Instant,
     /// The error, in words and in what it says of the function.
-    pub failed: Option<(String, Ran)>,
+    pub failed: Option<(String, RunCertainty)>,
 }
 
 /// Makes a call and checks its answer.
@@ -60,9 +60,9 @@ pub fn check(tally: &Tally, outcome: &Outcome) {
     let runs = tally.runs(outcome.number);
     let agrees = match &outcome.failed {
         None => runs == 1,
-        Some((_, Ran::Yes)) => runs == 1,
-        Some((_, Ran::No)) => runs == 0,
-        Some((_, Ran::Unknown)) => runs <= 1,
+        Some((_, RunCertainty::Yes)) => runs == 1,
+        Some((_, RunCertainty::No)) => runs == 0,
+        Some((_, RunCertainty::Unknown)) => runs <= 1,
     };
     assert!(agrees, "a call that ran {runs} times came to {outcome:?}");
 }
@@ -397,9 +397,9 @@ impl Outcome {
         let at = |moment: Instant| ns + moment.saturating_duration_since(instant).as_nanos() as u64;
         let (verdict, words) = match &self.failed {
             None => ("ok", ""),
-            Some((words, Ran::Yes)) => ("yes", words.as_str()),
-            Some((words, Ran::No)) => ("no", words.as_str()),
-            Some((words, Ran::Unknown)) => ("unknown", words.as_str()),
+            Some((words, RunCertainty::Yes)) => ("yes", words.as_str()),
+            Some((words, RunCertainty::No)) => ("no", words.as_str()),
+            Some((words, RunCertainty::Unknown)) => ("unknown", words.as_str()),
         };
         let words = words.replace('\n', " ");
         format!(
@@ -429,9 +429,9 @@ impl Outcome {
             ended: at(ended),
             failed: match verdict {
                 "ok" => None,
-                "yes" => failed(Ran::Yes),
-                "no" => failed(Ran::No),
-                "unknown" => failed(Ran::Unknown),
+                "yes" => failed(RunCertainty::Yes),
+                "no" => failed(RunCertainty::No),
+                "unknown" => failed(RunCertainty::Unknown),
                 _ => panic!("the client said {line:?}"),
             },
         }

@@ -51,8 +51,7 @@ pub fn bill(site: &impl Operator) -> Result<Bill, String> {
 
 /// Of all leases.
 pub fn total(bill: &Bill) -> UsageTotals {
-    bill.values()
-        .fold(UsageTotals::default(), |all, one| sum(all, *one))
+    bill.values().fold(UsageTotals::default(), |all, one| sum(all, *one))
 }
 
 /// Waits until the manager has taken all that the agent's journal says.

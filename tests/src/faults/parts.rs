@@ -201,8 +201,7 @@ impl Parts {
     /// If it is gone.
     pub fn process(&self, part: Part) -> Process {
         let child = self.running[part as usize].as_ref().expect("it was started");
-        Process::of(child.id() as i32)
-            .unwrap_or_else(|| panic!("the {} has died:\n{}", part.name(), self.log(part)))
+        Process::of(child.id() as i32).unwrap_or_else(|| panic!("the {} has died:\n{}", part.name(), self.log(part)))
     }
 
     /// Kills it with -9, unless it has died by itself, and takes note of its end.

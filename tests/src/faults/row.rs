@@ -74,10 +74,7 @@ impl Row {
     /// # Panics
     /// If more than a fifth of the runs took longer than promised, or one took very much longer.
     pub fn finish(mut self) {
-        let mut line = format!(
-            "| {} | {} | {} | {} |",
-            self.fault, self.promise, self.test, self.runs
-        );
+        let mut line = format!("| {} | {} | {} | {} |", self.fault, self.promise, self.test, self.runs);
         for measured in &mut self.measured {
             measured.samples.sort();
             let at = |part: f64| measured.samples[((measured.samples.len() - 1) as f64 * part) as usize];

@@ -44,10 +44,7 @@ pub const COUNTS: Counts = Counts {
 
 fn variable(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
 /// So many runs, as often as is asked for.
@@ -125,10 +122,7 @@ impl Runs {
             let lanes: Vec<_> = lanes.collect();
             lanes
                 .into_iter()
-                .map(|lane| {
-                    lane.join()
-                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
+                .map(|lane| lane.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect()
         });
         let mut row = new_row();

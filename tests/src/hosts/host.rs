@@ -195,16 +195,12 @@ impl Host {
                 }
                 work()
             });
-            thread
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
     }
 
     fn network(&self) -> &Network {
-        self.network
-            .as_ref()
-            .expect("this machine's own link stays as it is")
+        self.network.as_ref().expect("this machine's own link stays as it is")
     }
 
     /// Plugs its cable in, or pulls it out. Addresses and routes stay.
@@ -220,8 +216,7 @@ impl Host {
         let text = text.expect("its interfaces");
         let line = text.lines().find_map(|line| line.trim().strip_prefix("eth0:"));
         let sent = line.and_then(|line| line.split_whitespace().nth(8));
-        sent.and_then(|sent| sent.parse().ok())
-            .expect("a number of bytes")
+        sent.and_then(|sent| sent.parse().ok()).expect("a number of bytes")
     }
 
     fn nft(&self, arguments: &[&str]) -> Result<String, String> {

@@ -137,9 +137,7 @@ impl Internet {
         let lan = Namespace::new(&format!("{}-lan{}", self.prefix, self.next));
         lan.ip(&["link", "add", "hub", "type", "bridge", "stp_state", "0"]);
         lan.ip(&["link", "set", "hub", "up"]);
-        let inside = [
-            "link", "add", "lan", "type", "veth", "peer", "name", "router", "netns",
-        ];
+        let inside = ["link", "add", "lan", "type", "veth", "peer", "name", "router", "netns"];
         router.namespace.ip(&[&inside[..], &[lan.name()]].concat());
         lan.ip(&["link", "set", "router", "master", "hub", "up"]);
         router.namespace.ip(&["addr", "add", "10.0.0.1/24", "dev", "lan"]);
@@ -213,19 +211,13 @@ impl Point {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         std::io::Write::write_all(&mut file, rules.as_bytes()).expect("written");
         let path = file.path().display().to_string();
-        run(
-            "ip",
-            &["netns", "exec", self.namespace.name(), "nft", "-f", &path],
-        )
-        .expect("rules");
+        run("ip", &["netns", "exec", self.namespace.name(), "nft", "-f", &path]).expect("rules");
     }
 
     /// A program on this host. Its process is the one that runs it.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", self.namespace.name()])
-            .arg(program);
+        command.args(["netns", "exec", self.namespace.name()]).arg(program);
         command
     }
 

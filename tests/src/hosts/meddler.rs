@@ -161,9 +161,7 @@ fn pass(ends: &[File; 2], orders: &Mutex<Orders>, stop: &AtomicBool) {
         let waits = directions.iter().filter_map(Direction::wait);
         let wait = waits.min().unwrap_or(Duration::from_millis(50));
         let wait = wait.as_millis().clamp(0, 50) as u16;
-        let mut fds = ends
-            .each_ref()
-            .map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
+        let mut fds = ends.each_ref().map(|end| PollFd::new(end.as_fd(), PollFlags::POLLIN));
         // Interrupted: the loop looks again.
         let _ = poll(&mut fds, PollTimeout::from(wait));
         let mut orders = orders.lock().unwrap_or_else(PoisonError::into_inner);

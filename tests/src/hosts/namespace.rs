@@ -39,9 +39,7 @@ pub(super) struct Namespace {
 impl Namespace {
     pub fn new(name: &str) -> Self {
         ip(&["netns", "add", name]).expect("a network namespace");
-        let namespace = Self {
-            name: name.to_owned(),
-        };
+        let namespace = Self { name: name.to_owned() };
         namespace.ip(&["link", "set", "lo", "up"]);
         namespace
     }

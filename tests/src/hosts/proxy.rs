@@ -53,9 +53,7 @@ impl Proxy {
             .enable_all()
             .build()
             .expect("a runtime");
-        let listener = runtime
-            .block_on(TcpListener::bind("127.0.0.1:0"))
-            .expect("a port");
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).expect("a port");
         let address = listener.local_addr().expect("its address");
         let mischief = Arc::new(Mutex::new(mischief));
         runtime.spawn(accept(listener, to, Arc::clone(&mischief)));

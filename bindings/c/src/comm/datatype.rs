@@ -32,15 +32,11 @@ pub(super) const ALIGNMENT_MAX: usize = 16;
 
 /// Type of a number.
 pub(super) fn datatype(number: u64) -> Result<Datatype, Failure> {
-    let named = usize::try_from(number)
-        .ok()
-        .and_then(|number| number.checked_sub(1));
+    let named = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
     if let Some(datatype) = named.and_then(|index| NAMED.get(index)) {
         return Ok(*datatype);
     }
-    let record = number
-        .checked_sub(RECORD)
-        .and_then(|size| u32::try_from(size).ok());
+    let record = number.checked_sub(RECORD).and_then(|size| u32::try_from(size).ok());
     record.and_then(NonZeroU32::new).map(Datatype::Record).ok_or_else(|| {
         Failure::Argument(format!(
             "datatype: {number} is none; take one of HOTLEASE_COMM_I8 and so on, or HOTLEASE_COMM_RECORD of 1 to {} bytes",

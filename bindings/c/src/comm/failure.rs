@@ -1,7 +1,7 @@
 //! Status and details of an error of message passing.
 
 use crate::status::{ErrorHandle, Failure, Status};
-use hotlease_comm::{Error, Refused};
+use hotlease_comm::{Error, JoinRejection};
 use std::ffi::{CString, c_char};
 
 impl From<Error> for Failure {
@@ -14,26 +14,26 @@ pub(crate) fn status_of(error: &Error) -> Status {
     match error {
         Error::Truncated { .. } => Status::OutputTooLarge,
         Error::TooManyRequests { .. } | Error::TooManyCommunicators { .. } => Status::Busy,
-        Error::Cancelled { .. } | Error::MemoryGone { .. } => Status::Cancelled,
-        Error::OtherSecret { .. } | Error::NotLetIn { .. } => Status::Refused,
+        Error::Cancelled { .. } | Error::MemoryReclaimed { .. } => Status::Cancelled,
+        Error::SecretMismatch { .. } | Error::Rejection { .. } => Status::Refused,
         Error::NoRendezvous { .. }
         | Error::Unreachable { .. }
         | Error::NoStore { .. }
         | Error::NoFabric { .. }
         | Error::Store { .. } => Status::Unavailable,
-        Error::NotTogether { refused, .. } => match refused {
-            Refused::Full { .. } => Status::Busy,
-            Refused::Stopping => Status::Unavailable,
+        Error::RendezvousRefused { refused, .. } => match refused {
+            JoinRejection::Full { .. } => Status::Busy,
+            JoinRejection::Stopping => Status::Unavailable,
             _ => Status::NotTogether,
         },
-        Error::Mismatch { .. } | Error::Broken { .. } | Error::Differ { .. } => Status::Mismatch,
+        Error::Mismatch { .. } | Error::CollectiveFailed { .. } | Error::CallMismatch { .. } => Status::Mismatch,
         Error::OperatorPanicked { .. } => Status::OperatorFailed,
         Error::MemberLost { .. } => Status::MemberLost,
         Error::MemberLeft { .. } => Status::MemberLeft,
         Error::Outcast { .. } => Status::Outcast,
-        Error::NotRead { .. } => Status::NotRead,
+        Error::UnreadData { .. } => Status::NotRead,
         Error::Finished => Status::Finished,
-        Error::Local { .. } => Status::Local,
+        Error::LocalFailure { .. } => Status::Local,
         // The rest are invalid options and arguments. A later version may have more kinds; their message says what they
         // are.
         _ => Status::InvalidArgument,
@@ -44,9 +44,9 @@ pub(crate) fn status_of(error: &Error) -> Status {
 fn rank_of(error: &Error) -> Option<u32> {
     match error {
         Error::Truncated { source_rank, .. } | Error::Mismatch { source_rank, .. } => Some(*source_rank),
-        Error::Unreachable { rank, .. } | Error::NotRead { rank, .. } => Some(*rank),
-        Error::Outcast { by, .. } => *by,
-        Error::Differ { other, .. } => Some(other.rank),
+        Error::Unreachable { rank, .. } | Error::UnreadData { rank, .. } => Some(*rank),
+        Error::Outcast { reporter: by, .. } => *by,
+        Error::CallMismatch { other, .. } => Some(other.rank),
         Error::TooManyCommunicators { rank, .. } => Some(*rank),
         other => other.rank(),
     }
@@ -56,7 +56,7 @@ fn rank_of(error: &Error) -> Option<u32> {
 pub(crate) fn cause_of(failure: &Failure) -> CString {
     let cause = match failure {
         Failure::Comm(Error::MemberLost { loss, .. } | Error::Outcast { loss, .. }) => loss.to_string(),
-        Failure::Comm(Error::NotTogether { refused, .. }) => refused.to_string(),
+        Failure::Comm(Error::RendezvousRefused { refused, .. }) => refused.to_string(),
         _ => String::new(),
     };
     CString::new(cause).unwrap_or_default()

@@ -1,10 +1,10 @@
 //! Messages from one member to another.
 
-use crate::argument::{bytes, bytes_mut, object, put, wanted};
-use crate::comm::asked::apart;
-use crate::comm::request::{Memory, Message, RequestHandle};
+use crate::argument::{bytes, bytes_mut, object, put, require_place};
+use crate::comm::collective_call::check_overlap;
+use crate::comm::request::{LentMemory, Message, RequestHandle};
 use crate::comm::{CommHandle, number_or_none};
-use crate::status::{ErrorHandle, Failure, Status, guarded};
+use crate::status::{ErrorHandle, Failure, Status, run_guarded};
 use hotlease_comm::Pattern;
 use std::ffi::{c_int, c_void};
 
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn hotlease_comm_send(
         Ok(comm.communicator.send(message, to, tag)?)
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn hotlease_comm_recv(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn hotlease_comm_sendrecv(
     let body = || {
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
-        apart((start, size), (into, capacity), ["bytes", "into"])?;
+        check_overlap((start, size), (into, capacity), ["bytes", "into"])?;
         // SAFETY: NULL or valid, as the header demands, and not overlapping.
         let (sent, into) = unsafe { (bytes(start, size, "bytes")?, bytes_mut(into, capacity, "into")?) };
         let pattern = pattern(source, recv_tag)?;
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn hotlease_comm_sendrecv(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn hotlease_comm_probe(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -122,7 +122,7 @@ pub unsafe extern "C" fn hotlease_comm_iprobe(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(found, "found")?;
+        require_place(found, "found")?;
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         let status = comm.communicator.iprobe(pattern(source, tag)?)?;
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn hotlease_comm_iprobe(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -150,18 +150,18 @@ pub unsafe extern "C" fn hotlease_comm_isend(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(request, "request")?;
+        require_place(request, "request")?;
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         // SAFETY: as the header demands, until the request has ended.
-        let memory = unsafe { Memory::of((start, size, "bytes"), (std::ptr::null_mut(), 0, "")) }?;
+        let memory = unsafe { LentMemory::of((start, size, "bytes"), (std::ptr::null_mut(), 0, "")) }?;
         let begun = comm.communicator.isend_lent(&memory.input, to, tag)?;
         // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(request, RequestHandle::give(begun, memory)) };
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -176,18 +176,16 @@ pub unsafe extern "C" fn hotlease_comm_irecv(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(request, "request")?;
+        require_place(request, "request")?;
         // SAFETY: NULL or valid, as the header demands.
         let comm = unsafe { object(comm, "comm") }?;
         // SAFETY: as the header demands, until the request has ended.
-        let memory = unsafe { Memory::of((std::ptr::null(), 0, ""), (start, capacity, "bytes")) }?;
-        let begun = comm
-            .communicator
-            .irecv_lent(&memory.output, pattern(source, tag)?)?;
+        let memory = unsafe { LentMemory::of((std::ptr::null(), 0, ""), (start, capacity, "bytes")) }?;
+        let begun = comm.communicator.irecv_lent(&memory.output, pattern(source, tag)?)?;
         // SAFETY: checked not to be NULL; valid as the header demands.
         unsafe { put(request, RequestHandle::give(begun, memory)) };
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }

@@ -1,8 +1,8 @@
 //! `hotlease_comm_operator`: operators of reductions.
 
-use crate::argument::{put, wanted};
+use crate::argument::{put, require_place};
 use crate::comm::datatype::{ALIGNMENT_MAX, alignment, number};
-use crate::status::{ErrorHandle, Failure, Status, free, guarded};
+use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
 use hotlease_comm::{Datatype, Operator};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -52,22 +52,22 @@ type RawFunction = unsafe extern "C" fn(*mut c_void, *const c_void, *mut c_void,
 /// A function of the caller, with its `user` pointer.
 struct UserFunction {
     function: RawFunction,
-    user: User,
+    user: UserOperator,
 }
 
 /// The `user` pointer of a function, and the callback that releases it.
-struct User {
+struct UserOperator {
     pointer: *mut c_void,
     release: Option<unsafe extern "C" fn(*mut c_void)>,
 }
 
 // SAFETY: the header says that any thread may call the function, and several threads at once; the library only passes
 // the pointer on.
-unsafe impl Send for User {}
+unsafe impl Send for UserOperator {}
 // SAFETY: as for `Send`.
-unsafe impl Sync for User {}
+unsafe impl Sync for UserOperator {}
 
-impl Drop for User {
+impl Drop for UserOperator {
     fn drop(&mut self) {
         if let Some(release) = self.release {
             // SAFETY: the header says that it takes this pointer, once.
@@ -84,8 +84,8 @@ impl UserFunction {
         }
         let piece = (ALIGNED_COPY / datatype.size()).max(1) * datatype.size();
         let (mut one, mut two) = (
-            Aligned::new(piece.min(first.len())),
-            Aligned::new(piece.min(first.len())),
+            AlignedCopy::new(piece.min(first.len())),
+            AlignedCopy::new(piece.min(first.len())),
         );
         for (first, second) in first.chunks(piece).zip(second.chunks_mut(piece)) {
             let (one, two) = (one.bytes(first.len()), two.bytes(second.len()));
@@ -110,13 +110,13 @@ impl UserFunction {
 }
 
 /// Memory aligned for elements of any type.
-struct Aligned(Vec<Block>);
+struct AlignedCopy(Vec<Block>);
 
 #[derive(Clone)]
 #[repr(C, align(16))]
 struct Block([u8; ALIGNMENT_MAX]);
 
-impl Aligned {
+impl AlignedCopy {
     fn new(bytes: usize) -> Self {
         Self(vec![Block([0; ALIGNMENT_MAX]); bytes.div_ceil(ALIGNMENT_MAX)])
     }
@@ -140,11 +140,8 @@ pub unsafe extern "C" fn hotlease_comm_operator_create(
 ) -> Status {
     let body = || {
         // First, because it is released in any case.
-        let user = User {
-            pointer: user,
-            release,
-        };
-        wanted(made, "made")?;
+        let user = UserOperator { pointer: user, release };
+        require_place(made, "made")?;
         let function = function.ok_or(Failure::Null("function"))?;
         let function = UserFunction { function, user };
         let operator = Operator::User {
@@ -158,7 +155,7 @@ pub unsafe extern "C" fn hotlease_comm_operator_create(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -244,8 +241,7 @@ mod tests {
         // More than is copied at a time.
         let count = 5000;
         for shift in [0, 1, 4] {
-            let bytes =
-                |start: f64| (0..count).flat_map(move |index| (start + f64::from(index)).to_ne_bytes());
+            let bytes = |start: f64| (0..count).flat_map(move |index| (start + f64::from(index)).to_ne_bytes());
             let padding = || std::iter::repeat_n(0, shift);
             let left: Vec<u8> = padding().chain(bytes(105.0)).collect();
             let mut right: Vec<u8> = padding().chain(bytes(103.0)).collect();
@@ -254,9 +250,7 @@ mod tests {
                 right: &mut right[shift..],
             });
             assert!(
-                right[shift..]
-                    .chunks(8)
-                    .all(|number| *number == 2f64.to_ne_bytes()),
+                right[shift..].chunks(8).all(|number| *number == 2f64.to_ne_bytes()),
                 "shifted by {shift}"
             );
         }

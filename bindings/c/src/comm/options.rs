@@ -61,7 +61,7 @@ impl Options {
         let rendezvous = given_or(rendezvous, "options->rendezvous", "HOTLEASE_COMM_RENDEZVOUS")?;
         let size = match self.size {
             0 => {
-                number("HOTLEASE_COMM_SIZE")?.ok_or_else(|| missing("options->size", "HOTLEASE_COMM_SIZE"))?
+                number_variable("HOTLEASE_COMM_SIZE")?.ok_or_else(|| missing("options->size", "HOTLEASE_COMM_SIZE"))?
             }
             size => size,
         };
@@ -70,7 +70,7 @@ impl Options {
         let mut options = hotlease_comm::Options::new(name, size, rendezvous, secret);
         options.rank = match flag(self.has_rank, "has_rank")? {
             true => Some(self.rank),
-            false => number("HOTLEASE_COMM_RANK")?,
+            false => number_variable("HOTLEASE_COMM_RANK")?,
         };
         options.is_sealed = flag(self.sealed, "sealed")?;
         options.is_newcomer = flag(self.newcomer, "newcomer")?;
@@ -137,14 +137,10 @@ fn from_environment(variable: &str) -> Result<Option<String>, Failure> {
     }
 }
 
-fn number<N: FromStr>(variable: &str) -> Result<Option<N>, Failure> {
+fn number_variable<N: FromStr>(variable: &str) -> Result<Option<N>, Failure> {
     let parsed = from_environment(variable)?.map(|text| {
         let parsed = text.trim().parse();
-        parsed.map_err(|_| {
-            Failure::Argument(format!(
-                "{variable} is `{text}`, which is no number that it can be"
-            ))
-        })
+        parsed.map_err(|_| Failure::Argument(format!("{variable} is `{text}`, which is no number that it can be")))
     });
     parsed.transpose()
 }
@@ -244,13 +240,7 @@ mod tests {
                 },
                 "has_rank cannot be 2",
             ),
-            (
-                Options {
-                    sealed: 7,
-                    ..enough()
-                },
-                "sealed cannot be 7",
-            ),
+            (Options { sealed: 7, ..enough() }, "sealed cannot be 7"),
             (
                 Options {
                     spin_us: -2,

@@ -1,7 +1,7 @@
 //! `hotlease_comm_rendezvous`: where members of a communicator meet.
 
-use crate::argument::{bytes, put, text, wanted};
-use crate::status::{ErrorHandle, Failure, Status, free, guarded};
+use crate::argument::{bytes, put, require_place, text};
+use crate::status::{ErrorHandle, Failure, Status, free, run_guarded};
 use hotlease_comm::Secret;
 use hotlease_comm::rendezvous::{Limits, Server};
 use std::ffi::{CString, c_char, c_void};
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn hotlease_comm_rendezvous_start(
     error: *mut *mut ErrorHandle,
 ) -> Status {
     let body = || {
-        wanted(rendezvous, "rendezvous")?;
+        require_place(rendezvous, "rendezvous")?;
         // SAFETY: NULL or a string, as the header demands.
         let listen = unsafe { text(listen, "listen") }?;
         // SAFETY: NULL or valid, as the header demands.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn hotlease_comm_rendezvous_start(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// Makes a secret of these bytes, unless they are NULL.
@@ -58,9 +58,7 @@ pub(super) unsafe fn given_secret(secret: *const c_void, size: usize) -> Result<
 
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hotlease_comm_rendezvous_address(
-    rendezvous: *const RendezvousHandle,
-) -> *const c_char {
+pub unsafe extern "C" fn hotlease_comm_rendezvous_address(rendezvous: *const RendezvousHandle) -> *const c_char {
     // SAFETY: NULL or valid, as the header demands.
     unsafe { rendezvous.as_ref() }.map_or(c"".as_ptr(), |rendezvous| rendezvous.address.as_ptr())
 }

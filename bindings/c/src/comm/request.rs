@@ -1,8 +1,8 @@
 //! `hotlease_comm_request`: an operation in progress, and the memory that it uses.
 
-use crate::argument::{bytes, bytes_mut, object, put, wanted};
-use crate::status::{ErrorHandle, Failure, Status, contained, free, guarded};
-use hotlease_comm::{Error, Lent, LentMut, Request, wait_any};
+use crate::argument::{bytes, bytes_mut, object, put, require_place};
+use crate::status::{ErrorHandle, Failure, Status, catch_panic, free, run_guarded};
+use hotlease_comm::{Error, LentBytes, LentBytesMut, Request, wait_any};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -11,21 +11,21 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 /// `hotlease_comm_request`.
 pub struct RequestHandle {
-    progress: Progress,
+    progress: RequestProgress,
     /// Taken back before the caller is told that it may use its memory again.
-    memory: Memory,
+    memory: LentMemory,
 }
 
-enum Progress {
+enum RequestProgress {
     /// `None` while a wait has taken the request.
     Pending(Option<Request>),
     Ended(Result<hotlease_comm::Status, Error>),
 }
 
 /// Input and output of an operation; each is empty if the operation does not use it.
-pub(super) struct Memory {
-    pub input: Lent,
-    pub output: LentMut,
+pub(super) struct LentMemory {
+    pub input: LentBytes,
+    pub output: LentBytesMut,
 }
 
 /// `hotlease_comm_message`.
@@ -47,7 +47,7 @@ impl From<hotlease_comm::Status> for Message {
     }
 }
 
-impl Memory {
+impl LentMemory {
     /// Lends the caller's input and output: start, size, and name.
     ///
     /// # Safety
@@ -67,8 +67,8 @@ impl Memory {
         // SAFETY: the caller's promise.
         Ok(unsafe {
             Self {
-                input: Lent::from_raw(input.as_ptr(), input.len()),
-                output: LentMut::from_raw(output.as_mut_ptr(), output.len()),
+                input: LentBytes::from_raw(input.as_ptr(), input.len()),
+                output: LentBytesMut::from_raw(output.as_mut_ptr(), output.len()),
             }
         })
     }
@@ -80,23 +80,23 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for LentMemory {
     fn drop(&mut self) {
         self.take_back();
     }
 }
 
 impl RequestHandle {
-    pub(super) fn give(request: Request, memory: Memory) -> *mut Self {
+    pub(super) fn give(request: Request, memory: LentMemory) -> *mut Self {
         Box::into_raw(Box::new(Self {
-            progress: Progress::Pending(Some(request)),
+            progress: RequestProgress::Pending(Some(request)),
             memory,
         }))
     }
 
     /// Whether the operation has ended; then the caller may use its memory again.
     fn test(&mut self) -> bool {
-        let Progress::Pending(request) = &mut self.progress else {
+        let RequestProgress::Pending(request) = &mut self.progress else {
             return true;
         };
         let result = match request {
@@ -104,21 +104,21 @@ impl RequestHandle {
             None => Some(Err(Error::Finished)),
         };
         let Some(result) = result else { return false };
-        self.progress = Progress::Ended(result);
+        self.progress = RequestProgress::Ended(result);
         self.memory.take_back();
         true
     }
 
     fn wait(&mut self) -> Result<hotlease_comm::Status, Error> {
         match &mut self.progress {
-            Progress::Pending(request) => request.take().map_or(Err(Error::Finished), Request::wait),
-            Progress::Ended(result) => result.clone(),
+            RequestProgress::Pending(request) => request.take().map_or(Err(Error::Finished), Request::wait),
+            RequestProgress::Ended(result) => result.clone(),
         }
     }
 
     fn cancel(&mut self) -> bool {
         match &mut self.progress {
-            Progress::Pending(Some(request)) => request.cancel(),
+            RequestProgress::Pending(Some(request)) => request.cancel(),
             _ => false,
         }
     }
@@ -134,7 +134,7 @@ impl Drop for RequestHandle {
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_comm_test(request: *mut RequestHandle) -> c_int {
-    contained(1, || {
+    catch_panic(1, || {
         // SAFETY: NULL or valid and used by this thread only, as the header demands.
         unsafe { request.as_mut() }.is_none_or(RequestHandle::test).into()
     })
@@ -143,11 +143,9 @@ pub unsafe extern "C" fn hotlease_comm_test(request: *mut RequestHandle) -> c_in
 /// See `communicator.h`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hotlease_comm_cancel(request: *mut RequestHandle) -> c_int {
-    contained(0, || {
+    catch_panic(0, || {
         // SAFETY: NULL or valid and used by this thread only, as the header demands.
-        unsafe { request.as_mut() }
-            .is_some_and(RequestHandle::cancel)
-            .into()
+        unsafe { request.as_mut() }.is_some_and(RequestHandle::cancel).into()
     })
 }
 
@@ -169,7 +167,7 @@ pub unsafe extern "C" fn hotlease_comm_wait(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -213,7 +211,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_all(
         first_failure.map_or(Ok(()), |error| Err(error.into()))
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.
@@ -228,7 +226,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
         if requests.is_null() && count > 0 {
             return Err(Failure::Null("requests"));
         }
-        wanted(index, "index")?;
+        require_place(index, "index")?;
         if count > isize::MAX as usize / size_of::<*mut RequestHandle>() {
             return Err(Failure::Argument(format!(
                 "{count} requests are more than there can be"
@@ -242,11 +240,11 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
                 continue;
             };
             match &request.progress {
-                Progress::Pending(Some(request)) => {
+                RequestProgress::Pending(Some(request)) => {
                     indices.push(index);
                     watches.push(request.watch());
                 }
-                Progress::Pending(None) | Progress::Ended(_) => {
+                RequestProgress::Pending(None) | RequestProgress::Ended(_) => {
                     ended = Some(index);
                     break;
                 }
@@ -258,7 +256,7 @@ pub unsafe extern "C" fn hotlease_comm_wait_any(
         Ok(())
     };
     // SAFETY: NULL or valid, as the header demands.
-    unsafe { guarded(error, body) }
+    unsafe { run_guarded(error, body) }
 }
 
 /// See `communicator.h`.

@@ -287,7 +287,7 @@ class Executor(_core.Client, _bases.Executor):
         idempotent
             Whether the task may run again after its worker died.
         """
-        asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
+        asking = _core.TaskOptions(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
         return Options(self, asking)
 
     def empty(self, shape: Union[int, Iterable[int]], dtype: Any = float) -> Any:
@@ -460,7 +460,7 @@ class Executor(_core.Client, _bases.Executor):
 class Options:
     """An executor with other options for its tasks. Made by `Executor.options`."""
 
-    def __init__(self, executor: Executor, asking: _core.Asking) -> None:
+    def __init__(self, executor: Executor, asking: _core.TaskOptions) -> None:
         self._executor = executor
         self._asking = asking
 

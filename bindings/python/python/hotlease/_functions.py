@@ -66,7 +66,7 @@ class Function(Generic[P, R]):
         idempotent: Optional[bool] = None,
     ) -> BoundOptions[P, R]:
         """Returns the function with other options for its tasks; see `Executor.options`."""
-        asking = _core.Asking(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
+        asking = _core.TaskOptions(retries=retries, priority=priority, memo=memo, idempotent=idempotent)
         return BoundOptions(self, asking)
 
     def _used(self) -> Executor:
@@ -87,7 +87,7 @@ class Function(Generic[P, R]):
 class BoundOptions(Generic[P, R]):
     """A function with other options for its tasks. Made by `Function.options`."""
 
-    def __init__(self, of: Function[P, R], asking: _core.Asking) -> None:
+    def __init__(self, of: Function[P, R], asking: _core.TaskOptions) -> None:
         self._of = of
         self._asking = asking
 
@@ -143,7 +143,7 @@ def function(
     """
     declared = (idempotent, retries, priority, memo)
     # Raises for wrong values at the decorator.
-    _core.Asking(retries=retries, priority=priority, memo=memo)
+    _core.TaskOptions(retries=retries, priority=priority, memo=memo)
     if wrapped is not None:
         return Function(wrapped, executor, declared)
     return lambda later: Function(later, executor, declared)

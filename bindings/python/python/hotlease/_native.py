@@ -137,6 +137,6 @@ def native(
     array([0., 2., 4.])
     """
     # Raises for wrong values at once.
-    _core.Asking(retries=retries, priority=priority, memo=memo)
+    _core.TaskOptions(retries=retries, priority=priority, memo=memo)
     made = (os.fspath(library), name, output, named(dtype))
     return _make(made, None, (idempotent, retries, priority, memo), executor)

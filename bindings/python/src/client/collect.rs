@@ -1,13 +1,13 @@
 //! Collection of results: what each reply means, which tasks are sent again, and how a dead worker is replaced.
 
-use super::cell::Outcome;
-use super::core::{Closed, Core, State};
+use super::core::{Closed, CoreState, ExecutorCore};
 use super::job::Job;
-use super::lane::{Flight, Sent};
-use super::memory::{Extent, Memory};
-use super::planned::is_result;
-use hotlease_client::{EndReason, Error, Pipeline, Ran};
-use hotlease_wire::task::{Layout, Reply, reply};
+use super::lane::{Flight, SendPath};
+use super::memory::{Extent, PoolBuffer};
+use super::planned_tasks::is_result;
+use super::task_cell::TaskOutcome;
+use hotlease_client::{EndReason, Error, Pipeline, RunCertainty};
+use hotlease_wire::task::{TaskLayout, TaskReply, reply};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,7 +24,7 @@ const UNPREPARED_MAX: u8 = 8;
 /// Bytes of an initializer's exception that are reported.
 const TOLD_BYTES: usize = 2000;
 
-impl Core {
+impl ExecutorCore {
     /// Collects the results that have arrived, up to a limit, and sends the tasks that wait. Returns the number of
     /// results. The caller holds `collecting`.
     pub fn collect(self: &Arc<Self>, scratch: &mut [u8]) -> usize {
@@ -57,7 +57,7 @@ impl Core {
         self.progress.1.notify_all();
     }
 
-    fn drain(self: &Arc<Self>, state: &mut State, at: usize, scratch: &mut [u8]) -> usize {
+    fn drain(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) -> usize {
         let mut taken = 0;
         while taken < BATCH {
             let lane = &mut state.lanes[at];
@@ -72,24 +72,24 @@ impl Core {
                 return taken;
             };
             let result = match &mut flight.sent {
-                Sent::Ring => match pipeline.try_pop(scratch) {
+                SendPath::Ring => match pipeline.try_pop(scratch) {
                     Ok(None) => return taken,
-                    Ok(Some(length)) => Ok(Came::Bytes(length)),
+                    Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
                     Err(error) => Err(error),
                 },
                 // These may have to wait for another worker, which is not done here.
-                Sent::Whole(..) | Sent::Placed(..) | Sent::Taking(..) if is_closed => {
+                SendPath::Shared(..) | SendPath::Placed(..) | SendPath::Fetch(..) if is_closed => {
                     self.replace_worker(state, at, scratch);
                     return taken;
                 }
-                Sent::Whole(invocation, _) => match invocation.try_take() {
+                SendPath::Shared(invocation, _) => match invocation.try_take() {
                     None => return taken,
-                    Some(Ok(bytes)) => Ok(Came::Owned(bytes)),
+                    Some(Ok(bytes)) => Ok(ArrivedResult::Owned(bytes)),
                     Some(Err(error)) => Err(error),
                 },
-                Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => match invocation.try_take() {
+                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => match invocation.try_take() {
                     None => return taken,
-                    Some(Ok(length)) => Ok(Came::InPlace(length)),
+                    Some(Ok(length)) => Ok(ArrivedResult::InPlace(length)),
                     Some(Err(error)) => Err(error),
                 },
             };
@@ -105,56 +105,58 @@ impl Core {
     /// Acts on the result of one flight.
     fn land(
         &self,
-        state: &mut State,
+        state: &mut CoreState,
         at: usize,
         flight: Flight,
-        result: Result<Came, Error>,
+        result: Result<ArrivedResult, Error>,
         scratch: &[u8],
     ) {
         let Flight { mut job, sent } = flight;
-        if result.as_ref().err().is_none_or(|error| error.ran() == Ran::No) {
-            sent.is_over();
+        if result
+            .as_ref()
+            .err()
+            .is_none_or(|error| error.ran() == RunCertainty::No)
+        {
+            sent.return_memory();
         }
-        let did_not_run = matches!(&result, Err(error) if error.ran() == Ran::No);
+        let did_not_run = matches!(&result, Err(error) if error.ran() == RunCertainty::No);
         if job.prepares || did_not_run {
             // Initializers are ignored by the pace: after a quick one, the first task may still be long, and no other
             // may wait behind it.
-            state.lanes[at].beat.overlook();
+            state.lanes[at].beat.skip_reply();
         }
-        let was_kept = matches!(sent, Sent::Taking(..));
-        let may_teach = !matches!(sent, Sent::Ring) && !was_kept;
-        if was_kept || matches!(sent, Sent::Placed(..)) {
-            state.lanes[at].has_place_again();
+        let was_kept = matches!(sent, SendPath::Fetch(..));
+        let may_teach = !matches!(sent, SendPath::Ring) && !was_kept;
+        if was_kept || matches!(sent, SendPath::Placed(..)) {
+            state.lanes[at].free_place();
             self.fetch_kept(state, at);
         }
         let (extent, place) = sent.into_parts();
         let reply = match result {
             // Only the request to fetch did not run; the function did.
-            Err(error) if was_kept && !job.prepares && error.ran() == Ran::No => {
-                return self.lose(state, job, &format!("its result was not fetched: {error}"));
+            Err(error) if was_kept && !job.prepares && error.ran() == RunCertainty::No => {
+                return self.handle_lost(state, job, &format!("its result was not fetched: {error}"));
             }
-            Err(error) => return self.after(state, job, error),
-            Ok(Came::InPlace(length)) => match place {
-                Some(place) => self.in_place(&job, at, place, length),
+            Err(error) => return self.retry_or_fail(state, job, error),
+            Ok(ArrivedResult::InPlace(length)) => match place {
+                Some(place) => self.placed_outcome(&job, at, place, length),
                 None => return,
             },
-            Ok(Came::Owned(bytes)) => self.own(&job, at, bytes.into_boxed_slice()),
-            Ok(Came::Bytes(length)) => self.own(&job, at, Box::from(&scratch[..length])),
+            Ok(ArrivedResult::Owned(bytes)) => self.bytes_outcome(&job, at, bytes.into_boxed_slice()),
+            Ok(ArrivedResult::Bytes(length)) => self.bytes_outcome(&job, at, Box::from(&scratch[..length])),
         };
         let bytes = reply.bytes().unwrap_or_default();
         let kind = bytes.first().copied();
         let in_request = match (kind, extent) {
             // A worker that has only a copy of the request was not asked to leave its result there.
-            (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => {
-                in_request(&extent, bytes)
-            }
+            (Some(reply::IN_REQUEST), Some(extent)) if state.lanes[at].shares_memory => in_request(&extent, bytes),
             _ => None,
         };
         match kind {
-            Some(reply::LEFT) if job.errand.is_none() && !job.prepares => self.left(state, at, job, bytes),
-            Some(reply::NOT_HAD) if job.errand.is_none() => self.not_had(state, job),
+            Some(reply::LEFT) if job.errand.is_none() && !job.prepares => self.keep_remote(state, at, job, bytes),
+            Some(reply::NOT_HAD) if job.errand.is_none() => self.restart_with_inputs(state, job),
             _ if was_kept && !job.prepares => match refusal(bytes) {
-                Some(why) => self.lose(state, job, &why),
+                Some(why) => self.handle_lost(state, job, &why),
                 None => self.resolve(state, job, reply),
             },
             Some(reply::UNKNOWN_FUNCTION) => {
@@ -167,20 +169,16 @@ impl Core {
             _ if job.prepares => {
                 state.pending -= 1;
                 state.unprepared = 0;
-                if let Some(why) = complaint(bytes) {
+                if let Some(why) = initializer_error(bytes) {
                     self.close(state, Closed::Unprepared(why));
                 }
             }
             Some(reply::IN_REQUEST) => match in_request {
                 Some(extent) => {
-                    let outcome = self.kept_in(extent);
+                    let outcome = self.extent_outcome(extent);
                     self.resolve(state, job, outcome);
                 }
-                None => self.lose(
-                    state,
-                    job,
-                    "its reply names memory that its request does not have",
-                ),
+                None => self.handle_lost(state, job, "its reply names memory that its request does not have"),
             },
             kind => {
                 if may_teach && is_result(kind) {
@@ -192,17 +190,17 @@ impl Core {
     }
 
     /// Outcome of a reply that was written to its own memory.
-    fn in_place(&self, job: &Job, at: usize, mut place: Memory, length: usize) -> Outcome {
+    fn placed_outcome(&self, job: &Job, at: usize, mut place: PoolBuffer, length: usize) -> TaskOutcome {
         let room = place.room();
         let length = length.min(room.len());
-        let length = self.take_off(job, at, &mut room[..length]);
-        self.kept_in(place.holds(length))
+        let length = self.strip_output(job, at, &mut room[..length]);
+        self.extent_outcome(place.into_extent(length))
     }
 
     /// Outcome of a reply that arrived as bytes.
-    fn own(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> Outcome {
-        let length = self.take_off(job, at, &mut bytes);
-        Outcome::Reply(if length < bytes.len() {
+    fn bytes_outcome(&self, job: &Job, at: usize, mut bytes: Box<[u8]>) -> TaskOutcome {
+        let length = self.strip_output(job, at, &mut bytes);
+        TaskOutcome::Reply(if length < bytes.len() {
             bytes[..length].into()
         } else {
             bytes
@@ -211,23 +209,23 @@ impl Core {
 
     /// Keeps a large result in its memory and copies any other. Each result in memory holds a descriptor: copying
     /// limits how many unread results hold one.
-    fn kept_in(&self, extent: Extent) -> Outcome {
+    fn extent_outcome(&self, extent: Extent) -> TaskOutcome {
         let length = extent.bytes().len();
         let is_wasted = extent.memory().is_far_too_large_for(length);
         match length < COPIED_BELOW || is_wasted || self.pool.is_full_for(length) {
-            true => Outcome::Reply(extent.bytes().into()),
-            false => Outcome::Large(extent.into()),
+            true => TaskOutcome::Reply(extent.bytes().into()),
+            false => TaskOutcome::Large(extent.into()),
         }
     }
 
-    fn fetch(&self, state: &mut State, at: usize, job: Job, bytes: &[u8]) {
+    fn fetch(&self, state: &mut CoreState, at: usize, job: Job, bytes: &[u8]) {
         let word = |from: usize| {
             let word = bytes.get(from..)?.first_chunk()?;
             Some(u64::from_le_bytes(*word))
         };
         let (Some(ticket), Some(size)) = (word(reply::HEAD_BYTES), word(reply::HEAD_BYTES + 8)) else {
             // The decoder of the reply reports the error.
-            return self.resolve(state, job, Outcome::Reply(bytes.into()));
+            return self.resolve(state, job, TaskOutcome::Reply(bytes.into()));
         };
         let length = usize::try_from(size).unwrap_or(usize::MAX);
         job.target.expected.learn(length);
@@ -236,11 +234,11 @@ impl Core {
             lane.keep(job, ticket, length);
             self.fetch_kept(state, at);
         } else {
-            self.lose(state, job, "its worker died before the result was fetched");
+            self.handle_lost(state, job, "its worker died before the result was fetched");
         }
     }
 
-    pub fn fetch_kept(&self, state: &mut State, at: usize) {
+    pub fn fetch_kept(&self, state: &mut CoreState, at: usize) {
         while let Err(failed) = state.lanes[at].fetch_kept(&self.invoker, &self.pool) {
             let (job, error) = *failed;
             self.fail(state, job, error);
@@ -248,7 +246,7 @@ impl Core {
     }
 
     /// Handles a task that ended with an error of the client library: it is sent again, or fails.
-    fn after(&self, state: &mut State, mut job: Job, error: Error) {
+    fn retry_or_fail(&self, state: &mut CoreState, mut job: Job, error: Error) {
         if job.errand.is_some() {
             return self.fail(state, job, error);
         }
@@ -258,7 +256,7 @@ impl Core {
             // The next worker is prepared anew.
             return match error {
                 Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
-                    if state.unprepared <= UNPREPARED_MAX && error.ran() == Ran::No => {}
+                    if state.unprepared <= UNPREPARED_MAX && error.ran() == RunCertainty::No => {}
                 error => self.close(
                     state,
                     Closed::Unprepared(format!("the worker did not survive it: {error}")),
@@ -271,12 +269,12 @@ impl Core {
             Error::WorkerDied { .. } | Error::LeaseEnded { .. } | Error::OutcomeUnknown { .. }
         );
         match ran {
-            Ran::No if was_lost => job.moves += 1,
+            RunCertainty::No if was_lost => job.moves += 1,
             _ if was_lost => job.deaths += 1,
             _ => {}
         }
         let may_run_again = match ran {
-            Ran::No => job.moves <= MOVES_MAX,
+            RunCertainty::No => job.moves <= MOVES_MAX,
             _ => job.idempotent && job.deaths < DEATHS_MAX,
         };
         let released = matches!(
@@ -286,7 +284,7 @@ impl Core {
                 ..
             }
         );
-        if (was_lost || error.retryable()) && may_run_again && !released && goes_on(state) {
+        if (was_lost || error.retryable()) && may_run_again && !released && can_resend(state) {
             state.queued_bytes += job.size();
             state.queue.push_front(job);
         } else {
@@ -296,21 +294,21 @@ impl Core {
 
     /// Handles a task that ran but whose result cannot be fetched from its worker: it is sent again if it may run
     /// twice.
-    pub fn lose(&self, state: &mut State, mut job: Job, why: &str) {
+    pub fn handle_lost(&self, state: &mut CoreState, mut job: Job, why: &str) {
         if let Some(errand) = job.errand.take() {
-            return self.ran(state, *errand, Err(why.into()));
+            return self.end_errand(state, *errand, Err(why.into()));
         }
         job.deaths += 1;
-        if job.idempotent && job.deaths < DEATHS_MAX && goes_on(state) {
+        if job.idempotent && job.deaths < DEATHS_MAX && can_resend(state) {
             state.queued_bytes += job.size();
             state.queue.push_front(job);
         } else {
-            self.resolve(state, job, Outcome::Lost(why.into()));
+            self.resolve(state, job, TaskOutcome::Lost(why.into()));
         }
     }
 
     /// Starts a thread that gets another worker for a slot and then returns the slot.
-    fn replace_worker(self: &Arc<Self>, state: &mut State, at: usize, scratch: &mut [u8]) {
+    fn replace_worker(self: &Arc<Self>, state: &mut CoreState, at: usize, scratch: &mut [u8]) {
         if matches!(state.closed, Some(Closed::ShutDown)) && state.pending == 0 {
             state.lanes[at].is_dead = true;
         }
@@ -323,20 +321,20 @@ impl Core {
         };
         let mut flights = Vec::new();
         for flight in std::mem::take(&mut lane.flights) {
-            if !matches!(flight.sent, Sent::Ring) {
+            if !matches!(flight.sent, SendPath::Ring) {
                 flights.push(flight);
                 continue;
             }
             // The pipeline accepts another worker only after all of these results are drawn.
             let result = match pipeline.try_pop(scratch) {
-                Ok(Some(length)) => Ok(Came::Bytes(length)),
+                Ok(Some(length)) => Ok(ArrivedResult::Bytes(length)),
                 Ok(None) => Err(unanswered()),
                 Err(error) => Err(error),
             };
             self.land(state, at, flight, result, scratch);
         }
         for job in state.lanes[at].forget_kept() {
-            self.lose(state, job, "its worker died before the result was fetched");
+            self.handle_lost(state, job, "its worker died before the result was fetched");
         }
         // Shared with the thread, not moved: if no thread starts, they are still here.
         let taken = Arc::new(Mutex::new(Some((pipeline, flights))));
@@ -370,10 +368,10 @@ impl Core {
         let mut guard = self.state();
         for Flight { job, mut sent } in flights {
             let result = match &mut sent {
-                Sent::Ring => None,
-                Sent::Whole(invocation, _) => invocation.try_take().map(|taken| taken.map(Came::Owned)),
-                Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => {
-                    invocation.try_take().map(|taken| taken.map(Came::InPlace))
+                SendPath::Ring => None,
+                SendPath::Shared(invocation, _) => invocation.try_take().map(|taken| taken.map(ArrivedResult::Owned)),
+                SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => {
+                    invocation.try_take().map(|taken| taken.map(ArrivedResult::InPlace))
                 }
             };
             let result = result.unwrap_or_else(|| Err(unanswered()));
@@ -386,7 +384,7 @@ impl Core {
         let state = &mut *guard;
         match repaired {
             Ok(()) => {
-                state.lanes[at].begin_anew(pipeline);
+                state.lanes[at].restart(pipeline);
                 self.prepare(state, at);
             }
             Err(error) => {
@@ -412,7 +410,7 @@ fn unanswered() -> Error {
 }
 
 /// Whether a task may be sent again.
-pub fn goes_on(state: &State) -> bool {
+pub fn can_resend(state: &CoreState) -> bool {
     matches!(state.closed, None | Some(Closed::ShutDown)) && state.lanes.iter().any(|lane| !lane.is_dead)
 }
 
@@ -429,15 +427,15 @@ fn in_request(extent: &Extent, bytes: &[u8]) -> Option<Extent> {
         return None;
     }
     let pickle = bytes.get(reply::HEAD_BYTES + reply::IN_REQUEST_BYTES..)?;
-    let mut front = Reply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
-    let layout = Layout::new(front.len(), pickle.len(), [length])?;
+    let mut front = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[length])?;
+    let layout = TaskLayout::new(front.len(), pickle.len(), [length])?;
     front.extend(pickle);
     front.resize(layout.buffers.first()?.0, 0);
     Some(extent.put_before(at, &front)?.truncated(layout.end))
 }
 
 /// Location of an arrived result.
-enum Came {
+enum ArrivedResult {
     /// This many bytes at the start of the scratch memory.
     Bytes(usize),
     Owned(Vec<u8>),
@@ -447,18 +445,18 @@ enum Came {
 
 /// Reason why a worker refused to hand out a result.
 fn refusal(bytes: &[u8]) -> Option<String> {
-    let reply = Reply::decode(bytes).ok()?;
+    let reply = TaskReply::decode(bytes).ok()?;
     let text = || bytes.get(reply.body.pickle..)?.get(..reply.body.pickle_bytes);
     (reply.kind == reply::REFUSED).then(|| String::from_utf8_lossy(text().unwrap_or_default()).into_owned())
 }
 
 /// Error text in an initializer's reply.
-fn complaint(bytes: &[u8]) -> Option<String> {
+fn initializer_error(bytes: &[u8]) -> Option<String> {
     let text = |from: usize, length: usize| {
         let bytes = bytes.get(from..)?.get(..length)?;
         Some(String::from_utf8_lossy(&bytes[length.saturating_sub(TOLD_BYTES)..]).into_owned())
     };
-    match Reply::decode(bytes) {
+    match TaskReply::decode(bytes) {
         Ok(reply) => match reply.kind {
             reply::EXCEPTION | reply::EXCEPTION_TEXT => {
                 text(reply.body.pickle - reply.traceback_bytes, reply.traceback_bytes)

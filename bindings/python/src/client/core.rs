@@ -2,21 +2,21 @@
 //!
 //! Threads and locks. `state` guards queue and slots. It is mostly held for a microsecond, but also while a large task
 //! is copied into shared memory or new memory is registered with workers; so `submit` releases the GIL where it has to
-//! wait for `state` ([`Core::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
+//! wait for `state` ([`ExecutorCore::with_state`]). A thread never waits for the GIL while it holds `state`. `collecting`
 //! belongs to the thread that collects results: a thread that waits for a result (so that no other thread stands
 //! between a result and its caller), else the core's own thread ([`super::keeper`]).
 
-use super::away::Releases;
-use super::cell::{Cell, Outcome};
+use super::checkpoint::CheckpointFile;
 use super::graph::Graph;
 use super::job::{Job, Payload, Target};
 use super::keeper::Keeper;
 use super::lane::Lane;
-use super::memo::Memory;
 use super::memory::Pool;
+use super::output::OutputQueue;
 use super::pace::{Pace, Patience};
 use super::queue::Queue;
-use super::showing::Showing;
+use super::remote_results::Releases;
+use super::task_cell::{TaskCell, TaskOutcome};
 use hotlease_client::{Error, Invoker};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::prelude::*;
@@ -30,7 +30,7 @@ pub static FORKED: AtomicU32 = AtomicU32::new(0);
 /// short ones, a slot that has learned to take many tasks ahead would keep them all while other slots are idle.
 const LEAD: usize = 64;
 /// Tries on a held lock, which is mostly released sooner than the GIL could be.
-const TRIES: u32 = 64;
+const LOCK_TRIES: u32 = 64;
 
 /// Reason why no task is accepted any more.
 #[derive(Clone)]
@@ -43,8 +43,8 @@ pub enum Closed {
     Unprepared(String),
 }
 
-/// State behind the lock `Core::state`.
-pub struct State {
+/// State behind the lock `ExecutorCore::state`.
+pub struct CoreState {
     pub queue: Queue,
     /// Bytes of the tasks in the queue.
     pub queued_bytes: usize,
@@ -59,7 +59,7 @@ pub struct State {
     pub graph: Graph,
 }
 
-impl State {
+impl CoreState {
     /// The slot with the fewest tasks, among those with room. `near`: preferred slot among equals.
     fn lane_with_room(&self, near: Option<usize>) -> Option<usize> {
         let usable = || self.lanes.iter().enumerate().filter(|(_, lane)| lane.is_usable());
@@ -84,9 +84,9 @@ impl State {
 }
 
 /// Shared core of an executor; see the module.
-pub struct Core {
+pub struct ExecutorCore {
     pub invoker: Invoker,
-    pub state: Mutex<State>,
+    pub state: Mutex<CoreState>,
     pub pool: Arc<Pool>,
     /// Changes when an idle slot is sent a task.
     pub version: AtomicU64,
@@ -105,15 +105,15 @@ pub struct Core {
     pub followers: AtomicUsize,
     pub progress: (Mutex<()>, Condvar),
     /// Watched tasks that have an outcome and are not finished yet.
-    pub to_finish: Mutex<Vec<Arc<Cell>>>,
+    pub to_finish: Mutex<Vec<Arc<TaskCell>>>,
     pub has_to_finish: AtomicBool,
     /// Number of watched tasks without an outcome (approximate).
     pub watched: AtomicUsize,
     pub keeper: Keeper,
     /// Output of tasks.
-    pub showing: Arc<Showing>,
+    pub showing: Arc<OutputQueue>,
     /// Results that outlive the program.
-    pub memory: Memory,
+    pub memory: CheckpointFile,
     /// Number of tasks that were submitted.
     pub submitted: AtomicU64,
     /// Remote results that their workers may release.
@@ -134,14 +134,14 @@ fn lanes_from(invoker: &Invoker, first: usize) -> Result<Vec<Lane>, Error> {
     (first..invoker.slots()).map(lane).collect()
 }
 
-impl Core {
+impl ExecutorCore {
     /// Makes the core, with all slots of an invoker idle.
     pub fn new(
         invoker: Invoker,
         (queue_bytes_max, pending_max): (usize, u32),
-        (graph, memory): (Graph, Memory),
+        (graph, memory): (Graph, CheckpointFile),
         initializer: Option<(Arc<Target>, Box<[u8]>)>,
-        showing: Showing,
+        showing: OutputQueue,
     ) -> Result<Arc<Self>, Error> {
         let lanes = lanes_from(&invoker, 0)?;
         let slots = lanes.len();
@@ -149,7 +149,7 @@ impl Core {
         let pace = Pace::new(invoker.options().depth as usize);
         let core = Arc::new(Self {
             invoker,
-            state: Mutex::new(State {
+            state: Mutex::new(CoreState {
                 queue: Queue::default(),
                 queued_bytes: 0,
                 lanes,
@@ -212,17 +212,13 @@ impl Core {
         FORKED.load(Ordering::Relaxed) != self.forks
     }
 
-    pub fn state(&self) -> MutexGuard<'_, State> {
+    pub fn state(&self) -> MutexGuard<'_, CoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs `what` on the state; releases the GIL while it waits for the lock.
-    pub fn with_state<R: Send>(
-        &self,
-        py: Python<'_>,
-        what: impl FnOnce(MutexGuard<'_, State>) -> R + Send,
-    ) -> R {
-        for _ in 0..TRIES {
+    pub fn with_state<R: Send>(&self, py: Python<'_>, what: impl FnOnce(MutexGuard<'_, CoreState>) -> R + Send) -> R {
+        for _ in 0..LOCK_TRIES {
             match self.state.try_lock() {
                 Ok(state) => return what(state),
                 Err(TryLockError::Poisoned(poisoned)) => return what(poisoned.into_inner()),
@@ -242,12 +238,12 @@ impl Core {
     }
 
     /// Sends the initializer to a worker, ahead of all tasks.
-    pub fn prepare(&self, state: &mut State, at: usize) {
+    pub fn prepare(&self, state: &mut CoreState, at: usize) {
         let Some((target, payload)) = &self.initializer else {
             return;
         };
         let payload = Payload::Own(payload.clone());
-        let mut job = Job::new(Arc::new(Cell::new(None)), target.clone(), payload);
+        let mut job = Job::new(Arc::new(TaskCell::new(None)), target.clone(), payload);
         job.prepares = true;
         job.cell.start();
         match state.lanes[at].send(job, &self.invoker, &self.pool) {
@@ -264,7 +260,7 @@ impl Core {
         self.with_state(py, |state| self.accept_into(state, job))
     }
 
-    fn accept_into(&self, mut state: MutexGuard<'_, State>, job: Job) -> Result<(), Closed> {
+    fn accept_into(&self, mut state: MutexGuard<'_, CoreState>, job: Job) -> Result<(), Closed> {
         if let Some(closed) = &state.closed {
             return Err(closed.clone());
         }
@@ -272,11 +268,7 @@ impl Core {
         // Large arguments that need a copy are copied by the next thread that collects results, without the GIL.
         let is_large = job.size() > self.invoker.options().request_bytes as usize;
         let waits = !state.queue.is_empty() || is_large && job.is_copied();
-        let left = if waits {
-            Some(job)
-        } else {
-            self.send(&mut state, job)
-        };
+        let left = if waits { Some(job) } else { self.send(&mut state, job) };
         let queued = left.is_some();
         if let Some(job) = left {
             state.queued_bytes += job.size();
@@ -298,14 +290,14 @@ impl Core {
         self.with_state(py, |state| self.has_room_in(&state))
     }
 
-    fn has_room_in(&self, state: &State) -> bool {
+    fn has_room_in(&self, state: &CoreState) -> bool {
         let bytes = state.queued_bytes + state.graph.bytes;
         let idle = state.queue.is_empty() && state.graph.bytes == 0;
         (bytes < self.queue_bytes_max || idle) && state.pending < self.pending_max || state.closed.is_some()
     }
 
     /// Sends the task to the slot with the fewest tasks; returns it if no slot has room.
-    fn send(&self, state: &mut State, mut job: Job) -> Option<Job> {
+    fn send(&self, state: &mut CoreState, mut job: Job) -> Option<Job> {
         let Some(at) = state.lane_with_room(job.near) else {
             return Some(job);
         };
@@ -336,7 +328,7 @@ impl Core {
     }
 
     /// Sends queued tasks while there is room.
-    pub fn refill(&self, state: &mut State) {
+    pub fn refill(&self, state: &mut CoreState) {
         while let Some(job) = state.queue.pop_front() {
             let bytes = job.size();
             match self.send(state, job) {
@@ -350,22 +342,22 @@ impl Core {
     }
 
     /// Ends a task without a reply.
-    pub fn fail(&self, state: &mut State, mut job: Job, error: Error) {
+    pub fn fail(&self, state: &mut CoreState, mut job: Job, error: Error) {
         if let Some(errand) = job.errand.take() {
-            return self.ran(state, *errand, Err(error.to_string()));
+            return self.end_errand(state, *errand, Err(error.to_string()));
         }
         if job.prepares {
             state.pending -= 1;
             return self.close(state, Closed::Lost(error));
         }
         let deaths = job.deaths;
-        let failed = super::cell::Failed { error, deaths };
-        self.resolve(state, job, Outcome::Failed(Box::new(failed)));
+        let failed = super::task_cell::Failed { error, deaths };
+        self.resolve(state, job, TaskOutcome::Failed(Box::new(failed)));
     }
 
     /// Gives a task its outcome.
     #[inline]
-    pub fn resolve(&self, state: &mut State, job: Job, outcome: Outcome) {
+    pub fn resolve(&self, state: &mut CoreState, job: Job, outcome: TaskOutcome) {
         let Job {
             errand,
             node,
@@ -377,12 +369,12 @@ impl Core {
         // First: the receiver of the result may want to send the same memory again.
         drop(payload);
         if let Some(errand) = errand {
-            return self.ran(state, *errand, Ok(outcome));
+            return self.end_errand(state, *errand, Ok(outcome));
         }
         if let Some(node) = node {
             // The cell holds a reference to the result, which may be passed on in place.
             drop(cell);
-            return self.ended(state, node, outcome);
+            return self.end_run(state, node, outcome);
         }
         state.pending -= 1;
         if cell.is_linked() {
@@ -394,10 +386,10 @@ impl Core {
     }
 
     #[cold]
-    fn resolve_linked(&self, state: &mut State, cell: Arc<Cell>, target: Arc<Target>, outcome: Outcome) {
+    fn resolve_linked(&self, state: &mut CoreState, cell: Arc<TaskCell>, target: Arc<Target>, outcome: TaskOutcome) {
         let outcome = outcome.share();
         let node = cell.node();
-        match cell.resolve(Outcome::Shared(outcome.clone())) {
+        match cell.resolve(TaskOutcome::Shared(outcome.clone())) {
             true => self.finish_later(cell),
             // If the future is dropped, this releases the result.
             false => drop(cell),
@@ -408,14 +400,14 @@ impl Core {
     }
 
     /// Queues a watched task, which the core's own thread finishes.
-    pub fn finish_later(&self, cell: Arc<Cell>) {
+    pub fn finish_later(&self, cell: Arc<TaskCell>) {
         let mut to_finish = self.to_finish.lock().unwrap_or_else(PoisonError::into_inner);
         to_finish.push(cell);
         self.has_to_finish.store(true, Ordering::Release);
     }
 
     /// Stops accepting tasks; unless the reason is a shutdown, queued tasks fail.
-    pub fn close(&self, state: &mut State, why: Closed) {
+    pub fn close(&self, state: &mut CoreState, why: Closed) {
         if state
             .closed
             .as_ref()
@@ -426,11 +418,11 @@ impl Core {
         self.end_planned(
             state,
             match &why {
-                Closed::Lost(error) => Outcome::Failed(Box::new(super::cell::Failed {
+                Closed::Lost(error) => TaskOutcome::Failed(Box::new(super::task_cell::Failed {
                     error: error.clone(),
                     deaths: 0,
                 })),
-                Closed::Unprepared(why) => Outcome::Unprepared(why.as_str().into()),
+                Closed::Unprepared(why) => TaskOutcome::Unprepared(why.as_str().into()),
                 Closed::ShutDown => return,
             },
         );
@@ -444,7 +436,7 @@ impl Core {
             }
             match &why {
                 Closed::Unprepared(why) if !job.prepares => {
-                    self.resolve(state, job, Outcome::Unprepared(why.as_str().into()));
+                    self.resolve(state, job, TaskOutcome::Unprepared(why.as_str().into()));
                 }
                 Closed::Lost(error) if !job.prepares => self.fail(state, job, error.clone()),
                 _ => state.pending -= 1,
@@ -468,7 +460,7 @@ impl Core {
                 (Some(told), None) => {
                     state.pending -= 1;
                     if told.graph {
-                        self.cancelled(state, &job.cell, Some(job.target));
+                        self.cancel_linked(state, &job.cell, Some(job.target));
                     }
                     if told.watchers {
                         self.finish_later(job.cell);
@@ -484,7 +476,7 @@ impl Core {
             }
         }
         for (told, cell, target) in cancelled {
-            self.cancelled(state, &cell, Some(target));
+            self.cancel_linked(state, &cell, Some(target));
             if told.watchers {
                 self.finish_later(cell);
             }

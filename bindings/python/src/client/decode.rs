@@ -1,11 +1,11 @@
 //! Decoding of outcomes to Python objects. Nothing fails here: an outcome that cannot be decoded becomes the task's
 //! exception.
 
-use super::cell::{Chain, Failed, Outcome};
-use super::memory::{Extent, Piece};
+use super::memory::{Extent, ResultView};
+use super::task_cell::{Failed, FailureChain, TaskOutcome};
 use crate::plain::Reader;
-use hotlease_client::{Cause, Error, Ran};
-use hotlease_wire::task::{FormatError, Reply, reply};
+use hotlease_client::{Cause, Error, RunCertainty};
+use hotlease_wire::task::{FormatError, TaskReply, reply};
 use pyo3::call::PyCallArgs;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -50,10 +50,10 @@ pub fn raise<'py>(py: Python<'py>, name: &Bound<'py, PyString>, arguments: impl 
 }
 
 /// Decodes an outcome, without a copy where no other task needs it.
-pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
+pub fn outcome(py: Python<'_>, outcome: TaskOutcome) -> Decoded {
     let decoded = match outcome {
-        Outcome::Large(extent) => of_memory(py, &extent),
-        Outcome::Shared(shared) => {
+        TaskOutcome::Large(extent) => of_memory(py, &extent),
+        TaskOutcome::Shared(shared) => {
             return match Arc::try_unwrap(shared) {
                 Ok(own) => self::outcome(py, own),
                 Err(shared) => self::shared(py, &shared),
@@ -65,30 +65,28 @@ pub fn outcome(py: Python<'_>, outcome: Outcome) -> Decoded {
 }
 
 /// Decodes an outcome that other tasks may need, too: the caller gets only copies.
-pub fn shared(py: Python<'_>, outcome: &Outcome) -> Decoded {
+pub fn shared(py: Python<'_>, outcome: &TaskOutcome) -> Decoded {
     let decoded = match outcome {
-        Outcome::Reply(bytes) => of_bytes(py, bytes),
-        Outcome::Large(extent) => of_bytes(py, extent.bytes()),
-        Outcome::Away(away) => match away.here() {
+        TaskOutcome::Reply(bytes) => of_bytes(py, bytes),
+        TaskOutcome::Large(extent) => of_bytes(py, extent.bytes()),
+        TaskOutcome::Away(away) => match away.here() {
             Some(here) => return self::shared(py, here),
             None => Err(lost(py, "only tasks needed it, and it was not brought here")),
         },
-        Outcome::Failed(failed) => Err(failure(py, failed)),
-        Outcome::Unprepared(why) => Err(unprepared(py, why)),
-        Outcome::Lost(why) => Err(lost(py, why)),
-        Outcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
-        Outcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
-        Outcome::Shared(shared) => return self::shared(py, shared),
+        TaskOutcome::Failed(failed) => Err(failure(py, failed)),
+        TaskOutcome::Unprepared(why) => Err(unprepared(py, why)),
+        TaskOutcome::Lost(why) => Err(lost(py, why)),
+        TaskOutcome::Raised(exception) => return Decoded::Raised(exception.clone_ref(py)),
+        TaskOutcome::Dependency(chain) => dependency(py, chain).map(Decoded::Raised),
+        TaskOutcome::Shared(shared) => return self::shared(py, shared),
     };
     decoded.unwrap_or_else(|error| Decoded::Raised(error.into_value(py).into_any()))
 }
 
 /// Makes the exception of a task that was not run because of another one.
-fn dependency(py: Python<'_>, chain: &Chain) -> PyResult<Py<PyAny>> {
+fn dependency(py: Python<'_>, chain: &FailureChain) -> PyResult<Py<PyAny>> {
     let cause = match &chain.cause {
-        None => raise(py, intern!(py, "CancelledError"), ())
-            .into_value(py)
-            .into_any(),
+        None => raise(py, intern!(py, "CancelledError"), ()).into_value(py).into_any(),
         Some(outcome) => match shared(py, outcome) {
             Decoded::Raised(exception) | Decoded::Value(exception) => exception,
         },
@@ -111,7 +109,7 @@ fn lost(py: Python<'_>, why: &str) -> PyErr {
 }
 
 fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
-    let reply = Reply::decode(bytes).map_err(|error| damaged(py, error))?;
+    let reply = TaskReply::decode(bytes).map_err(|error| damaged(py, error))?;
     let body = &bytes[reply.body.pickle..][..reply.body.pickle_bytes];
     match reply.kind {
         reply::PLAIN => {
@@ -132,11 +130,7 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
             let traceback = String::from_utf8_lossy(&bytes[start..][..reply.traceback_bytes]);
             let make = called(py, intern!(py, "remote_exception"))?;
             let pickled = (reply.kind == reply::EXCEPTION).then(|| PyBytes::new(py, body));
-            let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT {
-                body
-            } else {
-                &[]
-            });
+            let text = String::from_utf8_lossy(if reply.kind == reply::EXCEPTION_TEXT { body } else { &[] });
             let exception = make.call1((traceback, pickled, text))?;
             Ok(Decoded::Raised(exception.unbind()))
         }
@@ -149,14 +143,14 @@ fn of_bytes(py: Python<'_>, bytes: &[u8]) -> PyResult<Decoded> {
 }
 
 fn of_memory(py: Python<'_>, extent: &Extent) -> PyResult<Decoded> {
-    let reply = Reply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
+    let reply = TaskReply::decode(extent.bytes()).map_err(|error| damaged(py, error))?;
     if reply.kind != reply::PICKLED || reply.body.buffers.is_empty() {
         return of_bytes(py, extent.bytes());
     }
     let body = extent.bytes()[reply.body.pickle..][..reply.body.pickle_bytes].to_vec();
     let buffers = PyList::empty(py);
     for (start, length) in reply.body.buffers {
-        let piece = Piece::new(extent, start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
+        let piece = ResultView::new(extent, start, length).ok_or_else(|| damaged(py, FormatError::Short))?;
         buffers.append(Bound::new(py, piece)?)?;
     }
     unpickle(py, &body, &buffers)
@@ -168,17 +162,15 @@ fn unpickle(py: Python<'_>, pickle: &[u8], buffers: &Bound<'_, PyList>) -> PyRes
 }
 
 fn damaged(py: Python<'_>, error: FormatError) -> PyErr {
-    let text = format!(
-        "the function ran, but its result is damaged: {error}; install the same hotlease on both sides"
-    );
+    let text = format!("the function ran, but its result is damaged: {error}; install the same hotlease on both sides");
     raise(py, intern!(py, "TaskError"), (text, true))
 }
 
-fn ran(ran: Ran) -> Option<bool> {
+fn ran(ran: RunCertainty) -> Option<bool> {
     match ran {
-        Ran::Yes => Some(true),
-        Ran::No => Some(false),
-        Ran::Unknown => None,
+        RunCertainty::Yes => Some(true),
+        RunCertainty::No => Some(false),
+        RunCertainty::Unknown => None,
     }
 }
 
@@ -224,8 +216,7 @@ fn failure(py: Python<'_>, failed: &Failed) -> PyErr {
         Error::Options { .. } => "OptionError",
         _ => "TaskError",
     };
-    let made =
-        set().and_then(|()| called(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
+    let made = set().and_then(|()| called(py, intern!(py, "failure"))?.call1((kind, error.to_string(), fields)));
     match made {
         Ok(exception) => PyErr::from_value(exception),
         Err(error) => error,

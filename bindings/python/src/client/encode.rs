@@ -1,17 +1,17 @@
 //! Encoding of calls to requests: the function by its content, small plain arguments without a pickle, large ones into
 //! shared memory.
 
-use super::core::Core;
+use super::core::ExecutorCore;
 use super::decode::called;
 use super::expected::Expected;
-use super::gather::{Gather, Input};
+use super::inputs::{Gather, Input};
 use super::job::{Blob, Memo, Payload, Plan, Target};
-use super::memory::{Extent, Memory, Pool};
+use super::memory::{Extent, Pool, PoolBuffer};
 use super::native;
 use crate::native::Native;
 use crate::plain;
 use hotlease_client::Invoker;
-use hotlease_wire::task::{Layout, Request, key_of, request};
+use hotlease_wire::task::{TaskLayout, TaskRequest, key_of, request};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
@@ -26,10 +26,10 @@ const FUNCTIONS_MAX: usize = 4096;
 
 /// Table of the functions that were submitted.
 #[derive(Default)]
-pub struct Functions(Mutex<Known>);
+pub struct Functions(Mutex<TargetTable>);
 
 /// Functions by the address of their object, which is kept alive, and the way each is sent.
-type Known = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
+type TargetTable = HashMap<usize, (Py<PyAny>, Arc<Target>)>;
 
 /// Declarations of a function for its tasks: idempotent, retries, priority, memo.
 type Declared<'py> = Option<(Option<bool>, Option<u16>, Option<i32>, Option<Bound<'py, PyAny>>)>;
@@ -130,7 +130,7 @@ impl Functions {
         drop(known);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, TargetTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +140,7 @@ pub fn call(
     (function, target): (&Bound<'_, PyAny>, &Target),
     args: &Bound<'_, PyTuple>,
     kwargs: Option<&Bound<'_, PyDict>>,
-    core: &Arc<Core>,
+    core: &Arc<ExecutorCore>,
 ) -> PyResult<(Payload, Vec<Input>)> {
     let mut gather = Gather::new(core);
     let payload = match target.blob {
@@ -191,7 +191,7 @@ fn plain_names<'py>(
     kwargs: Option<&Bound<'py, PyDict>>,
     bytes: &mut Vec<u8>,
     limit: usize,
-    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<plain::Instead<'py>>,
+    instead: &mut impl FnMut(&Bound<'py, PyAny>) -> Option<plain::Replacement<'py>>,
 ) -> bool {
     kwargs.is_none_or(|kwargs| {
         kwargs.iter().all(|(name, value)| {
@@ -221,13 +221,12 @@ fn pickled(
     };
     let whole = |kind| {
         // A task may not write to memory that the program sees.
-        let head = Request::head(kind, given.is_none(), &target.key, 0, pickle.len(), &lengths, &[])?;
-        let layout = Layout::new(head.len(), pickle.len(), lengths.iter().copied())?;
+        let head = TaskRequest::head(kind, given.is_none(), &target.key, 0, pickle.len(), &lengths, &[])?;
+        let layout = TaskLayout::new(head.len(), pickle.len(), lengths.iter().copied())?;
         Some((head, layout))
     };
-    let (head, layout) = whole(request::PICKLED).ok_or_else(|| {
-        PyValueError::new_err("the arguments have too many buffers, or are larger than any memory")
-    })?;
+    let (head, layout) = whole(request::PICKLED)
+        .ok_or_else(|| PyValueError::new_err("the arguments have too many buffers, or are larger than any memory"))?;
     if let Some(request) = given.and_then(|given| before(&given, &head, pickle, &layout)) {
         return Ok(Payload::Shared(request.into()));
     }
@@ -246,12 +245,12 @@ fn pickled(
     }
     let mut memory = shared(py, invoker, pool, layout.end)?;
     fill(&mut memory.room()[..layout.end])?;
-    Ok(Payload::Shared(memory.holds(layout.end).into()))
+    Ok(Payload::Shared(memory.into_extent(layout.end).into()))
 }
 
 /// Builds a request whose only buffer is in memory that was given to the program: the rest is put before it. `None`
 /// without room.
-pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Option<Extent> {
+pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &TaskLayout) -> Option<Extent> {
     let &[(until, _)] = &layout.buffers[..] else {
         return None;
     };
@@ -264,7 +263,7 @@ pub fn before(given: &Extent, head: &[u8], pickle: &[u8], layout: &Layout) -> Op
 }
 
 /// Takes shared memory of this size.
-pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<Memory> {
+pub fn shared(py: Python<'_>, invoker: &Invoker, pool: &Arc<Pool>, bytes: usize) -> PyResult<PoolBuffer> {
     let taken = py.detach(|| pool.take(invoker, bytes));
     taken.map_err(|error| super::decode::exception(py, &error))
 }

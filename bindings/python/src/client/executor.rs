@@ -1,22 +1,22 @@
 //! Base of `hotlease.Executor`: submits tasks, and releases everything at the end.
 
-use super::cell::{Cell, Outcome};
-use super::core::{Closed, Core, FORKED};
+use super::checkpoint::CheckpointFile;
+use super::core::{Closed, ExecutorCore, FORKED};
 use super::decode;
 use super::encode::{self, Callable, Functions};
 use super::future::{self, finish_others, forked};
-use super::gather::{self, Input};
 use super::graph::Graph;
 use super::growth;
 use super::hint::Hint;
+use super::inputs::{self, Input};
 use super::job::{Blob, Job, Memo, Payload, Plan, Target};
 use super::keeper;
-use super::memo::Memory;
-use super::memory::Piece;
-use super::options::{self, Asking};
-use super::planned::{Planned, Refused};
-use super::showing::Showing;
-use super::times::{Recorder, Row, Times};
+use super::memory::ResultView;
+use super::options::{self, TaskOptions};
+use super::output::OutputQueue;
+use super::planned_tasks::{PlanRefusal, PlannedTask};
+use super::task_cell::{TaskCell, TaskOutcome};
+use super::task_times::{Recorder, TaskTimes, TimesRow};
 use hotlease_client::{Code, Invoker, LeaseOptions};
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 /// Name of a function, and the times of one of its tasks.
-type Record<'py> = (Bound<'py, PyString>, Row);
+type Record<'py> = (Bound<'py, PyString>, TimesRow);
 
 /// Interval at which a waiting thread checks for Ctrl-C.
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ pub struct Client {
 }
 
 pub(super) struct Opened {
-    pub(super) core: Arc<Core>,
+    pub(super) core: Arc<ExecutorCore>,
     functions: Functions,
     future: Py<PyAny>,
     idempotent: bool,
@@ -54,9 +54,9 @@ pub(super) struct Opened {
 
 impl Client {
     pub(super) fn opened(&self) -> PyResult<&Opened> {
-        self.opened.get().ok_or_else(|| {
-            PyRuntimeError::new_err("the executor was not opened: Executor.__init__ did not run")
-        })
+        self.opened
+            .get()
+            .ok_or_else(|| PyRuntimeError::new_err("the executor was not opened: Executor.__init__ did not run"))
     }
 }
 
@@ -74,11 +74,11 @@ impl Opened {
             return Err(forked());
         }
         let number = core.submitted.fetch_add(1, Ordering::Relaxed);
-        let is_sample = Hint::wants(number);
+        let is_sample = Hint::is_measured(number);
         if is_sample && let Some((submitting, running)) = self.hint.give() {
             decode::called(py, intern!(py, "hint"))?.call1((submitting, running))?;
         }
-        let times = (is_sample || self.recorder.is_some()).then(Times::begin);
+        let times = (is_sample || self.recorder.is_some()).then(TaskTimes::begin);
         let (target, args) = match self.functions.find(function, self.idempotent) {
             Ok(Callable::Target(target)) => (target, args.clone()),
             Ok(Callable::Argument(target)) => {
@@ -110,9 +110,9 @@ impl Opened {
             }
         }
         let is_usual = inputs.is_empty() && asked.is_none() && target.plan.is_plain() && self.plan.is_plain();
-        let cell = Arc::new(Cell::new(times));
+        let cell = Arc::new(TaskCell::new(times));
         if !is_usual {
-            let planned = Planned::new(cell.clone(), target, payload, Plan::default());
+            let planned = PlannedTask::new(cell.clone(), target, payload, Plan::default());
             let (future, waited_ns) = self.plan(asked, function, planned, &args, kwargs, inputs)?;
             if let Some(times) = &cell.times {
                 times.submitted(room_ns + waited_ns);
@@ -140,7 +140,7 @@ impl Opened {
         &self,
         asked: Option<&Plan>,
         function: &Bound<'py, PyAny>,
-        mut planned: Box<Planned>,
+        mut planned: Box<PlannedTask>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
         inputs: Vec<Input>,
@@ -157,14 +157,14 @@ impl Opened {
                 Err(error) => return Ok((unsendable(py, self, Some(target), error)?, 0)),
             }
         }
-        let (mut sources, mut foreign) = gather::sources(core, inputs)?;
+        let (mut sources, mut foreign) = inputs::sources(core, inputs)?;
         let class = self.future.bind(py);
         let future = future::make(class, planned.cell.clone(), core.clone(), Some(target.clone()))?;
         planned.plan = plan;
         loop {
             match core.plan(py, planned, &sources) {
                 Ok(()) => break,
-                Err(Refused::Full(again)) => {
+                Err(PlanRefusal::Full(again)) => {
                     planned = again;
                     let since = monotonic_ns();
                     py.detach(|| core.make_room());
@@ -172,7 +172,7 @@ impl Opened {
                     py.check_signals()?;
                     waited_ns += monotonic_ns() - since;
                 }
-                Err(Refused::Again(again)) => {
+                Err(PlanRefusal::Encode(again)) => {
                     planned = again;
                     // The task that waited for these is encoded anew.
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
@@ -181,16 +181,16 @@ impl Opened {
                     if planned.cell.times.is_some() {
                         planned.payload.ask_time();
                     }
-                    (sources, foreign) = gather::sources(core, inputs)?;
+                    (sources, foreign) = inputs::sources(core, inputs)?;
                 }
-                Err(Refused::Closed(closed)) => {
+                Err(PlanRefusal::Closed(closed)) => {
                     foreign.iter().for_each(|(node, _)| core.end_foreign(*node, None));
                     return Err(closed_error(py, &closed));
                 }
             }
         }
         for (node, future) in &foreign {
-            gather::await_foreign(py, core, *node, future)?;
+            inputs::await_foreign(py, core, *node, future)?;
         }
         Ok((future, waited_ns))
     }
@@ -234,9 +234,9 @@ impl Client {
         let functions = Functions::default();
         let mut graph = Graph::new(asked.pending_max);
         let memory = match &asked.checkpoint {
-            None => Memory::default(),
+            None => CheckpointFile::default(),
             Some(path) => py
-                .detach(|| Memory::open(path, &mut graph))
+                .detach(|| CheckpointFile::open(path, &mut graph))
                 .map_err(|error| decode::raise(py, intern!(py, "OptionError"), (error.to_string(), false)))?,
         };
         let initializer = match initializer {
@@ -244,8 +244,8 @@ impl Client {
             Some((function, args)) => Some(prepare(&functions, &invoker, &function, &args)?),
         };
         let bounds = (asked.queue_bytes, asked.pending_max);
-        let showing = Showing::new(asked.show);
-        let core = py.detach(|| Core::new(invoker, bounds, (graph, memory), initializer, showing));
+        let showing = OutputQueue::new(asked.show);
+        let core = py.detach(|| ExecutorCore::new(invoker, bounds, (graph, memory), initializer, showing));
         let core = core.map_err(|error| decode::exception(py, &error))?;
         keeper::start(&core)?;
         growth::start(&core, workers);
@@ -281,7 +281,7 @@ impl Client {
     #[pyo3(signature = (asking, function, /, *args, **kwargs))]
     fn _submit_as<'py>(
         &self,
-        asking: &Bound<'py, Asking>,
+        asking: &Bound<'py, TaskOptions>,
         function: &Bound<'py, PyAny>,
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
@@ -291,7 +291,7 @@ impl Client {
     }
 
     /// Gives memory for an array of the program, which tasks get without a copy; see ``Executor.empty``.
-    fn _memory(&self, py: Python<'_>, bytes: usize) -> PyResult<Piece> {
+    fn _memory(&self, py: Python<'_>, bytes: usize) -> PyResult<ResultView> {
         let core = &self.opened()?.core;
         if core.is_foreign() {
             return Err(forked());
@@ -315,11 +315,7 @@ impl Client {
     fn _pending(&self) -> PyResult<usize> {
         let core = &self.opened()?.core;
         // A lock may have been held when the process was forked, and nothing is pending here.
-        Ok(if core.is_foreign() {
-            0
-        } else {
-            core.state().pending
-        })
+        Ok(if core.is_foreign() { 0 } else { core.state().pending })
     }
 
     /// Number of tasks that were submitted.
@@ -329,7 +325,7 @@ impl Client {
 
     /// The last tasks that were submitted: name of the function, and times; `None` if times are not recorded.
     fn _records<'py>(&self, py: Python<'py>) -> PyResult<Option<Vec<Record<'py>>>> {
-        let named = |(target, row): (Arc<Target>, Row)| (PyString::intern(py, &target.name), row);
+        let named = |(target, row): (Arc<Target>, TimesRow)| (PyString::intern(py, &target.name), row);
         let recorder = self.opened()?.recorder.as_ref();
         Ok(recorder.map(|recorder| recorder.rows().into_iter().map(named).collect()))
     }
@@ -373,7 +369,7 @@ fn allocate(py: Python<'_>, lease: LeaseOptions) -> PyResult<Invoker> {
     }
 }
 
-fn await_room(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
+fn await_room(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     while !core.has_room(py) {
         py.detach(|| core.make_room());
         finish_others(py, core);
@@ -383,9 +379,9 @@ fn await_room(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
 }
 
 /// Executors that were dropped with tasks pending: the program does not end before these tasks have ended.
-static DROPPED: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
+static DROPPED: Mutex<Vec<Weak<ExecutorCore>>> = Mutex::new(Vec::new());
 
-fn await_end(py: Python<'_>, core: &Arc<Core>) -> PyResult<()> {
+fn await_end(py: Python<'_>, core: &Arc<ExecutorCore>) -> PyResult<()> {
     if core.keeper.is_current() {
         return Ok(());
     }
@@ -426,7 +422,7 @@ impl Drop for Client {
     }
 }
 
-fn close(core: &Arc<Core>, cancel_futures: bool) {
+fn close(core: &Arc<ExecutorCore>, cancel_futures: bool) {
     let mut state = core.state();
     if state.closed.is_none() {
         state.closed = Some(Closed::ShutDown);
@@ -450,10 +446,10 @@ fn unsendable<'py>(
     if let Some(closed) = closed {
         return Err(closed_error(py, &closed));
     }
-    let cell = Arc::new(Cell::new(None));
+    let cell = Arc::new(TaskCell::new(None));
     cell.start();
     let raised = decode::called(py, intern!(py, "not_sent"))?.call1((error.into_value(py),))?;
-    cell.resolve(Outcome::Raised(raised.unbind()));
+    cell.resolve(TaskOutcome::Raised(raised.unbind()));
     future::make(opened.future.bind(py), cell, opened.core.clone(), target)
 }
 

@@ -1,12 +1,12 @@
 //! Futures: Python's view of a task. `hotlease.Future` adds `concurrent.futures.Future` as a second base, for code that
 //! checks for that type, and inherits all behaviour from here.
 
-use super::cell::{Cell, Stage};
-use super::core::Core;
+use super::core::ExecutorCore;
 use super::decode::{self, Decoded};
-use super::gather;
+use super::inputs;
 use super::job::Target;
-use super::times::Row;
+use super::task_cell::{Stage, TaskCell};
+use super::task_times::TimesRow;
 use hotlease_fabric::clock::monotonic_ns;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::intern;
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant};
 const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 
 /// Parts of a future: shared state, core, and target.
-type Parts = (Arc<Cell>, Arc<Core>, Option<Arc<Target>>);
+type FutureParts = (Arc<TaskCell>, Arc<ExecutorCore>, Option<Arc<Target>>);
 
 thread_local! {
     /// Parts of the next future that this thread makes: objects of a class that Python defines are made by calling the
     /// class.
-    static NEXT: RefCell<Option<Parts>> = const { RefCell::new(None) };
+    static NEXT: RefCell<Option<FutureParts>> = const { RefCell::new(None) };
 }
 
 /// Objects that only watched futures have.
-struct Watch {
+struct Watchers {
     condition: Py<PyAny>,
     waiters: Py<PyList>,
     callbacks: Mutex<Vec<Py<PyAny>>>,
@@ -40,19 +40,19 @@ struct Watch {
 /// The base of `hotlease.Future`.
 #[pyclass(subclass, frozen, module = "hotlease._core")]
 pub struct Task {
-    pub(super) cell: Arc<Cell>,
-    pub(super) core: Arc<Core>,
+    pub(super) cell: Arc<TaskCell>,
+    pub(super) core: Arc<ExecutorCore>,
     /// The function that the task calls, if it was found.
     pub(super) target: Option<Arc<Target>>,
     decoded: OnceLock<Decoded>,
-    watch: OnceLock<Box<Watch>>,
+    watch: OnceLock<Box<Watchers>>,
 }
 
 /// Makes a future of this class.
 pub fn make<'py>(
     class: &Bound<'py, PyAny>,
-    cell: Arc<Cell>,
-    core: Arc<Core>,
+    cell: Arc<TaskCell>,
+    core: Arc<ExecutorCore>,
     target: Option<Arc<Target>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     NEXT.with(|next| next.replace(Some((cell, core, target))));
@@ -60,10 +60,10 @@ pub fn make<'py>(
 }
 
 impl Task {
-    fn watch<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Watch> {
+    fn watch<'a>(slf: &'a Bound<'_, Self>) -> PyResult<&'a Watchers> {
         let (py, this) = (slf.py(), slf.get());
         if this.watch.get().is_none() {
-            let watch = Watch {
+            let watch = Watchers {
                 condition: decode::called(py, intern!(py, "condition"))?.call0()?.unbind(),
                 waiters: PyList::empty(py).unbind(),
                 callbacks: Mutex::default(),
@@ -95,8 +95,7 @@ impl Task {
             return Err(forked());
         }
         let now = Instant::now();
-        let limit =
-            timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
+        let limit = timeout.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX));
         let until = limit.and_then(|limit| now.checked_add(limit));
         loop {
             let look = Instant::now() + SIGNAL_LOOK;
@@ -131,7 +130,7 @@ impl Task {
                     let times = self.cell.times.as_ref().map(|times| (times, monotonic_ns()));
                     drop(self.decoded.set(decode::outcome(py, outcome)));
                     if let Some((times, begun)) = times {
-                        times.read(monotonic_ns() - begun);
+                        times.set_reading(monotonic_ns() - begun);
                     }
                 }
                 None => {
@@ -152,7 +151,7 @@ impl Task {
         self.decoded(py)
     }
 
-    fn callbacks(watch: &Watch) -> MutexGuard<'_, Vec<Py<PyAny>>> {
+    fn callbacks(watch: &Watchers) -> MutexGuard<'_, Vec<Py<PyAny>>> {
         watch.callbacks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -197,7 +196,7 @@ impl Task {
         if told.graph {
             // Tasks that depend on it fail, and may be watched.
             let mut state = this.core.state();
-            this.core.cancelled(&mut state, &this.cell, this.target.clone());
+            this.core.cancel_linked(&mut state, &this.cell, this.target.clone());
         }
         if told.watchers {
             finish_watched(slf.py(), &this.core, &this.cell);
@@ -266,7 +265,7 @@ impl Task {
         slf: &Bound<'py, Self>,
         _protocol: &Bound<'py, PyAny>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        gather::reduce(slf.as_any())
+        inputs::reduce(slf.as_any())
     }
 
     /// Fails: only the executor may resolve its futures.
@@ -285,7 +284,7 @@ impl Task {
     }
 
     /// Times of the task's stages; `None` if times are not recorded.
-    fn _times(&self) -> Option<Row> {
+    fn _times(&self) -> Option<TimesRow> {
         self.cell.times.as_ref().map(|times| times.row())
     }
 
@@ -310,10 +309,7 @@ impl Task {
     /// drop theirs.
     fn __clear__(&self) {
         if let Some(watch) = self.watch.get() {
-            let callbacks = watch
-                .callbacks
-                .try_lock()
-                .map(|mut list| std::mem::take(&mut *list));
+            let callbacks = watch.callbacks.try_lock().map(|mut list| std::mem::take(&mut *list));
             drop(callbacks);
         }
     }
@@ -366,7 +362,7 @@ impl Task {
 
 /// Finishes the watched tasks that have an outcome, and tells their watchers. Only for the core's own thread: callbacks
 /// are called here, and may want a lock that any other thread holds while it waits for its own task.
-pub fn finish_all(py: Python<'_>, core: &Core) {
+pub fn finish_all(py: Python<'_>, core: &ExecutorCore) {
     while core.has_to_finish.swap(false, Ordering::AcqRel) {
         let cells = std::mem::take(&mut *core.to_finish.lock().unwrap_or_else(PoisonError::into_inner));
         // The output of these tasks arrived before their outcomes.
@@ -378,7 +374,7 @@ pub fn finish_all(py: Python<'_>, core: &Core) {
 }
 
 /// Makes the core's own thread finish the watched tasks that have an outcome.
-pub fn finish_others(py: Python<'_>, core: &Core) {
+pub fn finish_others(py: Python<'_>, core: &ExecutorCore) {
     if !core.has_to_finish.load(Ordering::Acquire) {
         return;
     }
@@ -390,7 +386,7 @@ pub fn finish_others(py: Python<'_>, core: &Core) {
 }
 
 /// Finishes a task and calls its callbacks, unless another thread does.
-fn finish_watched(py: Python<'_>, core: &Core, cell: &Cell) {
+fn finish_watched(py: Python<'_>, core: &ExecutorCore, cell: &TaskCell) {
     let Some(future) = cell.take_watcher() else {
         return;
     };
@@ -406,7 +402,7 @@ fn finish_watched(py: Python<'_>, core: &Core, cell: &Cell) {
 }
 
 /// Finishes the task that this thread waits for; the core's own thread calls its callbacks.
-fn finish(py: Python<'_>, cell: &Cell) -> PyResult<()> {
+fn finish(py: Python<'_>, cell: &TaskCell) -> PyResult<()> {
     match cell.watcher(py) {
         Some(future) => tell(py, cell, future.bind(py)),
         None => {
@@ -418,7 +414,7 @@ fn finish(py: Python<'_>, cell: &Cell) -> PyResult<()> {
 }
 
 /// Tells waiters, under the future's condition: see [`super::cell`].
-fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> {
+fn tell(py: Python<'_>, cell: &TaskCell, future: &Bound<'_, PyAny>) -> PyResult<()> {
     let task = future.cast::<Task>()?.get();
     let Some(watch) = task.watch.get() else {
         return Ok(());
@@ -437,9 +433,9 @@ fn tell(py: Python<'_>, cell: &Cell, future: &Bound<'_, PyAny>) -> PyResult<()> 
 
 fn tell_waiters(
     py: Python<'_>,
-    cell: &Cell,
+    cell: &TaskCell,
     task: &Task,
-    watch: &Watch,
+    watch: &Watchers,
     future: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let waiters = watch.waiters.bind(py);

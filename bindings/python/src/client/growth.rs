@@ -4,7 +4,7 @@
 //! another one was shut down finds some of them still taken; it starts with what it got, and a thread asks for the
 //! rest.
 
-use super::core::Core;
+use super::core::ExecutorCore;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const WITHIN: Duration = Duration::from_millis(2500);
 
 /// Starts a thread that asks for the workers that are missing out of `workers`.
-pub fn start(core: &Arc<Core>, workers: usize) {
+pub fn start(core: &Arc<ExecutorCore>, workers: usize) {
     if core.invoker.slots() >= workers {
         return;
     }

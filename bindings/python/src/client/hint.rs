@@ -1,6 +1,6 @@
 //! Hint to a program whose tasks take longer to submit than to run: measures both for one task in [`EVERY`].
 
-use super::times::Times;
+use super::task_times::TaskTimes;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,24 +17,24 @@ static GIVEN: AtomicBool = AtomicBool::new(false);
 /// Measurements.
 #[derive(Default)]
 pub struct Hint {
-    seen: Mutex<Seen>,
+    seen: Mutex<Samples>,
 }
 
 #[derive(Default)]
-struct Seen {
-    awaited: Vec<Arc<Times>>,
+struct Samples {
+    awaited: Vec<Arc<TaskTimes>>,
     submitting: Vec<u64>,
     running: Vec<u64>,
 }
 
 impl Hint {
     /// Whether the task of this number is measured.
-    pub fn wants(number: u64) -> bool {
+    pub fn is_measured(number: u64) -> bool {
         number % EVERY == EVERY - 1 && !GIVEN.load(Ordering::Relaxed)
     }
 
     /// Registers a task that is measured.
-    pub fn measure(&self, times: &Arc<Times>) {
+    pub fn measure(&self, times: &Arc<TaskTimes>) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.awaited.len() < AWAITED_MAX {
             seen.awaited.push(times.clone());

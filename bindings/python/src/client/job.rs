@@ -1,19 +1,19 @@
 //! Jobs: tasks on their way, with what is sent and what is kept to send it again.
 
-use super::away::Away;
-use super::cell::Cell;
 use super::expected::Expected;
 use super::memory::{Extent, HEADROOM};
+use super::remote_results::RemoteResult;
+use super::task_cell::TaskCell;
 use hotlease_client::Code;
 use hotlease_flow::TaskId;
-use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, Key, Layout, Request, place_results, request};
+use hotlease_wire::task::{ALIGNED_FROM, ALIGNMENT, FunctionKey, TaskLayout, TaskRequest, place_results, request};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 /// A function that tasks call, by its content.
 pub struct Target {
     /// Name of the function on the wire.
-    pub key: Key,
+    pub key: FunctionKey,
     /// Function or library, as it is sent to workers.
     pub blob: Blob,
     /// Whether a task may run again after a worker died of it.
@@ -143,7 +143,7 @@ pub fn with_flag(extent: &Extent, flag: u8, is_set: bool) -> Extent {
 
 /// A task.
 pub struct Job {
-    pub cell: Arc<Cell>,
+    pub cell: Arc<TaskCell>,
     pub target: Arc<Target>,
     pub payload: Payload,
     /// Number of workers that died of the task.
@@ -174,14 +174,14 @@ pub struct Job {
 /// Requests to a worker that are not tasks.
 pub enum Errand {
     /// Fetch a result that stayed with the worker.
-    Fetch(Arc<Away>),
+    Fetch(Arc<RemoteResult>),
     /// Release some of these results.
     Release,
 }
 
 impl Job {
     /// A task that was not sent.
-    pub fn new(cell: Arc<Cell>, target: Arc<Target>, payload: Payload) -> Self {
+    pub fn new(cell: Arc<TaskCell>, target: Arc<Target>, payload: Payload) -> Self {
         Self {
             idempotent: target.idempotent,
             priority: 0,
@@ -202,7 +202,7 @@ impl Job {
 
     /// A request that is not a task; `target` only attributes it to a function.
     pub fn errand(errand: Errand, target: Arc<Target>, payload: Box<[u8]>) -> Self {
-        let mut job = Self::new(Arc::new(Cell::new(None)), target, Payload::Own(payload));
+        let mut job = Self::new(Arc::new(TaskCell::new(None)), target, Payload::Own(payload));
         (job.idempotent, job.sent, job.stays) = (false, true, false);
         job.errand = Some(Box::new(errand));
         job
@@ -221,18 +221,18 @@ impl Job {
 }
 
 /// A request that is assembled: a request without function and results, with a function or results added.
-pub struct Whole<'a> {
+pub struct Assembly<'a> {
     bytes: &'a [u8],
-    without: Request,
+    without: TaskRequest,
     head: Vec<u8>,
     blob: &'a [u8],
-    layout: Layout,
+    layout: TaskLayout,
     results: Vec<&'a [u8]>,
     places: Vec<(usize, usize)>,
     end: usize,
 }
 
-impl<'a> Whole<'a> {
+impl<'a> Assembly<'a> {
     /// Adds the function to a request. `None` if the result is larger than any memory.
     pub fn with_function(bytes: &'a [u8], target: &'a Target) -> Option<Self> {
         let without = decoded(bytes)?;
@@ -249,7 +249,7 @@ impl<'a> Whole<'a> {
 
     fn new(
         bytes: &'a [u8],
-        without: Request,
+        without: TaskRequest,
         target: &Target,
         blob: &'a [u8],
         results: Vec<&'a [u8]>,
@@ -258,7 +258,7 @@ impl<'a> Whole<'a> {
         let lengths: Vec<usize> = arguments.buffers.iter().map(|(_, length)| *length).collect();
         let result_lengths: Vec<usize> = results.iter().map(|result| result.len()).collect();
         let (kind, writable, pickle_bytes) = (without.kind, without.writable, arguments.pickle_bytes);
-        let mut head = Request::head(
+        let mut head = TaskRequest::head(
             kind,
             writable,
             &target.key,
@@ -270,7 +270,7 @@ impl<'a> Whole<'a> {
         if without.timed {
             head[1] |= request::TIMED;
         }
-        let layout = Layout::new(head.len().checked_add(blob.len())?, pickle_bytes, lengths)?;
+        let layout = TaskLayout::new(head.len().checked_add(blob.len())?, pickle_bytes, lengths)?;
         let (places, end) = place_results(layout.end, result_lengths)?;
         Some(Self {
             bytes,
@@ -326,8 +326,7 @@ impl<'a> Whole<'a> {
             (None, Some(&(from, length))) if length >= ALIGNED_FROM => (from, self.places[0].0),
             _ => return None,
         };
-        of.has_room_before(from, until)
-            .then(|| (from, self.before(until)))
+        of.has_room_before(from, until).then(|| (from, self.before(until)))
     }
 
     /// Returns the bytes before the only result of another task, if `of` has room for them.
@@ -350,13 +349,13 @@ impl<'a> Whole<'a> {
     }
 }
 
-fn decoded(bytes: &[u8]) -> Option<Request> {
+fn decoded(bytes: &[u8]) -> Option<TaskRequest> {
     let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
-    Request::decode(bytes.len(), at).ok()
+    TaskRequest::decode(bytes.len(), at).ok()
 }
 
 /// Request to fetch a result that did not fit.
-pub fn take(ticket: u64) -> Vec<u8> {
+pub fn fetch_request(ticket: u64) -> Vec<u8> {
     let mut bytes = vec![0; request::HEAD_BYTES];
     bytes[0] = request::TAKE;
     bytes.extend(ticket.to_le_bytes());

@@ -4,7 +4,7 @@
 //! it naps for a while, so that the next submitted task need not wake it either; later it parks, and the next task
 //! wakes it.
 
-use super::core::{Closed, Core};
+use super::core::{Closed, ExecutorCore};
 use super::future::finish_all;
 use super::lane::Lane;
 use hotlease_client::Invoker;
@@ -99,7 +99,7 @@ impl Keeper {
 }
 
 /// Starts the thread of a core. It ends when the core is closed and nothing is pending, and then releases the lease.
-pub fn start(core: &Arc<Core>) -> std::io::Result<()> {
+pub fn start(core: &Arc<ExecutorCore>) -> std::io::Result<()> {
     let kept = core.clone();
     let thread = std::thread::Builder::new()
         .name("hotlease-keeper".into())
@@ -112,14 +112,14 @@ pub fn start(core: &Arc<Core>) -> std::io::Result<()> {
     Ok(())
 }
 
-fn keep(core: &Arc<Core>) {
+fn keep(core: &Arc<ExecutorCore>) {
     let keeper = &core.keeper;
     let mut awaited = Vec::new();
     let mut naps = 0;
     loop {
         finish_watched(core);
         core.write_checkpoint(false);
-        if core.is_over() {
+        if core.is_finished() {
             // Tasks that ended since.
             finish_watched(core);
             core.show_the_last();
@@ -136,7 +136,7 @@ fn keep(core: &Arc<Core>) {
             } else {
                 (PARKED, None)
             };
-            let busy = || mode == PARKED && (pending() || core.is_over());
+            let busy = || mode == PARKED && (pending() || core.is_finished());
             keeper.rest(mode, limit, busy);
             continue;
         }
@@ -175,7 +175,7 @@ fn keep(core: &Arc<Core>) {
 }
 
 /// Tells the watchers of tasks that have ended.
-fn finish_watched(core: &Arc<Core>) {
+fn finish_watched(core: &Arc<ExecutorCore>) {
     if core.has_to_finish.load(Ordering::Acquire) {
         // `None` while the interpreter ends: no watcher is left then.
         let told = Python::try_attach(|py| finish_all(py, core));
@@ -186,7 +186,7 @@ fn finish_watched(core: &Arc<Core>) {
     }
 }
 
-fn give_back(core: &Arc<Core>) {
+fn give_back(core: &Arc<ExecutorCore>) {
     core.write_checkpoint(true);
     let lanes: Vec<Lane> = {
         let mut state = core.state();

@@ -1,14 +1,14 @@
 //! Lane: the executor's state of one slot, with the tasks that were sent there and the limits on them.
 
-use super::job::{Job, Payload, Whole, set_flag, take, with_flag};
-use super::memory::{Extent, Memory, Pool};
-use super::pace::{Beat, Pace};
+use super::job::{Assembly, Job, Payload, fetch_request, set_flag, with_flag};
+use super::memory::{Extent, Pool, PoolBuffer};
+use super::pace::{Pace, SlotPace};
 use crate::native;
 use hotlease_client::{
-    Awaited, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
+    AwaitedCall, BufferInvocation, Error, Function, Input, Invocation, Invoker, LeaseOptions, Pipeline,
 };
-use hotlease_wire::task::left::LEFT_FROM;
-use hotlease_wire::task::{Key, request};
+use hotlease_wire::task::left_results::LEFT_BYTES_MIN;
+use hotlease_wire::task::{FunctionKey, request};
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
@@ -18,38 +18,38 @@ const PLACES_MAX: usize = 32;
 const KNOWN_MAX: usize = 512;
 
 /// Path by which a task was sent.
-pub enum Sent {
+pub enum SendPath {
     /// Sent through the ring.
     Ring,
     /// Sent in shared memory, which the task needs until it has ended.
-    Whole(Invocation, Extent),
+    Shared(Invocation, Extent),
     /// Sent with memory for the result; the request is in shared memory if it is large.
-    Placed(BufferInvocation, Option<Extent>, Memory),
+    Placed(BufferInvocation, Option<Extent>, PoolBuffer),
     /// Request to fetch a kept result.
-    Taking(BufferInvocation, Memory),
+    Fetch(BufferInvocation, PoolBuffer),
 }
 
-impl Sent {
+impl SendPath {
     /// Marks the memory as returned: the task has ended, and no worker uses it.
-    pub fn is_over(&self) {
+    pub fn return_memory(&self) {
         match self {
             Self::Ring => {}
-            Self::Whole(_, extent) => extent.memory().is_back(),
+            Self::Shared(_, extent) => extent.memory().set_returned(),
             Self::Placed(_, extent, place) => {
-                extent.iter().for_each(|extent| extent.memory().is_back());
-                place.is_back();
+                extent.iter().for_each(|extent| extent.memory().set_returned());
+                place.set_returned();
             }
-            Self::Taking(_, place) => place.is_back(),
+            Self::Fetch(_, place) => place.set_returned(),
         }
     }
 
     /// Returns the memory of the request, and the memory for the result.
-    pub fn into_parts(self) -> (Option<Extent>, Option<Memory>) {
+    pub fn into_parts(self) -> (Option<Extent>, Option<PoolBuffer>) {
         match self {
             Self::Ring => (None, None),
-            Self::Whole(_, extent) => (Some(extent), None),
+            Self::Shared(_, extent) => (Some(extent), None),
             Self::Placed(_, extent, place) => (extent, Some(place)),
-            Self::Taking(_, place) => (None, Some(place)),
+            Self::Fetch(_, place) => (None, Some(place)),
         }
     }
 }
@@ -57,11 +57,11 @@ impl Sent {
 /// A task under way.
 pub struct Flight {
     pub job: Job,
-    pub sent: Sent,
+    pub sent: SendPath,
 }
 
 /// A task whose result did not fit; the worker keeps the result.
-pub struct Kept {
+pub struct KeptResult {
     pub job: Job,
     ticket: u64,
     /// Bytes of the whole result.
@@ -80,13 +80,13 @@ pub struct Lane {
     /// Number of flights that have memory for their results.
     places: usize,
     /// Results that the worker keeps until others have been fetched.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<KeptResult>,
     /// Functions that the worker was sent.
-    known: HashSet<Key>,
+    known: HashSet<FunctionKey>,
     request_bytes: usize,
     reply_bytes: usize,
     /// Rate at which its results come.
-    pub beat: Beat,
+    pub beat: SlotPace,
     /// Whether its worker uses memory of this process in place, not over a fabric.
     pub shares_memory: bool,
     /// Number of workers that the slot had before this one.
@@ -109,7 +109,7 @@ impl Lane {
             known: HashSet::new(),
             request_bytes: options.request_bytes as usize,
             reply_bytes: options.reply_bytes as usize,
-            beat: Beat::new(),
+            beat: SlotPace::new(),
             worker: 0,
             is_dead: false,
         })
@@ -118,7 +118,7 @@ impl Lane {
     /// Whether the slot may be sent another task.
     pub fn has_room(&self, pace: &Pace) -> bool {
         let under_way = self.flights.len() + self.kept.len();
-        self.places < PLACES_MAX && self.is_usable() && pace.allows(&self.beat, under_way)
+        self.places < PLACES_MAX && self.is_usable() && pace.can_send(&self.beat, under_way)
     }
 
     /// Whether the slot has a live worker.
@@ -128,24 +128,19 @@ impl Lane {
     }
 
     /// Sends a task. Returns it if that is impossible now, with the reason if it never will be possible.
-    pub fn send(
-        &mut self,
-        mut job: Job,
-        invoker: &Invoker,
-        pool: &Arc<Pool>,
-    ) -> Result<(), (Job, Option<Box<Error>>)> {
+    pub fn send(&mut self, mut job: Job, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), (Job, Option<Box<Error>>)> {
         if self.pipeline.is_none() {
             return Err((job, None));
         }
         let is_known = self.known.contains(&job.target.key);
         let whole = match is_known {
             true => None,
-            false => match Whole::with_function(job.payload.bytes(), &job.target) {
+            false => match Assembly::with_function(job.payload.bytes(), &job.target) {
                 None => return Err((job, Some(Box::new(too_large())))),
                 whole => whole,
             },
         };
-        let size = whole.as_ref().map_or(job.size(), Whole::len);
+        let size = whole.as_ref().map_or(job.size(), Assembly::len);
         let told = native::reply_bytes(job.payload.bytes());
         let mut expected = told.unwrap_or_else(|| job.target.expected.of(job.size()));
         if expected > self.reply_bytes && !self.shares_memory && told.is_none() {
@@ -154,8 +149,7 @@ impl Lane {
         }
         // Whether only tasks need the result is known when the task has ended. A result that may be large is fetched
         // then, if the program needs it.
-        let stays =
-            !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_FROM);
+        let stays = !self.shares_memory && job.stays && (expected <= self.reply_bytes || expected >= LEFT_BYTES_MIN);
         let place = match expected > self.reply_bytes && !stays {
             // While the results of others hold all the memory, one task at a time goes on.
             true if self.places > 0 && pool.is_full_for(expected) => return Err((job, None)),
@@ -212,7 +206,7 @@ impl Lane {
     fn lay_out(
         &self,
         job: &Job,
-        whole: Option<Whole<'_>>,
+        whole: Option<Assembly<'_>>,
         invoker: &Invoker,
         pool: &Arc<Pool>,
     ) -> Result<Extent, Option<Box<Error>>> {
@@ -232,14 +226,14 @@ impl Lane {
         if pool.is_full() && !self.flights.is_empty() {
             return Err(None);
         }
-        let size = whole.as_ref().map_or(job.size(), Whole::len);
+        let size = whole.as_ref().map_or(job.size(), Assembly::len);
         let mut memory = pool.take(invoker, size).map_err(|error| Some(Box::new(error)))?;
         let room = &mut memory.room()[..size];
         match &whole {
             Some(whole) => whole.fill(room),
             None => room.copy_from_slice(job.payload.bytes()),
         }
-        Ok(memory.holds(size))
+        Ok(memory.into_extent(size))
     }
 
     /// Sends a request: `bytes`, or those in `extent`, with memory for the result if there is a `place`.
@@ -247,9 +241,9 @@ impl Lane {
         &mut self,
         bytes: &[u8],
         extent: Option<Extent>,
-        place: Option<Memory>,
+        place: Option<PoolBuffer>,
         stays: bool,
-    ) -> Result<Sent, Option<Box<Error>>> {
+    ) -> Result<SendPath, Option<Box<Error>>> {
         // After this task nothing needs the memory, unless it is an array of the program.
         let yields = |extent: &Extent| self.shares_memory && !extent.memory().is_given();
         let extent = extent.map(|extent| {
@@ -264,7 +258,7 @@ impl Lane {
                 extent.iter().for_each(|extent| extent.memory().lend());
                 place.lend();
                 self.places += 1;
-                return Ok(Sent::Placed(invocation, extent, place));
+                return Ok(SendPath::Placed(invocation, extent, place));
             }
             // Perhaps only because no more memory can be registered.
         }
@@ -276,7 +270,7 @@ impl Lane {
                 Err(error) => return Err(Some(Box::new(error))),
             };
             extent.memory().lend();
-            return Ok(Sent::Whole(invocation, extent));
+            return Ok(SendPath::Shared(invocation, extent));
         }
         let Some(pipeline) = &mut self.pipeline else {
             return Err(None);
@@ -285,7 +279,7 @@ impl Lane {
             Ok(()) => {
                 // A push wakes the slot only sometimes, and no other push follows soon.
                 pipeline.flush();
-                Ok(Sent::Ring)
+                Ok(SendPath::Ring)
             }
             Err(Error::NoCredit) => Err(None),
             // The worker has died since: collecting finds out.
@@ -306,28 +300,28 @@ impl Lane {
         if self.flights.is_empty() {
             self.beat.begins();
         }
-        let sent = Sent::Ring;
+        let sent = SendPath::Ring;
         self.flights.push_back(Flight { job, sent });
         true
     }
 
     /// Registers a result that did not fit; [`Lane::fetch_kept`] asks for it.
     pub fn keep(&mut self, job: Job, ticket: u64, bytes: usize) {
-        self.kept.push_back(Kept { job, ticket, bytes });
+        self.kept.push_back(KeptResult { job, ticket, bytes });
     }
 
     /// Asks for kept results, as many as may be fetched now. Returns the first one that cannot be fetched.
     pub fn fetch_kept(&mut self, invoker: &Invoker, pool: &Arc<Pool>) -> Result<(), Box<(Job, Error)>> {
         // Only the worker that keeps a result is asked for it: tickets mean something only there.
         while self.places < PLACES_MAX && self.is_usable() && (self.places == 0 || !pool.is_full()) {
-            let Some(Kept { job, ticket, bytes }) = self.kept.pop_front() else {
+            let Some(KeptResult { job, ticket, bytes }) = self.kept.pop_front() else {
                 return Ok(());
             };
-            let request = take(ticket);
+            let request = fetch_request(ticket);
             let sent = pool.take(invoker, bytes).and_then(|place| {
                 let invocation = self.function.submit_buffer(&request[..], place.place())?;
                 place.lend();
-                Ok(Sent::Taking(invocation, place))
+                Ok(SendPath::Fetch(invocation, place))
             });
             match sent {
                 Ok(sent) => {
@@ -335,7 +329,7 @@ impl Lane {
                     self.flights.push_back(Flight { job, sent });
                 }
                 // The worker has died since: collecting finds out.
-                Err(_) if !self.is_usable() => self.kept.push_front(Kept { job, ticket, bytes }),
+                Err(_) if !self.is_usable() => self.kept.push_front(KeptResult { job, ticket, bytes }),
                 Err(error) => return Err(Box::new((job, error))),
             }
         }
@@ -348,30 +342,30 @@ impl Lane {
     }
 
     /// Counts the end of a task that had memory for its result.
-    pub fn has_place_again(&mut self) {
+    pub fn free_place(&mut self) {
         self.places -= 1;
     }
 
     /// The oldest flight, to see whether something has ended.
-    pub fn oldest(&self) -> Option<Awaited> {
+    pub fn oldest(&self) -> Option<AwaitedCall> {
         match &self.flights.front()?.sent {
-            Sent::Ring => self.pipeline.as_ref()?.oldest(),
-            Sent::Whole(invocation, _) => Some(invocation.awaited()),
-            Sent::Placed(invocation, ..) | Sent::Taking(invocation, _) => Some(invocation.awaited()),
+            SendPath::Ring => self.pipeline.as_ref()?.oldest(),
+            SendPath::Shared(invocation, _) => Some(invocation.awaited()),
+            SendPath::Placed(invocation, ..) | SendPath::Fetch(invocation, _) => Some(invocation.awaited()),
         }
     }
 
     /// Starts with another worker.
-    pub fn begin_anew(&mut self, pipeline: Pipeline) {
+    pub fn restart(&mut self, pipeline: Pipeline) {
         self.shares_memory = pipeline.shares_memory();
         self.pipeline = Some(pipeline);
         self.worker += 1;
         self.known.clear();
-        self.beat = Beat::new();
+        self.beat = SlotPace::new();
     }
 
     /// Marks a function as unknown to the worker.
-    pub fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &FunctionKey) {
         self.known.remove(key);
     }
 }

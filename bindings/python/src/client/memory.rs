@@ -36,7 +36,7 @@ pub struct Pool {
     kept: Mutex<Vec<Buffer<u8>>>,
     in_use: AtomicUsize,
     /// Memory that the program has for its own arrays.
-    given: Mutex<Vec<Weak<Memory>>>,
+    given: Mutex<Vec<Weak<PoolBuffer>>>,
 }
 
 impl Pool {
@@ -53,15 +53,14 @@ impl Pool {
     }
 
     /// Takes a buffer with room for `bytes`. Never waits for a buffer, but may register new memory with workers.
-    pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Memory, Error> {
+    pub fn take(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<PoolBuffer, Error> {
         let bytes = bytes.saturating_add(HEADROOM);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Among equals the last one that came back: it is the likeliest to be in a cache.
         let fitting = kept.iter().enumerate().rev();
         // A buffer that is far too large stays for a caller that needs it.
-        let fitting = fitting.filter(|(_, buffer)| {
-            (bytes..=bytes.saturating_mul(WASTED_MAX).max(SMALLEST)).contains(&buffer.len())
-        });
+        let fitting = fitting
+            .filter(|(_, buffer)| (bytes..=bytes.saturating_mul(WASTED_MAX).max(SMALLEST)).contains(&buffer.len()));
         let best = fitting.min_by_key(|(_, buffer)| buffer.len()).map(|(at, _)| at);
         let buffer = best.map(|at| kept.remove(at));
         drop(kept);
@@ -70,7 +69,7 @@ impl Pool {
             None => invoker.buffer(size_of_buffer(bytes))?,
         };
         self.in_use.fetch_add(1, Ordering::Relaxed);
-        Ok(Memory {
+        Ok(PoolBuffer {
             buffer: ManuallyDrop::new(buffer),
             is_lent: AtomicBool::new(false),
             is_given: false,
@@ -79,14 +78,14 @@ impl Pool {
     }
 
     /// Takes memory for an array of the program.
-    pub fn give(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<Piece, Error> {
+    pub fn give(self: &Arc<Self>, invoker: &Invoker, bytes: usize) -> Result<ResultView, Error> {
         let mut memory = self.take(invoker, bytes)?;
         memory.is_given = true;
-        let extent = memory.holds(bytes);
+        let extent = memory.into_extent(bytes);
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         given.retain(|memory| memory.strong_count() > 0);
         given.push(Arc::downgrade(&extent.memory));
-        Ok(Piece(extent))
+        Ok(ResultView(extent))
     }
 
     /// The program's memory that starts at an address, if no task uses it.
@@ -137,7 +136,7 @@ fn size_of_buffer(bytes: usize) -> usize {
 
 /// A buffer of a pool; it returns there when dropped, unless a worker may still use it. The client library keeps such
 /// memory as long as a worker may.
-pub struct Memory {
+pub struct PoolBuffer {
     buffer: ManuallyDrop<Buffer<u8>>,
     /// A worker may be using the buffer.
     is_lent: AtomicBool,
@@ -146,7 +145,7 @@ pub struct Memory {
     pool: Weak<Pool>,
 }
 
-impl Memory {
+impl PoolBuffer {
     /// Usable bytes, of memory without other holders.
     pub fn room(&mut self) -> &mut [u8] {
         &mut self.buffer[HEADROOM..]
@@ -158,7 +157,7 @@ impl Memory {
     }
 
     /// Makes an extent of the first `bytes` of the room, which hold a request or a reply.
-    pub fn holds(self, bytes: usize) -> Extent {
+    pub fn into_extent(self, bytes: usize) -> Extent {
         let bytes = bytes.min(self.buffer.len() - HEADROOM);
         Extent {
             memory: Arc::new(self),
@@ -183,7 +182,7 @@ impl Memory {
     }
 
     /// Marks that no worker uses the buffer any more, or that none has started to.
-    pub fn is_back(&self) {
+    pub fn set_returned(&self) {
         self.is_lent.store(false, Ordering::Relaxed);
     }
 }
@@ -191,7 +190,7 @@ impl Memory {
 /// A request or a reply in memory.
 #[derive(Clone)]
 pub struct Extent {
-    memory: Arc<Memory>,
+    memory: Arc<PoolBuffer>,
     start: usize,
     bytes: usize,
 }
@@ -208,7 +207,7 @@ impl Extent {
     }
 
     /// The memory behind the extent.
-    pub fn memory(&self) -> &Memory {
+    pub fn memory(&self) -> &PoolBuffer {
         &self.memory
     }
 
@@ -246,7 +245,7 @@ impl Extent {
     }
 }
 
-impl Drop for Memory {
+impl Drop for PoolBuffer {
     fn drop(&mut self) {
         // SAFETY: taken here only, and not used again.
         let buffer = unsafe { ManuallyDrop::take(&mut self.buffer) };
@@ -261,9 +260,9 @@ impl Drop for Memory {
 
 /// A part of a result; objects that are made from it keep the memory alive.
 #[pyclass(frozen, module = "hotlease._core")]
-pub struct Piece(Extent);
+pub struct ResultView(Extent);
 
-impl Piece {
+impl ResultView {
     /// Part of a reply: `bytes` from `start` on; `None` if that is beyond its end.
     pub fn new(of: &Extent, start: usize, bytes: usize) -> Option<Self> {
         of.bytes().get(start..)?.get(..bytes)?;
@@ -273,7 +272,7 @@ impl Piece {
 }
 
 #[pymethods]
-impl Piece {
+impl ResultView {
     /// Fills a writable view: only the caller has the result.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         if view.is_null() {

@@ -27,8 +27,7 @@
 //! | `options` | the options of an executor |
 //! | `starting` | phases of an executor's start |
 
-mod away;
-mod cell;
+mod checkpoint;
 mod collect;
 mod core;
 mod decode;
@@ -36,25 +35,26 @@ mod encode;
 mod executor;
 mod expected;
 mod future;
-mod gather;
 mod graph;
 mod growth;
 mod hint;
+mod inputs;
 mod job;
-mod joined;
+mod join_table;
 mod keeper;
 mod lane;
-mod memo;
 mod memory;
 mod native;
 mod options;
+mod output;
 mod pace;
-mod planned;
+mod planned_tasks;
 mod queue;
-mod showing;
-mod starting;
-mod times;
-mod waiting;
+mod remote_results;
+mod start_phases;
+mod task_cell;
+mod task_times;
+mod wait;
 
 use pyo3::create_exception;
 use pyo3::exceptions::PyException;
@@ -79,10 +79,10 @@ pub fn forks() -> u32 {
 pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<executor::Client>()?;
     module.add_class::<future::Task>()?;
-    module.add_class::<options::Asking>()?;
-    gather::add_to(module)?;
-    module.add_function(wrap_pyfunction!(starting::_cold_start, module)?)?;
-    module.add_function(wrap_pyfunction!(starting::_has_network, module)?)?;
+    module.add_class::<options::TaskOptions>()?;
+    inputs::add_to(module)?;
+    module.add_function(wrap_pyfunction!(start_phases::_cold_start, module)?)?;
+    module.add_function(wrap_pyfunction!(start_phases::_has_network, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_forked, module)?)?;
     module.add_function(wrap_pyfunction!(executor::_await_dropped, module)?)?;
     module.add("Error", module.py().get_type::<Error>())

@@ -1,16 +1,16 @@
 //! Encoding of native calls to requests: no pickle, and no copy except that of the input into memory that its worker
 //! shares, unless it is there already.
 
-use super::core::Core;
+use super::core::ExecutorCore;
 use super::encode::{before, shared};
 use super::expected::Expected;
-use super::gather::Gather;
+use super::inputs::Gather;
 use super::job::{Blob, Payload, Plan, Target};
-use crate::native::{Native, Output, View};
-use crate::plain::Instead;
+use crate::native::{InputView, Native, Output};
+use crate::plain::Replacement;
 use hotlease_client::Interface;
-use hotlease_wire::task::native::{AS_INPUT, Arguments};
-use hotlease_wire::task::{Layout, Request, request};
+use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
+use hotlease_wire::task::{TaskLayout, TaskRequest, request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -47,7 +47,7 @@ pub fn request<'py>(
     (function, target): (&Bound<'py, PyAny>, &Target),
     args: &Bound<'py, PyTuple>,
     kwargs: Option<&Bound<'py, PyDict>>,
-    core: &Arc<Core>,
+    core: &Arc<ExecutorCore>,
     gather: &mut Gather<'_>,
 ) -> PyResult<Payload> {
     let py = function.py();
@@ -65,7 +65,7 @@ pub fn request<'py>(
         ))
     })?;
     let view = match &input {
-        Input::Value(value) => Some(View::of(value)?),
+        Input::Value(value) => Some(InputView::of(value)?),
         Input::Result => None,
     };
     let asked: (u64, Bound<'_, PyBytes>);
@@ -73,9 +73,7 @@ pub fn request<'py>(
         (Output::Fixed(room, recipe), _) => (*room, &**recipe),
         (Output::AsInput(dtype), Input::Result) => (AS_INPUT, &**dtype),
         (Output::AsInput(_) | Output::Asked, Input::Value(value)) => {
-            asked = function
-                .call_method1(intern!(py, "_output_of"), (value,))?
-                .extract()?;
+            asked = function.call_method1(intern!(py, "_output_of"), (value,))?.extract()?;
             (asked.0, asked.1.as_bytes())
         }
         (Output::Asked, Input::Result) => {
@@ -85,33 +83,21 @@ pub fn request<'py>(
         }
     };
     let name = &native.name;
-    let arguments = Arguments { room, name, recipe }.encode();
+    let arguments = NativeArguments { room, name, recipe }.encode();
     let lengths: Vec<usize> = view.iter().map(|view| view.place().bytes as usize).collect();
     let is_plain = native.interface == Interface::Plain;
-    if let Some(bytes) = lengths
-        .first()
-        .filter(|bytes| is_plain && **bytes > u32::MAX as usize)
-    {
+    if let Some(bytes) = lengths.first().filter(|bytes| is_plain && **bytes > u32::MAX as usize) {
         return Err(PyValueError::new_err(format!(
             "the input of `{name}` has {bytes} bytes, and its interface, the plain one, takes less than 4 GiB; HOTLEASE_FUNCTION \
              declares one that takes more"
         )));
     }
     let whole = || {
-        let head = Request::head(
-            request::NATIVE,
-            false,
-            &target.key,
-            0,
-            arguments.len(),
-            &lengths,
-            &[],
-        )?;
-        let layout = Layout::new(head.len(), arguments.len(), lengths.iter().copied())?;
+        let head = TaskRequest::head(request::NATIVE, false, &target.key, 0, arguments.len(), &lengths, &[])?;
+        let layout = TaskLayout::new(head.len(), arguments.len(), lengths.iter().copied())?;
         Some((head, layout))
     };
-    let (head, layout) =
-        whole().ok_or_else(|| PyValueError::new_err("the input is larger than any memory"))?;
+    let (head, layout) = whole().ok_or_else(|| PyValueError::new_err("the input is larger than any memory"))?;
     let fill = |bytes: &mut [u8]| {
         let mut end = layout.pickle + arguments.len();
         bytes[..head.len()].copy_from_slice(&head);
@@ -124,7 +110,7 @@ pub fn request<'py>(
         }
     };
     let limit = core.invoker.options().request_bytes as usize;
-    let place = view.as_ref().map(View::place).filter(|_| layout.end > limit);
+    let place = view.as_ref().map(InputView::place).filter(|_| layout.end > limit);
     // An array of `Executor.empty` is in shared memory already.
     let given = place.and_then(|place| core.pool.given(place.start.as_ptr(), place.bytes as usize));
     if let Some(request) = given.and_then(|given| before(&given, &head, &arguments, &layout)) {
@@ -141,18 +127,18 @@ pub fn request<'py>(
         true => fill(room),
         false => py.detach(|| fill(room)),
     }
-    Ok(Payload::Shared(memory.holds(layout.end).into()))
+    Ok(Payload::Shared(memory.into_extent(layout.end).into()))
 }
 
 /// Reads an argument: a value, or the future of one.
 fn look<'py>(value: Bound<'py, PyAny>, gather: &mut Gather<'_>) -> PyResult<Input<'py>> {
     match gather.look(&value)? {
-        Some(Instead::Result(_)) => return Ok(Input::Result),
-        Some(Instead::Value(value)) => return Ok(Input::Value(value)),
+        Some(Replacement::Result(_)) => return Ok(Input::Result),
+        Some(Replacement::Value(value)) => return Ok(Input::Value(value)),
         None => {}
     }
     // A future of another executor, or of concurrent.futures.
-    if !View::is_of(&value) && value.hasattr(intern!(value.py(), "add_done_callback"))? {
+    if !InputView::is_of(&value) && value.hasattr(intern!(value.py(), "add_done_callback"))? {
         gather.wait_for(&value)?;
         return Ok(Input::Result);
     }

@@ -21,7 +21,7 @@ const SHARED: &str = "shared: Python workers have cores of their own; ask for fe
                       shared cores (hotlease run --shared, LeaseOptions::sharing, `shared` in C and C++)";
 
 /// Options of an executor.
-pub struct Asked {
+pub struct ExecutorOptions {
     pub lease: LeaseOptions,
     pub idempotent: bool,
     pub queue_bytes: usize,
@@ -38,10 +38,10 @@ pub struct Asked {
 
 /// Options of tasks that are submitted with it; see `Executor.options`.
 #[pyclass(frozen, module = "hotlease._core")]
-pub struct Asking(pub Plan);
+pub struct TaskOptions(pub Plan);
 
 #[pymethods]
-impl Asking {
+impl TaskOptions {
     #[new]
     #[pyo3(signature = (*, retries = None, priority = None, memo = None, idempotent = None))]
     fn new(
@@ -60,8 +60,8 @@ impl Asking {
 }
 
 /// Reads all options; an unknown one is an error.
-pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
-    let mut asked = Asked {
+pub fn read(options: &Bound<'_, PyDict>) -> PyResult<ExecutorOptions> {
+    let mut asked = ExecutorOptions {
         lease: LeaseOptions {
             depth: DEPTH,
             ..LeaseOptions::default()
@@ -99,7 +99,7 @@ pub fn read(options: &Bound<'_, PyDict>) -> PyResult<Asked> {
                 let places = value.extract::<Vec<String>>()?;
                 let read = places.iter().map(|text| text.parse()).collect::<Result<_, _>>();
                 lease.reach.storage =
-                    read.map_err(|bad: hotlease_client::BadPlace| PyValueError::new_err(bad.to_string()))?;
+                    read.map_err(|bad: hotlease_client::StoragePlaceError| PyValueError::new_err(bad.to_string()))?;
             }
             "network" => lease.reach.network = value.extract()?,
             "polling" => lease.polling = polling(value.extract()?)?,
@@ -147,8 +147,7 @@ fn python(of: &Bound<'_, PyDict>) -> PyResult<Python> {
 
 fn seconds(value: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = value.extract()?;
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
+    Duration::try_from_secs_f64(seconds).map_err(|error| PyValueError::new_err(format!("{seconds} s: {error}")))
 }
 
 fn polling(name: &str) -> PyResult<Polling> {

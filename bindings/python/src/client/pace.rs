@@ -45,7 +45,7 @@ pub struct Pace {
 }
 
 /// Observations of one slot.
-pub struct Beat {
+pub struct SlotPace {
     /// Last observed seconds from one result to the next.
     last_seconds: f64,
     /// Time of the last result, or of the first task sent.
@@ -56,7 +56,7 @@ pub struct Beat {
     unlike: usize,
 }
 
-impl Beat {
+impl SlotPace {
     /// Beat of a slot that has ended nothing.
     pub fn new() -> Self {
         Self {
@@ -73,7 +73,7 @@ impl Beat {
     }
 
     /// Marks that one of the next replies says nothing about how long tasks take.
-    pub fn overlook(&mut self) {
+    pub fn skip_reply(&mut self) {
         self.unlike += 1;
     }
 
@@ -98,12 +98,12 @@ impl Pace {
     }
 
     /// Whether a slot that has `under_way` tasks may be sent another one.
-    pub fn allows(&self, beat: &Beat, under_way: usize) -> bool {
+    pub fn can_send(&self, beat: &SlotPace, under_way: usize) -> bool {
         under_way == 0 || under_way < self.fitting.min(beat.grown) && beat.since.elapsed() < AHEAD
     }
 
     /// Learns from replies of a slot how many tasks may be under way.
-    pub fn learn(&mut self, beat: &mut Beat, replies: usize) {
+    pub fn learn(&mut self, beat: &mut SlotPace, replies: usize) {
         if replies == 0 {
             return;
         }
@@ -146,9 +146,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn learned(task: Duration, batches: usize, results: usize) -> (Pace, Beat) {
+    fn learned(task: Duration, batches: usize, results: usize) -> (Pace, SlotPace) {
         let mut pace = Pace::new(512);
-        let mut beat = Beat::new();
+        let mut beat = SlotPace::new();
         for _ in 0..batches {
             beat.since = Instant::now() - task * results as u32;
             pace.learn(&mut beat, results);
@@ -158,9 +158,9 @@ mod tests {
         (pace, beat)
     }
 
-    fn most(pace: &Pace, beat: &Beat) -> usize {
+    fn most(pace: &Pace, beat: &SlotPace) -> usize {
         (0..1000)
-            .take_while(|under_way| pace.allows(beat, *under_way))
+            .take_while(|under_way| pace.can_send(beat, *under_way))
             .count()
     }
 
@@ -186,16 +186,12 @@ mod tests {
     fn nothing_is_sent_behind_the_first_task_of_a_slot_or_a_long_one() {
         let (pace, mut beat) = learned(Duration::from_micros(20), 20, 8);
         assert_eq!(
-            most(&pace, &Beat::new()),
+            most(&pace, &SlotPace::new()),
             1,
             "another slot's tasks are short, of this one's nothing is known"
         );
         beat.since = Instant::now() - AHEAD;
-        assert_eq!(
-            most(&pace, &beat),
-            1,
-            "it has had its task for longer than others take"
-        );
+        assert_eq!(most(&pace, &beat), 1, "it has had its task for longer than others take");
     }
 
     #[test]
@@ -217,25 +213,12 @@ mod tests {
     #[test]
     fn a_waiting_thread_naps_only_while_slots_have_more_than_it_sleeps() {
         let (pace, _) = learned(Duration::from_micros(20), 20, 8);
-        assert_eq!(
-            pace.patience(1),
-            Patience::Spin,
-            "it may be the one that is waited for"
-        );
+        assert_eq!(pace.patience(1), Patience::Spin, "it may be the one that is waited for");
         let Patience::Nap(nap) = pace.patience(40) else {
             panic!("40 tasks of 20 us on each slot are enough to sleep over");
         };
-        assert!(
-            nap <= Duration::from_micros(500),
-            "{nap:?} of 800 us that slots have"
-        );
-        assert_eq!(
-            learned(Duration::from_micros(1), 20, 8).0.patience(16),
-            Patience::Spin
-        );
-        assert_eq!(
-            learned(Duration::from_millis(2), 20, 1).0.patience(2),
-            Patience::Yield
-        );
+        assert!(nap <= Duration::from_micros(500), "{nap:?} of 800 us that slots have");
+        assert_eq!(learned(Duration::from_micros(1), 20, 8).0.patience(16), Patience::Spin);
+        assert_eq!(learned(Duration::from_millis(2), 20, 1).0.patience(2), Patience::Yield);
     }
 }

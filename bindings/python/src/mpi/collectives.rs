@@ -1,11 +1,11 @@
 //! Preparation of collectives from the arguments of a call. Counts and types that do not match are rejected first.
 
-use super::asked::{Asked, Places, Shape};
+use super::buffer_spec::{BufferBlocks, BufferPart};
 use super::failure;
-use super::member::{Member, Shared, interruptible};
+use super::member::{Member, SharedCommunicator, interruptible};
 use super::operator::Op;
-use super::pinned::Access::{Read, Write};
-use super::spec::{Part, Pieces};
+use super::pinned_buffer::Access::{Read, Write};
+use super::prepared::{BlockLists, CollectiveKind, Prepared};
 use hotlease_comm::Datatype as Kind;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -23,10 +23,7 @@ static IN_PLACE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 fn is_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
     let py = spec.py();
     let it = IN_PLACE.get_or_try_init(py, || -> PyResult<_> {
-        Ok(py
-            .import("hotlease.MPI._constants")?
-            .getattr("IN_PLACE")?
-            .unbind())
+        Ok(py.import("hotlease.MPI._constants")?.getattr("IN_PLACE")?.unbind())
     })?;
     Ok(spec.is(it))
 }
@@ -34,7 +31,7 @@ fn is_in_place(spec: Spec<'_, '_>) -> PyResult<bool> {
 /// A communicator, for the duration of a call.
 pub struct Group {
     pub member: Arc<Member>,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<SharedCommunicator>,
     /// File and line of the call, in checked mode.
     pub site: Option<String>,
     rank: usize,
@@ -65,7 +62,7 @@ fn site(py: Python<'_>) -> PyResult<Option<String>> {
 }
 
 /// Makes the send and the receive buffer of one type: as bytes if they are of two.
-fn same(given: &mut Part, got: &mut Part) {
+fn unify_types(given: &mut BufferPart, got: &mut BufferPart) {
     if given.kind != got.kind {
         given.as_bytes();
         got.as_bytes();
@@ -73,7 +70,7 @@ fn same(given: &mut Part, got: &mut Part) {
 }
 
 /// Checks that both buffers have equally many bytes.
-fn fits(given: &Part, got: &Part) -> PyResult<()> {
+fn check_bytes(given: &BufferPart, got: &BufferPart) -> PyResult<()> {
     if given.bytes() == got.bytes() {
         return Ok(());
     }
@@ -96,9 +93,7 @@ impl Group {
     }
 
     fn root(&self, py: Python<'_>, root: i64) -> PyResult<(u32, bool)> {
-        let known = u32::try_from(root)
-            .ok()
-            .filter(|root| (*root as usize) < self.size);
+        let known = u32::try_from(root).ok().filter(|root| (*root as usize) < self.size);
         let known = known.ok_or_else(|| {
             let text = format!("the root is rank {root}, of a communicator of {}", self.size);
             failure::found(py, "Root", text)
@@ -106,186 +101,191 @@ impl Group {
         Ok((known, known as usize == self.rank))
     }
 
-    pub fn barrier(&self) -> Asked {
-        Asked::of(Shape::Barrier, Kind::Bytes, (Part::none(), 0), (Part::none(), 0))
+    pub fn barrier(&self) -> Prepared {
+        Prepared::of(
+            CollectiveKind::Barrier,
+            Kind::Bytes,
+            (BufferPart::none(), 0),
+            (BufferPart::none(), 0),
+        )
     }
 
-    pub fn broadcast(&self, buf: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+    pub fn broadcast(&self, buf: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
         let (root, is_root) = self.root(buf.py(), root)?;
-        let part = Part::of(buf, if is_root { Read } else { Write }, "the buffer")?;
+        let part = BufferPart::of(buf, if is_root { Read } else { Write }, "the buffer")?;
         let (count, kind) = (part.count, part.kind);
-        let shape = Shape::Broadcast { root, count };
+        let shape = CollectiveKind::Broadcast { root, count };
         Ok(match is_root {
-            true => Asked::of(shape, kind, (part, count), (Part::none(), 0)),
-            false => Asked::of(shape, kind, (Part::none(), 0), (part, count)),
+            true => Prepared::of(shape, kind, (part, count), (BufferPart::none(), 0)),
+            false => Prepared::of(shape, kind, (BufferPart::none(), 0), (part, count)),
         })
     }
 
-    pub fn gather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+    pub fn gather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
         let (root, is_root) = self.root(sent.py(), root)?;
         if !is_root {
-            let part = Part::of(sent, Read, SENT)?;
+            let part = BufferPart::of(sent, Read, SENT)?;
             let (count, kind) = (part.count, part.kind);
-            return Ok(Asked::of(
-                Shape::Gather { root, count },
+            return Ok(Prepared::of(
+                CollectiveKind::Gather { root, count },
                 kind,
                 (part, count),
-                (Part::none(), 0),
+                (BufferPart::none(), 0),
             ));
         }
-        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+        let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
         let is_in_place = is_in_place(sent)?;
-        let mut part = Part::none();
+        let mut part = BufferPart::none();
         if !is_in_place {
-            part = Part::of(sent, Read, SENT)?;
-            fits(&part, &into)?;
-            same(&mut part, &mut into);
+            part = BufferPart::of(sent, Read, SENT)?;
+            check_bytes(&part, &into)?;
+            unify_types(&mut part, &mut into);
         }
         let (count, kind, given) = (into.count, into.kind, part.count);
-        let shape = Shape::Gather { root, count };
-        Ok(Asked::of(shape, kind, (part, given), (into, count * self.size)).in_place(is_in_place))
+        let shape = CollectiveKind::Gather { root, count };
+        Ok(Prepared::of(shape, kind, (part, given), (into, count * self.size)).in_place(is_in_place))
     }
 
-    pub fn gatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+    pub fn gatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
         let (root, is_root) = self.root(sent.py(), root)?;
         if !is_root {
-            let part = Part::of(sent, Read, SENT)?;
+            let part = BufferPart::of(sent, Read, SENT)?;
             let (mine, kind) = (part.count, part.kind);
             let all = (vec![0; self.size], vec![0; self.size]);
-            let shape = Shape::Gatherv { root, mine, all };
-            return Ok(Asked::of(shape, kind, (part, mine), (Part::none(), 0)));
+            let shape = CollectiveKind::Gatherv { root, mine, all };
+            return Ok(Prepared::of(shape, kind, (part, mine), (BufferPart::none(), 0)));
         }
-        let into = Pieces::of(received, Write, self.size, RECEIVED)?;
-        let (part, into, is_in_place) = self.mine(sent, into)?;
+        let into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
+        let (part, into, is_in_place) = self.own_part(sent, into)?;
         let (extent, kind) = (into.blocks().extent(self.size), into.kind());
-        let (memory, counts, displacements) = into.apart();
+        let (memory, counts, displacements) = into.into_parts();
         let (mine, given) = (counts[self.rank], part.count);
         let all = (counts, displacements);
-        let shape = Shape::Gatherv { root, mine, all };
-        Ok(Asked::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+        let shape = CollectiveKind::Gatherv { root, mine, all };
+        Ok(Prepared::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
     }
 
     /// This rank's part of what all ranks send, which goes into the blocks `into`.
-    fn mine(&self, sent: Spec<'_, '_>, into: Pieces) -> PyResult<(Part, Pieces, bool)> {
+    fn own_part(&self, sent: Spec<'_, '_>, into: BufferBlocks) -> PyResult<(BufferPart, BufferBlocks, bool)> {
         if is_in_place(sent)? {
-            return Ok((Part::none(), into, true));
+            return Ok((BufferPart::none(), into, true));
         }
-        let part = Part::of(sent, Read, SENT)?;
-        let (part, into) = alike(part, into);
+        let part = BufferPart::of(sent, Read, SENT)?;
+        let (part, into) = unify_block_types(part, into);
         block_fits(&into, self.rank, part.count, "gives", part.kind)?;
         Ok((part, into, false))
     }
 
-    pub fn scatter(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+    pub fn scatter(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
         let (root, is_root) = self.root(sent.py(), root)?;
         if !is_root {
-            let into = Part::of(received, Write, RECEIVED)?;
+            let into = BufferPart::of(received, Write, RECEIVED)?;
             let (count, kind) = (into.count, into.kind);
-            return Ok(Asked::of(
-                Shape::Scatter { root, count },
+            return Ok(Prepared::of(
+                CollectiveKind::Scatter { root, count },
                 kind,
-                (Part::none(), 0),
+                (BufferPart::none(), 0),
                 (into, count),
             ));
         }
-        let mut part = Part::of_blocks(sent, Read, self.size, SENT)?;
+        let mut part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
         let is_in_place = is_in_place(received)?;
-        let mut into = Part::none();
+        let mut into = BufferPart::none();
         if !is_in_place {
-            into = Part::of(received, Write, RECEIVED)?;
-            fits(&part, &into)?;
-            same(&mut part, &mut into);
+            into = BufferPart::of(received, Write, RECEIVED)?;
+            check_bytes(&part, &into)?;
+            unify_types(&mut part, &mut into);
         }
         let (count, kind, got) = (part.count, part.kind, into.count);
-        let shape = Shape::Scatter { root, count };
-        Ok(Asked::of(shape, kind, (part, count * self.size), (into, got)).in_place(is_in_place))
+        let shape = CollectiveKind::Scatter { root, count };
+        Ok(Prepared::of(shape, kind, (part, count * self.size), (into, got)).in_place(is_in_place))
     }
 
-    pub fn scatterv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Asked> {
+    pub fn scatterv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, root: i64) -> PyResult<Prepared> {
         let (root, is_root) = self.root(sent.py(), root)?;
         if !is_root {
-            let into = Part::of(received, Write, RECEIVED)?;
+            let into = BufferPart::of(received, Write, RECEIVED)?;
             let (mine, kind) = (into.count, into.kind);
             let all = (vec![0; self.size], vec![0; self.size]);
-            let shape = Shape::Scatterv { root, mine, all };
-            return Ok(Asked::of(shape, kind, (Part::none(), 0), (into, mine)));
+            let shape = CollectiveKind::Scatterv { root, mine, all };
+            return Ok(Prepared::of(shape, kind, (BufferPart::none(), 0), (into, mine)));
         }
-        let mut from = Pieces::of(sent, Read, self.size, SENT)?;
+        let mut from = BufferBlocks::of(sent, Read, self.size, SENT)?;
         let is_in_place = is_in_place(received)?;
-        let mut into = Part::none();
+        let mut into = BufferPart::none();
         if !is_in_place {
-            (into, from) = alike(Part::of(received, Write, RECEIVED)?, from);
+            (into, from) = unify_block_types(BufferPart::of(received, Write, RECEIVED)?, from);
             block_fits(&from, self.rank, into.count, "takes", into.kind)?;
         }
         let (extent, kind) = (from.blocks().extent(self.size), from.kind());
-        let (memory, counts, displacements) = from.apart();
+        let (memory, counts, displacements) = from.into_parts();
         let (mine, got) = (counts[self.rank], into.count);
         let all = (counts, displacements);
-        let shape = Shape::Scatterv { root, mine, all };
-        Ok(Asked::of(shape, kind, (memory, extent), (into, got)).in_place(is_in_place))
+        let shape = CollectiveKind::Scatterv { root, mine, all };
+        Ok(Prepared::of(shape, kind, (memory, extent), (into, got)).in_place(is_in_place))
     }
 
-    pub fn allgather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
-        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+    pub fn allgather(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+        let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
         let is_in_place = is_in_place(sent)?;
-        let mut part = Part::none();
+        let mut part = BufferPart::none();
         if !is_in_place {
-            part = Part::of(sent, Read, SENT)?;
-            fits(&part, &into)?;
-            same(&mut part, &mut into);
+            part = BufferPart::of(sent, Read, SENT)?;
+            check_bytes(&part, &into)?;
+            unify_types(&mut part, &mut into);
         }
         let (count, kind, given) = (into.count, into.kind, part.count);
         let output = (into, count * self.size);
-        Ok(Asked::of(Shape::Allgather { count }, kind, (part, given), output).in_place(is_in_place))
+        Ok(Prepared::of(CollectiveKind::Allgather { count }, kind, (part, given), output).in_place(is_in_place))
     }
 
-    pub fn allgatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
-        let into = Pieces::of(received, Write, self.size, RECEIVED)?;
-        let (part, into, is_in_place) = self.mine(sent, into)?;
+    pub fn allgatherv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+        let into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
+        let (part, into, is_in_place) = self.own_part(sent, into)?;
         let (extent, kind, given) = (into.blocks().extent(self.size), into.kind(), part.count);
-        let (memory, counts, displacements) = into.apart();
+        let (memory, counts, displacements) = into.into_parts();
         let all = (counts, displacements);
-        let shape = Shape::Allgatherv { all };
-        Ok(Asked::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
+        let shape = CollectiveKind::Allgatherv { all };
+        Ok(Prepared::of(shape, kind, (part, given), (memory, extent)).in_place(is_in_place))
     }
 
-    pub fn alltoall(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
-        let mut into = Part::of_blocks(received, Write, self.size, RECEIVED)?;
+    pub fn alltoall(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+        let mut into = BufferPart::of_blocks(received, Write, self.size, RECEIVED)?;
         let is_in_place = is_in_place(sent)?;
-        let mut part = Part::none();
+        let mut part = BufferPart::none();
         if !is_in_place {
-            part = Part::of_blocks(sent, Read, self.size, SENT)?;
-            fits(&part, &into)?;
-            same(&mut part, &mut into);
+            part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
+            check_bytes(&part, &into)?;
+            unify_types(&mut part, &mut into);
         }
         let (count, kind, given) = (into.count, into.kind, part.count * self.size);
         let output = (into, count * self.size);
-        Ok(Asked::of(Shape::Alltoall { count }, kind, (part, given), output).in_place(is_in_place))
+        Ok(Prepared::of(CollectiveKind::Alltoall { count }, kind, (part, given), output).in_place(is_in_place))
     }
 
-    pub fn alltoallv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Asked> {
-        let mut into = Pieces::of(received, Write, self.size, RECEIVED)?;
+    pub fn alltoallv(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<Prepared> {
+        let mut into = BufferBlocks::of(received, Write, self.size, RECEIVED)?;
         if is_in_place(sent)? {
             let (extent, kind) = (into.blocks().extent(self.size), into.kind());
-            let (memory, counts, displacements) = into.apart();
-            let shape = Shape::Alltoallv {
+            let (memory, counts, displacements) = into.into_parts();
+            let shape = CollectiveKind::Alltoallv {
                 sent: (vec![0; self.size], vec![0; self.size]),
                 received: (counts, displacements),
             };
-            return Ok(Asked::of(shape, kind, (Part::none(), 0), (memory, extent)).in_place(true));
+            return Ok(Prepared::of(shape, kind, (BufferPart::none(), 0), (memory, extent)).in_place(true));
         }
-        let mut from = Pieces::of(sent, Read, self.size, SENT)?;
+        let mut from = BufferBlocks::of(sent, Read, self.size, SENT)?;
         if from.kind() != into.kind() {
             (from, into) = (from.into_bytes(), into.into_bytes());
         }
         let kind = into.kind();
         let (given, got) = (from.blocks().extent(self.size), into.blocks().extent(self.size));
-        let (part, counts, displacements) = from.apart();
+        let (part, counts, displacements) = from.into_parts();
         let sent = (counts, displacements);
-        let (memory, counts, displacements) = into.apart();
+        let (memory, counts, displacements) = into.into_parts();
         let received = (counts, displacements);
-        Ok(Asked::of(
-            Shape::Alltoallv { sent, received },
+        Ok(Prepared::of(
+            CollectiveKind::Alltoallv { sent, received },
             kind,
             (part, given),
             (memory, got),
@@ -293,16 +293,20 @@ impl Group {
     }
 
     /// Buffers of a reduction, and whether it is in place: `IN_PLACE` is given, or both are the same memory.
-    fn reduced(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>) -> PyResult<(Part, Part, bool)> {
-        let into = Part::of(received, Write, RECEIVED)?;
+    fn reduction_buffers(
+        &self,
+        sent: Spec<'_, '_>,
+        received: Spec<'_, '_>,
+    ) -> PyResult<(BufferPart, BufferPart, bool)> {
+        let into = BufferPart::of(received, Write, RECEIVED)?;
         if is_in_place(sent)? {
-            return Ok((Part::none(), into, true));
+            return Ok((BufferPart::none(), into, true));
         }
-        let part = Part::of(sent, Read, SENT)?;
-        fits(&part, &into)?;
-        reduces(&part, &into)?;
+        let part = BufferPart::of(sent, Read, SENT)?;
+        check_bytes(&part, &into)?;
+        check_types(&part, &into)?;
         if part.count > 0 && part.address() == into.address() {
-            return Ok((Part::none(), into, true));
+            return Ok((BufferPart::none(), into, true));
         }
         Ok((part, into, false))
     }
@@ -313,21 +317,21 @@ impl Group {
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
         root: i64,
-    ) -> PyResult<Asked> {
+    ) -> PyResult<Prepared> {
         let (root, is_root) = self.root(sent.py(), root)?;
         let operator = op.get().operator(sent.py())?;
         if !is_root {
-            let part = Part::of(sent, Read, SENT)?;
+            let part = BufferPart::of(sent, Read, SENT)?;
             let (count, kind) = (part.count, part.kind);
-            let shape = Shape::Reduce { root, count };
-            return Ok(Asked::of(shape, kind, (part, count), (Part::none(), 0)).by(operator));
+            let shape = CollectiveKind::Reduce { root, count };
+            return Ok(Prepared::of(shape, kind, (part, count), (BufferPart::none(), 0)).with_operator(operator));
         }
-        let (part, into, is_in_place) = self.reduced(sent, received)?;
+        let (part, into, is_in_place) = self.reduction_buffers(sent, received)?;
         let (count, kind, given) = (into.count, into.kind, part.count);
-        let shape = Shape::Reduce { root, count };
-        Ok(Asked::of(shape, kind, (part, given), (into, count))
+        let shape = CollectiveKind::Reduce { root, count };
+        Ok(Prepared::of(shape, kind, (part, given), (into, count))
             .in_place(is_in_place)
-            .by(operator))
+            .with_operator(operator))
     }
 
     fn to_all(
@@ -335,30 +339,25 @@ impl Group {
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
-        shape: impl FnOnce(usize) -> Shape,
-    ) -> PyResult<Asked> {
+        shape: impl FnOnce(usize) -> CollectiveKind,
+    ) -> PyResult<Prepared> {
         let operator = op.get().operator(sent.py())?;
-        let (part, into, is_in_place) = self.reduced(sent, received)?;
+        let (part, into, is_in_place) = self.reduction_buffers(sent, received)?;
         let (count, kind, given) = (into.count, into.kind, part.count);
-        let asked = Asked::of(shape(count), kind, (part, given), (into, count));
-        Ok(asked.in_place(is_in_place).by(operator))
+        let asked = Prepared::of(shape(count), kind, (part, given), (into, count));
+        Ok(asked.in_place(is_in_place).with_operator(operator))
     }
 
-    pub fn allreduce(
-        &self,
-        sent: Spec<'_, '_>,
-        received: Spec<'_, '_>,
-        op: &Bound<'_, Op>,
-    ) -> PyResult<Asked> {
-        self.to_all(sent, received, op, |count| Shape::Allreduce { count })
+    pub fn allreduce(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
+        self.to_all(sent, received, op, |count| CollectiveKind::Allreduce { count })
     }
 
-    pub fn scan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Asked> {
-        self.to_all(sent, received, op, |count| Shape::Scan { count })
+    pub fn scan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
+        self.to_all(sent, received, op, |count| CollectiveKind::Scan { count })
     }
 
-    pub fn exscan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Asked> {
-        self.to_all(sent, received, op, |count| Shape::Exscan { count })
+    pub fn exscan(&self, sent: Spec<'_, '_>, received: Spec<'_, '_>, op: &Bound<'_, Op>) -> PyResult<Prepared> {
+        self.to_all(sent, received, op, |count| CollectiveKind::Exscan { count })
     }
 
     pub fn reduce_scatter_block(
@@ -366,25 +365,25 @@ impl Group {
         sent: Spec<'_, '_>,
         received: Spec<'_, '_>,
         op: &Bound<'_, Op>,
-    ) -> PyResult<Asked> {
+    ) -> PyResult<Prepared> {
         let operator = op.get().operator(sent.py())?;
         let is_in_place = is_in_place(sent)?;
         let (part, into) = if is_in_place {
             (
-                Part::none(),
-                Part::of_blocks(received, Write, self.size, RECEIVED)?,
+                BufferPart::none(),
+                BufferPart::of_blocks(received, Write, self.size, RECEIVED)?,
             )
         } else {
-            let into = Part::of(received, Write, RECEIVED)?;
-            let part = Part::of_blocks(sent, Read, self.size, SENT)?;
-            fits(&part, &into)?;
-            reduces(&part, &into)?;
+            let into = BufferPart::of(received, Write, RECEIVED)?;
+            let part = BufferPart::of_blocks(sent, Read, self.size, SENT)?;
+            check_bytes(&part, &into)?;
+            check_types(&part, &into)?;
             (part, into)
         };
         let count = into.count;
         let places = (0..self.size).map(|rank| rank * count).collect();
-        self.scattered(part, into, (vec![count; self.size], places), is_in_place)
-            .map(|asked| asked.by(operator))
+        self.reduce_scatter_of(part, into, (vec![count; self.size], places), is_in_place)
+            .map(|asked| asked.with_operator(operator))
     }
 
     pub fn reduce_scatter(
@@ -393,10 +392,10 @@ impl Group {
         received: Spec<'_, '_>,
         counts: Option<Vec<usize>>,
         op: &Bound<'_, Op>,
-    ) -> PyResult<Asked> {
+    ) -> PyResult<Prepared> {
         let operator = op.get().operator(sent.py())?;
         let is_in_place = is_in_place(sent)?;
-        let into = Part::of(received, Write, RECEIVED)?;
+        let into = BufferPart::of(received, Write, RECEIVED)?;
         let counts = match counts {
             Some(counts) if counts.len() == self.size => counts,
             Some(counts) => {
@@ -411,13 +410,11 @@ impl Group {
             None => self.counts_of_all(sent.py(), into.count)?,
         };
         let part = if is_in_place {
-            Part::none()
+            BufferPart::none()
         } else {
-            Part::of(sent, Read, SENT)?
+            BufferPart::of(sent, Read, SENT)?
         };
-        let total = counts
-            .iter()
-            .fold(0usize, |sum, count| sum.saturating_add(*count));
+        let total = counts.iter().fold(0usize, |sum, count| sum.saturating_add(*count));
         let (all, mine) = if is_in_place {
             (into.count, counts[self.rank])
         } else {
@@ -430,7 +427,7 @@ impl Group {
             )));
         }
         if !is_in_place {
-            reduces(&part, &into)?;
+            check_types(&part, &into)?;
         }
         let places = counts.iter().scan(0, |next, count| {
             let place = *next;
@@ -438,19 +435,22 @@ impl Group {
             Some(place)
         });
         let places = places.collect();
-        self.scattered(part, into, (counts, places), is_in_place)
-            .map(|asked| asked.by(operator))
+        self.reduce_scatter_of(part, into, (counts, places), is_in_place)
+            .map(|asked| asked.with_operator(operator))
     }
 
-    fn scattered(&self, part: Part, into: Part, all: Places, is_in_place: bool) -> PyResult<Asked> {
+    fn reduce_scatter_of(
+        &self,
+        part: BufferPart,
+        into: BufferPart,
+        all: BlockLists,
+        is_in_place: bool,
+    ) -> PyResult<Prepared> {
         let (total, kind) = (all.0.iter().sum(), into.kind);
-        let (given, got) = if is_in_place {
-            (0, total)
-        } else {
-            (total, all.0[self.rank])
-        };
-        let shape = Shape::ReduceScatter { all };
-        Ok(Asked::of(shape, kind, (part, given), (into, got)).in_place(is_in_place))
+        let own = all.0[self.rank];
+        let (given, got) = if is_in_place { (0, total) } else { (total, own) };
+        let shape = CollectiveKind::ReduceScatter { all };
+        Ok(Prepared::of(shape, kind, (part, given), (into, got)).in_place(is_in_place))
     }
 
     /// Gathers the element count of each rank.
@@ -461,15 +461,13 @@ impl Group {
             shared.allgather(&[mine as u64], &mut all).map(|()| all)
         })?;
         let all = told.map_err(|error| failure::of(py, &error))?;
-        Ok(all
-            .into_iter()
-            .map(|count| usize::try_from(count).unwrap_or(usize::MAX))
-            .collect())
+        let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
+        Ok(all.into_iter().map(count).collect())
     }
 }
 
 /// Makes the buffer and the blocks of one type: as bytes if they are of two.
-fn alike(mut part: Part, pieces: Pieces) -> (Part, Pieces) {
+fn unify_block_types(mut part: BufferPart, pieces: BufferBlocks) -> (BufferPart, BufferBlocks) {
     if part.kind == pieces.kind() {
         return (part, pieces);
     }
@@ -477,7 +475,7 @@ fn alike(mut part: Part, pieces: Pieces) -> (Part, Pieces) {
     (part, pieces.into_bytes())
 }
 
-fn block_fits(pieces: &Pieces, rank: usize, count: usize, does: &str, kind: Kind) -> PyResult<()> {
+fn block_fits(pieces: &BufferBlocks, rank: usize, count: usize, does: &str, kind: Kind) -> PyResult<()> {
     let block = pieces.blocks().count(rank);
     if block == count {
         return Ok(());
@@ -488,7 +486,7 @@ fn block_fits(pieces: &Pieces, rank: usize, count: usize, does: &str, kind: Kind
 }
 
 /// Checks that both buffers of a reduction are of one type.
-fn reduces(part: &Part, into: &Part) -> PyResult<()> {
+fn check_types(part: &BufferPart, into: &BufferPart) -> PyResult<()> {
     if part.kind == into.kind {
         return Ok(());
     }

@@ -160,88 +160,56 @@ impl Collectives {
 
     /// Collects the elements of all ranks at all ranks, in equal blocks.
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Allgather(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn Allgather(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = group(slf)?;
         group.allgather(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
     /// Starts [`Allgather`](Self::Allgather).
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Iallgather(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<Request> {
+    fn Iallgather(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
         let group = group(slf)?;
         group.allgather(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
     /// Collects the elements of all ranks at all ranks, in blocks of any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Allgatherv(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn Allgatherv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = group(slf)?;
         group.allgatherv(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
     /// Starts [`Allgatherv`](Self::Allgatherv).
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Iallgatherv(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<Request> {
+    fn Iallgatherv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
         let group = group(slf)?;
         group.allgatherv(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
     /// Sends block `i` of each rank to rank `i`.
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Alltoall(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn Alltoall(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = group(slf)?;
         group.alltoall(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
     /// Starts [`Alltoall`](Self::Alltoall).
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Ialltoall(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<Request> {
+    fn Ialltoall(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
         let group = group(slf)?;
         group.alltoall(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
 
     /// Sends block `i` of each rank to rank `i`; blocks have any length.
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Alltoallv(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<()> {
+    fn Alltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = group(slf)?;
         group.alltoallv(sendbuf, recvbuf)?.run(slf.py(), &group)
     }
 
     /// Starts [`Alltoallv`](Self::Alltoallv).
     #[pyo3(signature = (sendbuf, recvbuf))]
-    fn Ialltoallv(
-        slf: &Bound<'_, Self>,
-        sendbuf: &Bound<'_, PyAny>,
-        recvbuf: &Bound<'_, PyAny>,
-    ) -> PyResult<Request> {
+    fn Ialltoallv(slf: &Bound<'_, Self>, sendbuf: &Bound<'_, PyAny>, recvbuf: &Bound<'_, PyAny>) -> PyResult<Request> {
         let group = group(slf)?;
         group.alltoallv(sendbuf, recvbuf)?.begin(slf.py(), &group)
     }
@@ -310,9 +278,7 @@ impl Collectives {
     ) -> PyResult<()> {
         let group = group(slf)?;
         let op = or_sum(slf.py(), op)?;
-        group
-            .reduce_scatter_block(sendbuf, recvbuf, &op)?
-            .run(slf.py(), &group)
+        group.reduce_scatter_block(sendbuf, recvbuf, &op)?.run(slf.py(), &group)
     }
 
     /// Starts [`Reduce_scatter_block`](Self::Reduce_scatter_block).

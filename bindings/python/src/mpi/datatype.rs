@@ -60,9 +60,7 @@ impl Datatype {
 
     /// Datatype for records of `count` elements of this type.
     fn Create_contiguous(&self, count: u32) -> PyResult<Self> {
-        let size = count
-            .checked_mul(self.kind.size() as u32)
-            .and_then(NonZeroU32::new);
+        let size = count.checked_mul(self.kind.size() as u32).and_then(NonZeroU32::new);
         let size = size.ok_or_else(|| PyValueError::new_err(format!("{count} elements make no record")))?;
         Ok(Self {
             kind: if count == 1 { self.kind } else { Kind::Record(size) },

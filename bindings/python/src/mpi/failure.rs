@@ -19,10 +19,7 @@ fn made(py: Python<'_>, text: String, kind: &str, rank: Option<u32>, cause: Opti
 /// Makes the exception for an error of the library.
 pub fn of(py: Python<'_>, error: &Error) -> PyErr {
     let debug = format!("{error:?}");
-    let kind = debug
-        .split(|c: char| !c.is_alphanumeric())
-        .next()
-        .unwrap_or_default();
+    let kind = debug.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
     let cause = match error {
         Error::MemberLost { loss, .. } | Error::Outcast { loss, .. } => Some(loss.to_string()),
         _ => None,

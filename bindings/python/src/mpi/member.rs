@@ -1,7 +1,7 @@
 //! Member: a communicator of the program, which joins on first use, and is not used in a forked process.
 
 use super::failure;
-use super::work::{LOOK, Work};
+use super::operation::{RunningOperation, SIGNAL_INTERVAL};
 use crate::client::forks;
 use hotlease_comm::{Communicator, Error, Options, Secret};
 use pyo3::exceptions::PyRuntimeError;
@@ -14,10 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 /// Runs blocking work in a separate thread, so that Ctrl-C ends the wait for it; the work goes on then.
-pub fn interruptible<T: Send + 'static>(
-    py: Python<'_>,
-    work: impl FnOnce() -> T + Send + 'static,
-) -> PyResult<T> {
+pub fn interruptible<T: Send + 'static>(py: Python<'_>, work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (told, answer) = mpsc::channel();
     let thread = std::thread::Builder::new().name("comm-wait".into());
     thread.spawn(move || drop(told.send(work())))?;
@@ -27,27 +24,25 @@ pub fn interruptible<T: Send + 'static>(
             answer
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
-                .recv_timeout(LOOK)
+                .recv_timeout(SIGNAL_INTERVAL)
         });
         match next {
             Ok(result) => return Ok(result),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err(
-                    "a thread that waited for others panicked",
-                ));
+                return Err(PyRuntimeError::new_err("a thread that waited for others panicked"));
             }
         }
     }
 }
 
 /// A communicator; no thread waits for it with the GIL, and a forked process never finishes it.
-pub struct Shared {
+pub struct SharedCommunicator {
     communicator: Option<Communicator>,
     forks: u32,
 }
 
-impl Shared {
+impl SharedCommunicator {
     fn new(communicator: Communicator) -> Self {
         Self {
             communicator: Some(communicator),
@@ -76,17 +71,15 @@ impl Shared {
     }
 }
 
-impl Deref for Shared {
+impl Deref for SharedCommunicator {
     type Target = Communicator;
 
     fn deref(&self) -> &Communicator {
-        self.communicator
-            .as_ref()
-            .expect("it is taken out at its end only")
+        self.communicator.as_ref().expect("it is taken out at its end only")
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedCommunicator {
     fn drop(&mut self) {
         let Some(communicator) = self.communicator.take() else {
             return;
@@ -101,15 +94,15 @@ impl Drop for Shared {
     }
 }
 
-enum State {
+enum MemberState {
     /// The communicator of the environment, joined on first use; one of this process alone if the environment names
     /// none.
     World,
     /// A communicator of this process alone, made on first use.
     Own,
-    Joined(Arc<Shared>),
+    Joined(Arc<SharedCommunicator>),
     /// No communicator, and the reason.
-    Gone(&'static str),
+    Absent(&'static str),
 }
 
 /// All members of this process, finished at the end of the program.
@@ -117,13 +110,13 @@ static ALL: Mutex<Vec<Weak<Member>>> = Mutex::new(Vec::new());
 
 /// A communicator of the program; see the module.
 pub struct Member {
-    state: Mutex<State>,
-    left: Mutex<Vec<Work>>,
+    state: Mutex<MemberState>,
+    left: Mutex<Vec<RunningOperation>>,
     has_left: AtomicBool,
 }
 
 impl Member {
-    fn new(state: State) -> Arc<Self> {
+    fn new(state: MemberState) -> Arc<Self> {
         let member = Arc::new(Self {
             state: Mutex::new(state),
             left: Mutex::default(),
@@ -136,13 +129,10 @@ impl Member {
     }
 
     /// Returns the communicator; joins it if that was not done yet.
-    pub fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
-        let mut state = self
-            .state
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+    pub fn shared(&self, py: Python<'_>) -> PyResult<Arc<SharedCommunicator>> {
+        let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         let joined = match &*state {
-            State::Joined(shared) if shared.is_foreign() => {
+            MemberState::Joined(shared) if shared.is_foreign() => {
                 return Err(failure::found(
                     py,
                     "Forked",
@@ -150,23 +140,22 @@ impl Member {
                      join one after the fork (MPI.join), or start processes with multiprocessing's \"spawn\"",
                 ));
             }
-            State::Joined(shared) => return Ok(Arc::clone(shared)),
-            State::Gone(why) => return Err(failure::found(py, "Finished", *why)),
-            State::World if !Options::is_in_env() => Communicator::alone("MPI_COMM_WORLD"),
-            State::World => interruptible(py, || Communicator::join(&Options::from_env()?))?,
-            State::Own => Communicator::alone("MPI_COMM_SELF"),
+            MemberState::Joined(shared) => return Ok(Arc::clone(shared)),
+            MemberState::Absent(why) => return Err(failure::found(py, "Finished", *why)),
+            MemberState::World if !Options::is_in_env() => Communicator::alone("MPI_COMM_WORLD"),
+            MemberState::World => interruptible(py, || Communicator::join(&Options::from_env()?))?,
+            MemberState::Own => Communicator::alone("MPI_COMM_SELF"),
         };
-        let shared = Arc::new(Shared::new(joined.map_err(|error| failure::of(py, &error))?));
-        *state = State::Joined(Arc::clone(&shared));
+        let shared = Arc::new(SharedCommunicator::new(
+            joined.map_err(|error| failure::of(py, &error))?,
+        ));
+        *state = MemberState::Joined(Arc::clone(&shared));
         Ok(shared)
     }
 
     fn end(&self, py: Python<'_>, why: &'static str, gives_up: bool) -> PyResult<()> {
-        let mut state = self
-            .state
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
-        let State::Joined(shared) = std::mem::replace(&mut *state, State::Gone(why)) else {
+        let mut state = self.state.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
+        let MemberState::Joined(shared) = std::mem::replace(&mut *state, MemberState::Absent(why)) else {
             return Ok(());
         };
         drop(state);
@@ -180,11 +169,8 @@ impl Member {
     }
 
     /// Keeps abandoned work until it has ended: its memory is in use.
-    pub fn leave(&self, left: Work) {
-        self.left
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(left);
+    pub fn keep_until_end(&self, left: RunningOperation) {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner).push(left);
         self.has_left.store(true, Ordering::Relaxed);
     }
 
@@ -193,17 +179,9 @@ impl Member {
         if !self.has_left.load(Ordering::Relaxed) {
             return;
         }
-        let mut all = std::mem::take(
-            &mut *self
-                .left
-                .lock_py_attached(py)
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+        let mut all = std::mem::take(&mut *self.left.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner));
         all.retain_mut(|left| py.detach(|| left.poll(Duration::ZERO)).is_none());
-        let mut left = self
-            .left
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut left = self.left.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner);
         left.extend(all);
         self.has_left.store(!left.is_empty(), Ordering::Relaxed);
     }
@@ -228,7 +206,9 @@ pub struct Handle(pub Arc<Member>);
 
 impl Handle {
     pub fn of(communicator: Communicator) -> Self {
-        Self(Member::new(State::Joined(Arc::new(Shared::new(communicator)))))
+        Self(Member::new(MemberState::Joined(Arc::new(SharedCommunicator::new(
+            communicator,
+        )))))
     }
 }
 
@@ -237,19 +217,21 @@ impl Handle {
     /// The communicator of the environment, joined on first use.
     #[staticmethod]
     fn world() -> Self {
-        Self(Member::new(State::World))
+        Self(Member::new(MemberState::World))
     }
 
     /// A communicator of this process alone.
     #[staticmethod]
     fn own() -> Self {
-        Self(Member::new(State::Own))
+        Self(Member::new(MemberState::Own))
     }
 
     /// No communicator.
     #[staticmethod]
     fn null() -> Self {
-        Self(Member::new(State::Gone("this is MPI.COMM_NULL: no communicator")))
+        Self(Member::new(MemberState::Absent(
+            "this is MPI.COMM_NULL: no communicator",
+        )))
     }
 
     /// Joins a communicator by name.

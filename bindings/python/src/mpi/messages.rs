@@ -1,12 +1,12 @@
 //! Methods of a communicator that send and receive: the base of `MPI.Comm`.
 
+use super::buffer_spec::BufferPart;
 use super::failure;
-use super::member::{Handle, Member, Shared, interruptible};
-use super::pinned::Access;
+use super::member::{Handle, Member, SharedCommunicator, interruptible};
+use super::operation::{OperationMemory, RunningOperation, wait};
+use super::pinned_buffer::Access;
 use super::request::{Bytes, Request};
-use super::spec::Part;
 use super::status::{ANY_SOURCE, ANY_TAG, PROC_NULL, Status};
-use super::work::{Uses, Work, wait};
 use hotlease_comm::{Error, Pattern, Status as Known};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -38,7 +38,7 @@ impl Messages {
 }
 
 /// Rank of the receiver; None: `MPI.PROC_NULL`.
-fn receiver(py: Python<'_>, shared: &Shared, dest: i64) -> PyResult<Option<u32>> {
+fn receiver(py: Python<'_>, shared: &SharedCommunicator, dest: i64) -> PyResult<Option<u32>> {
     if dest == PROC_NULL {
         return Ok(None);
     }
@@ -64,7 +64,7 @@ fn tag(py: Python<'_>, tag: i64) -> PyResult<u32> {
 }
 
 /// Pattern of a receive; None: from `MPI.PROC_NULL`.
-fn pattern(py: Python<'_>, shared: &Shared, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
+fn pattern(py: Python<'_>, shared: &SharedCommunicator, source: i64, wanted: i64) -> PyResult<Option<Pattern>> {
     let tag = match wanted {
         ANY_TAG => None,
         other => Some(tag(py, other)?),
@@ -85,51 +85,60 @@ fn tell(status: Option<&Bound<'_, Status>>, known: &Known) {
     }
 }
 
-fn tell_nobody(status: Option<&Bound<'_, Status>>) {
+fn fill_null_status(status: Option<&Bound<'_, Status>>) {
     if let Some(status) = status {
         status.borrow_mut().fill_empty(PROC_NULL);
     }
 }
 
 impl Messages {
-    fn shared(&self, py: Python<'_>) -> PyResult<Arc<Shared>> {
+    fn shared(&self, py: Python<'_>) -> PyResult<Arc<SharedCommunicator>> {
         self.member.shared(py)
     }
 
-    fn send(&self, py: Python<'_>, shared: &Shared, part: Part, dest: u32, tag: u32) -> PyResult<()> {
+    fn send(&self, py: Python<'_>, shared: &SharedCommunicator, part: BufferPart, dest: u32, tag: u32) -> PyResult<()> {
         let bytes = part.slice();
         let sent = py.detach(|| shared.try_send(bytes, dest, tag));
         if sent.map_err(|error| failure::of(py, &error))? {
             return Ok(());
         }
         let bytes = part.bytes();
-        let uses = Uses::of(part.lend(bytes));
+        let uses = OperationMemory::of(part.lend(bytes));
         let lent = |loan: &_| sending(shared, loan, dest, tag);
-        Work::run(py, &self.member, uses, |[loan, _]| lent(loan)).map(drop)
+        RunningOperation::run(py, &self.member, uses, |[loan, _]| lent(loan)).map(drop)
     }
 
-    fn begin_send(&self, py: Python<'_>, shared: &Shared, part: Part, dest: u32, tag: u32) -> PyResult<Work> {
+    fn begin_send(
+        &self,
+        py: Python<'_>,
+        shared: &SharedCommunicator,
+        part: BufferPart,
+        dest: u32,
+        tag: u32,
+    ) -> PyResult<RunningOperation> {
         let bytes = part.bytes();
-        let uses = Uses::of(part.lend(bytes));
-        Work::begin(py, &self.member, uses, |[loan, _]| {
-            sending(shared, loan, dest, tag)
-        })
+        let uses = OperationMemory::of(part.lend(bytes));
+        RunningOperation::begin(py, &self.member, uses, |[loan, _]| sending(shared, loan, dest, tag))
     }
 
-    fn begin_receive(&self, py: Python<'_>, shared: &Shared, part: Part, pattern: Pattern) -> PyResult<Work> {
+    fn begin_receive(
+        &self,
+        py: Python<'_>,
+        shared: &SharedCommunicator,
+        part: BufferPart,
+        pattern: Pattern,
+    ) -> PyResult<RunningOperation> {
         let bytes = part.bytes();
-        let uses = Uses::of(part.lend_mut(bytes));
-        Work::begin(py, &self.member, uses, |[loan, _]| {
-            receiving(shared, loan, pattern)
-        })
+        let uses = OperationMemory::of(part.lend_mut(bytes));
+        RunningOperation::begin(py, &self.member, uses, |[loan, _]| receiving(shared, loan, pattern))
     }
 
     /// Sends and receives; each part is skipped if its partner is `MPI.PROC_NULL`.
     fn exchange(
         &self,
         py: Python<'_>,
-        (part, dest, tag): (Part, Option<u32>, u32),
-        (into, pattern): (Part, Option<Pattern>),
+        (part, dest, tag): (BufferPart, Option<u32>, u32),
+        (into, pattern): (BufferPart, Option<Pattern>),
     ) -> PyResult<Option<Known>> {
         let shared = self.shared(py)?;
         let receive = pattern
@@ -147,7 +156,7 @@ impl Messages {
     }
 
     /// Receives a message of any length into new memory.
-    fn whole(
+    fn receive_any_length(
         &self,
         py: Python<'_>,
         source: i64,
@@ -156,7 +165,7 @@ impl Messages {
     ) -> PyResult<Option<Bytes>> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
-            tell_nobody(status);
+            fill_null_status(status);
             return Ok(None);
         };
         let mut receiving = py
@@ -168,13 +177,13 @@ impl Messages {
     }
 }
 
-type Lent = Option<super::spec::Loan>;
+type LoanSlot = Option<super::buffer_spec::Loan>;
 
-fn sending(shared: &Shared, loan: &Lent, dest: u32, tag: u32) -> Result<hotlease_comm::Request, Error> {
+fn sending(shared: &SharedCommunicator, loan: &LoanSlot, dest: u32, tag: u32) -> Result<hotlease_comm::Request, Error> {
     shared.isend_lent(loan.as_ref().expect("lent").read(), dest, tag)
 }
 
-fn receiving(shared: &Shared, loan: &Lent, pattern: Pattern) -> Result<hotlease_comm::Request, Error> {
+fn receiving(shared: &SharedCommunicator, loan: &LoanSlot, pattern: Pattern) -> Result<hotlease_comm::Request, Error> {
     shared.irecv_lent(loan.as_ref().expect("lent").write(), pattern)
 }
 
@@ -227,7 +236,7 @@ impl Messages {
         let shared = self.shared(py)?;
         let tag = self::tag(py, tag)?;
         match receiver(py, &shared, dest)? {
-            Some(dest) => self.send(py, &shared, Part::of(buf, Access::Read, SENT)?, dest, tag),
+            Some(dest) => self.send(py, &shared, BufferPart::of(buf, Access::Read, SENT)?, dest, tag),
             None => Ok(()),
         }
     }
@@ -244,16 +253,14 @@ impl Messages {
     ) -> PyResult<()> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
-            tell_nobody(status);
+            fill_null_status(status);
             return Ok(());
         };
-        let part = Part::of(buf, Access::Write, RECEIVED)?;
+        let part = BufferPart::of(buf, Access::Write, RECEIVED)?;
         let bytes = part.bytes();
-        let uses = Uses::of(part.lend_mut(bytes));
+        let uses = OperationMemory::of(part.lend_mut(bytes));
         let shared = &*shared;
-        let known = Work::run(py, &self.member, uses, |[loan, _]| {
-            receiving(shared, loan, pattern)
-        })?;
+        let known = RunningOperation::run(py, &self.member, uses, |[loan, _]| receiving(shared, loan, pattern))?;
         tell(status, &known);
         Ok(())
     }
@@ -273,13 +280,15 @@ impl Messages {
         status: Option<&Bound<'_, Status>>,
     ) -> PyResult<()> {
         let shared = self.shared(py)?;
-        let sent = Part::of(sendbuf, Access::Read, SENT)?;
-        let into = recvbuf.map_or(Ok(Part::none()), |buf| Part::of(buf, Access::Write, RECEIVED))?;
+        let sent = BufferPart::of(sendbuf, Access::Read, SENT)?;
+        let into = recvbuf.map_or(Ok(BufferPart::none()), |buf| {
+            BufferPart::of(buf, Access::Write, RECEIVED)
+        })?;
         let send = (sent, receiver(py, &shared, dest)?, self::tag(py, sendtag)?);
         let pattern = pattern(py, &shared, source, recvtag)?;
         match self.exchange(py, send, (into, pattern))? {
             Some(known) => tell(status, &known),
-            None => tell_nobody(status),
+            None => fill_null_status(status),
         }
         Ok(())
     }
@@ -297,7 +306,7 @@ impl Messages {
         recvtag: i64,
         status: Option<&Bound<'_, Status>>,
     ) -> PyResult<()> {
-        let into = Part::of(buf, Access::Write, RECEIVED)?;
+        let into = BufferPart::of(buf, Access::Write, RECEIVED)?;
         let copy = pyo3::types::PyBytes::new(py, into.slice());
         let copy = copy.as_any();
         self.Sendrecv(py, copy, dest, sendtag, Some(buf), source, recvtag, status)
@@ -311,7 +320,7 @@ impl Messages {
         let Some(dest) = receiver(py, &shared, dest)? else {
             return Ok(Request::of_nothing(&self.member, PROC_NULL));
         };
-        let part = Part::of(buf, Access::Read, SENT)?;
+        let part = BufferPart::of(buf, Access::Read, SENT)?;
         let work = self.begin_send(py, &shared, part, dest, tag)?;
         Ok(Request::of_work(&self.member, work))
     }
@@ -323,7 +332,7 @@ impl Messages {
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
             return Ok(Request::of_nothing(&self.member, PROC_NULL));
         };
-        let part = Part::of(buf, Access::Write, RECEIVED)?;
+        let part = BufferPart::of(buf, Access::Write, RECEIVED)?;
         let work = self.begin_receive(py, &shared, part, pattern)?;
         Ok(Request::of_work(&self.member, work))
     }
@@ -342,8 +351,10 @@ impl Messages {
         recvtag: i64,
     ) -> PyResult<Request> {
         let shared = self.shared(py)?;
-        let sent = Part::of(sendbuf, Access::Read, SENT)?;
-        let into = recvbuf.map_or(Ok(Part::none()), |buf| Part::of(buf, Access::Write, RECEIVED))?;
+        let sent = BufferPart::of(sendbuf, Access::Read, SENT)?;
+        let into = recvbuf.map_or(Ok(BufferPart::none()), |buf| {
+            BufferPart::of(buf, Access::Write, RECEIVED)
+        })?;
         let dest = receiver(py, &shared, dest)?;
         let tag = self::tag(py, sendtag)?;
         let pattern = pattern(py, &shared, source, recvtag)?;
@@ -363,22 +374,16 @@ impl Messages {
     /// Sends a copy, so that the caller need not wait.
     #[pyo3(signature = (buf, dest, tag=0))]
     fn Ibsend(&self, py: Python<'_>, buf: &Bound<'_, PyAny>, dest: i64, tag: i64) -> PyResult<Request> {
-        let copy = pyo3::types::PyBytes::new(py, Part::of(buf, Access::Read, SENT)?.slice());
+        let copy = pyo3::types::PyBytes::new(py, BufferPart::of(buf, Access::Read, SENT)?.slice());
         self.Isend(py, copy.as_any(), dest, tag)
     }
 
     /// Waits for a message without receiving it.
     #[pyo3(signature = (source=ANY_SOURCE, tag=ANY_TAG, status=None))]
-    fn Probe(
-        &self,
-        py: Python<'_>,
-        source: i64,
-        tag: i64,
-        status: Option<&Bound<'_, Status>>,
-    ) -> PyResult<bool> {
+    fn Probe(&self, py: Python<'_>, source: i64, tag: i64, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
-            tell_nobody(status);
+            fill_null_status(status);
             return Ok(true);
         };
         let known = wait(py, |at_most| shared.probe_for(pattern, at_most).transpose())?;
@@ -388,16 +393,10 @@ impl Messages {
 
     /// Whether there is a message that a receive would match.
     #[pyo3(signature = (source=ANY_SOURCE, tag=ANY_TAG, status=None))]
-    fn Iprobe(
-        &self,
-        py: Python<'_>,
-        source: i64,
-        tag: i64,
-        status: Option<&Bound<'_, Status>>,
-    ) -> PyResult<bool> {
+    fn Iprobe(&self, py: Python<'_>, source: i64, tag: i64, status: Option<&Bound<'_, Status>>) -> PyResult<bool> {
         let shared = self.shared(py)?;
         let Some(pattern) = pattern(py, &shared, source, tag)? else {
-            tell_nobody(status);
+            fill_null_status(status);
             return Ok(true);
         };
         let known = py
@@ -417,7 +416,7 @@ impl Messages {
         tag: i64,
         status: Option<&Bound<'_, Status>>,
     ) -> PyResult<Option<Bytes>> {
-        self.whole(py, source, tag, status)
+        self.receive_any_length(py, source, tag, status)
     }
 
     /// Receives a message of any length, if there is one.

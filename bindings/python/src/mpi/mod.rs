@@ -17,20 +17,20 @@
 
 #![allow(non_snake_case, reason = "mpi4py's names")]
 
-mod asked;
+mod buffer_spec;
 mod collectives;
 mod comm;
 mod datatype;
 mod failure;
 mod member;
 mod messages;
+mod operation;
 mod operator;
-mod pinned;
+mod pinned_buffer;
+mod prepared;
 mod request;
-mod several;
-mod spec;
+mod requests;
 mod status;
-mod work;
 
 use pyo3::prelude::*;
 

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Last exception of a function of the program.
 #[derive(Clone, Default)]
-pub struct Raised(Arc<Mutex<Option<PyErr>>>);
+pub struct RaisedError(Arc<Mutex<Option<PyErr>>>);
 
-impl Raised {
+impl RaisedError {
     pub fn take(&self) -> Option<PyErr> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -31,12 +31,12 @@ pub struct Op {
     operator: Option<Operator>,
     /// Function for two objects.
     call: Py<PyAny>,
-    raised: Option<Raised>,
+    raised: Option<RaisedError>,
 }
 
 impl Op {
     /// The operator, and where its exceptions are stored if it is a function of the program.
-    pub fn operator(&self, py: Python<'_>) -> PyResult<(Operator, Option<Raised>)> {
+    pub fn operator(&self, py: Python<'_>) -> PyResult<(Operator, Option<RaisedError>)> {
         match &self.operator {
             Some(operator) => Ok((operator.clone(), self.raised.clone())),
             None => Err(failure::found(
@@ -86,10 +86,9 @@ impl Op {
     #[staticmethod]
     #[pyo3(signature = (function, commute=false))]
     fn Create(py: Python<'_>, function: Py<PyAny>, commute: bool) -> Self {
-        let raised = Raised::default();
+        let raised = RaisedError::default();
         let (call, told) = (function.clone_ref(py), raised.clone());
-        let user =
-            move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &told, left, right, kind);
+        let user = move |left: &[u8], right: &mut [u8], kind: Kind| reduce(&function, &told, left, right, kind);
         Self {
             name: String::new(),
             operator: Some(Operator::User {
@@ -151,7 +150,7 @@ impl Op {
 
 /// Calls the function of the program. If it raises, panics without a message on stderr; the library reports that to all
 /// ranks.
-fn reduce(function: &Py<PyAny>, raised: &Raised, left: &[u8], right: &mut [u8], kind: Kind) {
+fn reduce(function: &Py<PyAny>, raised: &RaisedError, left: &[u8], right: &mut [u8], kind: Kind) {
     let called = Python::try_attach(|py| {
         called(py, function, left, right, kind).map_err(|error| {
             let text = error.to_string();
@@ -184,8 +183,7 @@ fn called(py: Python<'_>, function: &Py<PyAny>, left: &[u8], right: &mut [u8], k
         && let Some(traceback) = error.traceback(py)
     {
         // The traceback's frames keep the objects that the function made of the views.
-        py.import("traceback")?
-            .call_method1("clear_frames", (traceback,))?;
+        py.import("traceback")?.call_method1("clear_frames", (traceback,))?;
     }
     for view in [first, second] {
         view.call_method0("release").map_err(|_| {

@@ -1,12 +1,12 @@
 //! Requests: operations that go on while the program does something else (`MPI.Request`).
 
+use super::buffer_spec::BufferPart;
 use super::member::Member;
-use super::pinned::Access;
-use super::several::{self, Many, Statuses};
-use super::spec::Part;
+use super::operation::{OperationError, RunningOperation, SIGNAL_INTERVAL};
+use super::pinned_buffer::Access;
+use super::requests::{self, Requests, Statuses};
 use super::status::{ANY_SOURCE, Status};
-use super::work::{Failed, LOOK, Work};
-use hotlease_comm::{Error, Received, Receiving, Status as Known, Watch};
+use hotlease_comm::{Error, ReceiveRequest, ReceivedMessage, Status as Known, Watch};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -34,16 +34,8 @@ impl Bytes {
         let bytes = &slf.get().0;
         let start = bytes.as_ptr().cast_mut().cast::<c_void>();
         // SAFETY: a view to fill; the bytes stay in place as long as the object, which the view keeps alive.
-        let filled = unsafe {
-            ffi::PyBuffer_FillInfo(
-                view,
-                slf.as_ptr(),
-                start,
-                bytes.len() as ffi::Py_ssize_t,
-                1,
-                flags,
-            )
-        };
+        let filled =
+            unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, bytes.len() as ffi::Py_ssize_t, 1, flags) };
         if filled == 0 {
             Ok(())
         } else {
@@ -57,7 +49,7 @@ impl Bytes {
 
     /// Copies the bytes to the beginning of a buffer; if they do not fit, returns the room of the buffer.
     fn _copy_to(&self, buf: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        let part = Part::of(buf, Access::Write, "the receive buffer")?;
+        let part = BufferPart::of(buf, Access::Write, "the receive buffer")?;
         let room = part.bytes();
         if self.0.len() > room {
             return Ok(Some(room));
@@ -69,31 +61,34 @@ impl Bytes {
 }
 
 /// Operation behind a request.
-enum Task {
+enum Operation {
     /// A send, a receive or a collective; or a send (`first`) and an operation whose status is reported (`last`).
-    Works { first: Option<Work>, last: Work },
+    Works {
+        first: Option<RunningOperation>,
+        last: RunningOperation,
+    },
     /// A receive of an object, and the function that makes the object of bytes.
     Object {
-        receiving: Receiving,
+        receiving: ReceiveRequest,
         loads: Option<Py<PyAny>>,
     },
     /// An operation that has ended, whose end was not reported yet.
-    Ended(Option<Result<End, Failed>>),
+    Ended(Option<Result<OperationEnd, OperationError>>),
     /// A message from or to `MPI.PROC_NULL`, which ends at once.
     Nothing { source: i64 },
 }
 
 /// End of an operation.
-enum End {
+enum OperationEnd {
     Known(Known),
-    Received(Received, Option<Py<PyAny>>),
+    Received(ReceivedMessage, Option<Py<PyAny>>),
     Nothing { source: i64 },
     Cancelled,
 }
 
-impl Task {
+impl Operation {
     /// Returns the end, once, if it comes within `at_most`.
-    fn poll(&mut self, at_most: Duration) -> Option<Result<End, Failed>> {
+    fn poll(&mut self, at_most: Duration) -> Option<Result<OperationEnd, OperationError>> {
         let result = match self {
             Self::Works { first, last } => {
                 if let Some(work) = first {
@@ -103,17 +98,17 @@ impl Task {
                         return Some(Err(failed));
                     }
                 }
-                last.poll(at_most)?.map(End::Known)
+                last.poll(at_most)?.map(OperationEnd::Known)
             }
             Self::Object { receiving, loads } => match receiving.wait_for(at_most)? {
-                Ok(received) => Ok(End::Received(received, loads.take())),
+                Ok(received) => Ok(OperationEnd::Received(received, loads.take())),
                 Err(error) => Err(error.into()),
             },
             Self::Ended(result) => return result.take(),
-            Self::Nothing { source } => Ok(End::Nothing { source: *source }),
+            Self::Nothing { source } => Ok(OperationEnd::Nothing { source: *source }),
         };
         match result {
-            Err(failed) if matches!(failed.error, Error::Cancelled { .. }) => Some(Ok(End::Cancelled)),
+            Err(failed) if matches!(failed.error, Error::Cancelled { .. }) => Some(Ok(OperationEnd::Cancelled)),
             result => Some(result),
         }
     }
@@ -131,7 +126,7 @@ impl Task {
         match self {
             Self::Works { first, last } => {
                 last.cancel();
-                first.as_mut().map(Work::cancel);
+                first.as_mut().map(RunningOperation::cancel);
             }
             Self::Object { receiving, .. } => {
                 receiving.cancel();
@@ -155,37 +150,37 @@ impl Task {
 #[pyclass(frozen, subclass, module = "hotlease.MPI")]
 pub struct Request {
     /// `None`: the operation has ended, and its end was reported.
-    task: Mutex<Option<Task>>,
+    task: Mutex<Option<Operation>>,
     member: Option<Arc<Member>>,
 }
 
 /// Result of a wait: an object, if one was received.
-pub type Got<'py> = Bound<'py, PyAny>;
+pub type WaitResult<'py> = Bound<'py, PyAny>;
 
 impl Request {
-    fn of(member: &Arc<Member>, task: Task) -> Self {
+    fn of(member: &Arc<Member>, task: Operation) -> Self {
         Self {
             task: Mutex::new(Some(task)),
             member: Some(Arc::clone(member)),
         }
     }
 
-    pub fn of_work(member: &Arc<Member>, last: Work) -> Self {
-        Self::of(member, Task::Works { first: None, last })
+    pub fn of_work(member: &Arc<Member>, last: RunningOperation) -> Self {
+        Self::of(member, Operation::Works { first: None, last })
     }
 
-    pub fn of_both(member: &Arc<Member>, first: Work, last: Work) -> Self {
+    pub fn of_both(member: &Arc<Member>, first: RunningOperation, last: RunningOperation) -> Self {
         let first = Some(first);
-        Self::of(member, Task::Works { first, last })
+        Self::of(member, Operation::Works { first, last })
     }
 
-    pub fn of_object(member: &Arc<Member>, receiving: Receiving, loads: Py<PyAny>) -> Self {
+    pub fn of_object(member: &Arc<Member>, receiving: ReceiveRequest, loads: Py<PyAny>) -> Self {
         let loads = Some(loads);
-        Self::of(member, Task::Object { receiving, loads })
+        Self::of(member, Operation::Object { receiving, loads })
     }
 
     pub fn of_nothing(member: &Arc<Member>, source: i64) -> Self {
-        Self::of(member, Task::Nothing { source })
+        Self::of(member, Operation::Nothing { source })
     }
 
     /// Whether the operation has not ended, or its end was not reported yet.
@@ -198,10 +193,8 @@ impl Request {
         self.task(py).as_ref()?.watch()
     }
 
-    fn task(&self, py: Python<'_>) -> MutexGuard<'_, Option<Task>> {
-        self.task
-            .lock_py_attached(py)
-            .unwrap_or_else(PoisonError::into_inner)
+    fn task(&self, py: Python<'_>) -> MutexGuard<'_, Option<Operation>> {
+        self.task.lock_py_attached(py).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reports the end, if it comes within `at_most`. None: it has not come.
@@ -210,7 +203,7 @@ impl Request {
         py: Python<'py>,
         at_most: Duration,
         status: Option<&Bound<'py, Status>>,
-    ) -> PyResult<Option<Got<'py>>> {
+    ) -> PyResult<Option<WaitResult<'py>>> {
         let mut place = self.task(py);
         let Some(task) = &mut *place else {
             fill(status, |status| status.fill_empty(ANY_SOURCE));
@@ -222,16 +215,16 @@ impl Request {
         *place = None;
         drop(place);
         match result.map_err(|failed| failed.exception(py))? {
-            End::Received(received, loads) => {
+            OperationEnd::Received(received, loads) => {
                 fill(status, |status| status.fill(&received.status));
                 let bytes = Bound::new(py, Bytes(received.bytes))?;
                 if let Some(loads) = loads {
                     return loads.bind(py).call1((bytes,)).map(Some);
                 }
             }
-            End::Known(known) => fill(status, |status| status.fill(&known)),
-            End::Nothing { source } => fill(status, |status| status.fill_empty(source)),
-            End::Cancelled => fill(status, Status::fill_cancelled),
+            OperationEnd::Known(known) => fill(status, |status| status.fill(&known)),
+            OperationEnd::Nothing { source } => fill(status, |status| status.fill_empty(source)),
+            OperationEnd::Cancelled => fill(status, Status::fill_cancelled),
         }
         Ok(Some(py.None().into_bound(py)))
     }
@@ -245,15 +238,15 @@ impl Request {
         let result = py.detach(|| task.poll(Duration::ZERO));
         let has_ended = result.is_some();
         if has_ended {
-            *place = Some(Task::Ended(result));
+            *place = Some(Operation::Ended(result));
         }
         has_ended
     }
 
     /// Waits for the end.
-    pub fn await_end<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<Got<'py>> {
+    pub fn await_end<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<WaitResult<'py>> {
         loop {
-            if let Some(got) = self.take(py, LOOK, status)? {
+            if let Some(got) = self.take(py, SIGNAL_INTERVAL, status)? {
                 return Ok(got);
             }
             py.check_signals()?;
@@ -292,7 +285,7 @@ impl Request {
 
     /// Waits for the end; returns the object, if one is received.
     #[pyo3(signature = (status=None))]
-    fn wait<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<Got<'py>> {
+    fn wait<'py>(&self, py: Python<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<WaitResult<'py>> {
         self.await_end(py, status)
     }
 
@@ -302,7 +295,7 @@ impl Request {
         &self,
         py: Python<'py>,
         status: Option<&Bound<'py, Status>>,
-    ) -> PyResult<(bool, Option<Got<'py>>)> {
+    ) -> PyResult<(bool, Option<WaitResult<'py>>)> {
         let got = self.take(py, Duration::ZERO, status)?;
         Ok((got.is_some(), got))
     }
@@ -330,8 +323,8 @@ impl Request {
     /// Waits for all of them; raises the first exception of them, when all have ended.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
-    fn Waitall(py: Python<'_>, requests: Many<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
-        several::wait_all(py, &requests, statuses).map(|_| true)
+    fn Waitall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
+        requests::wait_all(py, &requests, statuses).map(|_| true)
     }
 
     /// Waits for all of them; returns their objects.
@@ -339,69 +332,61 @@ impl Request {
     #[pyo3(signature = (requests, statuses=None))]
     fn waitall<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<Vec<Got<'py>>> {
-        several::wait_all(py, &requests, statuses)
+    ) -> PyResult<Vec<WaitResult<'py>>> {
+        requests::wait_all(py, &requests, statuses)
     }
 
     /// Waits until one of them has ended; returns its index.
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
-    fn Waitany<'py>(
-        py: Python<'py>,
-        requests: Many<'py>,
-        status: Option<&Bound<'py, Status>>,
-    ) -> PyResult<i64> {
-        several::wait_any(py, &requests, status).map(|(index, _)| index)
+    fn Waitany<'py>(py: Python<'py>, requests: Requests<'py>, status: Option<&Bound<'py, Status>>) -> PyResult<i64> {
+        requests::wait_any(py, &requests, status).map(|(index, _)| index)
     }
 
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn waitany<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         status: Option<&Bound<'py, Status>>,
-    ) -> PyResult<(i64, Option<Got<'py>>)> {
-        several::wait_any(py, &requests, status)
+    ) -> PyResult<(i64, Option<WaitResult<'py>>)> {
+        requests::wait_any(py, &requests, status)
     }
 
     /// Waits until some of them have ended; returns their indices, None if all had ended before.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
-    fn Waitsome(
-        py: Python<'_>,
-        requests: Many<'_>,
-        statuses: Statuses<'_, '_>,
-    ) -> PyResult<Option<Vec<i64>>> {
-        several::wait_some(py, &requests, statuses).map(|(indices, _)| indices)
+    fn Waitsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
+        requests::wait_some(py, &requests, statuses).map(|(indices, _)| indices)
     }
 
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn waitsome<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<several::Ended<'py>> {
-        several::wait_some(py, &requests, statuses)
+    ) -> PyResult<requests::EndedRequests<'py>> {
+        requests::wait_some(py, &requests, statuses)
     }
 
     /// Whether all of them have ended. The call that finds all of them ended reports each end, once.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
-    fn Testall(py: Python<'_>, requests: Many<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
-        several::test_all(py, &requests, statuses).map(|got| got.is_some())
+    fn Testall(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<bool> {
+        requests::test_all(py, &requests, statuses).map(|got| got.is_some())
     }
 
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn testall<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<(bool, Option<Vec<Got<'py>>>)> {
-        several::test_all(py, &requests, statuses).map(|got| (got.is_some(), got))
+    ) -> PyResult<(bool, Option<Vec<WaitResult<'py>>>)> {
+        requests::test_all(py, &requests, statuses).map(|got| (got.is_some(), got))
     }
 
     /// Index of one that has ended, if any, and whether there is one.
@@ -409,41 +394,37 @@ impl Request {
     #[pyo3(signature = (requests, status=None))]
     fn Testany<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         status: Option<&Bound<'py, Status>>,
     ) -> PyResult<(i64, bool)> {
-        several::test_any(py, &requests, status).map(|(index, has_ended, _)| (index, has_ended))
+        requests::test_any(py, &requests, status).map(|(index, has_ended, _)| (index, has_ended))
     }
 
     #[staticmethod]
     #[pyo3(signature = (requests, status=None))]
     fn testany<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         status: Option<&Bound<'py, Status>>,
-    ) -> PyResult<(i64, bool, Option<Got<'py>>)> {
-        several::test_any(py, &requests, status)
+    ) -> PyResult<(i64, bool, Option<WaitResult<'py>>)> {
+        requests::test_any(py, &requests, status)
     }
 
     /// Indices of those that have ended.
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
-    fn Testsome(
-        py: Python<'_>,
-        requests: Many<'_>,
-        statuses: Statuses<'_, '_>,
-    ) -> PyResult<Option<Vec<i64>>> {
-        several::test_some(py, &requests, statuses).map(|(indices, _)| indices)
+    fn Testsome(py: Python<'_>, requests: Requests<'_>, statuses: Statuses<'_, '_>) -> PyResult<Option<Vec<i64>>> {
+        requests::test_some(py, &requests, statuses).map(|(indices, _)| indices)
     }
 
     #[staticmethod]
     #[pyo3(signature = (requests, statuses=None))]
     fn testsome<'py>(
         py: Python<'py>,
-        requests: Many<'py>,
+        requests: Requests<'py>,
         statuses: Statuses<'_, 'py>,
-    ) -> PyResult<several::Ended<'py>> {
-        several::test_some(py, &requests, statuses)
+    ) -> PyResult<requests::EndedRequests<'py>> {
+        requests::test_some(py, &requests, statuses)
     }
 
     fn __bool__(&self, py: Python<'_>) -> bool {

@@ -94,9 +94,7 @@ impl Status {
     /// Number of elements in the message; `MPI.UNDEFINED` if it is not a whole number of them.
     #[pyo3(signature = (datatype=None))]
     fn Get_count(&self, datatype: Option<&Bound<'_, PyAny>>) -> PyResult<i64> {
-        let size = datatype.map_or(Ok(1), |datatype| {
-            datatype::named(datatype).map(|kind| kind.size())
-        })? as u64;
+        let size = datatype.map_or(Ok(1), |datatype| datatype::named(datatype).map(|kind| kind.size()))? as u64;
         if self.bytes.is_multiple_of(size) {
             Ok((self.bytes / size) as i64)
         } else {
@@ -124,9 +122,6 @@ impl Status {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "Status(source={}, tag={}, count={})",
-            self.source, self.tag, self.bytes
-        )
+        format!("Status(source={}, tag={}, count={})", self.source, self.tag, self.bytes)
     }
 }

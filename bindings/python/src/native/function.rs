@@ -1,11 +1,11 @@
 //! A native function as a Python object: the base of `hotlease.NativeFunction`.
 
 use super::libraries::{self, Call};
-use super::view::View;
+use super::view::InputView;
 use super::{ROOM_MIN, failed, produced};
 use hotlease_client::{Code, Error, Interface};
-use hotlease_wire::task::{ALIGNMENT, KEY_BYTES, Key};
-use hotlease_worker::{Context, Place};
+use hotlease_wire::task::{ALIGNMENT, FunctionKey, KEY_BYTES};
+use hotlease_worker::{Context, MemoryPlace};
 use pyo3::exceptions::{PyMemoryError, PyOSError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -25,7 +25,7 @@ fn uid() -> u32 {
 }
 
 /// Bytes of a result, and the recipe that makes an object of them.
-type Called<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
+type CallResult<'py> = (Bound<'py, PyAny>, Bound<'py, PyBytes>);
 
 /// Size and recipe of a function's result.
 pub enum Output {
@@ -49,7 +49,7 @@ pub struct Native {
 
 impl Native {
     /// Key of the function's library.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> FunctionKey {
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(&self.code.hash().0[..KEY_BYTES]);
         key
@@ -104,9 +104,9 @@ impl Native {
 
     /// Calls the function in this process; returns the bytes of its result, and the recipe that makes an object of
     /// them.
-    fn _call<'py>(slf: &Bound<'py, Self>, value: &Bound<'py, PyAny>) -> PyResult<Called<'py>> {
+    fn _call<'py>(slf: &Bound<'py, Self>, value: &Bound<'py, PyAny>) -> PyResult<CallResult<'py>> {
         let (py, this) = (slf.py(), slf.get());
-        let view = View::of(value)?;
+        let view = InputView::of(value)?;
         let output_of = slf.as_any().call_method1(intern!(py, "_output_of"), (value,))?;
         let (room, recipe): (usize, Bound<'_, PyBytes>) = output_of.extract()?;
         let key = this.key();
@@ -134,9 +134,9 @@ impl Native {
         let output = &mut bytes[offset..][..capacity];
         let call = Call {
             function,
-            context: CONTEXT.with_borrow_mut(|context| context.for_call(0)),
+            context: CONTEXT.with_borrow_mut(|context| context.prepare_call(0)),
             input: view.place(),
-            output: Place {
+            output: MemoryPlace {
                 start: NonNull::from(&mut *output).cast(),
                 bytes: capacity as u64,
             },

@@ -2,8 +2,8 @@
 //! them; so their number and size are bounded.
 
 use hotlease_wire::frame::Status;
-use hotlease_wire::task::Key;
-use hotlease_worker::{Library, Loaded, Outcome, Place};
+use hotlease_wire::task::FunctionKey;
+use hotlease_worker::{CallOutcome, Library, LoadedFunction, MemoryPlace};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,30 +13,30 @@ const LIBRARIES_MAX: usize = 256;
 /// Limit of their bytes together.
 const BYTES_MAX: usize = 1 << 30;
 
-struct Table {
-    loaded: BTreeMap<Key, Arc<Library>>,
+struct LibraryTable {
+    loaded: BTreeMap<FunctionKey, Arc<Library>>,
     /// Number of libraries that are loaded or being loaded; `bytes` counts the same.
     number: usize,
     bytes: usize,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table {
+static TABLE: Mutex<LibraryTable> = Mutex::new(LibraryTable {
     loaded: BTreeMap::new(),
     number: 0,
     bytes: 0,
 });
 
-fn table() -> MutexGuard<'static, Table> {
+fn table() -> MutexGuard<'static, LibraryTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The library of this key, if it was loaded.
-pub fn find(key: &Key) -> Option<Arc<Library>> {
+pub fn find(key: &FunctionKey) -> Option<Arc<Library>> {
     table().loaded.get(key).cloned()
 }
 
 /// Loads these bytes, of this key. To be called without the GIL: initialisers of the library may take it.
-pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
+pub fn load(key: FunctionKey, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let mut reserved = table();
     if reserved.number >= LIBRARIES_MAX || reserved.bytes.saturating_add(bytes.len()) > BYTES_MAX {
         return Err(format!(
@@ -53,11 +53,7 @@ pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
     let mut table = table();
     match loaded {
         // Another thread may have been faster; an unused second copy does no harm.
-        Ok(library) => Ok(table
-            .loaded
-            .entry(key)
-            .or_insert_with(|| Arc::new(library))
-            .clone()),
+        Ok(library) => Ok(table.loaded.entry(key).or_insert_with(|| Arc::new(library)).clone()),
         Err(why) => {
             table.number -= 1;
             table.bytes -= bytes.len();
@@ -68,11 +64,11 @@ pub fn load(key: Key, bytes: &[u8]) -> Result<Arc<Library>, String> {
 
 /// A call that is about to be made.
 pub struct Call {
-    pub function: Loaded,
+    pub function: LoadedFunction,
     /// Context of a slot, or of a thread.
     pub context: *mut c_void,
-    pub input: Place,
-    pub output: Place,
+    pub input: MemoryPlace,
+    pub output: MemoryPlace,
 }
 
 // SAFETY: made and used on one thread, which only releases the GIL in between.
@@ -82,8 +78,8 @@ impl Call {
     /// Makes the call.
     ///
     /// # Safety
-    /// As for [`Loaded::call`].
-    pub unsafe fn make(self) -> Result<Outcome, Status> {
+    /// As for [`LoadedFunction::call`].
+    pub unsafe fn make(self) -> Result<CallOutcome, Status> {
         // SAFETY: by the contract of this function.
         unsafe { self.function.call(self.context, self.input, self.output) }
     }

@@ -16,10 +16,10 @@ mod view;
 pub use function::{Native, Output};
 pub use libraries::{Call, find, load};
 pub use sizes::{reply_bytes, reply_layout};
-pub use view::View;
+pub use view::InputView;
 
 use hotlease_wire::frame::Status;
-use hotlease_worker::Outcome;
+use hotlease_worker::CallOutcome;
 use pyo3::prelude::*;
 
 /// Minimum of the room for a function's output, so that an error message fits.
@@ -32,7 +32,7 @@ const MESSAGE_BYTES: usize = 16 << 10;
 pub fn produced(
     py: Python<'_>,
     name: &str,
-    outcome: Result<Outcome, Status>,
+    outcome: Result<CallOutcome, Status>,
     output: &[u8],
     room: usize,
 ) -> PyResult<usize> {

@@ -1,17 +1,17 @@
 //! Sizes of the replies of native functions, which their requests determine. Pure.
 
 use super::ROOM_MIN;
-use hotlease_wire::task::native::{AS_INPUT, Arguments};
-use hotlease_wire::task::{Layout, Reply, Request, reply, request};
+use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
+use hotlease_wire::task::{TaskLayout, TaskReply, TaskRequest, reply, request};
 
 /// Allowance for the bytes of a recipe that a worker makes.
 const RECIPE_BYTES: usize = 1024;
 
 /// Layout of a reply: the result follows its recipe. `None` if that is larger than any memory.
-pub fn reply_layout(recipe_bytes: usize, room: usize) -> Option<Layout> {
+pub fn reply_layout(recipe_bytes: usize, room: usize) -> Option<TaskLayout> {
     let lengths = [room.max(ROOM_MIN)];
-    let head = Reply::head(reply::PICKLED, 0, recipe_bytes, &lengths)?;
-    Layout::new(head.len(), recipe_bytes, lengths)
+    let head = TaskReply::head(reply::PICKLED, 0, recipe_bytes, &lengths)?;
+    TaskLayout::new(head.len(), recipe_bytes, lengths)
 }
 
 /// Limit of the bytes of the reply to this request; `None`: the request is not native.
@@ -25,9 +25,9 @@ pub fn reply_bytes(bytes: &[u8]) -> Option<usize> {
 
 fn native_reply_bytes(bytes: &[u8]) -> Option<usize> {
     let at = |from: usize, into: &mut [u8]| into.copy_from_slice(&bytes[from..from + into.len()]);
-    let request = Request::decode(bytes.len(), at).ok()?;
+    let request = TaskRequest::decode(bytes.len(), at).ok()?;
     let layout = &request.arguments;
-    let arguments = Arguments::decode(&bytes[layout.pickle..][..layout.pickle_bytes]).ok()?;
+    let arguments = NativeArguments::decode(&bytes[layout.pickle..][..layout.pickle_bytes]).ok()?;
     let reply = match arguments.room {
         // The reply of the input task is longer than its result, so this is an upper estimate. If it is too small all
         // the same, the worker keeps its reply until it is fetched.

@@ -1,6 +1,6 @@
 //! View: memory of an object in one piece, as input of a native function.
 
-use hotlease_worker::Place;
+use hotlease_worker::MemoryPlace;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -9,15 +9,15 @@ use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// The memory of an object; keeps it in place.
-pub struct View(Box<ffi::Py_buffer>);
+pub struct InputView(Box<ffi::Py_buffer>);
 
 // SAFETY: a pointer and its owner; released under the GIL. Holders of the object may change the bytes at any time, as
 // for every reader that releases the GIL while it reads.
-unsafe impl Send for View {}
+unsafe impl Send for InputView {}
 // SAFETY: as above.
-unsafe impl Sync for View {}
+unsafe impl Sync for InputView {}
 
-impl View {
+impl InputView {
     /// Whether the object exposes its memory.
     pub fn is_of(object: &Bound<'_, PyAny>) -> bool {
         // SAFETY: an object, under the GIL.
@@ -65,8 +65,8 @@ impl View {
     }
 
     /// Address and length.
-    pub fn place(&self) -> Place {
-        Place {
+    pub fn place(&self) -> MemoryPlace {
+        MemoryPlace {
             start: NonNull::new(self.0.buf.cast()).unwrap_or(NonNull::dangling()),
             bytes: self.0.len as u64,
         }
@@ -96,7 +96,7 @@ impl View {
     }
 }
 
-impl Drop for View {
+impl Drop for InputView {
     fn drop(&mut self) {
         // SAFETY: filled, and released once.
         Python::attach(|_| unsafe { ffi::PyBuffer_Release(&mut *self.0) });

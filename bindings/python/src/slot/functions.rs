@@ -1,6 +1,6 @@
 //! Functions that this worker was sent, by key, in bounded memory.
 
-use hotlease_wire::task::Key;
+use hotlease_wire::task::FunctionKey;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ const FUNCTIONS_MAX: usize = 512;
 /// Limit of the bytes of their pickles together.
 const BYTES_MAX: usize = 256 << 20;
 
-struct Known {
+struct KnownFunction {
     function: Py<PyAny>,
     bytes: usize,
     used: u64,
@@ -18,14 +18,14 @@ struct Known {
 /// Functions of this worker; see the module.
 #[derive(Default)]
 pub struct Functions {
-    known: HashMap<Key, Known>,
+    known: HashMap<FunctionKey, KnownFunction>,
     bytes: usize,
     uses: u64,
 }
 
 impl Functions {
     /// The function of this key.
-    pub fn get<'py>(&mut self, py: Python<'py>, key: &Key) -> Option<Bound<'py, PyAny>> {
+    pub fn get<'py>(&mut self, py: Python<'py>, key: &FunctionKey) -> Option<Bound<'py, PyAny>> {
         let known = self.known.get_mut(key)?;
         self.uses += 1;
         known.used = self.uses;
@@ -35,28 +35,18 @@ impl Functions {
     /// Adds a function whose pickle has `bytes` bytes. Returns the functions that were dropped for it: dropping them
     /// may run code.
     #[must_use]
-    pub fn insert(&mut self, key: Key, function: Py<PyAny>, bytes: usize) -> Vec<Py<PyAny>> {
+    pub fn insert(&mut self, key: FunctionKey, function: Py<PyAny>, bytes: usize) -> Vec<Py<PyAny>> {
         self.uses += 1;
         let used = self.uses;
         let mut forgotten = Vec::new();
         self.bytes += bytes;
-        if let Some(twin) = self.known.insert(
-            key,
-            Known {
-                function,
-                bytes,
-                used,
-            },
-        ) {
+        if let Some(twin) = self.known.insert(key, KnownFunction { function, bytes, used }) {
             self.bytes -= twin.bytes;
             forgotten.push(twin.function);
         }
         while self.known.len() > 1 && (self.known.len() > FUNCTIONS_MAX || self.bytes > BYTES_MAX) {
             let oldest = self.known.iter().min_by_key(|(_, known)| known.used);
-            let Some(known) = oldest
-                .map(|(key, _)| *key)
-                .and_then(|key| self.known.remove(&key))
-            else {
+            let Some(known) = oldest.map(|(key, _)| *key).and_then(|key| self.known.remove(&key)) else {
                 break;
             };
             self.bytes -= known.bytes;

@@ -3,7 +3,7 @@
 //! A large buffer is not copied: Python gets a view of the request's memory. That memory is used for other requests
 //! afterwards, so a view that is still held when the task has ended must be detected.
 
-use super::pulling::Pulled;
+use super::fetch::FetchedReply;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -36,9 +36,7 @@ impl Region {
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let region = slf.get();
         if region.closed.load(Ordering::Relaxed) {
-            return Err(PyBufferError::new_err(
-                "the task that this memory belonged to is over",
-            ));
+            return Err(PyBufferError::new_err("the task that this memory belonged to is over"));
         }
         let bytes = region.bytes as ffi::Py_ssize_t;
         // SAFETY: the view is the interpreter's, to be filled; the memory exists while the task runs.
@@ -66,17 +64,17 @@ impl Region {
 
 /// Memory that was handed out for one task.
 #[derive(Default)]
-pub struct Lent {
+pub struct LentViews {
     regions: Vec<Py<Region>>,
     /// Results of other workers, whose memory some of the regions are in.
-    pulled: Vec<Pulled>,
+    pulled: Vec<FetchedReply>,
 }
 
-impl Lent {
+impl LentViews {
     /// Hands out a view of memory.
     ///
     /// # Safety
-    /// The memory must exist until [`Lent::is_back`] was called, and unless the view is `readonly`, no other code may
+    /// The memory must exist until [`LentViews::close`] was called, and unless the view is `readonly`, no other code may
     /// write to it.
     pub unsafe fn view<'py>(
         &mut self,
@@ -99,7 +97,7 @@ impl Lent {
     /// Hands out a buffer of the request: as a view, or as a copy if it is small.
     ///
     /// # Safety
-    /// As for [`Lent::view`].
+    /// As for [`LentViews::view`].
     pub unsafe fn buffer<'py>(
         &mut self,
         py: Python<'py>,
@@ -119,7 +117,7 @@ impl Lent {
     }
 
     /// Keeps a result of another worker until the task has ended; returns its address and length.
-    pub fn hold(&mut self, mut pulled: Pulled) -> (NonNull<u8>, usize) {
+    pub fn hold(&mut self, mut pulled: FetchedReply) -> (NonNull<u8>, usize) {
         let place = pulled.place();
         // A move of `pulled` does not move its memory.
         self.pulled.push(pulled);
@@ -127,8 +125,8 @@ impl Lent {
     }
 
     /// Whether no view is held any more. No further view can be made from now on.
-    pub fn is_back(&mut self, py: Python<'_>) -> bool {
-        let is_back = self.are_back(py);
+    pub fn close(&mut self, py: Python<'_>) -> bool {
+        let is_back = self.close_regions(py);
         if !is_back {
             // A view of it is still held. The process ends soon.
             std::mem::forget(std::mem::take(&mut self.pulled));
@@ -136,7 +134,7 @@ impl Lent {
         is_back
     }
 
-    fn are_back(&self, py: Python<'_>) -> bool {
+    fn close_regions(&self, py: Python<'_>) -> bool {
         if self.regions.is_empty() {
             return true;
         }

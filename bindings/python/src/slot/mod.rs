@@ -19,15 +19,15 @@
 //! | `zygote` | process that workers are forked from, with imports done |
 //! | `forked` | processes that tasks fork |
 
-mod forked;
+mod fetch;
+mod forks;
 mod functions;
 mod input;
+mod invocation;
 mod native;
 mod output;
-mod printing;
-mod pulling;
+mod output_streams;
 mod results;
-mod running;
 mod shelf;
 mod state;
 mod task;
@@ -50,17 +50,14 @@ impl Slot {
     /// Becomes a worker; standard input is the agent's control socket.
     #[new]
     fn new() -> PyResult<Self> {
-        let worker = Worker::take_over().map_err(|error| {
-            PyOSError::new_err(format!(
-                "standard input is not an agent's control socket: {error}"
-            ))
-        })?;
+        let worker = Worker::take_over()
+            .map_err(|error| PyOSError::new_err(format!("standard input is not an agent's control socket: {error}")))?;
         Ok(Self { worker: Some(worker) })
     }
 
     /// Tells the client why this process cannot be its worker, and ends.
     fn refuse(&mut self, why: String) -> PyResult<()> {
-        self.take()?.refuse(why)
+        self.take()?.reject(why)
     }
 
     /// Waits for a lease, then runs tasks for ever. `load`, `dump` and `describe`: see `hotlease._slot`; `imports_ns`:
@@ -76,7 +73,7 @@ impl Slot {
     ) -> PyResult<()> {
         let mut worker = self.take()?;
         worker.set_imports(Duration::from_nanos(imports_ns));
-        forked::watch()?;
+        forks::watch()?;
         task::prepare(load, dump, describe);
         let hosted = py
             .detach(|| worker.host(task::call, Some(state::FUNCTIONS)))
@@ -102,8 +99,8 @@ pub fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Slot>()?;
     module.add_class::<zygote::Zygote>()?;
     module.add_function(wrap_pyfunction!(results::_result, module)?)?;
-    module.add_class::<printing::Tee>()?;
-    module.add_function(wrap_pyfunction!(printing::_logged, module)?)?;
-    module.add_function(wrap_pyfunction!(running::cancelled, module)?)?;
-    module.add_function(wrap_pyfunction!(running::deadline, module)?)
+    module.add_class::<output_streams::Tee>()?;
+    module.add_function(wrap_pyfunction!(output_streams::_logged, module)?)?;
+    module.add_function(wrap_pyfunction!(invocation::cancelled, module)?)?;
+    module.add_function(wrap_pyfunction!(invocation::deadline, module)?)
 }

@@ -1,14 +1,14 @@
 //! Native tasks: a function of a library, called on the bytes of its request and without the GIL. Its output is written
 //! in place into the reply, if it fits.
 
-use crate::native::{self, Call, View};
-use crate::slot::output::{Kept, Output};
-use crate::slot::task::{Failed, Input};
-use crate::slot::{forked, running};
+use crate::native::{self, Call, InputView};
+use crate::slot::output::{KeptResults, Output};
+use crate::slot::task::{Input, TaskFailure};
+use crate::slot::{forks, invocation};
 use hotlease_wire::limits::CODE_BYTES_MAX;
-use hotlease_wire::task::native::{AS_INPUT, Arguments};
-use hotlease_wire::task::{ALIGNMENT, Request, key_of};
-use hotlease_worker::{Library, Place};
+use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
+use hotlease_wire::task::{ALIGNMENT, TaskRequest, key_of};
+use hotlease_worker::{Library, MemoryPlace};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ptr::NonNull;
@@ -20,32 +20,32 @@ use std::time::{Duration, Instant};
 pub fn run(
     py: Python<'_>,
     input: &Input,
-    task: &Request,
+    task: &TaskRequest,
     results: &[Py<PyAny>],
-    (output, kept): (&mut Output<'_>, &mut Kept),
+    (output, kept): (&mut Output<'_>, &mut KeptResults),
     took: &mut Option<Duration>,
-) -> Result<(), Failed> {
+) -> Result<(), TaskFailure> {
     let mut bytes = vec![0; task.arguments.pickle_bytes];
     input.copy(task.arguments.pickle, &mut bytes);
-    let arguments = Arguments::decode(&bytes)
-        .map_err(|_| Failed::Refused("the arguments of a native function are damaged".into()))?;
+    let arguments = NativeArguments::decode(&bytes)
+        .map_err(|_| TaskFailure::Refused("the arguments of a native function are damaged".into()))?;
     let library = library(py, input, task)?;
     let unknown = || format!("its library has no function `{}` here", arguments.name);
     let function = library
         .function(arguments.name)
-        .ok_or_else(|| Failed::Refused(unknown().into()))?;
+        .ok_or_else(|| TaskFailure::Refused(unknown().into()))?;
     let view;
     let place = match (task.arguments.buffers.as_slice(), results) {
-        (&[(start, bytes)], []) if !task.writable => Place {
+        (&[(start, bytes)], []) if !task.writable => MemoryPlace {
             start: input.at(start),
             bytes: bytes as u64,
         },
         ([], [value]) if !task.writable => {
-            view = View::of(value.bind(py))?;
+            view = InputView::of(value.bind(py))?;
             view.place()
         }
         _ => {
-            return Err(Failed::Refused(
+            return Err(TaskFailure::Refused(
                 "a native function has one input, which it only reads: a buffer, or the result of another task".into(),
             ));
         }
@@ -59,7 +59,7 @@ pub fn run(
         }
         (room, _) => (usize::try_from(room).unwrap_or(usize::MAX), arguments.recipe),
     };
-    let too_large = || Failed::Refused("no memory holds a result of that size".into());
+    let too_large = || TaskFailure::Refused("no memory holds a result of that size".into());
     let layout = native::reply_layout(recipe.len(), room).ok_or_else(too_large)?;
     let (start, capacity) = layout.buffers[0];
     let fits = layout.end <= output.place.len();
@@ -73,9 +73,9 @@ pub fn run(
     };
     let call = Call {
         function,
-        context: running::context().cast(),
+        context: invocation::context().cast(),
         input: place,
-        output: Place {
+        output: MemoryPlace {
             start: NonNull::from(&mut *into).cast(),
             bytes: capacity as u64,
         },
@@ -85,7 +85,7 @@ pub fn run(
         // SAFETY: the input stays as long as the task and its results, the output is this function's alone; the context
         // is the slot's, which waits for this call.
         let outcome = unsafe { call.make() };
-        forked::end_native_child();
+        forks::end_native_child();
         outcome
     });
     *took = task.timed.then(|| begun.elapsed());
@@ -99,13 +99,13 @@ pub fn run(
     Ok(())
 }
 
-fn library(py: Python<'_>, input: &Input, task: &Request) -> Result<Arc<Library>, Failed> {
+fn library(py: Python<'_>, input: &Input, task: &TaskRequest) -> Result<Arc<Library>, TaskFailure> {
     if let Some(known) = native::find(&task.key) {
         return Ok(known);
     }
-    let (start, length) = task.blob.ok_or(Failed::Unknown)?;
+    let (start, length) = task.blob.ok_or(TaskFailure::Unknown)?;
     if length as u64 > CODE_BYTES_MAX {
-        return Err(Failed::Refused(
+        return Err(TaskFailure::Refused(
             format!("the library has {length} bytes, and {CODE_BYTES_MAX} are the most").into(),
         ));
     }
@@ -116,15 +116,11 @@ fn library(py: Python<'_>, input: &Input, task: &Request) -> Result<Arc<Library>
         true => native::load(task.key, &bytes),
         false => Err("its bytes are not those of its key".into()),
     });
-    loaded.map_err(|why| Failed::Refused(format!("the library cannot be loaded: {why}").into()))
+    loaded.map_err(|why| TaskFailure::Refused(format!("the library cannot be loaded: {why}").into()))
 }
 
 /// Room and recipe for as many items as a value has.
-fn recipe_for<'py>(
-    py: Python<'py>,
-    value: &Py<PyAny>,
-    dtype: &[u8],
-) -> PyResult<(usize, Bound<'py, PyBytes>)> {
+fn recipe_for<'py>(py: Python<'py>, value: &Py<PyAny>, dtype: &[u8]) -> PyResult<(usize, Bound<'py, PyBytes>)> {
     let results = py.import("hotlease._native_results")?;
     results.call_method1("as_input", (value, dtype))?.extract()
 }

@@ -1,10 +1,10 @@
 //! Replies, and results that did not fit into the output.
 
-use crate::printed;
 use crate::slot::shelf;
+use crate::task_output;
 use hotlease_wire::limits::RING_DEPTH_MAX;
-use hotlease_wire::task::left::LEFT_FROM;
-use hotlease_wire::task::{Layout, Reply, reply};
+use hotlease_wire::task::left_results::LEFT_BYTES_MIN;
+use hotlease_wire::task::{TaskLayout, TaskReply, reply};
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, SystemTime};
@@ -26,7 +26,7 @@ pub struct Output<'a> {
 
 impl Output<'_> {
     /// Writes a reply of a few parts.
-    pub fn write(&mut self, kept: &mut Kept, head: &[u8], body: &[&[u8]]) {
+    pub fn write(&mut self, kept: &mut KeptResults, head: &[u8], body: &[&[u8]]) {
         let total = head.len() + body.iter().map(|part| part.len()).sum::<usize>();
         if total > self.place.len() {
             let whole = [&[head], body].concat().concat();
@@ -41,12 +41,12 @@ impl Output<'_> {
     }
 
     /// Writes a pickled result with its buffers. `false`: it is too large, or has too many buffers.
-    pub fn write_pickle(&mut self, kept: &mut Kept, pickle: &[u8], buffers: &[&[u8]]) -> bool {
+    pub fn write_pickle(&mut self, kept: &mut KeptResults, pickle: &[u8], buffers: &[&[u8]]) -> bool {
         let lengths: Vec<usize> = buffers.iter().map(|buffer| buffer.len()).collect();
-        let Some(head) = Reply::head(reply::PICKLED, 0, pickle.len(), &lengths) else {
+        let Some(head) = TaskReply::head(reply::PICKLED, 0, pickle.len(), &lengths) else {
             return false;
         };
-        let Some(layout) = Layout::new(head.len(), pickle.len(), lengths) else {
+        let Some(layout) = TaskLayout::new(head.len(), pickle.len(), lengths) else {
             return false;
         };
         let fill = |place: &mut [u8]| {
@@ -60,7 +60,7 @@ impl Output<'_> {
                 place[*start..end].copy_from_slice(buffer);
             }
         };
-        let stays = self.stays && layout.end >= LEFT_FROM;
+        let stays = self.stays && layout.end >= LEFT_BYTES_MIN;
         match self.place.get_mut(..layout.end).filter(|_| !stays) {
             Some(place) => {
                 fill(place);
@@ -70,7 +70,7 @@ impl Output<'_> {
                 let mut whole = vec![0; layout.end];
                 fill(&mut whole);
                 match stays {
-                    true => self.leave(kept, whole),
+                    true => self.leave_on_shelf(kept, whole),
                     false => self.keep(kept, whole),
                 }
             }
@@ -79,7 +79,7 @@ impl Output<'_> {
     }
 
     /// Leaves a result on the shelf, if other workers can reach it.
-    fn leave(&mut self, kept: &mut Kept, whole: Vec<u8>) {
+    fn leave_on_shelf(&mut self, kept: &mut KeptResults, whole: Vec<u8>) {
         match shelf::leave(kept.next_ticket(), whole) {
             Ok(left) => self.write(kept, &left.encode(), &[]),
             Err(whole) if whole.len() <= self.place.len() => self.write(kept, &whole, &[]),
@@ -88,7 +88,7 @@ impl Output<'_> {
     }
 
     /// Writes why a result of another task could not be fetched.
-    pub fn not_had(&mut self, why: &str) {
+    pub fn write_unfetched(&mut self, why: &str) {
         self.say(reply::NOT_HAD, why);
     }
 
@@ -102,7 +102,7 @@ impl Output<'_> {
         // Such a reply is not kept for later: by then the memory holds another request.
         let fits = head.len() + pickle.len() + following <= self.place.len();
         if fits {
-            self.write(&mut Kept::default(), &head, &[pickle]);
+            self.write(&mut KeptResults::default(), &head, &[pickle]);
         }
         fits
     }
@@ -110,7 +110,7 @@ impl Output<'_> {
     /// Completes a pickled result with one buffer, whose bytes are already in place, at `start`.
     pub fn end_in_place(&mut self, pickle: &[u8], start: usize, bytes: usize) {
         // One buffer is within the limit.
-        let head = Reply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
+        let head = TaskReply::head(reply::PICKLED, 0, pickle.len(), &[bytes]).unwrap_or_default();
         let (before, behind) = (head.len(), head.len() + pickle.len());
         self.place[..before].copy_from_slice(&head);
         self.place[before..behind].copy_from_slice(pickle);
@@ -132,11 +132,11 @@ impl Output<'_> {
         while !why.is_char_boundary(cut) {
             cut -= 1;
         }
-        self.write(&mut Kept::default(), &head, &[&why.as_bytes()[..cut]]);
+        self.write(&mut KeptResults::default(), &head, &[&why.as_bytes()[..cut]]);
     }
 
     /// Writes the running time of the function into the last reply.
-    pub fn put_time(&mut self, kept: &mut Kept, took: Duration) {
+    pub fn put_time(&mut self, kept: &mut KeptResults, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if self.produced > self.place.len() {
             return;
@@ -149,7 +149,7 @@ impl Output<'_> {
 
     /// Appends the output of the task to the last reply; if both do not fit, they are kept together.
     #[cold]
-    pub fn append(&mut self, kept: &mut Kept, printed: &[u8]) {
+    pub fn append(&mut self, kept: &mut KeptResults, printed: &[u8]) {
         let end = self.produced + printed.len();
         if self.produced > self.place.len() {
             return;
@@ -157,27 +157,27 @@ impl Output<'_> {
         match (self.place.first(), kept.results.back_mut()) {
             (Some(&reply::KEPT), Some((_, whole))) => {
                 whole.extend_from_slice(printed);
-                whole[0] |= printed::FLAG;
+                whole[0] |= task_output::FLAG;
                 kept.bytes += printed.len();
                 let bytes = (whole.len() as u64).to_le_bytes();
                 self.place[reply::HEAD_BYTES + 8..self.produced].copy_from_slice(&bytes);
             }
             _ if end <= self.place.len() => {
                 self.place[self.produced..end].copy_from_slice(printed);
-                self.place[0] |= printed::FLAG;
+                self.place[0] |= task_output::FLAG;
                 self.produced = end;
             }
             // This reply cannot be kept. It was written only after checking that the output so far fits as well.
             (Some(&reply::IN_REQUEST), _) => {}
             _ => {
                 let mut whole = [&self.place[..self.produced], printed].concat();
-                whole[0] |= printed::FLAG;
+                whole[0] |= task_output::FLAG;
                 self.keep(kept, whole);
             }
         }
     }
 
-    fn keep(&mut self, kept: &mut Kept, whole: Vec<u8>) {
+    fn keep(&mut self, kept: &mut KeptResults, whole: Vec<u8>) {
         let mut told = [0; reply::HEAD_BYTES + 16];
         told[0] = reply::KEPT;
         told[reply::HEAD_BYTES + 8..].copy_from_slice(&(whole.len() as u64).to_le_bytes());
@@ -192,13 +192,13 @@ impl Output<'_> {
 
 /// Results that did not fit, until the client fetches them.
 #[derive(Default)]
-pub struct Kept {
+pub struct KeptResults {
     results: VecDeque<(u64, Vec<u8>)>,
     bytes: usize,
     tickets: u64,
 }
 
-impl Kept {
+impl KeptResults {
     /// Next ticket, unique in this process.
     fn next_ticket(&mut self) -> u64 {
         if self.tickets == 0 {

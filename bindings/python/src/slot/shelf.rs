@@ -5,13 +5,13 @@
 //! serve the connections, a few of them, each for a limited time. A peer without the secret gets a nonce, and is cut
 //! off after [`PROVING`].
 
-use super::output::{Kept, Output};
+use super::output::{KeptResults, Output};
 use super::task::Input;
-use hotlease_wire::task::left::{
-    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, Left, Nonce, Secret,
+use hotlease_wire::task::left_results::{
+    CHALLENGE_BYTES, CLAIM_BYTES, Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_MAX, LeftResult, Nonce, Secret,
 };
-use hotlease_wire::task::{Request, reply};
-use hotlease_worker::reached_at;
+use hotlease_wire::task::{TaskRequest, reply};
+use hotlease_worker::address_for_clients;
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -34,7 +34,7 @@ const STACK_BYTES: usize = 128 << 10;
 static SHELF: OnceLock<Option<Arc<Shelf>>> = OnceLock::new();
 
 /// A reply on the shelf.
-pub struct Standing {
+pub struct ShelvedReply {
     secret: Secret,
     /// Bytes of the reply.
     pub whole: Vec<u8>,
@@ -42,7 +42,7 @@ pub struct Standing {
 
 #[derive(Default)]
 struct Results {
-    standing: HashMap<u64, Arc<Standing>>,
+    standing: HashMap<u64, Arc<ShelvedReply>>,
     bytes: usize,
 }
 
@@ -53,7 +53,7 @@ struct Shelf {
 }
 
 /// Keeps a reply here. Returns it if it cannot stay: there is no room, or peers cannot reach this host.
-pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
+pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<LeftResult, Vec<u8>> {
     let Some(shelf) = SHELF.get_or_init(|| open().ok()) else {
         return Err(whole);
     };
@@ -64,12 +64,12 @@ pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
     }
     results.bytes += whole.len();
     let (bytes, secret) = (whole.len() as u64, Secret(secret));
-    let standing = Standing {
+    let standing = ShelvedReply {
         secret: secret.clone(),
         whole,
     };
     results.standing.insert(ticket, Arc::new(standing));
-    Ok(Left {
+    Ok(LeftResult {
         ticket,
         bytes,
         secret,
@@ -78,7 +78,7 @@ pub fn leave(ticket: u64, whole: Vec<u8>) -> Result<Left, Vec<u8>> {
 }
 
 /// Removes a reply, if it is here.
-pub fn take(ticket: u64) -> Option<Arc<Standing>> {
+pub fn take(ticket: u64) -> Option<Arc<ShelvedReply>> {
     let mut results = SHELF.get()?.as_ref()?.results();
     let standing = results.standing.remove(&ticket)?;
     results.bytes -= standing.whole.len();
@@ -86,7 +86,7 @@ pub fn take(ticket: u64) -> Option<Arc<Standing>> {
 }
 
 /// Handles a release request: drops these results.
-pub fn release(input: &Input, task: &Request, output: &mut Output<'_>) {
+pub fn release(input: &Input, task: &TaskRequest, output: &mut Output<'_>) {
     let mut tickets = vec![0; task.arguments.pickle_bytes];
     input.copy(task.arguments.pickle, &mut tickets);
     for ticket in tickets.chunks_exact(8) {
@@ -96,14 +96,14 @@ pub fn release(input: &Input, task: &Request, output: &mut Output<'_>) {
     }
     // A plain reply with the value `None`.
     let told = [0; reply::HEAD_BYTES + 1];
-    output.write(&mut Kept::default(), &told, &[]);
+    output.write(&mut KeptResults::default(), &told, &[]);
 }
 
 /// The reply at this location, if it is on this shelf.
-pub fn find(left: &Left) -> Option<Arc<Standing>> {
+pub fn find(left: &LeftResult) -> Option<Arc<ShelvedReply>> {
     let shelf = SHELF.get()?.as_ref()?;
     let found = shelf.results().standing.get(&left.ticket).cloned();
-    let is_it = |standing: &Arc<Standing>| {
+    let is_it = |standing: &Arc<ShelvedReply>| {
         let same = standing.whole.len() as u64 == left.bytes && standing.secret == left.secret;
         same && shelf.address == left.address
     };
@@ -150,7 +150,7 @@ impl Shelf {
 
 /// Opens the shelf at the address where clients reach this host; other workers reach it there, too.
 fn open() -> io::Result<Arc<Shelf>> {
-    let host = reached_at().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let host = address_for_clients().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let listener = TcpListener::bind((host, 0))?;
     let shelf = Arc::new(Shelf {
         address: listener.local_addr()?,
@@ -173,7 +173,7 @@ fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
             std::thread::sleep(PAUSE);
             continue;
         };
-        let served = Served::begin(shelf);
+        let served = ConnectionSlot::begin(shelf);
         if let Some(served) = served {
             // Without a thread the connection is closed, and the peer asks the client.
             let _ = thread("hotlease-giving", move || {
@@ -184,9 +184,9 @@ fn accept(shelf: &Arc<Shelf>, listener: &TcpListener) {
 }
 
 /// One of the limited number of connections.
-struct Served(Arc<Shelf>);
+struct ConnectionSlot(Arc<Shelf>);
 
-impl Served {
+impl ConnectionSlot {
     fn begin(shelf: &Arc<Shelf>) -> Option<Self> {
         let one_more = |now| (now < CONNECTIONS_MAX).then_some(now + 1);
         let counted = shelf
@@ -196,7 +196,7 @@ impl Served {
     }
 }
 
-impl Drop for Served {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }

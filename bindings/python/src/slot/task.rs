@@ -4,13 +4,13 @@
 //! go through `hotlease._slot`, whose functions are passed to [`prepare`].
 
 use crate::plain;
+use crate::slot::fetch::{damaged, left_at, pull};
 use crate::slot::functions::Functions;
-use crate::slot::input::{COPIED_BELOW, Lent};
-use crate::slot::output::{Kept, Output};
-use crate::slot::pulling::{damaged, left_at, pull};
-use crate::slot::{forked, native, printing, results, running, shelf};
-use hotlease_wire::task::{ALIGNMENT, FormatError, Layout, Reply, Request, key_of, reply, request};
-use hotlease_worker::leave_after_this;
+use crate::slot::input::{COPIED_BELOW, LentViews};
+use crate::slot::output::{KeptResults, Output};
+use crate::slot::{forks, invocation, native, output_streams, results, shelf};
+use hotlease_wire::task::{ALIGNMENT, FormatError, TaskLayout, TaskReply, TaskRequest, key_of, reply, request};
+use hotlease_worker::exit_after_reply;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyOverflowError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
@@ -27,14 +27,14 @@ const PLAIN_BYTES_MAX: usize = 64 << 10;
 /// Exit status of a process whose function kept memory of its request.
 const KEPT_MEMORY_STATUS: i32 = 71;
 /// Error number for an internal error.
-const BROKEN: i32 = 1;
+const INTERNAL_ERROR: i32 = 1;
 
-struct State {
+struct SlotState {
     load: Py<PyAny>,
     dump: Py<PyAny>,
     describe: Py<PyAny>,
     functions: Functions,
-    kept: Kept,
+    kept: KeptResults,
     scratch: Vec<u8>,
     /// Running time of the current task's function, if asked for.
     took: Option<Duration>,
@@ -42,17 +42,17 @@ struct State {
 
 thread_local! {
     /// State of the slot's thread.
-    static STATE: RefCell<Option<State>> = const { RefCell::new(None) };
+    static STATE: RefCell<Option<SlotState>> = const { RefCell::new(None) };
 }
 
 /// Sets the state. To be called once, on the thread that the slot will run on.
 pub fn prepare(load: Py<PyAny>, dump: Py<PyAny>, describe: Py<PyAny>) {
-    let state = State {
+    let state = SlotState {
         load,
         dump,
         describe,
         functions: Functions::default(),
-        kept: Kept::default(),
+        kept: KeptResults::default(),
         scratch: Vec::with_capacity(4096),
         took: None,
     };
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn call(
     capacity: u64,
     produced: *mut u64,
 ) -> i32 {
-    running::begin(context.cast());
+    invocation::begin(context.cast());
     let input = Input {
         start: NonNull::new(input.cast_mut().cast()).unwrap_or(NonNull::dangling()),
         size: size as usize,
@@ -93,10 +93,10 @@ pub unsafe extern "C" fn call(
             None => false,
         })
     }));
-    running::end();
+    invocation::end();
     // SAFETY: writable by the contract of this function.
     unsafe { *produced = output.produced as u64 };
-    if matches!(ran, Ok(true)) { 0 } else { BROKEN }
+    if matches!(ran, Ok(true)) { 0 } else { INTERNAL_ERROR }
 }
 
 /// Bytes of a request; their owner may change them at any time.
@@ -135,24 +135,24 @@ impl Input {
 }
 
 /// Reason why a task has no result.
-pub enum Failed {
+pub enum TaskFailure {
     /// The function raised, or the task does not unpickle.
     Raised(PyErr),
     /// The function is not here.
     Unknown,
     /// A result of another task could not be fetched from its worker.
-    NotHad(String),
+    Unfetched(String),
     /// The request is not a valid task.
     Refused(Cow<'static, str>),
 }
 
-impl From<PyErr> for Failed {
+impl From<PyErr> for TaskFailure {
     fn from(error: PyErr) -> Self {
         Self::Raised(error)
     }
 }
 
-impl From<FormatError> for Failed {
+impl From<FormatError> for TaskFailure {
     fn from(_: FormatError) -> Self {
         Self::Refused("the plain arguments are damaged".into())
     }
@@ -161,9 +161,9 @@ impl From<FormatError> for Failed {
 /// Positional and named arguments.
 type Arguments<'py> = (Bound<'py, PyTuple>, Option<Bound<'py, PyDict>>);
 
-impl State {
+impl SlotState {
     fn run(&mut self, py: Python<'_>, input: &Input, output: &mut Output<'_>) {
-        let task = match Request::decode(input.size, |from, into| input.copy(from, into)) {
+        let task = match TaskRequest::decode(input.size, |from, into| input.copy(from, into)) {
             Ok(task) => task,
             Err(error) => return output.refuse(&format!("the request is damaged: {error}")),
         };
@@ -179,7 +179,7 @@ impl State {
             return shelf::release(input, &task, output);
         }
         output.stays = task.stays;
-        let mut lent = Lent::default();
+        let mut lent = LentViews::default();
         self.took = None;
         let ended = match task.kind {
             request::NATIVE => self.native(py, input, &task, &mut lent, output),
@@ -193,27 +193,27 @@ impl State {
         };
         match ended {
             Ok(()) => {}
-            Err(Failed::Raised(error)) => self.reply_error(py, error, output),
-            Err(Failed::Unknown) => {
+            Err(TaskFailure::Raised(error)) => self.reply_error(py, error, output),
+            Err(TaskFailure::Unknown) => {
                 let mut head = [0; reply::HEAD_BYTES];
                 head[0] = reply::UNKNOWN_FUNCTION;
                 return output.write(&mut self.kept, &head, &[]);
             }
-            Err(Failed::NotHad(why)) => output.not_had(&why),
-            Err(Failed::Refused(why)) => output.refuse(&why),
+            Err(TaskFailure::Unfetched(why)) => output.write_unfetched(&why),
+            Err(TaskFailure::Refused(why)) => output.refuse(&why),
         }
-        if !lent.is_back(py) {
+        if !lent.close(py) {
             let what = "the function kept a large argument (or a part of one, like a view of an array) beyond its \
                         end; it must copy what it keeps. This worker is replaced";
             eprintln!("hotlease: {what}");
             self.reply_error(py, PyRuntimeError::new_err(what), output);
-            leave_after_this(KEPT_MEMORY_STATUS);
+            exit_after_reply(KEPT_MEMORY_STATUS);
         }
         if let Some(took) = self.took {
             output.put_time(&mut self.kept, took);
         }
-        if printing::is_any() {
-            output.append(&mut self.kept, &printing::take());
+        if output_streams::is_any() {
+            output.append(&mut self.kept, &output_streams::take());
         }
     }
 
@@ -222,10 +222,10 @@ impl State {
         &mut self,
         py: Python<'_>,
         input: &Input,
-        task: &Request,
-        lent: &mut Lent,
+        task: &TaskRequest,
+        lent: &mut LentViews,
         output: &mut Output<'_>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), TaskFailure> {
         let results = self.results(py, input, task, lent)?;
         let (kept, took) = (&mut self.kept, &mut self.took);
         native::run(py, input, task, &results, (output, kept), took)
@@ -237,17 +237,17 @@ impl State {
         &mut self,
         py: Python<'py>,
         input: &Input,
-        task: &Request,
-        lent: &mut Lent,
-    ) -> Result<Bound<'py, PyAny>, Failed> {
+        task: &TaskRequest,
+        lent: &mut LentViews,
+    ) -> Result<Bound<'py, PyAny>, TaskFailure> {
         let function = self.function(py, input, task)?;
         let (arguments, named) = self.arguments(py, input, task, lent)?;
         let begun = task.timed.then(Instant::now);
         let result = function.call(&arguments, named.as_ref());
         self.took = begun.map(|begun| begun.elapsed());
-        forked::end_child(py, &result);
-        if printing::is_any() {
-            printing::name(&function, &arguments);
+        forks::end_child(py, &result);
+        if output_streams::is_any() {
+            output_streams::name(&function, &arguments);
         }
         Ok(result?)
     }
@@ -256,16 +256,16 @@ impl State {
         &mut self,
         py: Python<'py>,
         input: &Input,
-        task: &Request,
-    ) -> Result<Bound<'py, PyAny>, Failed> {
+        task: &TaskRequest,
+    ) -> Result<Bound<'py, PyAny>, TaskFailure> {
         if let Some(known) = self.functions.get(py, &task.key) {
             return Ok(known);
         }
-        let (start, length) = task.blob.ok_or(Failed::Unknown)?;
+        let (start, length) = task.blob.ok_or(TaskFailure::Unknown)?;
         // A copy, so that the bytes that are hashed are the bytes that are unpickled.
         let blob = input.bytes(py, start, length)?;
         if key_of(blob.as_bytes()) != task.key {
-            return Err(Failed::Refused(
+            return Err(TaskFailure::Refused(
                 "the function's bytes are not those of its key".into(),
             ));
         }
@@ -283,9 +283,9 @@ impl State {
         &mut self,
         py: Python<'py>,
         input: &Input,
-        task: &Request,
-        lent: &mut Lent,
-    ) -> Result<Arguments<'py>, Failed> {
+        task: &TaskRequest,
+        lent: &mut LentViews,
+    ) -> Result<Arguments<'py>, TaskFailure> {
         let layout = &task.arguments;
         let others = match task.results.is_empty() {
             true => Vec::new(),
@@ -302,7 +302,7 @@ impl State {
             false => results::during(others, load),
         }?;
         let Ok((arguments, named)) = both.extract::<(Bound<'_, PyTuple>, Option<Bound<'_, PyDict>>)>() else {
-            return Err(Failed::Refused(
+            return Err(TaskFailure::Refused(
                 "the arguments are no pair of a tuple and a dict".into(),
             ));
         };
@@ -314,9 +314,9 @@ impl State {
         &self,
         py: Python<'py>,
         input: &Input,
-        layout: &Layout,
+        layout: &TaskLayout,
         writable: bool,
-        lent: &mut Lent,
+        lent: &mut LentViews,
     ) -> PyResult<Bound<'py, PyAny>> {
         let place = (input.at(layout.pickle), layout.pickle_bytes);
         let pickle = match layout.pickle_bytes < COPIED_BELOW {
@@ -344,15 +344,15 @@ impl State {
         &mut self,
         py: Python<'_>,
         input: &Input,
-        task: &Request,
-        lent: &mut Lent,
-    ) -> Result<Vec<Py<PyAny>>, Failed> {
+        task: &TaskRequest,
+        lent: &mut LentViews,
+    ) -> Result<Vec<Py<PyAny>>, TaskFailure> {
         let mut values = Vec::with_capacity(task.results.len());
         for &(start, length) in &task.results {
             let value = match left_at(input, start, length)? {
                 None => self.value(py, input, (start, length), lent),
                 Some(left) => {
-                    let pulled = py.detach(|| pull(&left)).map_err(Failed::NotHad)?;
+                    let pulled = py.detach(|| pull(&left)).map_err(TaskFailure::Unfetched)?;
                     let (start, size) = lent.hold(pulled);
                     self.value(py, &Input { start, size }, (0, size), lent)
                 }
@@ -368,13 +368,13 @@ impl State {
         py: Python<'_>,
         input: &Input,
         (start, length): (usize, usize),
-        lent: &mut Lent,
-    ) -> Result<Py<PyAny>, Failed> {
+        lent: &mut LentViews,
+    ) -> Result<Py<PyAny>, TaskFailure> {
         let at = |from: usize, into: &mut [u8]| input.copy(start + from, into);
-        let mut body = match Reply::decode_at(length, at).map_err(damaged)? {
+        let mut body = match TaskReply::decode_at(length, at).map_err(damaged)? {
             reply if matches!(reply.kind, reply::PLAIN | reply::PICKLED) => reply,
             _ => {
-                return Err(Failed::Refused(
+                return Err(TaskFailure::Refused(
                     "what should be the result of another task is none".into(),
                 ));
             }
@@ -393,13 +393,7 @@ impl State {
     }
 
     /// Writes the reply. `whose`: the request, and whether the result may stay in its memory.
-    fn reply(
-        &mut self,
-        py: Python<'_>,
-        value: &Bound<'_, PyAny>,
-        whose: (&Input, bool),
-        output: &mut Output<'_>,
-    ) {
+    fn reply(&mut self, py: Python<'_>, value: &Bound<'_, PyAny>, whose: (&Input, bool), output: &mut Output<'_>) {
         self.scratch.clear();
         self.scratch.extend([0; reply::HEAD_BYTES]);
         if plain::encode(value, &mut self.scratch, PLAIN_BYTES_MAX) {
@@ -431,7 +425,7 @@ impl State {
         let bytes: Vec<&[u8]> = bytes.collect();
         if let ([buffer], true) = (&bytes[..], yielded)
             && let Some(at) = input.place_of(buffer)
-            && output.write_in_request(pickle.as_bytes(), at, buffer.len(), printing::bytes())
+            && output.write_in_request(pickle.as_bytes(), at, buffer.len(), output_streams::bytes())
         {
             return Ok(());
         }
@@ -445,24 +439,19 @@ impl State {
 
     #[cold]
     fn reply_error(&mut self, py: Python<'_>, error: PyErr, output: &mut Output<'_>) {
-        type Described<'py> = (
-            Bound<'py, PyBytes>,
-            Option<Bound<'py, PyBytes>>,
-            Bound<'py, PyBytes>,
-        );
+        type Described<'py> = (Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>, Bound<'py, PyBytes>);
         // `value` would lose the traceback.
         let error = error.into_value(py).into_bound(py);
         let described = self.describe.bind(py).call1((&error,));
-        let (traceback, pickle, text) =
-            match described.and_then(|described| described.extract::<Described<'_>>()) {
-                Ok(described) => described,
-                // Even the description fails.
-                Err(_) => {
-                    let name = error.get_type().qualname();
-                    let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
-                    (PyBytes::new(py, b""), None, PyBytes::new(py, name.as_bytes()))
-                }
-            };
+        let (traceback, pickle, text) = match described.and_then(|described| described.extract::<Described<'_>>()) {
+            Ok(described) => described,
+            // Even the description fails.
+            Err(_) => {
+                let name = error.get_type().qualname();
+                let name = name.map_or_else(|_| "exception".into(), |name| name.to_string());
+                (PyBytes::new(py, b""), None, PyBytes::new(py, name.as_bytes()))
+            }
+        };
         let (kind, last) = match &pickle {
             Some(pickle) => (reply::EXCEPTION, pickle),
             None => (reply::EXCEPTION_TEXT, &text),
@@ -476,21 +465,17 @@ impl State {
 }
 
 /// Decodes a tuple, and pairs of names and values.
-fn plain_arguments<'py>(
-    py: Python<'py>,
-    bytes: &[u8],
-    results: &[Py<PyAny>],
-) -> Result<Arguments<'py>, Failed> {
+fn plain_arguments<'py>(py: Python<'py>, bytes: &[u8], results: &[Py<PyAny>]) -> Result<Arguments<'py>, TaskFailure> {
     let mut reader = plain::Reader::with_results(bytes, results);
     let arguments = reader.value(py)?.cast_into::<PyTuple>();
-    let arguments = arguments.map_err(|_| Failed::Refused("the plain arguments are no tuple".into()))?;
+    let arguments = arguments.map_err(|_| TaskFailure::Refused("the plain arguments are no tuple".into()))?;
     if reader.is_at_end() {
         return Ok((arguments, None));
     }
     let named = PyDict::new(py);
     while !reader.is_at_end() {
         let name = reader.value(py)?.cast_into::<PyString>();
-        let name = name.map_err(|_| Failed::Refused("a plain argument's name is no string".into()))?;
+        let name = name.map_err(|_| TaskFailure::Refused("a plain argument's name is no string".into()))?;
         named.set_item(name, reader.value(py)?)?;
     }
     Ok((arguments, Some(named)))

@@ -1,6 +1,6 @@
 //! Zygote: an interpreter with imports done, from which workers are forked.
 
-use hotlease_nursery::zygote::{Hooks, Orders};
+use hotlease_nursery::zygote::{ForkHooks, Orders};
 use hotlease_worker::Worker;
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::ffi;
@@ -18,7 +18,7 @@ pub struct Zygote {
 /// Python's actions around a fork.
 struct Interpreter;
 
-impl Hooks for Interpreter {
+impl ForkHooks for Interpreter {
     fn before(&mut self) {
         // SAFETY: this thread has the GIL, and is the only one.
         unsafe { ffi::PyOS_BeforeFork() }
@@ -45,7 +45,7 @@ impl Zygote {
 
     /// Tells the agent why no worker can be forked from this process, and ends.
     fn refuse(&mut self, why: String) -> PyResult<()> {
-        self.take()?.refuse(why)
+        self.take()?.reject(why)
     }
 
     /// Tells the agent that the zygote waits, and forks on each order. Returns in each worker, with the agent's socket

@@ -84,11 +84,11 @@ impl World {
             if end == Some(at) {
                 let ended = self.ends.iter().position(|end| *end == at).expect("it is there");
                 self.ends.swap_remove(ended);
-                self.forecast.ended(at, 1);
+                self.forecast.record_end(at, 1);
             } else if self.next == Some(at) {
                 self.next = None;
                 self.ready += 1;
-                self.forecast.made(self.making);
+                self.forecast.record_made(self.making);
             }
         }
     }
@@ -96,7 +96,7 @@ impl World {
     /// Adds a lease of one worker.
     fn lease(&mut self, at: Duration, lasting: Duration) {
         self.until(at);
-        self.forecast.arrived(at, 1);
+        self.forecast.record_arrival(at, 1);
         match self.ready {
             0 => self.cold += 1,
             _ => {
@@ -130,14 +130,11 @@ fn leases_one_after_the_other_have_one_that_waits_and_none_is_started_beside_the
 #[test]
 fn a_lease_of_many_workers_leaves_as_many() {
     let mut forecast = Forecast::new(LEAST);
-    forecast.arrived(ms(0), 7);
+    forecast.record_arrival(ms(0), 7);
     assert_eq!(forecast.stock(ms(1)).fill, 0, "all are in use");
-    forecast.ended(ms(1000), 7);
+    forecast.record_end(ms(1000), 7);
     let stock = forecast.stock(ms(1001));
-    assert_eq!(
-        (stock.fill, stock.keep, stock.until),
-        (7, 7, Some(ms(1000) + LEAST))
-    );
+    assert_eq!((stock.fill, stock.keep, stock.until), (7, 7, Some(ms(1000) + LEAST)));
 }
 
 #[test]
@@ -175,10 +172,7 @@ fn more_arrivals_have_more_that_wait_and_fewer_have_fewer() {
     };
     let (few, many) = (of_rate(ms(2000), 100), of_rate(ms(125), 200));
     let few_again = of_rate(ms(2000), 100);
-    assert!(
-        few <= 4 && many >= 8 && few_again <= 4,
-        "{few}, {many}, {few_again}"
-    );
+    assert!(few <= 4 && many >= 8 && few_again <= 4, "{few}, {many}, {few_again}");
 }
 
 #[test]
@@ -207,11 +201,7 @@ fn one_unlucky_moment_is_not_prepared_for_for_ever() {
         }
         at += ms(5000);
         world.until(at);
-        assert!(
-            round < 60 || world.ready == 1,
-            "round {round}: {} wait",
-            world.ready
-        );
+        assert!(round < 60 || world.ready == 1, "round {round}: {} wait", world.ready);
     }
 }
 
@@ -255,10 +245,10 @@ fn who_comes_once_a_day_is_waited_for_as_if_he_were_unknown() {
     let mut forecast = Forecast::new(LEAST);
     for day in 0..10 {
         let day = Duration::from_secs(24 * 3600 * day);
-        forecast.arrived(day, 1);
-        forecast.ended(day + ms(1000), 1);
+        forecast.record_arrival(day, 1);
+        forecast.record_end(day + ms(1000), 1);
     }
-    let as_unknown = Stay {
+    let as_unknown = WaitInterval {
         from: Duration::ZERO,
         until: LEAST,
     };
@@ -271,8 +261,8 @@ fn nobody_waits_longer_than_the_limit_at_a_stretch() {
     let mut now = ms(0);
     for seconds in [10, 7200, 20, 7200, 30, 7200, 15] {
         now += Duration::from_secs(seconds);
-        forecast.arrived(now, 1);
-        forecast.ended(now, 1);
+        forecast.record_arrival(now, 1);
+        forecast.record_end(now, 1);
     }
     let stay = forecast.stay();
     assert_eq!((stay.from, stay.until), (Duration::ZERO, WAIT_MAX));
@@ -282,12 +272,12 @@ fn nobody_waits_longer_than_the_limit_at_a_stretch() {
 fn what_is_remembered_is_bounded() {
     let mut forecast = Forecast::new(LEAST);
     for number in 0..10_000u64 {
-        forecast.arrived(ms(number), 1);
-        forecast.ended(ms(number), 1);
+        forecast.record_arrival(ms(number), 1);
+        forecast.record_end(ms(number), 1);
     }
     assert!(forecast.quiet.len() <= ARRIVALS_MAX && forecast.away.len() <= ARRIVALS_MAX);
     assert!(forecast.in_making.len() <= ARRIVALS_MAX);
     // More ends than beginnings, which should not happen.
-    forecast.ended(ms(10_000), usize::MAX);
+    forecast.record_end(ms(10_000), usize::MAX);
     assert_eq!(forecast.in_use, 0);
 }

@@ -29,7 +29,7 @@ impl Scene {
         let config = Environments {
             stores: vec![self.path("store")],
             cache: self.path("cache"),
-            mount: Way::Any,
+            mount: MountMethod::Any,
             ..Environments::default()
         };
         Arc::new(opened(&config).await)
@@ -61,9 +61,9 @@ async fn opened(config: &Environments) -> Images {
     Images::open(config, launcher, None).await.expect("opened")
 }
 
-fn why(refused: Result<Arc<Image>, Refusal>) -> String {
+fn why(refused: Result<Arc<Image>, Rejection>) -> String {
     match refused {
-        Err(Refusal::NoEnvironment { why, .. }) => why,
+        Err(Rejection::NoEnvironment { why, .. }) => why,
         other => panic!("{:?}", other.map(|image| image.at().to_owned())),
     }
 }
@@ -72,7 +72,7 @@ fn why(refused: Result<Arc<Image>, Refusal>) -> String {
 async fn got(images: &Arc<Images>, hash: &str) -> Option<Arc<Image>> {
     match images.get(hash, true).await {
         Ok(image) => Some(image),
-        Err(Refusal::NoEnvironment { why, .. }) if why.contains("cannot be mounted here") => {
+        Err(Rejection::NoEnvironment { why, .. }) if why.contains("cannot be mounted here") => {
             eprintln!("skipped: {why}");
             None
         }
@@ -88,7 +88,7 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
     assert!(why(none.get(&hash, true).await).contains("hotlease agent --environments"));
     let images = scene.images().await;
     let bad = images.get("../../etc/passwd", true).await.map(drop);
-    assert!(matches!(bad, Err(Refusal::BadRequest { .. })), "{bad:?}");
+    assert!(matches!(bad, Err(Rejection::BadRequest { .. })), "{bad:?}");
     let unknown = why(images.get(&hash, true).await);
     for part in ["hotlease env pack", "store", hash.as_str()] {
         assert!(unknown.contains(part), "{unknown:?} lacks {part:?}");
@@ -110,7 +110,7 @@ async fn what_cannot_be_had_is_refused_with_what_to_do() {
         assert!(image.check(Path::new("bin/python")).is_ok());
         let missing = image.check(Path::new("bin/python9"));
         assert!(
-            matches!(&missing, Err(Refusal::NoEnvironment { why, .. }) if why.contains("bin/python9")),
+            matches!(&missing, Err(Rejection::NoEnvironment { why, .. }) if why.contains("bin/python9")),
             "{missing:?}"
         );
     }
@@ -126,10 +126,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
     let images = scene.images().await;
     let (one, two) = tokio::join!(images.get(&hash, true), images.get(&hash, true));
     let (Ok(one), Ok(two)) = (one, two) else {
-        assert!(
-            got(&images, &hash).await.is_none(),
-            "it was mounted a moment later"
-        );
+        assert!(got(&images, &hash).await.is_none(), "it was mounted a moment later");
         return;
     };
     assert!(Arc::ptr_eq(&one, &two), "each has mounted it");
@@ -155,10 +152,7 @@ async fn leases_share_a_mount_that_goes_with_the_last() {
 fn kind_at(at: &Path) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").expect("the kernel tells");
     let at = at.display().to_string();
-    let line = table
-        .lines()
-        .find(|line| line.contains(&at))
-        .expect("it is mounted");
+    let line = table.lines().find(|line| line.contains(&at)).expect("it is mounted");
     let (_, kind) = line.split_once(" - ").expect("a kind");
     kind.split(' ').next().unwrap_or_default().to_owned()
 }
@@ -213,13 +207,13 @@ async fn a_lease_does_not_wait_for_a_long_fetch_which_goes_on() {
     for _ in 0..3 {
         let refused = images.get(&hash, true).await.map(drop);
         assert!(
-            matches!(&refused, Err(Refusal::Unavailable { what }) if what.contains("ask again")),
+            matches!(&refused, Err(Rejection::Unavailable { what }) if what.contains("ask again")),
             "{refused:?}"
         );
         assert_eq!(images.table().len(), 1, "each has begun to fetch it");
     }
     let mut coming = match images.find(hash.parse().expect("a hash"), true) {
-        Ok(Found::Coming(coming)) => coming,
+        Ok(FoundImage::Coming(coming)) => coming,
         _ => panic!("it is not on its way"),
     };
     drop(fetching);
@@ -237,10 +231,10 @@ async fn there_is_a_bound_of_fetches_at_a_time() {
     let (_told, coming) = watch::channel(None);
     for digit in 0..COMING_MAX {
         let id = format!("{digit:064x}").parse().expect("a hash");
-        images.table().insert(id, Entry::Coming(coming.clone()));
+        images.table().insert(id, ImageEntry::Coming(coming.clone()));
     }
     let more = images.get(&"ab".repeat(32), true).await.map(drop);
-    assert!(matches!(more, Err(Refusal::TooMany { limit: 8, .. })), "{more:?}");
+    assert!(matches!(more, Err(Rejection::TooMany { limit: 8, .. })), "{more:?}");
     // An entry whose thread has failed is removed.
     drop(_told);
     assert!(why(images.get(&"ab".repeat(32), true).await).contains("hotlease env pack"));

@@ -1,14 +1,14 @@
 //! Saved state of an incarnation, where its lease has one: when it is found, restored, saved and ended.
 
-use super::{Incarnation, State, died, not_started};
+use super::{Incarnation, IncarnationState, not_started, worker_died};
 use crate::active_lease::LoadedCode;
 use crate::cause::KillReason;
-use crate::worker::{NotStarted, Worker};
-use hotlease_wire::{Cause, Refusal};
+use crate::worker::{StartError, Worker};
+use hotlease_wire::{Cause, Rejection};
 
 impl Incarnation {
     /// Finds the state, before there is a worker.
-    pub(super) async fn find_state(&self) -> Result<(), NotStarted> {
+    pub(super) async fn find_state(&self) -> Result<(), StartError> {
         match &self.keeping {
             Some(keeping) => keeping.begin().await,
             None => Ok(()),
@@ -16,11 +16,7 @@ impl Incarnation {
     }
 
     /// Restores the state before it serves any client. Without a library or program no code understands the state yet.
-    pub(super) async fn restore_state(
-        &self,
-        worker: &Worker,
-        codes: &[LoadedCode],
-    ) -> Result<(), NotStarted> {
+    pub(super) async fn restore_state(&self, worker: &Worker, codes: &[LoadedCode]) -> Result<(), StartError> {
         match &self.keeping {
             Some(keeping) if !codes.is_empty() => keeping.restore(worker).await,
             _ => Ok(()),
@@ -28,22 +24,22 @@ impl Incarnation {
     }
 
     /// Restores the state once it has loaded the lease's library. If that fails, the worker is killed.
-    pub async fn restore_loaded(&self) -> Result<(), Refusal> {
+    pub async fn restore_loaded(&self) -> Result<(), Rejection> {
         // An incarnation that is gone meanwhile has put its state back.
-        let (State::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
+        let (IncarnationState::Up(worker), Some(keeping)) = (self.state(), &self.keeping) else {
             return Ok(());
         };
         let why = tokio::select! {
             biased;
-            () = self.until_killed() => return Err(died(self.gone().await)),
+            () = self.until_killed() => return Err(worker_died(self.wait_for_end().await)),
             restored = keeping.restore(&worker) => match restored {
                 Ok(()) => return Ok(()),
                 Err(why) => why,
             },
         };
         self.kill(KillReason::Unusable("its state was not restored"));
-        let (_, output) = self.gone().await;
-        Err(died((not_started(why), output)))
+        let (_, output) = self.wait_for_end().await;
+        Err(worker_died((not_started(why), output)))
     }
 
     /// Saves the state at the end of its lease, before it is killed, if no function runs.

@@ -1,15 +1,15 @@
 //! Attachment of a session to its lease.
 
-use super::{Node, Tables};
+use super::{Node, NodeState};
 use crate::active_lease::ActiveLease;
 use crate::caller::Caller;
 use crate::outbox::Outbox;
-use hotlease_lease::agent::{Event, SessionId};
-use hotlease_wire::control::Lent;
+use hotlease_lease::agent::{BookEvent, SessionId};
+use hotlease_wire::control::LentSlots;
 use hotlease_wire::ids::WorkerIndex;
-use hotlease_wire::session::Place;
+use hotlease_wire::session::SlotPlace;
 use hotlease_wire::token::Rights;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,12 +32,12 @@ impl Node {
         token: &[u8],
         caller: Caller,
         outbox: &Arc<Outbox>,
-    ) -> Result<Attachment, Refusal> {
-        let claims = self.opened(token)?;
+    ) -> Result<Attachment, Rejection> {
+        let claims = self.open_token(token)?;
         if let Caller::Bearer { lease, .. } = &caller
             && *lease != claims.lease
         {
-            return Err(Refusal::BadToken);
+            return Err(Rejection::BadToken);
         }
         let tenant = self.identity.tenants.of_session(caller, &claims.tenant);
         let mut tables = self.tables();
@@ -45,14 +45,14 @@ impl Node {
         let session = SessionId(tables.last_session);
         let (lease, epoch, delegation) = (claims.lease, claims.epoch, claims.delegation);
         let attach = match delegation {
-            0 => Event::Attach {
+            0 => BookEvent::Attach {
                 session,
                 lease,
                 epoch,
                 tenant,
                 until: Duration::from_millis(claims.attach_until_ms),
             },
-            delegation => Event::AttachPeer {
+            delegation => BookEvent::AttachPeer {
                 session,
                 lease,
                 epoch,
@@ -62,7 +62,7 @@ impl Node {
         };
         self.step_locked(&mut tables, attach)?;
         let lease = tables.leases.get(&claims.lease).cloned();
-        let lease = lease.ok_or(Refusal::UnknownLease)?;
+        let lease = lease.ok_or(Rejection::UnknownLease)?;
         tables.outboxes.insert(session, Arc::clone(outbox));
         tracing::debug!(lease = %lease.id, session = session.0, delegation, "session attached");
         Ok(Attachment {
@@ -79,7 +79,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         let mut tables = self.node.tables();
         tables.outboxes.remove(&self.session);
-        let closed = Event::SessionClosed {
+        let closed = BookEvent::SessionClosed {
             session: self.session,
             lease: self.lease.id,
         };
@@ -96,28 +96,32 @@ impl Attachment {
     }
 
     /// Slots that its client may use; `None`: all.
-    pub(crate) fn lent(&self, tables: &Tables) -> Result<Option<Vec<Place>>, Refusal> {
+    pub(crate) fn delegated_slots(&self, tables: &NodeState) -> Result<Option<Vec<SlotPlace>>, Rejection> {
         if self.is_holder() {
             return Ok(None);
         }
         let lease = tables.book.active(self.lease.id)?;
         let lent = lease.delegations.get(&self.delegation);
-        let lent = lent.ok_or(Refusal::LeaseEnded(EndReason::TakenBack))?;
+        let lent = lent.ok_or(Rejection::LeaseEnded(EndReason::TakenBack))?;
         Ok(Some(lent.places.iter().copied().collect()))
     }
 
     /// Slots of a worker that its client may use; `None`: all. Refused if there are none.
-    pub(crate) fn lent_of(&self, tables: &Tables, worker: WorkerIndex) -> Result<Option<Lent>, Refusal> {
-        let Some(places) = self.lent(tables)? else {
+    pub(crate) fn delegated_slots_of(
+        &self,
+        tables: &NodeState,
+        worker: WorkerIndex,
+    ) -> Result<Option<LentSlots>, Rejection> {
+        let Some(places) = self.delegated_slots(tables)? else {
             return Ok(None);
         };
         let of_worker = places.iter().filter(|place| place.worker == worker);
-        let lent = Lent {
+        let lent = LentSlots {
             delegation: self.delegation,
             slots: of_worker.map(|place| place.slot).collect(),
         };
         if lent.slots.is_empty() {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: format!("worker {worker} was not lent to this client"),
             });
         }

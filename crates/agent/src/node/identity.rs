@@ -1,8 +1,8 @@
 //! Fixed settings of a node.
 
 use crate::caller::Tenants;
+use crate::image_transfer::ImageSender;
 use crate::images::Images;
-use crate::neighbours::Sending;
 use crate::reach::Grants;
 use crate::sandboxes::Sandboxes;
 use crate::sharing::SharingTerms;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Settings that are fixed for one run of an agent.
-pub(crate) struct Identity {
+pub(crate) struct NodeSettings {
     /// Identifier of the agent.
     pub agent: AgentId,
     /// Identifier of this run.
@@ -55,7 +55,7 @@ pub(crate) struct Identity {
     /// Environments that leases name.
     pub images: Arc<Images>,
     /// Limit on environments that are sent to other agents.
-    pub sending: Sending,
+    pub sending: ImageSender,
     /// Storage for saved states of workers.
     pub swap: Option<Arc<SwapOptions>>,
 }

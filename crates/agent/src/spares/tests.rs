@@ -12,7 +12,7 @@ fn program(word: &str) -> Arc<Program> {
         environment: Vec::new(),
         directory: "/".into(),
         mounts: Vec::new(),
-        held: hotlease_sandbox::Held::default(),
+        held: hotlease_sandbox::KeepAlive::default(),
     })
 }
 
@@ -22,20 +22,18 @@ async fn until(what: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(Duration::from_secs(30), waited)
-        .await
-        .expect("it never holds");
+    timeout(Duration::from_secs(30), waited).await.expect("it never holds");
 }
 
 /// Idle memory that never runs short, on any host.
 fn enough() -> Arc<IdleMemory> {
-    Arc::new(IdleMemory::told_by("", ""))
+    Arc::new(IdleMemory::from_files("", ""))
 }
 
 impl Spares {
     /// Whether there is nothing to start.
     fn is_idle(&self) -> bool {
-        self.table().turn(self.begun.elapsed()).start.is_none()
+        self.table().next_actions(self.begun.elapsed()).start.is_none()
     }
 }
 
@@ -58,14 +56,8 @@ async fn a_spare_is_for_its_tenant_and_its_program_only() {
     let (this, other) = (program("1000"), program("1001"));
     lease(&spares, &this, 1);
     until(|| spares.listing().len() == 1).await;
-    assert!(
-        spares.take("bob", PROCESS, &this).is_none(),
-        "another tenant got it"
-    );
-    assert!(
-        spares.take("ann", PROCESS, &other).is_none(),
-        "another program got it"
-    );
+    assert!(spares.take("bob", PROCESS, &this).is_none(), "another tenant got it");
+    assert!(spares.take("ann", PROCESS, &other).is_none(), "another program got it");
     assert!(
         spares.take("ann", Kind::Namespace, &this).is_none(),
         "another kind of sandbox got it"
@@ -163,13 +155,13 @@ fn while_one_is_made_for_long_no_second_one_is_and_another_program_has_its_turn(
     let spares = Spares::new(launcher, enough(), 2);
     let (this, other) = (program("1000"), program("1001"));
     let turn = || {
-        let start = spares.table().turn(spares.begun.elapsed()).start;
+        let start = spares.table().next_actions(spares.begun.elapsed()).start;
         start.map(|(kind, _)| kind.program.arguments.clone())
     };
     lease(&spares, &this, 1);
     assert_eq!(turn(), Some(this.arguments.clone()));
-    let of = Spare::of("ann", PROCESS, &this);
-    spares.table().know(&of, |demand| demand.is_starting = true);
+    let of = SpareKey::of("ann", PROCESS, &this);
+    spares.table().update_demand(&of, |demand| demand.is_starting = true);
     assert_eq!(turn(), None);
     lease(&spares, &other, 1);
     assert_eq!(turn(), Some(other.arguments.clone()));
@@ -204,7 +196,7 @@ async fn where_less_than_a_tenth_of_the_memory_is_idle_none_is_started() {
     let meminfo = folder.path().join("meminfo");
     std::fs::write(&meminfo, "MemTotal: 1000 kB\nMemAvailable: 99 kB\n").expect("written");
     let launcher = Launcher::new(Path::new("/bin/sleep")).expect("a program");
-    let memory = Arc::new(IdleMemory::told_by(&meminfo, ""));
+    let memory = Arc::new(IdleMemory::from_files(&meminfo, ""));
     let spares = Arc::new(Spares::new(launcher.clone(), memory, 2));
     let keeper = tokio::spawn(Arc::clone(&spares).keep_them());
     lease(&spares, &program("1000"), 1);
@@ -236,7 +228,7 @@ fn what_is_not_waited_for_keeps_no_image_mounted() {
     let image = Arc::new(());
     let with_image = || {
         Arc::new(Program {
-            held: Held::new(Arc::clone(&image) as Arc<dyn std::any::Any + Send + Sync>),
+            held: KeepAlive::new(Arc::clone(&image) as Arc<dyn std::any::Any + Send + Sync>),
             ..(*program("1000")).clone()
         })
     };

@@ -6,8 +6,8 @@
 //! aws_secret_access_key = ...
 //! ```
 
-use hotlease_net::identity::exposed;
-use hotlease_s3::Keys;
+use hotlease_net::identity::exposure;
+use hotlease_s3::SigningKeys;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -20,16 +20,14 @@ pub(super) fn read_private(path: &Path) -> Result<String, String> {
     let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
     let file = File::open(path).map_err(unreadable)?;
     // Checks the open file, which cannot be exchanged for another one meanwhile.
-    if let Some(why) = exposed(&file.metadata().map_err(unreadable)?) {
+    if let Some(why) = exposure(&file.metadata().map_err(unreadable)?) {
         return Err(format!(
             "{} is not safe: {why}; `chmod 600` it, and replace the keys if others may have read them",
             path.display()
         ));
     }
     let mut text = String::new();
-    file.take(BYTES_MAX + 1)
-        .read_to_string(&mut text)
-        .map_err(unreadable)?;
+    file.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
     match text.len() as u64 > BYTES_MAX {
         true => Err(format!("{} has more than {BYTES_MAX} bytes", path.display())),
         false => Ok(text),
@@ -37,7 +35,7 @@ pub(super) fn read_private(path: &Path) -> Result<String, String> {
 }
 
 /// The keys of a profile. Read for each request, so that replaced keys count at once.
-pub(super) fn keys(path: &Path, profile: &str) -> Result<Keys, String> {
+pub(super) fn keys(path: &Path, profile: &str) -> Result<SigningKeys, String> {
     let text = read_private(path)?;
     let value = |name: &str| {
         let mut is_ours = false;
@@ -54,10 +52,9 @@ pub(super) fn keys(path: &Path, profile: &str) -> Result<Keys, String> {
         }
         found
     };
-    let needed = |name: &str| {
-        value(name).ok_or_else(|| format!("{} has no {name} in its section [{profile}]", path.display()))
-    };
-    Ok(Keys {
+    let needed =
+        |name: &str| value(name).ok_or_else(|| format!("{} has no {name} in its section [{profile}]", path.display()));
+    Ok(SigningKeys {
         id: needed("aws_access_key_id")?,
         secret: needed("aws_secret_access_key")?,
         token: value("aws_session_token"),
@@ -86,10 +83,7 @@ mod tests {
         assert_eq!((&*of_other.id, of_other.token), ("A", None));
         for bad in ["empty", "missing"] {
             let error = of(bad).expect_err(bad);
-            assert!(
-                error.contains("aws_access_key_id") && error.contains(bad),
-                "{error}"
-            );
+            assert!(error.contains("aws_access_key_id") && error.contains(bad), "{error}");
         }
         mode(0o640);
         let error = of("default").expect_err("others may read it");

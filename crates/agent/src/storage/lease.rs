@@ -1,10 +1,10 @@
 //! Keys and prefixes of one lease. They are valid as long as the lease is active.
 
-use super::Open;
-use super::site::Store;
-use hotlease_s3::Keys;
+use super::StorageState;
+use super::site_file::Store;
+use hotlease_s3::SigningKeys;
 use hotlease_sandbox::{STORAGE_PORT, Storage as Way};
-use hotlease_wire::storage::Place;
+use hotlease_wire::storage::StoragePlace;
 use std::ffi::OsString;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,9 +17,9 @@ const CONNECTIONS_MAX: usize = 256;
 /// Access of one lease to object storage.
 pub(crate) struct LeaseStorage {
     /// Registry that it is removed from at its end.
-    open: Weak<Open>,
-    pub(super) keys: Keys,
-    pub(super) places: Vec<Place>,
+    open: Weak<StorageState>,
+    pub(super) keys: SigningKeys,
+    pub(super) places: Vec<StoragePlace>,
     /// Number of the store for each place.
     pub(super) stores: Vec<usize>,
     pub(super) connections: Arc<Semaphore>,
@@ -36,11 +36,11 @@ impl fmt::Debug for LeaseStorage {
 impl LeaseStorage {
     /// Makes new keys, and registers them.
     pub(super) fn new(
-        open: &Arc<Open>,
-        (places, stores): (Vec<Place>, Vec<usize>),
+        open: &Arc<StorageState>,
+        (places, stores): (Vec<StoragePlace>, Vec<usize>),
         inside: bool,
     ) -> Arc<Self> {
-        let keys = Keys {
+        let keys = SigningKeys {
             id: format!("HL{:018X}", rand::random::<u128>() >> 56),
             secret: format!("{:032x}{:032x}", rand::random::<u128>(), rand::random::<u128>()),
             token: None,
@@ -63,19 +63,18 @@ impl LeaseStorage {
             way,
             over: watch::Sender::new(false),
         });
-        open.leases()
-            .insert(lease.keys.id.clone(), Arc::downgrade(&lease));
+        open.leases().insert(lease.keys.id.clone(), Arc::downgrade(&lease));
         lease
     }
 
     /// Access of its workers: address and keys.
-    pub fn way(&self) -> Way {
+    pub fn access(&self) -> Way {
         self.way.clone()
     }
 
     /// Its places, in the form that its client is told.
-    pub fn told(&self) -> Vec<String> {
-        self.places.iter().map(Place::to_string).collect()
+    pub fn client_places(&self) -> Vec<String> {
+        self.places.iter().map(StoragePlace::to_string).collect()
     }
 
     /// Ends the access, because the lease has ended or is ending: connections are cut, and the keys open nothing any
@@ -91,7 +90,7 @@ impl LeaseStorage {
     }
 
     /// Waits until the access has ended.
-    pub(super) async fn over(&self) {
+    pub(super) async fn wait_for_end(&self) {
         // The sender lives in self, so waiting cannot fail.
         let _ = self.over.subscribe().wait_for(|over| *over).await;
     }
@@ -112,7 +111,7 @@ impl Drop for LeaseStorage {
 
 /// Environment variables that all SDKs understand. Keys are in the environment, and not at an address that hands them
 /// out, because the workers of such a lease are started for it and end with it, as its keys do.
-fn environment(keys: &Keys, address: SocketAddr, store: Option<&Store>) -> Vec<(OsString, OsString)> {
+fn environment(keys: &SigningKeys, address: SocketAddr, store: Option<&Store>) -> Vec<(OsString, OsString)> {
     let region = store.map_or("us-east-1", |store| &store.region);
     let endpoint = format!("http://{address}");
     [

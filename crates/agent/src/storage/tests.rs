@@ -12,8 +12,8 @@ fn file(folder: &Path, mode: u32) -> std::path::PathBuf {
     folder.join("storage.toml")
 }
 
-fn asker(kind: Kind, is_own: bool, network: bool) -> Asker<'static> {
-    Asker {
+fn asker(kind: Kind, is_own: bool, network: bool) -> StorageRequester<'static> {
+    StorageRequester {
         tenant: "ann",
         is_own,
         kind,
@@ -25,9 +25,7 @@ fn asker(kind: Kind, is_own: bool, network: bool) -> Asker<'static> {
 #[tokio::test]
 async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_them() {
     let folder = tempfile::tempdir().expect("a folder");
-    let storage = Storage::open(Some(&file(folder.path(), 0o600)))
-        .await
-        .expect("good");
+    let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
     let asked = ["s3://people/ann/run:rw".to_owned()];
     for (kind, is_own, network, inside) in [
         (Kind::Namespace, false, false, Some(true)),
@@ -42,34 +40,26 @@ async fn storage_is_for_those_whom_the_site_s_keys_are_hidden_from_or_who_have_t
         let found = of
             .as_ref()
             .ok()
-            .map(|of| of.as_ref().expect("asked for").way().inside);
+            .map(|of| of.as_ref().expect("asked for").access().inside);
         assert_eq!(found, inside, "{kind} of its own user: {is_own}: {of:?}");
         if let Err(refusal) = of {
             let said = refusal.to_string();
-            assert!(
-                said.contains("kind namespace") && said.contains("on n1"),
-                "{said}"
-            );
+            assert!(said.contains("kind namespace") && said.contains("on n1"), "{said}");
         }
     }
     let none = storage.of_lease(&[], asker(Kind::Container, false, false));
     assert!(matches!(none, Ok(None)), "{none:?}");
     let many = vec![asked[0].clone(); STORAGE_MAX + 1];
     let refused = storage.of_lease(&many, asker(Kind::Namespace, false, false));
-    assert!(matches!(refused, Err(Refusal::TooMany { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Rejection::TooMany { .. })), "{refused:?}");
 }
 
 #[tokio::test]
 async fn keys_are_known_as_long_as_their_lease_is_not_over() {
     let folder = tempfile::tempdir().expect("a folder");
-    let storage = Storage::open(Some(&file(folder.path(), 0o600)))
-        .await
-        .expect("good");
+    let storage = Storage::open(Some(&file(folder.path(), 0o600))).await.expect("good");
     let lease = || {
-        let of = storage.of_lease(
-            &["s3://people/ann".to_owned()],
-            asker(Kind::Namespace, false, false),
-        );
+        let of = storage.of_lease(&["s3://people/ann".to_owned()], asker(Kind::Namespace, false, false));
         of.expect("granted").expect("asked for")
     };
     let (one, other) = (lease(), lease());
@@ -81,7 +71,7 @@ async fn keys_are_known_as_long_as_their_lease_is_not_over() {
     assert!(open.lease(&other.keys.id).is_some(), "it is another's end");
     drop(other);
     assert!(open.leases().is_empty(), "one that was not granted stays");
-    let shown = format!("{one:?} {:?}", one.way());
+    let shown = format!("{one:?} {:?}", one.access());
     assert!(!shown.contains(&one.keys.secret), "{shown}");
 }
 
@@ -95,11 +85,5 @@ async fn an_agent_does_not_start_with_secrets_that_others_may_read() {
         "{said}"
     );
     let missing = Storage::open(Some(&folder.path().join("missing"))).await;
-    assert!(
-        missing
-            .err()
-            .expect("it is not there")
-            .to_string()
-            .contains("missing")
-    );
+    assert!(missing.err().expect("it is not there").to_string().contains("missing"));
 }

@@ -1,6 +1,6 @@
 //! States in a swap directory, for its operator, and the removal of expired ones.
 
-use super::folder::{self, FOLDER, LOCK, STATE};
+use super::files::{self, FOLDER, LOCK, STATE};
 use hotlease_wire::state::{StateHead, is_state_name};
 use std::fs::{self, File};
 use std::io;
@@ -34,19 +34,19 @@ pub struct SavedState {
 ///
 /// # Errors
 /// An error of the system for the directory. Folders that do not belong to this user are left out.
-pub fn saved(directory: &Path) -> io::Result<Vec<SavedState>> {
+pub fn list_states(directory: &Path) -> io::Result<Vec<SavedState>> {
     let mut states = Vec::new();
     each_file(directory, |tenant, path, there| {
-        let Some(name) = folder::name_of(&path).strip_suffix(&format!(".{STATE}")) else {
+        let Some(name) = files::name_of(&path).strip_suffix(&format!(".{STATE}")) else {
             return;
         };
-        let head = folder::open(&path).map_err(|error| error.to_string());
+        let head = files::open(&path).map_err(|error| error.to_string());
         states.push(SavedState {
             tenant: tenant.to_owned(),
             name: name.to_owned(),
             bytes: there.len(),
             age: age(there),
-            head: head.and_then(|mut file: File| folder::read_head(&mut file)),
+            head: head.and_then(|mut file: File| files::read_head(&mut file)),
             path,
         });
     })?;
@@ -75,9 +75,9 @@ pub fn remove(directory: &Path, tenant: &str, name: &str) -> io::Result<bool> {
 /// Removes states older than `keep`, and incomplete files of agents that are gone. Blocks.
 pub(super) fn expire(directory: &Path, keep: Duration) {
     let removed = each_file(directory, |tenant, path, there| {
-        let name = folder::name_of(&path);
+        let name = files::name_of(&path);
         if name.ends_with(&format!(".{LOCK}")) {
-            return folder::remove_lock(&path);
+            return files::remove_lock(&path);
         }
         let limit = match name.ends_with(&format!(".{STATE}")) {
             true => keep,
@@ -96,13 +96,13 @@ pub(super) fn expire(directory: &Path, keep: Duration) {
 fn each_file(directory: &Path, mut what: impl FnMut(&str, PathBuf, &fs::Metadata)) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.take(TENANTS_MAX).flatten() {
         let folder = entry.path();
-        let Some(tenant) = folder::name_of(&folder).strip_prefix(FOLDER) else {
+        let Some(tenant) = files::name_of(&folder).strip_prefix(FOLDER) else {
             continue;
         };
-        if !folder::is_ours(&folder) {
+        if !files::is_ours(&folder) {
             continue;
         }
-        for path in folder::files(&folder).unwrap_or_default() {
+        for path in files::files(&folder).unwrap_or_default() {
             if let Ok(there) = fs::symlink_metadata(&path)
                 && there.is_file()
             {

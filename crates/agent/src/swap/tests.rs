@@ -1,7 +1,7 @@
-use super::folder::{Hold, Part, Wanted};
-use super::{SwapOptions, check_directory, listing, program_of, program_of_library, wanted};
+use super::files::{StateLock, StateRequest, StateWriter};
+use super::{SwapOptions, check_directory, listing, program_of, program_of_library, state_request};
 use hotlease_sandbox::Kind;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{AcquireRequest, PythonRuntime};
 use hotlease_wire::ids::LeaseId;
 use std::fs;
@@ -19,8 +19,8 @@ fn scene() -> (tempfile::TempDir, SwapOptions) {
     (folder, options)
 }
 
-fn model(lease: u8) -> Wanted {
-    Wanted {
+fn model(lease: u8) -> StateRequest {
+    StateRequest {
         tenant: "uid:7".into(),
         name: "model".into(),
         program: [1; 32],
@@ -28,11 +28,11 @@ fn model(lease: u8) -> Wanted {
     }
 }
 
-fn hold(options: &SwapOptions, wanted: Wanted) -> Result<Hold, String> {
-    Hold::take(&options.directory, wanted, HOLDER, NOW)
+fn hold(options: &SwapOptions, wanted: StateRequest) -> Result<StateLock, String> {
+    StateLock::take(&options.directory, wanted, HOLDER, NOW)
 }
 
-fn write(hold: &Hold, options: &SwapOptions, bytes: &[u8]) -> Part {
+fn write(hold: &StateLock, options: &SwapOptions, bytes: &[u8]) -> StateWriter {
     let mut part = hold.part(options).expect("a file");
     part.add(bytes).expect("written");
     part
@@ -52,14 +52,14 @@ fn names(options: &SwapOptions) -> Vec<String> {
     names
 }
 
-fn refused(options: &SwapOptions, wanted: Wanted) -> String {
+fn refused(options: &SwapOptions, wanted: StateRequest) -> String {
     refused_for(options, wanted, true)
 }
 
 /// `ever`: whether the next attempt would fail in the same way.
-fn refused_for(options: &SwapOptions, wanted: Wanted, ever: bool) -> String {
+fn refused_for(options: &SwapOptions, wanted: StateRequest, ever: bool) -> String {
     let hold = hold(options, wanted).expect("nobody has it");
-    match hold.take_state() {
+    match hold.take_saved() {
         Err(error) => {
             assert_eq!(error.lasts, ever, "{error}");
             error.why
@@ -72,7 +72,7 @@ fn refused_for(options: &SwapOptions, wanted: Wanted, ever: bool) -> String {
 fn a_state_is_found_once_and_only_when_it_is_whole() {
     let (_folder, options) = scene();
     let first = hold(&options, model(1)).expect("nobody has it");
-    assert!(first.take_state().expect("looked").is_none(), "there is none yet");
+    assert!(first.take_saved().expect("looked").is_none(), "there is none yet");
     let part = write(&first, &options, b"weights");
     assert_eq!(
         names(&options),
@@ -83,16 +83,13 @@ fn a_state_is_found_once_and_only_when_it_is_whole() {
     drop(first);
     assert_eq!(names(&options), ["model.state"]);
     let second = hold(&options, model(2)).expect("nobody has it");
-    let taken = second.take_state().expect("looked").expect("it is there");
+    let taken = second.take_saved().expect("looked").expect("it is there");
     let mut bytes = String::new();
     std::io::Read::read_to_string(&mut taken.file().expect("open"), &mut bytes).expect("read");
     assert_eq!(bytes, "weights");
     assert_eq!(taken.head.host, "node1");
-    taken.restored();
-    assert!(
-        second.take_state().expect("looked").is_none(),
-        "it was given twice"
-    );
+    taken.mark_restored();
+    assert!(second.take_saved().expect("looked").is_none(), "it was given twice");
 }
 
 #[test]
@@ -101,7 +98,7 @@ fn what_was_not_restored_is_there_again() {
     save(&options, b"weights");
     for _ in 0..2 {
         let hold = hold(&options, model(2)).expect("nobody has it");
-        let taken = hold.take_state().expect("looked");
+        let taken = hold.take_saved().expect("looked");
         assert!(taken.is_some(), "it is gone after a restore that failed");
     }
     assert_eq!(names(&options), ["model.state"]);
@@ -112,7 +109,7 @@ fn a_state_in_use_is_nobody_else_s_and_the_error_says_whose_it_is() {
     let (_folder, options) = scene();
     save(&options, b"weights");
     let first = hold(&options, model(1)).expect("nobody has it");
-    let taken = first.take_state().expect("looked").expect("it is there");
+    let taken = first.take_saved().expect("looked").expect("it is there");
     let why = hold(&options, model(2)).err().expect("it is in use");
     assert!(why.contains("`model` is in use by lease 1 on node1"), "{why}");
     // Where the file system has no locks that all nodes see, the file itself is the claim.
@@ -131,10 +128,10 @@ fn of_many_who_take_one_state_one_gets_it() {
         for lease in 0..8 {
             let (options, got) = (&options, &got);
             scope.spawn(move || {
-                let hold = Hold::take(&options.directory, model(lease), "x", Duration::from_secs(30));
-                if let Some(taken) = hold.expect("in time").take_state().expect("looked") {
+                let hold = StateLock::take(&options.directory, model(lease), "x", Duration::from_secs(30));
+                if let Some(taken) = hold.expect("in time").take_saved().expect("looked") {
                     got.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    taken.restored();
+                    taken.mark_restored();
                 }
             });
         }
@@ -147,7 +144,7 @@ fn of_many_who_take_one_state_one_gets_it() {
 fn another_tenant_s_program_s_or_a_damaged_file_is_refused_and_stays() {
     let (_folder, options) = scene();
     let path = save(&options, b"weights");
-    let other = Wanted {
+    let other = StateRequest {
         program: [2; 32],
         ..model(2)
     };
@@ -161,7 +158,7 @@ fn another_tenant_s_program_s_or_a_damaged_file_is_refused_and_stays() {
     fs::create_dir(&theirs).expect("a folder");
     fs::set_permissions(&theirs, fs::Permissions::from_mode(0o700)).expect("ours");
     fs::write(theirs.join("model.state"), &whole).expect("copied");
-    let stranger = Wanted {
+    let stranger = StateRequest {
         tenant: "uid:8".into(),
         ..model(2)
     };
@@ -208,17 +205,14 @@ fn what_is_too_large_for_itself_or_for_its_tenant_leaves_nothing() {
     let path = save(&options, &[0; 1000]);
     // Its own lock counts, too.
     options.tenant_bytes = fs::metadata(path).expect("a state").len() + HOLDER.len() as u64 + 5;
-    let other = Wanted {
+    let other = StateRequest {
         name: "other".into(),
         ..model(2)
     };
     let second = hold(&options, other).expect("nobody has it");
     let part = second.part(&options).expect("a file");
     let why = part.expect(6).expect_err("the tenant has too much");
-    assert!(
-        part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"),
-        "{why}"
-    );
+    assert!(part.expect(5).is_ok() && why.contains("--swap-tenant-bytes"), "{why}");
 }
 
 #[test]
@@ -227,19 +221,11 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
     let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
     save(&options, b"weights");
     let theirs = folder.path().join("of-uid:7");
-    assert_eq!(
-        fs::metadata(&theirs).expect("made").permissions().mode() & 0o777,
-        0o700
-    );
+    assert_eq!(fs::metadata(&theirs).expect("made").permissions().mode() & 0o777, 0o700);
     let state = fs::metadata(theirs.join("model.state")).expect("saved");
     assert_eq!(state.permissions().mode() & 0o777, 0o600);
     mode(&theirs, 0o750);
-    assert!(
-        hold(&options, model(1))
-            .err()
-            .expect("open to others")
-            .contains("0700")
-    );
+    assert!(hold(&options, model(1)).err().expect("open to others").contains("0700"));
     mode(folder.path(), 0o777);
     assert!(
         check_directory(folder.path())
@@ -251,16 +237,13 @@ fn folders_that_others_may_enter_or_rename_in_are_refused() {
     assert!(check_directory(&folder.path().join("none")).is_err());
     let link = folder.path().join("of-uid:9");
     std::os::unix::fs::symlink("/", link).expect("a link");
-    let elsewhere = Wanted {
+    let elsewhere = StateRequest {
         tenant: "uid:9".into(),
         ..model(1)
     };
-    assert!(
-        hold(&options, elsewhere).is_err(),
-        "a link leads out of the directory"
-    );
+    assert!(hold(&options, elsewhere).is_err(), "a link leads out of the directory");
     for tenant in ["../x", "a/b"] {
-        let named = Wanted {
+        let named = StateRequest {
             tenant: tenant.into(),
             ..model(1)
         };
@@ -274,7 +257,7 @@ fn states_are_listed_removed_and_expire_and_locks_of_nobody_go() {
     save(&options, b"weights");
     fs::write(options.directory.join("of-uid:7/bad.state"), "x").expect("written");
     fs::write(options.directory.join("of-uid:7/gone.lock"), "x").expect("written");
-    let listed = listing::saved(&options.directory).expect("listed");
+    let listed = listing::list_states(&options.directory).expect("listed");
     let told: Vec<_> = listed
         .iter()
         .map(|state| (&*state.tenant, &*state.name, state.head.is_ok()))
@@ -309,9 +292,8 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
         python: Some(PythonRuntime::default()),
         ..AcquireRequest::default()
     };
-    let asked = |options, request: &AcquireRequest, sandbox| {
-        wanted(options, request, sandbox, (LeaseId([1; 8]), "n1"))
-    };
+    let asked =
+        |options, request: &AcquireRequest, sandbox| state_request(options, request, sandbox, (LeaseId([1; 8]), "n1"));
     let native = AcquireRequest {
         python: None,
         state_format: "words".into(),
@@ -323,9 +305,9 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
             assert_eq!(found.map(|wanted| wanted.name), Some("model".into()));
         }
         let without = asked(None, request, Kind::Process);
-        assert!(matches!(without, Err(Refusal::OutOfReach { .. })), "{without:?}");
+        assert!(matches!(without, Err(Rejection::OutOfReach { .. })), "{without:?}");
         let machine = asked(Some(&options), request, Kind::MicroVm);
-        assert!(matches!(machine, Err(Refusal::BadRequest { .. })), "{machine:?}");
+        assert!(matches!(machine, Err(Rejection::BadRequest { .. })), "{machine:?}");
         let spoiled: [fn(&mut AcquireRequest); 4] = [
             |request| request.workers = 2,
             |request| request.slots_per_worker = 2,
@@ -337,7 +319,7 @@ fn only_one_worker_with_one_slot_of_an_agent_with_a_swap_directory_has_a_state()
             spoil(&mut request);
             let asked = asked(Some(&options), &request, Kind::Process);
             assert!(
-                matches!(asked, Err(Refusal::BadRequest { .. })),
+                matches!(asked, Err(Rejection::BadRequest { .. })),
                 "{number}: {asked:?}"
             );
         }

@@ -1,10 +1,10 @@
 //! `hotlease bench bandwidth`: throughput of large data, in place and copied.
 
+use super::bench_platform::BenchPlatform;
 use super::fabric;
-use super::host::Host;
+use super::measured_lease::{MeasuredLease, blocks, hot, pattern};
 use super::record::{Figures, Record, params, print};
 use super::samples::{Block, Clock, Samples};
-use super::stage::{Stage, blocks, hot, pattern};
 use crate::output::Output;
 use crate::quantity;
 use anyhow::ensure;
@@ -40,12 +40,12 @@ fn size(text: &str) -> Result<usize, String> {
 const BLOCK_BYTES: usize = 64 << 20;
 
 /// Times of moving one size.
-struct Moved {
+struct TransferSamples {
     size: usize,
     samples: Samples,
 }
 
-impl Moved {
+impl TransferSamples {
     fn new(size: usize) -> anyhow::Result<Self> {
         Ok(Self {
             size,
@@ -65,20 +65,16 @@ impl Moved {
 }
 
 pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     for transport in args.over.fabrics() {
         fabric::bandwidth::measure(&host, transport, &args.sizes, args.bytes, output)?;
     }
     if !args.over.shm() {
         return output.flush();
     }
-    let stage = Stage::set(&host, hot(), 0)?;
+    let stage = MeasuredLease::start(&host, hot(), 0)?;
     let mut records = Vec::new();
-    let sizes = if args.sizes.is_empty() {
-        &SIZES[..]
-    } else {
-        &args.sizes
-    };
+    let sizes = if args.sizes.is_empty() { &SIZES[..] } else { &args.sizes };
     for size in sizes {
         records.extend(measure(&stage, *size, args.bytes)?);
     }
@@ -93,7 +89,7 @@ pub(super) fn carry_out(args: &BandwidthArgs, output: &mut Output) -> anyhow::Re
     output.flush()
 }
 
-fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>> {
+fn measure(stage: &MeasuredLease, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>> {
     let (sum, echo) = (stage.invoker.function("sum")?, stage.invoker.function("echo")?);
     let source = pattern(size);
     let mut target = vec![1; size];
@@ -102,7 +98,11 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
     let expected = wrapping_sum(&source);
 
     let count = (BLOCK_BYTES / size).max(1);
-    let (mut plain, mut in_place, mut copied) = (Moved::new(size)?, Moved::new(size)?, Moved::new(size)?);
+    let (mut plain, mut in_place, mut copied) = (
+        TransferSamples::new(size)?,
+        TransferSamples::new(size)?,
+        TransferSamples::new(size)?,
+    );
     for _ in 0..blocks(usize::try_from(bytes)?, count * size) {
         plain.add(&copy_block(&stage.clock, count, &source, &mut target)?);
         let mut result = [0; 8];
@@ -122,7 +122,7 @@ fn measure(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
         );
         ensure!(target == source, "the copy is not a copy");
     }
-    let record = |mode: &str, moved: &Moved| {
+    let record = |mode: &str, moved: &TransferSamples| {
         let params = params! { "transport": "shm", "mode": mode, "size_bytes": size, "workers": 1 };
         let mut record = Record::new("bandwidth", params, "B", moved.figures(), &stage.machine);
         record.samples = moved.samples.len();

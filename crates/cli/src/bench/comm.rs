@@ -6,15 +6,15 @@
 
 use super::record::round;
 use crate::exit::CommandError;
-use crate::output::{Align::*, Column, Output};
+use crate::output::{Column, ColumnAlign::*, Output};
 use crate::quantity;
 use anyhow::{Context, ensure};
 use clap::Args;
-use hotlease_comm::model::of_size;
+use hotlease_comm::model::collective_of_size;
 use hotlease_comm::rendezvous::{Limits, Server};
 use hotlease_comm::{
-    Algorithm, Call, Collective, Communicator, Datatype, LinkKind, Measured, Operation, Operator, Options,
-    Question, Recipe, Schedule, Secret, Table,
+    Algorithm, Call, Collective, Communicator, Datatype, LinkKind, Measurement, Operation, Operator, Options, Question,
+    Recipe, Schedule, Secret, Table,
 };
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ use std::time::Instant;
 
 /// What to measure.
 #[derive(Debug, Clone, Args)]
-struct Plan {
+struct MeasureArgs {
     /// Bytes of a broadcast, a reduction or a scan, or of all blocks together that one rank sends or receives
     #[arg(long, value_delimiter = ',', default_value = "8,1K,8K,64K,512K,4M", value_parser = quantity::parse_bytes)]
     size: Vec<usize>,
@@ -54,7 +54,7 @@ pub(super) struct CommArgs {
     #[arg(long, value_delimiter = ',', default_value = "2,4,8", value_parser = clap::value_parser!(u32).range(2..=128))]
     ranks: Vec<u32>,
     #[command(flatten)]
-    plan: Plan,
+    plan: MeasureArgs,
     /// File to write the table of the fastest algorithms to
     #[arg(long, value_name = "FILE")]
     tune: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub(super) struct MemberArgs {
     #[arg(long)]
     ranks: u32,
     #[command(flatten)]
-    plan: Plan,
+    plan: MeasureArgs,
 }
 
 const NAME: &str = "bench";
@@ -76,7 +76,7 @@ const NAME: &str = "bench";
 const ELEMENT: usize = 8;
 
 #[derive(Serialize)]
-struct Row {
+struct AlgorithmTimeRow {
     operation: String,
     ranks: u32,
     size: usize,
@@ -89,7 +89,7 @@ struct Row {
 pub(super) fn carry_out(args: &CommArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut measured = Vec::new();
     for &ranks in &args.ranks {
-        measured.extend(among(ranks, &args.plan)?);
+        measured.extend(measure_ranks(ranks, &args.plan)?);
     }
     show(&measured, output)?;
     if let Some(file) = &args.tune {
@@ -101,14 +101,12 @@ pub(super) fn carry_out(args: &CommArgs, output: &mut Output) -> anyhow::Result<
 }
 
 /// Runs the other ranks as processes, and takes part as rank 0.
-fn among(ranks: u32, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
-    let secret: String = (0..4)
-        .map(|_| format!("{:016x}", rand::random::<u64>()))
-        .collect();
+fn measure_ranks(ranks: u32, plan: &MeasureArgs) -> anyhow::Result<Vec<Measurement>> {
+    let secret: String = (0..4).map(|_| format!("{:016x}", rand::random::<u64>())).collect();
     let key = Secret::new(secret.as_bytes())?;
     let server = Server::start("127.0.0.1:0", vec![key.clone()], Limits::default())?;
     let rendezvous = server.address().to_string();
-    let mut members = Members(Vec::new());
+    let mut members = ChildMembers(Vec::new());
     for _ in 1..ranks {
         members.0.push(plan.member(&rendezvous, ranks, &secret)?);
     }
@@ -124,7 +122,7 @@ fn among(ranks: u32, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-impl Plan {
+impl MeasureArgs {
     fn member(&self, rendezvous: &str, ranks: u32, secret: &str) -> anyhow::Result<Child> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let list = |texts: Vec<String>| texts.join(",");
@@ -132,14 +130,7 @@ impl Plan {
         let operations = list(self.operations.iter().map(Operation::to_string).collect());
         Command::new(program)
             .args(["bench", "comm-member", "--rendezvous", rendezvous])
-            .args([
-                "--ranks",
-                &ranks.to_string(),
-                "--size",
-                &sizes,
-                "--op",
-                &operations,
-            ])
+            .args(["--ranks", &ranks.to_string(), "--size", &sizes, "--op", &operations])
             .args(["--samples", &self.samples.to_string()])
             .env("HOTLEASE_COMM_SECRET", secret)
             .stdout(Stdio::null())
@@ -149,9 +140,9 @@ impl Plan {
 }
 
 /// Processes that end with this one.
-struct Members(Vec<Child>);
+struct ChildMembers(Vec<Child>);
 
-impl Drop for Members {
+impl Drop for ChildMembers {
     fn drop(&mut self) {
         for member in &mut self.0 {
             // Fails if the process has ended already.
@@ -168,7 +159,7 @@ pub(super) fn take_part(args: &MemberArgs) -> anyhow::Result<()> {
 }
 
 /// Measures all operations. All members call it together, and all get the result.
-fn measure(all: Communicator, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
+fn measure(all: Communicator, plan: &MeasureArgs) -> anyhow::Result<Vec<Measurement>> {
     let mut measured = Vec::new();
     for &operation in &plan.operations {
         let sizes = if operation == Operation::Barrier {
@@ -177,30 +168,38 @@ fn measure(all: Communicator, plan: &Plan) -> anyhow::Result<Vec<Measured>> {
             &plan.size
         };
         for &size in sizes {
-            measured.extend(one(&all, operation, size, plan.samples)?);
+            measured.extend(measure_one(&all, operation, size, plan.samples)?);
         }
     }
     all.finish()?;
     Ok(measured)
 }
 
-fn one(all: &Communicator, operation: Operation, size: usize, samples: u32) -> anyhow::Result<Vec<Measured>> {
+fn measure_one(
+    all: &Communicator,
+    operation: Operation,
+    size: usize,
+    samples: u32,
+) -> anyhow::Result<Vec<Measurement>> {
     let (rank, ranks) = (all.rank(), all.size());
-    let call = Call::new(of_size(operation, 0, ranks, size.div_ceil(ELEMENT)), rank, ranks);
-    call.check()
-        .map_err(|error| CommandError::Usage(error.to_string()))?;
+    let call = Call::new(
+        collective_of_size(operation, 0, ranks, size.div_ceil(ELEMENT)),
+        rank,
+        ranks,
+    );
+    call.check().map_err(|error| CommandError::Usage(error.to_string()))?;
     let question = Question::new(&call, ELEMENT, LinkKind::Tcp);
     let recipes = question.candidates();
     let build = |recipe: &Recipe| recipe.build(&call).map(Arc::new);
     let schedules: Vec<Arc<Schedule>> = recipes.iter().map(build).collect::<Result<_, _>>()?;
     let (input, mut output) = (vec![0; call.input() * ELEMENT], vec![0; call.output() * ELEMENT]);
     let sum = Operator::Sum.of(Datatype::F64)?;
-    let mut clock = Clock::new(rank, ranks)?;
+    let mut clock = CollectiveClock::new(rank, ranks)?;
     let mut times = vec![Vec::new(); recipes.len()];
     // The first turn warms caches and connections, and is not counted.
     for turn in 0..=samples {
         for (schedule, times) in schedules.iter().zip(&mut times) {
-            let reduction = operation.reduces().then(|| sum.clone());
+            let reduction = operation.is_reduction().then(|| sum.clone());
             let seconds = clock.time(all, || {
                 all.run(schedule.clone(), ELEMENT, &input, &mut output, reduction)
             })?;
@@ -213,7 +212,7 @@ fn one(all: &Communicator, operation: Operation, size: usize, samples: u32) -> a
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     };
-    let of = |(recipe, times): (Recipe, Vec<f64>)| Measured {
+    let of = |(recipe, times): (Recipe, Vec<f64>)| Measurement {
         operation,
         ranks,
         bytes: question.bytes,
@@ -225,13 +224,13 @@ fn one(all: &Communicator, operation: Operation, size: usize, samples: u32) -> a
 }
 
 /// Times an operation of all ranks, from a barrier until the last one has finished.
-struct Clock {
+struct CollectiveClock {
     barrier: Arc<Schedule>,
     longest: Arc<Schedule>,
     max: hotlease_comm::Reduction,
 }
 
-impl Clock {
+impl CollectiveClock {
     fn new(rank: u32, ranks: u32) -> anyhow::Result<Self> {
         let build = |collective, algorithm: Algorithm| {
             Recipe::from(algorithm)
@@ -266,7 +265,7 @@ impl Clock {
     }
 }
 
-fn show(measured: &[Measured], output: &mut Output) -> anyhow::Result<()> {
+fn show(measured: &[Measurement], output: &mut Output) -> anyhow::Result<()> {
     let mut fastest = BTreeMap::new();
     for one in measured {
         let least = fastest
@@ -274,7 +273,7 @@ fn show(measured: &[Measured], output: &mut Output) -> anyhow::Result<()> {
             .or_insert(f64::INFINITY);
         *least = one.seconds.min(*least);
     }
-    let row = |one: &Measured| Row {
+    let row = |one: &Measurement| AlgorithmTimeRow {
         operation: one.operation.to_string(),
         ranks: one.ranks,
         size: one.bytes,
@@ -283,7 +282,7 @@ fn show(measured: &[Measured], output: &mut Output) -> anyhow::Result<()> {
         median_ns: (one.seconds * 1e9) as u64,
         factor: round(one.seconds / fastest[&(one.operation, one.ranks, one.bytes)]),
     };
-    let rows: Vec<Row> = measured.iter().map(row).collect();
+    let rows: Vec<AlgorithmTimeRow> = measured.iter().map(row).collect();
     let columns = [
         Column("OPERATION", Left),
         Column("RANKS", Right),

@@ -1,15 +1,15 @@
 //! `hotlease bench latency`: duration of one invocation at a time.
 
+use super::bench_platform::BenchPlatform;
 use super::fabric;
-use super::host::Host;
+use super::measured_lease::{MeasuredLease, blocks, hot, pattern};
 use super::record::{Record, Target, params, print};
 use super::samples::Pair;
-use super::stage::{Stage, blocks, hot, pattern};
 use super::warm;
 use crate::output::Output;
 use crate::quantity;
 use clap::{Args, ValueEnum};
-use hotlease_bench_baseline::Kind;
+use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{Buffer, Function, LeaseOptions};
 
 /// Measure round trips, one at a time. Hot: next to a raw round trip between the same two cores that moves the same
@@ -62,7 +62,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     let wanted = |mode| args.mode.is_none_or(|only| only == mode);
     for transport in args.over.fabrics() {
         if wanted(Mode::Hot) {
@@ -92,8 +92,8 @@ pub(super) fn carry_out(args: &LatencyArgs, output: &mut Output) -> anyhow::Resu
         )?;
     }
     for (mode, polling) in [
-        (Mode::Warm, warm::Polled::Never),
-        (Mode::Adaptive, warm::Polled::Adaptively),
+        (Mode::Warm, warm::SlotPolling::Never),
+        (Mode::Adaptive, warm::SlotPolling::Adaptive),
     ] {
         if wanted(mode) {
             warm::measure(&host, polling, args.warm_samples as usize, output)?;
@@ -106,14 +106,11 @@ fn or_default<'a>(sizes: &'a [usize], default: &'a [usize]) -> &'a [usize] {
     if sizes.is_empty() { default } else { sizes }
 }
 
-fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
+fn by_size(host: &BenchPlatform, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
     let LatencyArgs { samples, depth, .. } = args;
     let sizes = or_default(&args.sizes, &SIZES);
-    let options = LeaseOptions {
-        depth: *depth,
-        ..hot()
-    };
-    let mut stage = Stage::set(host, options, SIZE_MAX)?;
+    let options = LeaseOptions { depth: *depth, ..hot() };
+    let mut stage = MeasuredLease::start(host, options, SIZE_MAX)?;
     let echo = stage.invoker.function("echo")?;
     let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
     for _ in 0..blocks(*samples as usize, BLOCK) {
@@ -127,7 +124,7 @@ fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
     for (size, pair) in sizes.iter().zip(&pairs) {
         let params = params! { "transport": "shm", "mode": "hot", "size_bytes": size, "workers": 1 };
         let name = match baseline(*size) {
-            Kind::Line { .. } => "raw cache-line ping-pong",
+            RoundTripKind::Line { .. } => "raw cache-line ping-pong",
             _ => "raw copy-in/copy-out ping-pong",
         };
         let mut record = Record::of_pair("latency", params, name, pair, &stage.machine);
@@ -141,12 +138,12 @@ fn by_size(host: &Host, args: &LatencyArgs) -> anyhow::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn baseline(size: usize) -> Kind {
+fn baseline(size: usize) -> RoundTripKind {
     match size {
-        0..=32 => Kind::Line {
+        0..=32 => RoundTripKind::Line {
             words: size.div_ceil(8).max(1),
         },
-        _ => Kind::Copy { bytes: size },
+        _ => RoundTripKind::Copy { bytes: size },
     }
 }
 
@@ -179,19 +176,16 @@ fn neighbours(size: usize, sizes: &[usize], pairs: &[Pair]) -> Option<Target> {
     ))
 }
 
-fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
+fn in_place(host: &BenchPlatform, samples: usize) -> anyhow::Result<Vec<Record>> {
     const INPUT: [u8; 8] = [1; 8];
     const BLOCK: usize = 200;
-    let mut stage = Stage::set(host, hot(), INPUT.len())?;
+    let mut stage = MeasuredLease::start(host, hot(), INPUT.len())?;
     let touch = stage.invoker.function("touch")?;
     let largest = IN_PLACE[IN_PLACE.len() - 1];
     let mut buffer = stage.invoker.buffer::<u8>(largest)?;
     // Writes all pages first: a page fault is not part of an invocation.
     buffer.fill(7);
-    let mut pairs = IN_PLACE
-        .iter()
-        .map(|_| Pair::new())
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut pairs = IN_PLACE.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
     for _ in 0..blocks(samples, BLOCK) {
         for (size, pair) in IN_PLACE.iter().zip(&mut pairs) {
             let baseline = stage.raw_block(baseline(INPUT.len()), &INPUT, BLOCK)?;
@@ -209,10 +203,7 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
         let mut record = Record::of_pair("latency", params, name, pair, &stage.machine);
         let multiple = pair.measured.quantile(0.5) as f64 / smallest.max(1.0);
         if *size != IN_PLACE[0] {
-            let what = format!(
-                "{} in place: as a multiple of 64 KiB",
-                quantity::bytes(*size as u64)
-            );
+            let what = format!("{} in place: as a multiple of 64 KiB", quantity::bytes(*size as u64));
             record.targets.push(Target::at_most(what, multiple, 1.1));
         }
         records.push(record);
@@ -222,7 +213,5 @@ fn in_place(host: &Host, samples: usize) -> anyhow::Result<Vec<Record>> {
 }
 
 fn touch_first(touch: &Function, buffer: &Buffer<u8>, size: usize) -> Result<(), hotlease_client::Error> {
-    touch
-        .invoke_buffer(buffer.slice(..size), &mut [0; 1][..])
-        .map(drop)
+    touch.invoke_buffer(buffer.slice(..size), &mut [0; 1][..]).map(drop)
 }

@@ -25,13 +25,14 @@
 //! [`pin`], [`samples`], [`record`] (the printed results).
 
 mod bandwidth;
+mod bench_platform;
 mod cold;
 mod comm;
 mod control;
 mod fabric;
-mod host;
+mod host_info;
 mod latency;
-mod machine;
+mod measured_lease;
 mod model;
 mod oversubscription;
 mod peers;
@@ -41,11 +42,10 @@ mod record;
 mod samples;
 mod scaling;
 mod soak;
-mod stage;
 mod throughput;
 mod warm;
 
-pub(crate) use host::functions;
+pub(crate) use bench_platform::functions;
 
 use crate::output::Output;
 use clap::{Args, Subcommand};
@@ -93,7 +93,7 @@ enum Bench {
     CommMember(comm::MemberArgs),
     /// A process of simulated agents of `control`
     #[command(hide = true)]
-    SimulatedAgents(control::MembersArgs),
+    SimulatedAgents(control::SimulatedAgentsArgs),
 }
 
 pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -111,6 +111,6 @@ pub(crate) fn carry_out(args: BenchArgs, output: &mut Output) -> anyhow::Result<
         Bench::Comm(args) => comm::carry_out(&args, output),
         Bench::CommMember(args) => comm::take_part(&args),
         Bench::PeerServer(args) => peers::serve(&args),
-        Bench::SimulatedAgents(args) => control::members(&args),
+        Bench::SimulatedAgents(args) => control::run_simulated_agents(&args),
     }
 }

@@ -1,15 +1,15 @@
 //! `hotlease bench model`: cost of invocations over a channel, and accuracy of its prediction.
 
+use super::bench_platform::BenchPlatform;
 use super::fabric::{TransportArgs, lease};
-use super::host::Host;
-use super::machine::Machine;
+use super::host_info::HostInfo;
+use super::measured_lease::{hot, pin_apart, spin_for};
 use super::record::{Figures, Record, params, print};
 use super::samples::{Clock, Samples};
-use super::stage::{apart, busy, hot};
 use crate::output::Output;
 use crate::quantity;
 use clap::Args;
-use hotlease_client::{Function, Invoker, Model, Plan, Work};
+use hotlease_client::{Function, Invoker, Model, Work, WorkPlan};
 use std::time::{Duration, Instant};
 
 /// Measure latency, overheads, gap, and cost of each byte. Then measure round trips, and tasks that a plan divides
@@ -36,16 +36,14 @@ const RUNS: usize = 201;
 const PLANS: usize = 11;
 
 pub(super) fn carry_out(args: &ModelArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     let shm = args.over.shm().then_some("shm");
     for transport in shm.into_iter().chain(args.over.fabrics()) {
         let invoker = lease(&host, transport, hot())?;
-        let (_, cores, _pinned) = apart(&invoker)?;
-        let machine = Machine::here(cores);
+        let (_, cores, _pinned) = pin_apart(&invoker)?;
+        let machine = HostInfo::here(cores);
         let work = invoker.function("work")?.on_slot(0)?;
-        let model = Model::measure(&work, LARGEST, |input, output| {
-            request(Duration::ZERO, input, output)
-        })?;
+        let model = Model::measure(&work, LARGEST, |input, output| request(Duration::ZERO, input, output))?;
         let mut records = vec![learned(&invoker, &model, &machine)];
         for time in TIMES {
             for payload in PAYLOADS {
@@ -53,14 +51,7 @@ pub(super) fn carry_out(args: &ModelArgs, output: &mut Output) -> anyhow::Result
             }
         }
         for time in TIMES {
-            records.push(shared(
-                &invoker,
-                &work,
-                &model,
-                args.tasks as usize,
-                time,
-                &machine,
-            )?);
+            records.push(shared(&invoker, &work, &model, args.tasks as usize, time, &machine)?);
         }
         let title = format!(
             "the model of a channel over {}, and its predictions",
@@ -123,13 +114,10 @@ fn request(time: Duration, input: usize, output: usize) -> Vec<u8> {
     request
 }
 
-fn learned(invoker: &Invoker, model: &Model, machine: &Machine) -> Record {
+fn learned(invoker: &Invoker, model: &Model, machine: &HostInfo) -> Record {
     let empty = model.round_trip(0, 0, Duration::ZERO).as_nanos() as u64;
     let params = params! { "mode": "parameters", "workers": invoker.slots() };
-    let figures = Figures::Times {
-        p50: empty,
-        p99: empty,
-    };
+    let figures = Figures::Times { p50: empty, p99: empty };
     let mut record = Record::new("model", params, "ns", figures, machine);
     let ns = |seconds: f64| super::record::round(seconds * 1e9);
     record.details = params! {
@@ -148,7 +136,7 @@ fn round_trips(
     model: &Model,
     payload: usize,
     time: Duration,
-    machine: &Machine,
+    machine: &HostInfo,
 ) -> anyhow::Result<Record> {
     let (input, mut output) = (request(time, payload, payload), vec![0; payload]);
     let mut samples = Samples::new()?;
@@ -178,7 +166,7 @@ fn shared(
     model: &Model,
     tasks: usize,
     time: Duration,
-    machine: &Machine,
+    machine: &HostInfo,
 ) -> anyhow::Result<Record> {
     const PAYLOAD: usize = 64;
     let plan = invoker.plan(
@@ -214,7 +202,7 @@ fn shared(
 /// for which the slot has no credit at first are sent between the client's own tasks.
 fn carry_out_plan(
     work: &Function,
-    plan: &Plan,
+    plan: &WorkPlan,
     time: Duration,
     payload: usize,
 ) -> anyhow::Result<(Duration, Duration)> {
@@ -233,7 +221,7 @@ fn carry_out_plan(
         if kept == 0 {
             break;
         }
-        busy(time);
+        spin_for(time);
         kept -= 1;
     }
     while sent.len() < plan.remote {

@@ -4,9 +4,9 @@
 //! a warm call; how soon a slot answers that its core is taken; and how eight warm slots on two cores perform, next
 //! to two slots with a core each.
 
-use super::host::{Host, functions};
-use super::machine::Machine;
-use super::pin::{Cores, Pinned};
+use super::bench_platform::{BenchPlatform, functions};
+use super::host_info::HostInfo;
+use super::pin::{AffinityGuard, Cores};
 use super::record::{Figures, Record, Target, params, print};
 use super::samples::{Block, Clock, Pair};
 use crate::output::Output;
@@ -37,8 +37,8 @@ const LONG_BYTES: usize = 64 << 20;
 const LOAD_TIME: Duration = Duration::from_millis(500);
 
 pub(super) fn carry_out(args: &OversubscriptionArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
-    let machine = Machine::here(Cores::default());
+    let host = BenchPlatform::find_or_start()?;
+    let machine = HostInfo::here(Cores::default());
     let mut records = claims(&host, args.samples as usize, &machine)?;
     records.push(throughput(&host, args.rounds, &machine)?);
     print(output, "shared cores", &records, |record| {
@@ -47,7 +47,7 @@ pub(super) fn carry_out(args: &OversubscriptionArgs, output: &mut Output) -> any
     output.flush()
 }
 
-fn lease(host: &Host, workers: u16, sharing: Sharing) -> anyhow::Result<Invoker> {
+fn lease(host: &BenchPlatform, workers: u16, sharing: Sharing) -> anyhow::Result<Invoker> {
     let options = LeaseOptions {
         workers,
         sharing,
@@ -60,7 +60,7 @@ fn lease(host: &Host, workers: u16, sharing: Sharing) -> anyhow::Result<Invoker>
 }
 
 /// A warm call on an exclusive core, next to a call that claims its core, and to a call that is refused.
-fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<Record>> {
+fn claims(host: &BenchPlatform, samples: usize, machine: &HostInfo) -> anyhow::Result<Vec<Record>> {
     let clock = Clock::calibrate();
     let own = lease(host, 1, Sharing::Exclusive)?;
     let shared = lease(host, 2, Sharing::Shared)?;
@@ -71,10 +71,10 @@ fn claims(host: &Host, samples: usize, machine: &Machine) -> anyhow::Result<Vec<
     let (own_core, shared_core) = (core_of(&own, 0)?, core_of(&shared, 0)?);
     for _ in 0..samples.div_ceil(BLOCK) {
         // The client's core differs from the slot's in both cases, because the cost of a wake-up depends on it.
-        let pinned = Pinned::away_from(own_core);
+        let pinned = AffinityGuard::away_from(own_core);
         let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
         drop(pinned);
-        let _pinned = Pinned::away_from(shared_core);
+        let _pinned = AffinityGuard::away_from(shared_core);
         let measured = clock.block(3, BLOCK, || claiming.invoke(&INPUT, &mut sink).map(drop))?;
         claimed.add(&baseline, &measured);
     }
@@ -115,7 +115,7 @@ fn core_of(invoker: &Invoker, slot: usize) -> anyhow::Result<usize> {
     Ok(u64::from_le_bytes(*core) as usize)
 }
 
-fn shared_options(host: &Host) -> LeaseOptions {
+fn shared_options(host: &BenchPlatform) -> LeaseOptions {
     LeaseOptions {
         workers: 2,
         sharing: Sharing::Shared,
@@ -153,10 +153,10 @@ fn refused(
             let until = Instant::now() + Duration::from_secs(120);
             let mut sink = INPUT;
             for _ in 0..samples.div_ceil(BLOCK) {
-                let pinned = Pinned::away_from(own_core);
+                let pinned = AffinityGuard::away_from(own_core);
                 let baseline = clock.block(3, BLOCK, || plain.invoke(&INPUT, &mut sink).map(drop))?;
                 drop(pinned);
-                let _pinned = Pinned::away_from(shared_core);
+                let _pinned = AffinityGuard::away_from(shared_core);
                 let mut times = Vec::with_capacity(BLOCK);
                 while times.len() < BLOCK {
                     ensure!(Instant::now() < until, "hardly any call was refused");
@@ -188,27 +188,19 @@ fn refused(
 }
 
 /// Calls per second of eight slots that share two cores, next to two slots with a core each. The leases alternate.
-fn throughput(host: &Host, rounds: u32, machine: &Machine) -> anyhow::Result<Record> {
+fn throughput(host: &BenchPlatform, rounds: u32, machine: &HostInfo) -> anyhow::Result<Record> {
     let mut rates = [0.0; 2];
     for _ in 0..rounds {
-        for (rate, (workers, sharing)) in rates
-            .iter_mut()
-            .zip([(2, Sharing::Exclusive), (8, Sharing::Shared)])
-        {
+        for (rate, (workers, sharing)) in rates.iter_mut().zip([(2, Sharing::Exclusive), (8, Sharing::Shared)]) {
             let invoker = lease(host, workers, sharing)?;
             *rate += load(&invoker)? / f64::from(rounds);
             invoker.deallocate()?;
         }
     }
-    let params = params! { "what": "8 warm slots on 2 cores", "transport": "shm", "mode": "warm", "size_bytes": LOAD_BYTES };
+    let params =
+        params! { "what": "8 warm slots on 2 cores", "transport": "shm", "mode": "warm", "size_bytes": LOAD_BYTES };
     let figures = |per_second| Figures::Rate { per_second };
-    let mut record = Record::new(
-        "oversubscription",
-        params,
-        "invocations",
-        figures(rates[1]),
-        machine,
-    );
+    let mut record = Record::new("oversubscription", params, "invocations", figures(rates[1]), machine);
     record.compare("2 warm slots with a core each", figures(rates[0]));
     Ok(record)
 }

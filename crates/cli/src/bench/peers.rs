@@ -3,18 +3,18 @@
 //! The server of each peer is another process of this program, pinned to the slot's core. The slot is asleep when
 //! the server is called, so each has the core to itself in turn.
 
+use super::bench_platform::BenchPlatform;
 use super::fabric;
-use super::host::Host;
-use super::machine::Machine;
+use super::host_info::HostInfo;
+use super::measured_lease::{MeasuredLease, blocks, pattern};
 use super::pin::pin;
 use super::record::{Record, params, print};
 use super::samples::{Block, Clock, Pair};
-use super::stage::{Stage, blocks, pattern};
 use crate::output::Output;
 use anyhow::{Context, ensure};
 use clap::Args;
-use hotlease_bench_baseline::Kind as Raw;
-use hotlease_bench_peers::{BYTES_MAX, Client, Kind};
+use hotlease_bench_baseline::RoundTripKind as Raw;
+use hotlease_bench_peers::{BYTES_MAX, Client, PeerKind};
 use hotlease_client::{Completion, Function, LeaseOptions, Polling};
 use std::env;
 use std::io::{BufRead, BufReader, stdout};
@@ -42,7 +42,7 @@ pub(super) struct PeersArgs {
 #[derive(Debug, Args)]
 pub(super) struct ServerArgs {
     #[arg(long)]
-    kind: Kind,
+    kind: PeerKind,
     /// Directory for the Unix socket
     #[arg(long)]
     directory: PathBuf,
@@ -72,15 +72,15 @@ pub(super) fn serve(args: &ServerArgs) -> anyhow::Result<()> {
 
 /// Server of a peer and the connection to it.
 struct Peer {
-    kind: Kind,
+    kind: PeerKind,
     client: Client,
-    _server: Server,
+    _server: ServerProcess,
     _directory: TempDir,
 }
 
-struct Server(Child);
+struct ServerProcess(Child);
 
-impl Drop for Server {
+impl Drop for ServerProcess {
     fn drop(&mut self) {
         // It ends by itself when its client closes the connection, unless it hangs.
         let _ = self.0.kill();
@@ -89,7 +89,7 @@ impl Drop for Server {
 }
 
 impl Peer {
-    fn start(kind: Kind, core: Option<usize>) -> anyhow::Result<Self> {
+    fn start(kind: PeerKind, core: Option<usize>) -> anyhow::Result<Self> {
         let directory = TempDir::with_prefix("hotlease-peer-").context("cannot make a directory")?;
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
         command
@@ -99,12 +99,8 @@ impl Peer {
             command.args(["--core", &core.to_string()]);
         }
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut server = Server(command.spawn().context("cannot start a peer's server")?);
-        let announced = server
-            .0
-            .stdout
-            .take()
-            .context("the peer's server has no output")?;
+        let mut server = ServerProcess(command.spawn().context("cannot start a peer's server")?);
+        let announced = server.0.stdout.take().context("the peer's server has no output")?;
         let mut place = String::new();
         BufReader::new(announced)
             .read_line(&mut place)
@@ -136,11 +132,11 @@ fn polling() -> LeaseOptions {
 }
 
 pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     let samples = args.samples as usize;
     for transport in args.over.fabrics() {
-        let stage = fabric::Stage::set(&host, transport, polling())?;
-        let ground = Ground {
+        let stage = fabric::FabricLease::set(&host, transport, polling())?;
+        let ground = HotBaseline {
             transport: stage.provider.name(),
             clock: &stage.clock,
             machine: &stage.machine,
@@ -155,11 +151,11 @@ pub(super) fn carry_out(args: &PeersArgs, output: &mut Output) -> anyhow::Result
         show(output, stage.provider.name(), &records)?;
     }
     if args.over.shm() {
-        let mut stage = Stage::set(&host, polling(), BYTES_MAX)?;
+        let mut stage = MeasuredLease::start(&host, polling(), BYTES_MAX)?;
         let mut records = Vec::new();
         for size in &args.sizes {
             let raw = raw_pair(&mut stage, *size, samples)?;
-            let ground = Ground {
+            let ground = HotBaseline {
                 transport: "shm",
                 clock: &stage.clock,
                 machine: &stage.machine,
@@ -183,7 +179,7 @@ fn show(output: &mut Output, transport: &str, records: &[Record]) -> anyhow::Res
 }
 
 /// Hot invocations next to the raw cache line or copy.
-fn raw_pair(stage: &mut Stage, size: usize, samples: usize) -> anyhow::Result<Pair> {
+fn raw_pair(stage: &mut MeasuredLease, size: usize, samples: usize) -> anyhow::Result<Pair> {
     let input = pattern(size);
     let raw = match size {
         0..=32 => Raw::Line {
@@ -201,15 +197,15 @@ fn raw_pair(stage: &mut Stage, size: usize, samples: usize) -> anyhow::Result<Pa
 }
 
 /// The hot invocations that peers are compared with.
-struct Ground<'a> {
+struct HotBaseline<'a> {
     transport: &'a str,
     clock: &'a Clock,
-    machine: &'a Machine,
+    machine: &'a HostInfo,
     slot: Option<usize>,
     echo: Function,
 }
 
-impl Ground<'_> {
+impl HotBaseline<'_> {
     fn block(&self, input: &[u8]) -> anyhow::Result<Block> {
         let mut output = vec![0; input.len()];
         let invoke = || self.echo.invoke(input, &mut output).map(drop);
@@ -221,7 +217,7 @@ impl Ground<'_> {
     fn measure(&self, size: usize, samples: usize, raw: Option<Pair>) -> anyhow::Result<Vec<Record>> {
         let input = pattern(size);
         let mut peers = Vec::new();
-        for kind in Kind::ALL {
+        for kind in PeerKind::ALL {
             peers.push((Peer::start(kind, self.slot)?, Pair::new()?));
         }
         for _ in 0..blocks(samples, BLOCK) {

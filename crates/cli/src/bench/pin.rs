@@ -11,11 +11,11 @@ pub(super) struct Cores {
 }
 
 /// Former affinity of the calling thread, restored on drop.
-pub(super) struct Pinned {
+pub(super) struct AffinityGuard {
     before: CpuSet,
 }
 
-impl Pinned {
+impl AffinityGuard {
     /// Pins the calling thread to a core that it may use and that is not `slot`. Returns `None`, and changes
     /// nothing, if there is no such core.
     pub(super) fn away_from(slot: usize) -> Option<(Self, usize)> {
@@ -26,7 +26,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         // Cannot fail in practice: the thread had this set before.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.before);

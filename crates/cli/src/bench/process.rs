@@ -5,17 +5,17 @@ use std::fs;
 
 /// Memory and descriptors of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct ProcessUsage {
     /// Resident memory.
     pub(super) rss_bytes: u64,
     /// Open file descriptors.
     pub(super) descriptors: u64,
 }
 
-impl Held {
-    pub(super) fn by(pid: u32) -> anyhow::Result<Self> {
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))
-            .with_context(|| format!("process {pid} is gone"))?;
+impl ProcessUsage {
+    pub(super) fn of_process(pid: u32) -> anyhow::Result<Self> {
+        let status =
+            fs::read_to_string(format!("/proc/{pid}/status")).with_context(|| format!("process {pid} is gone"))?;
         let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
             .with_context(|| format!("cannot see the descriptors of process {pid}"))?;
         Ok(Self {
@@ -37,7 +37,7 @@ mod tests {
     #[test]
     fn proc_files_are_understood() {
         assert_eq!(rss_bytes("Name:\tx\nVmRSS:\t    1234 kB\n"), Some(1234 * 1024));
-        let own = Held::by(std::process::id()).unwrap();
+        let own = ProcessUsage::of_process(std::process::id()).unwrap();
         assert!(own.rss_bytes > 100_000 && own.descriptors >= 3, "{own:?}");
     }
 }

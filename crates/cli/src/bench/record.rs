@@ -1,8 +1,8 @@
 //! Printed results of a benchmark: one JSON object per line, or a table with the targets below it.
 
-use super::machine::Machine;
+use super::host_info::HostInfo;
 use super::samples::{Pair, Samples};
-use crate::output::{Align, Column, Output};
+use crate::output::{Column, ColumnAlign, Output};
 use crate::quantity;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -27,7 +27,7 @@ pub(super) struct Record {
     pub(super) targets: Vec<Target>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     pub(super) details: Map<String, Value>,
-    pub(super) machine: Machine,
+    pub(super) machine: HostInfo,
 }
 
 /// Figures that the measured ones are compared with.
@@ -119,9 +119,7 @@ impl Figures {
                 [shown(p50), shown(p99)]
             }
             Self::Rate { per_second } => [rate(per_second, unit), String::new()],
-            Self::Change { before, after } if unit == "bytes" => {
-                [quantity::bytes(before), quantity::bytes(after)]
-            }
+            Self::Change { before, after } if unit == "bytes" => [quantity::bytes(before), quantity::bytes(after)],
             Self::Change { before, after } => [before.to_string(), after.to_string()],
         }
     }
@@ -134,7 +132,7 @@ impl Record {
         params: Map<String, Value>,
         baseline: impl Into<String>,
         pair: &Pair,
-        machine: &Machine,
+        machine: &HostInfo,
     ) -> Self {
         let figures = Figures::of(&pair.baseline);
         let mut record = Self::new(bench, params, "ns", Figures::of(&pair.measured), machine);
@@ -152,7 +150,7 @@ impl Record {
         params: Map<String, Value>,
         unit: &'static str,
         measured: Figures,
-        machine: &Machine,
+        machine: &HostInfo,
     ) -> Self {
         Self {
             bench,
@@ -206,14 +204,14 @@ pub(super) fn print(
     }
     output.line(title)?;
     let columns = [
-        Column("", Align::Left),
-        Column("measured", Align::Right),
-        Column("p99", Align::Right),
-        Column("baseline", Align::Right),
-        Column("p99", Align::Right),
-        Column("ratio", Align::Right),
-        Column("difference", Align::Right),
-        Column("compared with", Align::Left),
+        Column("", ColumnAlign::Left),
+        Column("measured", ColumnAlign::Right),
+        Column("p99", ColumnAlign::Right),
+        Column("baseline", ColumnAlign::Right),
+        Column("p99", ColumnAlign::Right),
+        Column("ratio", ColumnAlign::Right),
+        Column("difference", ColumnAlign::Right),
+        Column("compared with", ColumnAlign::Left),
     ];
     output.list(records, &columns, "nothing was measured", |record| {
         let [measured, measured_p99] = record.measured.cells(record.unit);
@@ -224,10 +222,7 @@ pub(super) fn print(
             }
             None => Default::default(),
         };
-        let ratio = record
-            .ratio_p50
-            .map(|ratio| format!("{ratio:.2}"))
-            .unwrap_or_default();
+        let ratio = record.ratio_p50.map(|ratio| format!("{ratio:.2}")).unwrap_or_default();
         let difference = record
             .difference_p50
             .map(|ns| format!("{ns:+.0} ns"))

@@ -1,9 +1,9 @@
 //! `hotlease bench soak`: memory and descriptors before and after many invocations of every kind.
 
-use super::host::Host;
-use super::process::Held;
+use super::bench_platform::BenchPlatform;
+use super::measured_lease::{MeasuredLease, hot};
+use super::process::ProcessUsage;
 use super::record::{Figures, Record, Target, params, print};
-use super::stage::{Stage, hot};
 use crate::output::Output;
 use anyhow::ensure;
 use clap::Args;
@@ -26,8 +26,8 @@ const BUFFER_BYTES: usize = 64 << 10;
 const GROWTH_BYTES_MAX: f64 = 1e6;
 
 pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
-    let stage = Stage::set(&host, hot(), 0)?;
+    let host = BenchPlatform::find_or_start()?;
+    let stage = MeasuredLease::start(&host, hot(), 0)?;
     let (echo, touch) = (stage.invoker.function("echo")?, stage.invoker.function("touch")?);
     let processes = [
         ("client", std::process::id()),
@@ -37,7 +37,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
     let look = || {
         processes
             .iter()
-            .map(|(_, pid)| Held::by(*pid))
+            .map(|(_, pid)| ProcessUsage::of_process(*pid))
             .collect::<anyhow::Result<Vec<_>>>()
     };
     let mut done = 0;
@@ -55,13 +55,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
     for (((name, _), before), after) in processes.iter().zip(&before).zip(&after) {
         let mut change = |unit, before: u64, after: u64, limit: f64| {
             let params = params! { "process": name, "invocations": done };
-            let mut record = Record::new(
-                "soak",
-                params,
-                unit,
-                Figures::Change { before, after },
-                &stage.machine,
-            );
+            let mut record = Record::new("soak", params, unit, Figures::Change { before, after }, &stage.machine);
             record.samples = done;
             // If others use the platform too, its changes may be theirs.
             if *name != "platform" || host.is_private() {
@@ -88,7 +82,7 @@ pub(super) fn carry_out(args: &SoakArgs, output: &mut Output) -> anyhow::Result<
 }
 
 /// Runs some thousand invocations of every kind; returns their number.
-fn round(stage: &Stage, echo: &Function, touch: &Function) -> anyhow::Result<u64> {
+fn round(stage: &MeasuredLease, echo: &Function, touch: &Function) -> anyhow::Result<u64> {
     let mut output = [0; 8];
     for _ in 0..ROUND {
         echo.invoke(&INPUT, &mut output)?;

@@ -1,12 +1,12 @@
 //! `hotlease bench throughput`: invocations per second, pipelined.
 
-use super::host::Host;
+use super::bench_platform::BenchPlatform;
+use super::measured_lease::{MeasuredLease, blocks, hot};
 use super::record::{Figures, Record, Target, params, print};
 use super::samples::median;
-use super::stage::{Stage, blocks, hot};
 use crate::output::Output;
 use clap::Args;
-use hotlease_bench_baseline::Kind;
+use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{LeaseOptions, Pipeline};
 use std::time::Instant;
 
@@ -54,7 +54,7 @@ impl Rate {
 }
 
 pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     let samples = args.samples as usize;
     let mut records = Vec::new();
     for in_flight in &args.in_flight {
@@ -65,34 +65,29 @@ pub(super) fn carry_out(args: &ThroughputArgs, output: &mut Output) -> anyhow::R
     if slots > 1 {
         records.push(measure(&host, slots, TARGET_IN_FLIGHT, samples)?);
     }
-    print(
-        output,
-        "no-op invocations per second, 8 bytes",
-        &records,
-        |record| {
-            format!(
-                "{} in flight, slots: {}",
-                record.params["in_flight"], record.params["slots"]
-            )
-        },
-    )?;
+    print(output, "no-op invocations per second, 8 bytes", &records, |record| {
+        format!(
+            "{} in flight, slots: {}",
+            record.params["in_flight"], record.params["slots"]
+        )
+    })?;
     output.flush()
 }
 
-fn measure(host: &Host, slots: usize, in_flight: u32, samples: usize) -> anyhow::Result<Record> {
+fn measure(host: &BenchPlatform, slots: usize, in_flight: u32, samples: usize) -> anyhow::Result<Record> {
     let options = LeaseOptions {
         slots: u16::try_from(slots)?,
         depth: in_flight.next_power_of_two(),
         ..hot()
     };
-    let mut stage = Stage::set(host, options, INPUT.len())?;
+    let mut stage = MeasuredLease::start(host, options, INPUT.len())?;
     let noop = stage.invoker.function("noop")?;
     let pipelines = (0..slots).map(|slot| noop.clone().on_slot(slot)?.pipeline());
     let mut pipelines = pipelines.collect::<Result<Vec<_>, _>>()?;
     let (mut baseline, mut measured) = (Rate::default(), Rate::default());
     run(&mut pipelines, in_flight as usize, BLOCK)?;
     for _ in 0..blocks(samples, BLOCK) {
-        stage.with_raw(Kind::Line { words: 1 }, |client, _| {
+        stage.with_raw(RoundTripKind::Line { words: 1 }, |client, _| {
             let mut sink = [0; 8];
             baseline.add(RAW_BLOCK, || {
                 Ok((0..RAW_BLOCK).try_for_each(|_| client.echo(&INPUT, &mut sink))?)

@@ -3,24 +3,24 @@
 //! Measured next to a bare futex round trip with a sleeping peer, by idle time before the request: a virtual core
 //! that has been idle for long must itself be woken by the host, which its user cannot avoid.
 
-use super::host::Host;
+use super::bench_platform::BenchPlatform;
+use super::measured_lease::{MeasuredLease, blocks, spin_for};
 use super::record::{Record, Target, params, print};
 use super::samples::{Block, Clock, Pair};
-use super::stage::{Stage, blocks, busy};
 use crate::output::Output;
 use crate::quantity;
-use hotlease_bench_baseline::Kind;
+use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{Completion, LeaseOptions, Polling};
 use std::thread;
 use std::time::Duration;
 
 /// Polling of the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Polled {
+pub(super) enum SlotPolling {
     /// The slot sleeps at once.
     Never,
     /// The slot polls adaptively, which is the default.
-    Adaptively,
+    Adaptive,
 }
 
 /// Idle time before each invocation.
@@ -37,8 +37,8 @@ const BLOCK: usize = 25;
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 pub(super) fn measure(
-    host: &Host,
-    polled: Polled,
+    host: &BenchPlatform,
+    polled: SlotPolling,
     samples: usize,
     output: &mut Output,
 ) -> anyhow::Result<()> {
@@ -47,8 +47,8 @@ pub(super) fn measure(
         records.extend(by_gap(host, polled, client_sleeps, samples)?);
     }
     let title = match polled {
-        Polled::Never => "warm invocations, 8 bytes, by idle gap before each",
-        Polled::Adaptively => "adaptive polling (the default), 8 bytes, by idle gap before each",
+        SlotPolling::Never => "warm invocations, 8 bytes, by idle gap before each",
+        SlotPolling::Adaptive => "adaptive polling (the default), 8 bytes, by idle gap before each",
     };
     print(output, title, &records, |record| {
         let gap_us = record.params["gap_us"].as_u64().unwrap_or(0);
@@ -57,11 +57,16 @@ pub(super) fn measure(
     })
 }
 
-fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> anyhow::Result<Vec<Record>> {
+fn by_gap(
+    host: &BenchPlatform,
+    polled: SlotPolling,
+    client_sleeps: bool,
+    samples: usize,
+) -> anyhow::Result<Vec<Record>> {
     let options = LeaseOptions {
         polling: match polled {
-            Polled::Never => Polling::Warm,
-            Polled::Adaptively => Polling::Adaptive,
+            SlotPolling::Never => Polling::Warm,
+            SlotPolling::Adaptive => Polling::Adaptive,
         },
         completion: if client_sleeps {
             Completion::Sleep
@@ -70,18 +75,16 @@ fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> a
         },
         ..LeaseOptions::default()
     };
-    let mut stage = Stage::set(host, options, INPUT.len())?;
+    let mut stage = MeasuredLease::start(host, options, INPUT.len())?;
     let echo = stage.invoker.function("echo")?;
-    let gaps = GAPS
-        .into_iter()
-        .filter(|gap| client_sleeps || *gap >= ASLEEP_AFTER);
+    let gaps = GAPS.into_iter().filter(|gap| client_sleeps || *gap >= ASLEEP_AFTER);
     let mut series = gaps
         .map(|gap| Ok((gap, Pair::new()?)))
         .collect::<anyhow::Result<Vec<_>>>()?;
     for _ in 0..blocks(samples, BLOCK) {
         for (gap, pair) in &mut series {
             let mut sink = INPUT;
-            let baseline = stage.with_raw(Kind::Futex { client_sleeps }, |client, clock| {
+            let baseline = stage.with_raw(RoundTripKind::Futex { client_sleeps }, |client, clock| {
                 Ok(after_gaps(clock, *gap, client_sleeps, || {
                     client.echo(&INPUT, &mut sink)
                 })?)
@@ -96,7 +99,7 @@ fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> a
     for (gap, pair) in &series {
         let params = params! {
             "transport": "shm",
-            "mode": if polled == Polled::Never { "warm" } else { "adaptive" },
+            "mode": if polled == SlotPolling::Never { "warm" } else { "adaptive" },
             "size_bytes": INPUT.len(),
             "workers": 1,
             "gap_us": gap.as_micros() as u64,
@@ -104,7 +107,7 @@ fn by_gap(host: &Host, polled: Polled, client_sleeps: bool, samples: usize) -> a
         };
         let name = "bare futex round trip, peer asleep";
         let mut record = Record::of_pair("latency", params, name, pair, &stage.machine);
-        if polled == Polled::Never {
+        if polled == SlotPolling::Never {
             record.targets = targets(*gap, client_sleeps, pair);
         }
         records.push(record);
@@ -121,9 +124,7 @@ fn targets(gap: Duration, client_sleeps: bool, pair: &Pair) -> Vec<Target> {
         pair.ratio(),
         1.3,
     )];
-    let tail = |samples: &super::samples::Samples| {
-        samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64
-    };
+    let tail = |samples: &super::samples::Samples| samples.quantile(0.99) as f64 / samples.quantile(0.5).max(1) as f64;
     // Promised only if the baseline itself keeps the limit on this host.
     if tail(&pair.baseline) <= 3.0 {
         targets.push(Target::at_most(
@@ -148,7 +149,7 @@ pub(super) fn after_gaps<E>(
         match client_sleeps {
             _ if gap.is_zero() => {}
             true => thread::sleep(gap),
-            false => busy(gap),
+            false => spin_for(gap),
         }
         times.extend(clock.block(0, 1, &mut run)?.0);
     }

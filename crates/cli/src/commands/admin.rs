@@ -55,7 +55,7 @@ struct RestoreArgs {
 }
 
 #[derive(Serialize)]
-struct Summary {
+struct CopySummary {
     file: PathBuf,
     bytes: u64,
     rows: u64,
@@ -64,7 +64,7 @@ struct Summary {
     replaced: Option<PathBuf>,
 }
 
-impl Summary {
+impl CopySummary {
     fn of(file: PathBuf, summary: BackupSummary) -> Self {
         Self {
             file,
@@ -83,7 +83,7 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
         AdminCommand::Key(args) => key::carry_out(args, output),
         AdminCommand::Backup(args) => {
             let ledger = args.state.ledger()?;
-            let done = Summary::of(args.file.clone(), backup(&ledger, &args.file)?);
+            let done = CopySummary::of(args.file.clone(), backup(&ledger, &args.file)?);
             output.answer(&done, || {
                 format!(
                     "{} holds {} rows of {} ({})",
@@ -96,7 +96,7 @@ pub(crate) fn carry_out(args: AdminArgs, output: &mut Output) -> anyhow::Result<
         }
         AdminCommand::Restore(args) => {
             let ledger = args.state.ledger()?;
-            let done = Summary::of(args.file.clone(), restore(&ledger, &args.file)?);
+            let done = CopySummary::of(args.file.clone(), restore(&ledger, &args.file)?);
             output.answer(&done, || {
                 let kept = done
                     .replaced

@@ -41,7 +41,7 @@ pub(crate) struct AgentArgs {
     #[command(flatten)]
     config: ConfigArgs,
     #[command(flatten)]
-    offer: Offer,
+    offer: OfferArgs,
     #[command(flatten)]
     network: NetworkArgs,
     #[command(flatten)]
@@ -65,12 +65,7 @@ struct NetworkArgs {
     #[arg(long, value_name = "DIR", requires = "listen")]
     identity: Option<PathBuf>,
     /// Register with the manager at https://HOST:PORT instead of this host's; of several, with the one that serves
-    #[arg(
-        long = "manager",
-        value_name = "URL",
-        value_delimiter = ',',
-        requires = "listen"
-    )]
+    #[arg(long = "manager", value_name = "URL", value_delimiter = ',', requires = "listen")]
     managers: Vec<Address>,
     /// Address that other hosts connect to [default: the address of --listen; if that is a wildcard, the first host
     /// of its identity]
@@ -105,7 +100,7 @@ const OWN_SPARES: usize = 16;
 
 /// Arguments of an agent's offer, shared by `agent` and `up`.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct Offer {
+pub(crate) struct OfferArgs {
     /// Cores to lease out: `all`, `none` (standby, until `hotlease admin node add`), a count like `2`, or a list
     /// like `0,2-5` (`3,` is a list of one)
     #[arg(long, default_value_t)]
@@ -206,7 +201,7 @@ impl ContainerArgs {
 }
 
 impl SandboxArgs {
-    fn tell(self, config: &mut AgentConfig) {
+    fn apply_to(self, config: &mut AgentConfig) {
         config.sandbox = self.sandbox;
         let policy = &mut config.sandbox_policy;
         policy.mounts = self.shown.into_iter().map(Mount::read_only).collect();
@@ -220,7 +215,7 @@ impl SandboxArgs {
         config.sandbox_machine = self.machine.machine();
     }
 
-    /// Adds arguments for another process of this program, like [`Offer::to_args`].
+    /// Adds arguments for another process of this program, like [`OfferArgs::to_args`].
     fn add_args(&self, args: &mut Vec<OsString>) {
         let mut add = |name: &str, value: OsString| args.extend([name.into(), value]);
         add("--sandbox", self.sandbox.to_string().into());
@@ -247,11 +242,7 @@ impl SandboxArgs {
         add("--sandbox-container", runtime.into());
         if let Some(image) = &self.container.image {
             // If there is no such file, it is an image's name.
-            let image = if image.exists() {
-                absolute(image)
-            } else {
-                image.clone()
-            };
+            let image = if image.exists() { absolute(image) } else { image.clone() };
             add("--sandbox-image", image.into());
         }
         args.extend(machine_arguments(&self.machine.machine()));
@@ -261,7 +252,7 @@ impl SandboxArgs {
     }
 }
 
-impl Offer {
+impl OfferArgs {
     /// Configuration of the agent.
     pub(crate) fn config(self, dir: &RuntimeDir) -> anyhow::Result<AgentConfig> {
         let mut config = AgentConfig::new(dir.path());
@@ -274,7 +265,7 @@ impl Offer {
         config.direct_gpus = self.direct_gpus;
         config.gpus = self.gpus;
         config.worker_binary = self.worker;
-        self.sandbox.tell(&mut config);
+        self.sandbox.apply_to(&mut config);
         config.warm_slots_per_core = self.warm_slots_per_core;
         config.shared_call_limit = self.shared_call_limit;
         Ok(config)
@@ -322,7 +313,7 @@ pub(crate) fn absolute(path: &Path) -> PathBuf {
 }
 
 #[derive(Serialize)]
-struct Serving {
+struct AgentSummary {
     pid: u32,
     runtime_dir: PathBuf,
     endpoint: Option<String>,
@@ -341,16 +332,13 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         config.state_dir = args.state.agent_directory(&dir);
         config.token_key_rotation = args.token_key_rotation;
         let agent = Agent::start(config).await?;
-        let serving = Serving {
+        let serving = AgentSummary {
             pid: std::process::id(),
             runtime_dir: dir.path().into(),
             endpoint: agent.endpoint().map(ToString::to_string),
         };
         output.answer(&serving, || {
-            let elsewhere = serving
-                .endpoint
-                .as_ref()
-                .map(|endpoint| format!(" and at {endpoint}"));
+            let elsewhere = serving.endpoint.as_ref().map(|endpoint| format!(" and at {endpoint}"));
             format!(
                 "the agent serves in {}{} (pid {})",
                 serving.runtime_dir.display(),
@@ -367,7 +355,7 @@ pub(crate) fn carry_out(args: AgentArgs, output: &mut Output) -> anyhow::Result<
         signals.obey(told, &agent, args.drain_within).await;
         tokio::select! {
             () = agent.shutdown() => Ok(()),
-            () = signals.impatience() => anyhow::bail!("interrupted while stopping"),
+            () = signals.wait_for_stop() => anyhow::bail!("interrupted while stopping"),
         }
     })
 }
@@ -391,7 +379,7 @@ mod tests {
     #[derive(Debug, Parser)]
     struct Line {
         #[command(flatten)]
-        offer: Offer,
+        offer: OfferArgs,
     }
 
     #[test]

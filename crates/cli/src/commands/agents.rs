@@ -1,6 +1,6 @@
 //! `hotlease agents`: a list of agents.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -21,7 +21,7 @@ pub(crate) struct AgentsArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct AgentRow {
     id: String,
     boot: String,
     address: String,
@@ -39,7 +39,7 @@ struct Row {
     free_gpus: u32,
 }
 
-impl From<AgentInfo> for Row {
+impl From<AgentInfo> for AgentRow {
     fn from(info: AgentInfo) -> Self {
         Self {
             id: info.id,
@@ -63,8 +63,8 @@ impl From<AgentInfo> for Row {
 
 pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
-    let list = platform.ask(async |client| client.list_agents(ListRequest::default()).await)?;
-    let rows: Vec<Row> = list.agents.into_iter().map(Row::from).collect();
+    let list = platform.request(async |client| client.list_agents(ListRequest::default()).await)?;
+    let rows: Vec<AgentRow> = list.agents.into_iter().map(AgentRow::from).collect();
     let columns = [
         Column("AGENT", Left),
         Column("STATE", Left),
@@ -77,26 +77,21 @@ pub(crate) fn carry_out(args: AgentsArgs, output: &mut Output) -> anyhow::Result
         Column("HEARD", Right),
         Column("ADDRESS", Left),
     ];
-    output.list(
-        &rows,
-        &columns,
-        "no agents; start one with `hotlease agent`",
-        |row| {
-            vec![
-                row.id.clone(),
-                row.state.clone(),
-                quantity::cores(&row.cores),
-                row.free_cores.to_string(),
-                row.free_places.to_string(),
-                quantity::free_of(row.free_gpus, row.gpus),
-                row.pool.to_string(),
-                quantity::bytes(row.memory_bytes),
-                format!(
-                    "{} ago",
-                    quantity::nanoseconds(row.last_heartbeat_ms.saturating_mul(1_000_000))
-                ),
-                row.address.clone(),
-            ]
-        },
-    )
+    output.list(&rows, &columns, "no agents; start one with `hotlease agent`", |row| {
+        vec![
+            row.id.clone(),
+            row.state.clone(),
+            quantity::cores(&row.cores),
+            row.free_cores.to_string(),
+            row.free_places.to_string(),
+            quantity::free_of(row.free_gpus, row.gpus),
+            row.pool.to_string(),
+            quantity::bytes(row.memory_bytes),
+            format!(
+                "{} ago",
+                quantity::nanoseconds(row.last_heartbeat_ms.saturating_mul(1_000_000))
+            ),
+            row.address.clone(),
+        ]
+    })
 }

@@ -3,7 +3,7 @@
 mod moment;
 mod verify;
 
-use crate::output::{Align::*, Column, Output, printable};
+use crate::output::{Column, ColumnAlign::*, Output, printable};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::{Args, Subcommand, ValueEnum};
@@ -31,7 +31,7 @@ pub(crate) struct BillArgs {
     /// One row for each tenant, job of a tenant, lease, or function of a tenant (with a row for usage of no
     /// function)
     #[arg(long, value_enum, default_value_t)]
-    by: By,
+    by: BillGrouping,
     /// Show usage of this tenant only, such as uid:1000
     #[arg(long)]
     tenant: Option<String>,
@@ -57,7 +57,7 @@ enum BillCommand {
 }
 
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum By {
+enum BillGrouping {
     #[default]
     Tenant,
     Job,
@@ -66,7 +66,7 @@ enum By {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct BillLine {
     tenant: String,
     job: String,
     lease: String,
@@ -89,7 +89,7 @@ struct Row {
     library: String,
 }
 
-impl Row {
+impl BillLine {
     fn of(row: BillRow, currency: &str) -> Self {
         let usage = row.usage.unwrap_or_default();
         Self {
@@ -131,10 +131,10 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
     }
     let mut platform = Platform::of(&args.site)?;
     let by = match args.by {
-        By::Tenant => BillBy::Tenant,
-        By::Job => BillBy::Job,
-        By::Lease => BillBy::Lease,
-        By::Function => BillBy::Function,
+        BillGrouping::Tenant => BillBy::Tenant,
+        BillGrouping::Job => BillBy::Job,
+        BillGrouping::Lease => BillBy::Lease,
+        BillGrouping::Function => BillBy::Function,
     };
     let ms = |moment: Option<Moment>| moment.map_or(0, |moment| moment.unix_ms().max(1));
     let request = BillRequest {
@@ -144,11 +144,11 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
         until_ms: ms(args.until),
         by: by.into(),
     };
-    let bill = platform.ask(async |client| client.bill(request).await)?;
-    let rows: Vec<Row> = bill
+    let bill = platform.request(async |client| client.bill(request).await)?;
+    let rows: Vec<BillLine> = bill
         .rows
         .iter()
-        .map(|row| Row::of(row.clone(), &bill.currency))
+        .map(|row| BillLine::of(row.clone(), &bill.currency))
         .collect();
     if args.csv {
         return csv(rows, output);
@@ -156,7 +156,7 @@ pub(crate) fn carry_out(args: BillArgs, output: &mut Output) -> anyhow::Result<(
     table(&rows, args.by, &bill, output)
 }
 
-fn csv(rows: Vec<Row>, output: &mut Output) -> anyhow::Result<()> {
+fn csv(rows: Vec<BillLine>, output: &mut Output) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(Vec::new());
     for mut row in rows {
         for text in [&mut row.tenant, &mut row.job, &mut row.label, &mut row.function] {
@@ -168,12 +168,12 @@ fn csv(rows: Vec<Row>, output: &mut Output) -> anyhow::Result<()> {
     output.bytes(&text)
 }
 
-fn table(rows: &[Row], by: By, bill: &BillReply, output: &mut Output) -> anyhow::Result<()> {
+fn table(rows: &[BillLine], by: BillGrouping, bill: &BillReply, output: &mut Output) -> anyhow::Result<()> {
     let what = match by {
-        By::Tenant => "LEASES",
-        By::Job => "JOB",
-        By::Lease => "LEASE",
-        By::Function => "FUNCTION",
+        BillGrouping::Tenant => "LEASES",
+        BillGrouping::Job => "JOB",
+        BillGrouping::Lease => "LEASE",
+        BillGrouping::Function => "FUNCTION",
     };
     let columns = [
         Column("TENANT", Left),
@@ -188,13 +188,13 @@ fn table(rows: &[Row], by: By, bill: &BillReply, output: &mut Output) -> anyhow:
         vec![
             row.tenant.clone(),
             match by {
-                By::Tenant => row.leases.to_string(),
-                By::Job => row.job.clone(),
-                By::Lease if row.lease.is_empty() => "(earlier ones)".into(),
-                By::Lease => format!("{} {}", row.lease, row.label),
-                By::Function if row.library.is_empty() => "(no function)".into(),
-                By::Function if row.library.bytes().all(|digit| digit == b'0') => row.function.clone(),
-                By::Function => format!("{} of {:.12}", row.function, row.library),
+                BillGrouping::Tenant => row.leases.to_string(),
+                BillGrouping::Job => row.job.clone(),
+                BillGrouping::Lease if row.lease.is_empty() => "(earlier ones)".into(),
+                BillGrouping::Lease => format!("{} {}", row.lease, row.label),
+                BillGrouping::Function if row.library.is_empty() => "(no function)".into(),
+                BillGrouping::Function if row.library.bytes().all(|digit| digit == b'0') => row.function.clone(),
+                BillGrouping::Function => format!("{} of {:.12}", row.function, row.library),
             },
             row.invocations.to_string(),
             quantity::nanoseconds(row.allocated_ns),

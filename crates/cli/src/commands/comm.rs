@@ -1,7 +1,7 @@
 //! `hotlease comm`: message passing.
 
 mod explain;
-mod given;
+mod model_args;
 mod plan;
 mod run;
 mod simulate;
@@ -54,7 +54,7 @@ struct RendezvousArgs {
 }
 
 #[derive(Serialize)]
-struct Serving {
+struct RendezvousSummary {
     pid: u32,
     listen: SocketAddr,
 }
@@ -84,14 +84,14 @@ fn rendezvous(args: &RendezvousArgs, output: &mut Output) -> anyhow::Result<()> 
         let mut limits = Limits::default();
         limits.relays = args.relays.unwrap_or(limits.relays);
         let server = Server::start(args.listen, secrets, limits)?;
-        let serving = Serving {
+        let serving = RendezvousSummary {
             pid: std::process::id(),
             listen: server.address(),
         };
         output.answer(&serving, || format!("rendezvous at {}", serving.listen))?;
         output.flush()?;
         service::ready();
-        signals.impatience().await;
+        signals.wait_for_stop().await;
         // Waiting members are told that the rendezvous ends.
         drop(server);
         Ok(())

@@ -31,7 +31,7 @@ pub(crate) struct DoctorArgs {
 /// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum CheckResult {
     /// Good: no action is needed.
     Ok,
     /// Neither good nor bad: a thing that is present, or absent.
@@ -46,7 +46,7 @@ enum Verdict {
 #[derive(Debug, Serialize)]
 struct Finding {
     check: &'static str,
-    verdict: Verdict,
+    verdict: CheckResult,
     finding: String,
     advice: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Finding {
     fn ok(check: &'static str, finding: impl Into<String>) -> Self {
         Self {
             check,
-            verdict: Verdict::Ok,
+            verdict: CheckResult::Ok,
             finding: finding.into(),
             advice: None,
         }
@@ -63,14 +63,14 @@ impl Finding {
 
     fn note(check: &'static str, finding: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Note,
+            verdict: CheckResult::Note,
             ..Self::ok(check, finding)
         }
     }
 
     fn warn(check: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Warn,
+            verdict: CheckResult::Warn,
             advice: Some(advice.into()),
             ..Self::ok(check, finding)
         }
@@ -78,7 +78,7 @@ impl Finding {
 
     fn fail(check: &'static str, finding: impl Into<String>, advice: impl Into<String>) -> Self {
         Self {
-            verdict: Verdict::Fail,
+            verdict: CheckResult::Fail,
             advice: Some(advice.into()),
             ..Self::ok(check, finding)
         }
@@ -99,7 +99,7 @@ pub(crate) fn carry_out(mut args: DoctorArgs, output: &mut Output) -> anyhow::Re
         .chain(sandboxes::CHECKS);
     let mut tell = |findings: Vec<Finding>| -> anyhow::Result<()> {
         for finding in findings {
-            failed += usize::from(finding.verdict == Verdict::Fail);
+            failed += usize::from(finding.verdict == CheckResult::Fail);
             show(&finding, output)?;
             output.flush()?;
         }
@@ -123,10 +123,10 @@ fn show(finding: &Finding, output: &mut Output) -> anyhow::Result<()> {
         return output.object(finding);
     }
     let verdict = match finding.verdict {
-        Verdict::Ok => "ok",
-        Verdict::Note => "--",
-        Verdict::Warn => "warn",
-        Verdict::Fail => "FAIL",
+        CheckResult::Ok => "ok",
+        CheckResult::Note => "--",
+        CheckResult::Warn => "warn",
+        CheckResult::Fail => "FAIL",
     };
     output.line(&format!(
         "{verdict:<5} {:<18} {}",

@@ -1,6 +1,6 @@
 //! `hotlease down`: the end of the platform.
 
-use crate::commands::up::lock::{Holder, UP_LOCK};
+use crate::commands::up::lock::{LockHolder, UP_LOCK};
 use crate::exit::CommandError;
 use crate::output::Output;
 use crate::platform::Platform;
@@ -27,7 +27,7 @@ pub(crate) struct DownArgs {
 }
 
 #[derive(Serialize)]
-struct Stopped {
+struct DownSummary {
     stopped: bool,
     how: &'static str,
     agent_runs: bool,
@@ -37,13 +37,13 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<(
     let dir = RuntimeDir::resolve()?;
     // `up` holds its lock until all its parts are gone; a manager in a process of its own holds only the manager's
     // lock.
-    let up_runs = !Holder::of(&dir, UP_LOCK).is_gone_within(Duration::ZERO)?;
-    let holder = Holder::of(&dir, if up_runs { UP_LOCK } else { MANAGER_LOCK });
-    let how = match ask(&dir) {
+    let up_runs = !LockHolder::of(&dir, UP_LOCK).wait_until_gone(Duration::ZERO)?;
+    let holder = LockHolder::of(&dir, if up_runs { UP_LOCK } else { MANAGER_LOCK });
+    let how = match request_stop(&dir) {
         Ok(()) => "asked",
-        Err(error) => signal(&dir, error)?,
+        Err(error) => signal_up(&dir, error)?,
     };
-    if !holder.is_gone_within(Duration::from_secs(args.wait))? {
+    if !holder.wait_until_gone(Duration::from_secs(args.wait))? {
         let pid = holder.pid().filter(|_| up_runs);
         let kill = pid.map(|pid| format!("; `kill -9 {pid}` ends it, and the next `hotlease up` cleans up"));
         bail!(
@@ -53,24 +53,24 @@ pub(crate) fn carry_out(args: DownArgs, output: &mut Output) -> anyhow::Result<(
         );
     }
     // Only an agent with a process of its own can be left; its workers and leases end with it.
-    let agent_runs = !Holder::of(&dir, AGENT_LOCK).is_gone_within(Duration::ZERO)?;
-    output.answer(&Stopped { stopped: true, how, agent_runs }, || match agent_runs {
+    let agent_runs = !LockHolder::of(&dir, AGENT_LOCK).wait_until_gone(Duration::ZERO)?;
+    output.answer(&DownSummary { stopped: true, how, agent_runs }, || match agent_runs {
         false => "hotlease is down".to_owned(),
         true => "the manager is down; `hotlease agent` still runs and waits for another (stop it with Ctrl-C or SIGTERM)".to_owned(),
     })
 }
 
 /// Asks the manager to stop, which is the ordinary way.
-fn ask(dir: &RuntimeDir) -> anyhow::Result<()> {
+fn request_stop(dir: &RuntimeDir) -> anyhow::Result<()> {
     let mut platform = Platform::connect(dir)?;
-    platform.ask(async |client| client.shutdown(ShutdownRequest {}).await)?;
+    platform.request(async |client| client.shutdown(ShutdownRequest {}).await)?;
     Ok(())
 }
 
 /// Sends SIGTERM to `up`, if it holds its lock although the manager did not accept the request.
-fn signal(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str> {
-    let holder = Holder::of(dir, UP_LOCK);
-    if holder.is_gone_within(Duration::ZERO)? {
+fn signal_up(dir: &RuntimeDir, error: anyhow::Error) -> anyhow::Result<&'static str> {
+    let holder = LockHolder::of(dir, UP_LOCK);
+    if holder.wait_until_gone(Duration::ZERO)? {
         return match error.downcast_ref() {
             Some(CommandError::NotRunning { .. }) => Err(error),
             _ => Err(error.context("the manager did not take the request to stop")),

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::quantity;
 use anyhow::Context;
 use clap::{Args, Subcommand, ValueEnum};
-use hotlease_image::{Cache, CacheOptions, Store, Way};
+use hotlease_image::{Cache, CacheOptions, MountMethod, Store};
 use nix::unistd::geteuid;
 use std::path::{Path, PathBuf};
 
@@ -54,13 +54,13 @@ struct CacheArgs {
     cache_bytes: usize,
     /// How images are mounted
     #[arg(long, value_name = "WAY", default_value = "any")]
-    mount: WayArg,
+    mount: MountArg,
     #[command(flatten)]
     stores: StoreArgs,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-pub(crate) enum WayArg {
+pub(crate) enum MountArg {
     /// By the kernel if that is allowed (root), else through FUSE
     Any,
     /// By the kernel
@@ -69,12 +69,12 @@ pub(crate) enum WayArg {
     Fuse,
 }
 
-impl WayArg {
-    pub(crate) fn way(self) -> Way {
+impl MountArg {
+    pub(crate) fn way(self) -> MountMethod {
         match self {
-            Self::Any => Way::Any,
-            Self::Kernel => Way::Kernel,
-            Self::Fuse => Way::Fuse,
+            Self::Any => MountMethod::Any,
+            Self::Kernel => MountMethod::Kernel,
+            Self::Fuse => MountMethod::Fuse,
         }
     }
 }
@@ -108,11 +108,7 @@ pub(crate) fn cache_folder(named: Option<&Path>) -> anyhow::Result<PathBuf> {
 impl StoreArgs {
     /// The given store folders, else the user's own.
     fn folders(&self) -> anyhow::Result<Vec<PathBuf>> {
-        let named: Vec<_> = self
-            .stores
-            .iter()
-            .filter(|path| !path.as_os_str().is_empty())
-            .collect();
+        let named: Vec<_> = self.stores.iter().filter(|path| !path.as_os_str().is_empty()).collect();
         if named.is_empty() {
             return Ok(vec![own_store()?]);
         }

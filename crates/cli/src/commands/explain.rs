@@ -1,7 +1,7 @@
 //! `hotlease explain`: the start of a lease, step by step.
 
 use crate::exit::CommandError;
-use crate::output::{Align, Column, Output, printable};
+use crate::output::{Column, ColumnAlign, Output, printable};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
 use clap::Args;
@@ -29,10 +29,7 @@ pub(crate) struct ExplainArgs {
 const STEPS: [(&str, &str); 9] = [
     ("grant", "asking the agent, and giving its workers to the lease"),
     ("image", "its environment: fetched, mounted"),
-    (
-        "sandbox",
-        "made, or a prepared one taken; the program started in it",
-    ),
+    ("sandbox", "made, or a prepared one taken; the program started in it"),
     ("boot", "a kernel of its own"),
     (
         "interpreter",
@@ -48,7 +45,7 @@ const STEPS: [(&str, &str); 9] = [
 ];
 
 #[derive(Serialize)]
-struct Explained {
+struct LeaseExplanation {
     lease: String,
     agent: String,
     tenant: String,
@@ -64,7 +61,7 @@ struct Explained {
 }
 
 #[derive(Serialize)]
-struct Step {
+struct StepRow {
     name: &'static str,
     ns: u64,
     what: &'static str,
@@ -72,10 +69,10 @@ struct Step {
 
 pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
-    let list = platform.ask(async |client| client.list_leases(ListRequest::default()).await)?;
-    let (lease, start) = the_one_meant(args.lease.as_deref(), list.leases)?;
+    let list = platform.request(async |client| client.list_leases(ListRequest::default()).await)?;
+    let (lease, start) = find_lease_start(args.lease.as_deref(), list.leases)?;
     let steps = steps(&start);
-    let explained = Explained {
+    let explained = LeaseExplanation {
         lease: lease.id,
         agent: lease.agent,
         tenant: lease.tenant,
@@ -107,9 +104,9 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
         output.line(&printable(&explained.kept))?;
     }
     let columns = [
-        Column("STEP", Align::Left),
-        Column("TOOK", Align::Right),
-        Column("", Align::Left),
+        Column("STEP", ColumnAlign::Left),
+        Column("TOOK", ColumnAlign::Right),
+        Column("", ColumnAlign::Left),
     ];
     output.list(&steps, &columns, "no step of it is known yet", |step| {
         vec![
@@ -120,18 +117,14 @@ pub(crate) fn carry_out(args: ExplainArgs, output: &mut Output) -> anyhow::Resul
     })
 }
 
-impl Explained {
+impl LeaseExplanation {
     fn sentence(&self) -> String {
         let why = match (self.warm, self.cold) {
             (0, 0) => "no worker of it has served yet".to_owned(),
             (_, 0) if self.why.is_empty() => "warm: its workers had waited for it".to_owned(),
             (_, 0) => format!("warm: its workers had waited for it; {}", self.why),
             (0, _) => format!("cold: {}", self.why),
-            (warm, cold) => format!(
-                "{cold} of {} workers cold: {}",
-                warm.saturating_add(cold),
-                self.why
-            ),
+            (warm, cold) => format!("{cold} of {} workers cold: {}", warm.saturating_add(cold), self.why),
         };
         format!("lease {}, {}, in {}; {why}", self.lease, self.state, self.sandbox)
     }
@@ -151,11 +144,7 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
             "" => String::new(),
             inside => format!(" as {inside}"),
         };
-        let how = if of.writable {
-            "to read and write"
-        } else {
-            "to read"
-        };
+        let how = if of.writable { "to read and write" } else { "to read" };
         format!("{}{inside} {how}", of.path)
     };
     let network = reach.network.then(|| "the host's network".to_owned());
@@ -168,7 +157,7 @@ fn reaches(start: &LeaseStart) -> Vec<String> {
         .collect()
 }
 
-fn steps(start: &LeaseStart) -> Vec<Step> {
+fn steps(start: &LeaseStart) -> Vec<StepRow> {
     let took = [
         start.grant_ns,
         start.image_ns,
@@ -181,26 +170,19 @@ fn steps(start: &LeaseStart) -> Vec<Step> {
         start.first_call_ns,
     ];
     let known = STEPS.iter().zip(took);
-    let step = |((name, what), took): (&(&'static str, &'static str), Option<u64>)| {
-        Some(Step {
-            name,
-            ns: took?,
-            what,
-        })
-    };
+    let step =
+        |((name, what), took): (&(&'static str, &'static str), Option<u64>)| Some(StepRow { name, ns: took?, what });
     known.filter_map(step).collect()
 }
 
 /// The only lease whose id begins with this text, or the last lease, with the record of its start.
-fn the_one_meant(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
+fn find_lease_start(beginning: Option<&str>, leases: Vec<LeaseInfo>) -> anyhow::Result<(LeaseInfo, LeaseStart)> {
     let Some(beginning) = beginning else {
         let known = leases.into_iter().filter(|lease| lease.start.is_some());
         // Each new worker has a higher epoch than all earlier ones.
         let last = known.max_by_key(|lease| lease.epoch);
         let Some((lease, start)) = last.and_then(with_start) else {
-            anyhow::bail!(
-                "no lease is known whose start could be explained; agents remember the last 1024 that ended"
-            );
+            anyhow::bail!("no lease is known whose start could be explained; agents remember the last 1024 that ended");
         };
         return Ok((lease, start));
     };
@@ -250,14 +232,8 @@ mod tests {
 
     #[test]
     fn the_last_lease_is_meant_unless_one_is_named() {
-        let leases = || {
-            vec![
-                lease("aa01", 7, true),
-                lease("aa02", 5, true),
-                lease("bb01", 9, false),
-            ]
-        };
-        let meant = |beginning| the_one_meant(beginning, leases()).map(|(lease, _)| lease.id);
+        let leases = || vec![lease("aa01", 7, true), lease("aa02", 5, true), lease("bb01", 9, false)];
+        let meant = |beginning| find_lease_start(beginning, leases()).map(|(lease, _)| lease.id);
         assert_eq!(meant(None).unwrap(), "aa01");
         assert_eq!(meant(Some("aa02")).unwrap(), "aa02");
         assert!(meant(Some("aa")).unwrap_err().is::<CommandError>());
@@ -267,12 +243,7 @@ mod tests {
                 .to_string()
                 .contains("not known any more")
         );
-        assert!(
-            meant(Some("cc"))
-                .unwrap_err()
-                .to_string()
-                .contains("no lease begins")
-        );
+        assert!(meant(Some("cc")).unwrap_err().to_string().contains("no lease begins"));
     }
 
     #[test]
@@ -300,10 +271,7 @@ mod tests {
             ]
         );
         start.sandbox = "process".into();
-        assert_eq!(
-            reaches(&start),
-            ["all that the agent's user does", "s3://data/ann:rw"]
-        );
+        assert_eq!(reaches(&start), ["all that the agent's user does", "s3://data/ann:rw"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `hotlease functions`: functions of a library, or cached libraries.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -94,7 +94,7 @@ fn of_library(library: &Path, output: &mut Output) -> anyhow::Result<()> {
 
 fn cached(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(site)?;
-    let list = platform.ask(async |client| client.list_functions(ListRequest::default()).await)?;
+    let list = platform.request(async |client| client.list_functions(ListRequest::default()).await)?;
     let rows: Vec<CodeRow> = list.codes.into_iter().map(CodeRow::from).collect();
     let columns = [
         Column("LIBRARY", Left),

@@ -2,8 +2,8 @@
 
 use crate::output::Output;
 use clap::{Args, Subcommand};
-use hotlease_net::authority::{self, IDENTITY_DAYS_DEFAULT, Request};
-use hotlease_net::{Described, Identity, Role};
+use hotlease_net::authority::{self, IDENTITY_DAYS_DEFAULT, IdentityRequest};
+use hotlease_net::{CertificateInfo, Identity, Role};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -62,12 +62,12 @@ struct IssueArgs {
 }
 
 #[derive(Serialize)]
-struct Made {
+struct MadeFolder {
     dir: PathBuf,
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct IdentityRow {
     dir: PathBuf,
     role: &'static str,
     name: String,
@@ -78,8 +78,8 @@ struct Shown {
     valid: bool,
 }
 
-impl Shown {
-    fn of(dir: PathBuf, described: Described) -> Self {
+impl IdentityRow {
+    fn of(dir: PathBuf, described: CertificateInfo) -> Self {
         let now = now();
         Self {
             dir,
@@ -101,10 +101,7 @@ impl Shown {
         if !self.hosts.is_empty() {
             lines.push(format!("  hosts    {}", self.hosts.join(", ")));
         }
-        lines.push(format!(
-            "  validity {}",
-            validity(self.not_before, self.not_after)
-        ));
+        lines.push(format!("  validity {}", validity(self.not_before, self.not_after)));
         lines.push(format!("  folder   {}", self.dir.display()));
         lines.join("\n")
     }
@@ -140,7 +137,7 @@ pub(crate) fn carry_out(args: IdentityArgs, output: &mut Output) -> anyhow::Resu
     match args.command {
         Command::Init { dir } => {
             authority::init(&dir)?;
-            let made = Made { dir };
+            let made = MadeFolder { dir };
             output.answer(&made, || {
                 format!(
                     "an authority is in {dir}; keep it where only the site's operator can read it\n\
@@ -150,21 +147,21 @@ pub(crate) fn carry_out(args: IdentityArgs, output: &mut Output) -> anyhow::Resu
             })
         }
         Command::Issue(args) => {
-            let request = Request {
+            let request = IdentityRequest {
                 tenant: args.tenant,
                 hosts: args.hosts,
                 days: args.days,
-                ..Request::new(args.role)
+                ..IdentityRequest::new(args.role)
             };
             authority::issue(&args.dir, &request, &args.out)?;
             let described = Identity::load(&args.out)?.described();
-            let shown = Shown::of(args.out, described);
+            let shown = IdentityRow::of(args.out, described);
             output.answer(&shown, || shown.text())
         }
         Command::Show { identity } => {
             let dir = identity.map_or_else(Identity::default_dir, Ok)?;
             let described = Identity::load(&dir)?.described();
-            let shown = Shown::of(dir, described);
+            let shown = IdentityRow::of(dir, described);
             output.answer(&shown, || shown.text())
         }
     }

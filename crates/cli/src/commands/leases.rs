@@ -1,7 +1,7 @@
 //! `hotlease leases`: a list of leases, and the release of one.
 
 use crate::exit::CommandError;
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -64,7 +64,7 @@ impl UsageRow {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct LeaseRow {
     id: String,
     agent: String,
     tenant: String,
@@ -78,7 +78,7 @@ struct Row {
     end_reason: String,
 }
 
-impl From<LeaseInfo> for Row {
+impl From<LeaseInfo> for LeaseRow {
     fn from(info: LeaseInfo) -> Self {
         Self {
             id: info.id,
@@ -97,7 +97,7 @@ impl From<LeaseInfo> for Row {
 }
 
 #[derive(Serialize)]
-struct Released {
+struct ReleaseSummary {
     released: String,
     usage: UsageRow,
 }
@@ -108,8 +108,8 @@ pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result
         return release(&mut platform, &id, output);
     }
     let tenant = args.tenant.unwrap_or_default();
-    let list = platform.ask(async |client| client.list_leases(ListRequest { tenant }).await)?;
-    let mut rows: Vec<Row> = list.leases.into_iter().map(Row::from).collect();
+    let list = platform.request(async |client| client.list_leases(ListRequest { tenant }).await)?;
+    let mut rows: Vec<LeaseRow> = list.leases.into_iter().map(LeaseRow::from).collect();
     rows.retain(|row| args.all || row.state == "active");
     let columns = [
         Column("LEASE", Left),
@@ -149,15 +149,15 @@ pub(crate) fn carry_out(args: LeasesArgs, output: &mut Output) -> anyhow::Result
 }
 
 fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> anyhow::Result<()> {
-    let list = platform.ask(async |client| client.list_leases(ListRequest::default()).await)?;
-    let lease = the_one_meant(beginning, list.leases)?;
+    let list = platform.request(async |client| client.list_leases(ListRequest::default()).await)?;
+    let lease = find_active_lease(beginning, list.leases)?;
     let request = ReleaseRequest {
         lease: lease.clone(),
         reason: "revoked".into(),
         ..Default::default()
     };
-    let reply = platform.ask(async |client| client.release(request).await)?;
-    let released = Released {
+    let reply = platform.request(async |client| client.release(request).await)?;
+    let released = ReleaseSummary {
         released: lease,
         usage: reply.usage.into(),
     };
@@ -167,7 +167,7 @@ fn release(platform: &mut Platform, beginning: &str, output: &mut Output) -> any
 }
 
 /// Id of the only active lease whose id begins with this text.
-fn the_one_meant(beginning: &str, leases: Vec<LeaseInfo>) -> anyhow::Result<String> {
+fn find_active_lease(beginning: &str, leases: Vec<LeaseInfo>) -> anyhow::Result<String> {
     let active = leases.into_iter().filter(|lease| lease.state == "active");
     let mut meant: Vec<String> = active
         .map(|lease| lease.id)
@@ -195,17 +195,11 @@ mod tests {
             state: state.into(),
             ..Default::default()
         };
-        let leases = || {
-            vec![
-                lease("aa01", "active"),
-                lease("aa02", "active"),
-                lease("bb01", "ended"),
-            ]
-        };
-        assert_eq!(the_one_meant("aa02", leases()).unwrap(), "aa02");
-        assert!(the_one_meant("aa", leases()).unwrap_err().is::<CommandError>());
+        let leases = || vec![lease("aa01", "active"), lease("aa02", "active"), lease("bb01", "ended")];
+        assert_eq!(find_active_lease("aa02", leases()).unwrap(), "aa02");
+        assert!(find_active_lease("aa", leases()).unwrap_err().is::<CommandError>());
         assert!(
-            the_one_meant("bb", leases())
+            find_active_lease("bb", leases())
                 .unwrap_err()
                 .to_string()
                 .contains("no active lease")

@@ -96,7 +96,7 @@ const REST_CONNECTIONS_MAX: usize = 1024;
 const REST_CONNECTIONS_PER_PEER_MAX: usize = 128;
 
 #[derive(Serialize)]
-struct Serving {
+struct ManagerSummary {
     pid: u32,
     socket: PathBuf,
     listen: Option<SocketAddr>,
@@ -106,13 +106,11 @@ struct Serving {
 /// Number of serving threads. Reports of 10,000 agents keep one busy, and more than a few would wait for the same
 /// lock.
 fn threads() -> usize {
-    std::thread::available_parallelism()
-        .map_or(2, usize::from)
-        .clamp(2, 8)
+    std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 8)
 }
 
 /// Waits until this manager leads; `None` if it was told to stop before.
-async fn lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Option<Arc<dyn Store>>> {
+async fn wait_to_lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Option<Arc<dyn Store>>> {
     let told = Arc::new(AtomicBool::new(false));
     let heard = Arc::clone(&told);
     // The database's client blocks its thread.
@@ -127,7 +125,7 @@ async fn lead(parameters: String, signals: &mut Signals) -> anyhow::Result<Optio
     });
     tokio::select! {
         store = &mut waiting => store?,
-        () = signals.impatience() => {
+        () = signals.wait_for_stop() => {
             told.store(true, Ordering::Relaxed);
             waiting.await?
         }
@@ -149,7 +147,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
     };
     // Before any listener is opened, so that clients only find a manager that leads.
     let mut config = match &args.database {
-        Some(parameters) => match runtime.block_on(lead(parameters.clone(), &mut signals))? {
+        Some(parameters) => match runtime.block_on(wait_to_lead(parameters.clone(), &mut signals))? {
             Some(store) => args.ledger.manager_on(&dir, store)?,
             None => return Ok(()),
         },
@@ -163,7 +161,7 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
             ..MungeConfig::default()
         });
         let manager = Manager::start(config).await?;
-        let serving = Serving {
+        let serving = ManagerSummary {
             pid: std::process::id(),
             socket: dir.join(MANAGER_SOCKET),
             listen: manager.address(),
@@ -183,13 +181,13 @@ pub(crate) fn carry_out(args: ManagerArgs, output: &mut Output) -> anyhow::Resul
         output.flush()?;
         service::ready();
         tokio::select! {
-            () = signals.impatience() => {}
+            () = signals.wait_for_stop() => {}
             () = manager.shutdown_requested() => {}
             () = manager.stopped() => anyhow::bail!("the manager stopped by itself; its log says why"),
         }
         tokio::select! {
             () = manager.shutdown() => Ok(()),
-            () = signals.impatience() => anyhow::bail!("interrupted while stopping"),
+            () = signals.wait_for_stop() => anyhow::bail!("interrupted while stopping"),
         }
     })
 }

@@ -1,7 +1,7 @@
 //! `hotlease ps`: a list of workers.
 
 use crate::commands::leases::UsageRow;
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -27,7 +27,7 @@ pub(crate) struct PsArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct WorkerRow {
     agent: String,
     lease: String,
     index: u32,
@@ -42,7 +42,7 @@ struct Row {
     refused: u64,
 }
 
-impl From<WorkerInfo> for Row {
+impl From<WorkerInfo> for WorkerRow {
     fn from(info: WorkerInfo) -> Self {
         Self {
             agent: info.agent,
@@ -63,8 +63,8 @@ impl From<WorkerInfo> for Row {
 
 pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
-    let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
-    let mut rows: Vec<Row> = list.workers.into_iter().map(Row::from).collect();
+    let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;
+    let mut rows: Vec<WorkerRow> = list.workers.into_iter().map(WorkerRow::from).collect();
     rows.retain(|row| !args.leased || !row.lease.is_empty());
     let columns = [
         Column("PID", Right),
@@ -80,11 +80,7 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
     ];
     output.list(&rows, &columns, "no workers", |row| {
         let of_lease = |text: String| {
-            if row.lease.is_empty() {
-                "-".to_owned()
-            } else {
-                text
-            }
+            if row.lease.is_empty() { "-".to_owned() } else { text }
         };
         vec![
             row.pid.to_string(),
@@ -103,14 +99,14 @@ pub(crate) fn carry_out(args: PsArgs, output: &mut Output) -> anyhow::Result<()>
             row.agent.clone(),
         ]
     })?;
-    match borrowed(&rows) {
+    match borrowed_memory_text(&rows) {
         Some(text) if !output.is_json() => output.line(&text),
         _ => Ok(()),
     }
 }
 
 /// Sentence about the memory of workers that wait for leases.
-fn borrowed(rows: &[Row]) -> Option<String> {
+fn borrowed_memory_text(rows: &[WorkerRow]) -> Option<String> {
     let waiting = rows.iter().filter(|row| row.lease.is_empty());
     let (count, bytes) = waiting.fold((0, 0), |(count, bytes), row| (count + 1, bytes + row.rss_bytes));
     let those = match count {

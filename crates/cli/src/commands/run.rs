@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use hotlease_client::{
-    Code, Directory, Function, Invoker, LeaseOptions, Place, Placement, Polling, Reach, Sharing, Spread,
+    Code, Directory, Function, Invoker, LeaseOptions, Placement, Polling, Reach, Sharing, Spread, StoragePlace,
 };
 use hotlease_wire::limits::{ENTRY_BYTES_DEFAULT, ENTRY_BYTES_MAX};
 use serde::Serialize;
@@ -85,7 +85,7 @@ pub(crate) struct RunArgs {
     /// Object storage that the function may use, with keys of its own: s3://BUCKET[/PREFIX][:ro|:rw], if its site
     /// grants it; may be given more than once
     #[arg(long = "storage", value_name = "PLACE")]
-    storage: Vec<Place>,
+    storage: Vec<StoragePlace>,
     /// Let the function use the node's network, if its site grants that
     #[arg(long)]
     network: bool,
@@ -122,21 +122,21 @@ impl From<PollingArg> for Polling {
 }
 
 #[derive(Serialize)]
-struct Ran {
+struct RunSummary {
     function: String,
     lease: String,
     input_bytes: usize,
     output_bytes: usize,
     output_base64: Option<String>,
     invocations: u64,
-    cold_us: Cold,
-    call_ns: Calls,
+    cold_us: ColdTimes,
+    call_ns: CallTimes,
     usage: UsageRow,
 }
 
 /// Durations of the steps until the first call, microseconds.
 #[derive(Serialize)]
-struct Cold {
+struct ColdTimes {
     total: u64,
     acquire: u64,
     attach: u64,
@@ -147,7 +147,7 @@ struct Cold {
 
 /// Durations of the calls, nanoseconds.
 #[derive(Serialize)]
-struct Calls {
+struct CallTimes {
     min: u64,
     p50: u64,
     p99: u64,
@@ -166,14 +166,14 @@ pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()
     let usage = invoker.deallocate()?;
     let us = |phase: Duration| phase.as_micros() as u64;
     let in_json = output.is_json() && args.output.is_none();
-    let ran = Ran {
+    let ran = RunSummary {
         function: args.function,
         lease: lease.to_string(),
         input_bytes: input.len(),
         output_bytes: done.output.len(),
         output_base64: in_json.then(|| STANDARD.encode(&done.output)),
         invocations: args.repeat,
-        cold_us: Cold {
+        cold_us: ColdTimes {
             total: us(phases.total()),
             acquire: us(phases.acquire),
             attach: us(phases.attach),
@@ -181,7 +181,7 @@ pub(crate) fn carry_out(args: RunArgs, output: &mut Output) -> anyhow::Result<()
             connect: us(phases.connect),
             open: us(phases.open),
         },
-        call_ns: Calls {
+        call_ns: CallTimes {
             min: done.times.min(),
             p50: done.times.value_at_quantile(0.5),
             p99: done.times.value_at_quantile(0.99),
@@ -251,7 +251,7 @@ fn lease_options(args: &RunArgs, input_bytes: usize) -> LeaseOptions {
 }
 
 /// Prints to stderr, because stdout is the function's.
-fn tell(ran: &Ran) {
+fn tell(ran: &RunSummary) {
     let ns = quantity::nanoseconds;
     eprintln!(
         "{}: {} calls, median {}, p99 {}, fastest {}, slowest {}; cold start {}",
@@ -291,7 +291,7 @@ fn read_input(file: Option<&Path>) -> anyhow::Result<Vec<u8>> {
 const CALL_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Output and durations of the calls.
-struct Done {
+struct CallResults {
     output: Vec<u8>,
     /// Bytes of `output` that the last call wrote.
     length: usize,
@@ -299,7 +299,7 @@ struct Done {
 }
 
 /// Zeroed memory for an output of the requested size.
-fn room(bytes: usize) -> anyhow::Result<Vec<u8>> {
+fn output_memory(bytes: usize) -> anyhow::Result<Vec<u8>> {
     // Tries the reservation first: `vec!` gets zeroed memory that is not touched before use, but a failure there
     // would end the process.
     let probe = Vec::<u8>::new().try_reserve_exact(bytes);
@@ -311,12 +311,12 @@ fn room(bytes: usize) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Calls the function. Each slot is kept busy by a thread of its own; the first error stops all.
-fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Done> {
+fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<CallResults> {
     let slots = u64::from(args.slots) * u64::from(args.workers);
     let left = AtomicU64::new(args.repeat);
     let caller = || {
-        let mut done = Done {
-            output: room(args.output_bytes)?,
+        let mut done = CallResults {
+            output: output_memory(args.output_bytes)?,
             length: 0,
             times: Histogram::new_with_bounds(1, CALL_NS_MAX, 3)?,
         };
@@ -335,7 +335,7 @@ fn call(function: &Function, input: &[u8], args: &RunArgs) -> anyhow::Result<Don
     }
     thread::scope(|scope| {
         let callers: Vec<_> = (0..slots.min(args.repeat)).map(|_| scope.spawn(caller)).collect();
-        let mut all: Option<Done> = None;
+        let mut all: Option<CallResults> = None;
         for caller in callers {
             let Ok(done) = caller.join() else {
                 anyhow::bail!("a calling thread failed");

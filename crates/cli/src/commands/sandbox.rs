@@ -1,8 +1,8 @@
 //! `hotlease sandbox`: tests of the isolation of functions.
 
 mod hand_over;
-mod judging;
-mod leftover;
+mod judgement;
+mod leftover_processes;
 mod machines;
 mod pace;
 mod stand_in;

@@ -1,6 +1,6 @@
 //! `hotlease state`: saved states of workers.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::quantity;
 use clap::{Args, Subcommand};
@@ -48,7 +48,7 @@ struct RmArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct StateRow {
     tenant: String,
     name: String,
     bytes: u64,
@@ -59,7 +59,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Removed {
+struct RemovedState {
     tenant: String,
     name: String,
 }
@@ -72,11 +72,10 @@ pub(crate) fn carry_out(args: StateArgs, output: &mut Output) -> anyhow::Result<
 }
 
 fn list(directory: &Path, output: &mut Output) -> anyhow::Result<()> {
-    let states =
-        saved_states(directory).map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
-    let rows: Vec<Row> = states
+    let states = saved_states(directory).map_err(|error| anyhow::anyhow!("{}: {error}", directory.display()))?;
+    let rows: Vec<StateRow> = states
         .into_iter()
-        .map(|state| Row {
+        .map(|state| StateRow {
             host: state.head.as_ref().ok().map(|head| head.host.clone()),
             error: state.head.err(),
             tenant: state.tenant,
@@ -121,7 +120,7 @@ fn remove(args: RmArgs, output: &mut Output) -> anyhow::Result<()> {
             args.name,
             args.directory.display()
         ),
-        true if output.is_json() => output.object(&Removed {
+        true if output.is_json() => output.object(&RemovedState {
             tenant,
             name: args.name,
         }),

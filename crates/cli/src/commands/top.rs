@@ -1,6 +1,6 @@
 //! `hotlease top`: activity of workers.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -33,13 +33,13 @@ pub(crate) struct TopArgs {
 }
 
 /// Key of a worker: agent, lease, number in the lease, epoch.
-type Which = (String, String, u32, u32);
+type WorkerKey = (String, String, u32, u32);
 
 /// Invocations, and nanoseconds in functions.
-type Used = (u64, u64);
+type UsageCounts = (u64, u64);
 
 #[derive(Serialize)]
-struct Row {
+struct ActivityRow {
     agent: String,
     lease: String,
     index: u32,
@@ -56,7 +56,7 @@ pub(crate) fn carry_out(args: TopArgs, output: &mut Output) -> anyhow::Result<()
     let clears = !output.is_json() && std::io::stdout().is_terminal();
     let (mut before, mut looked) = (HashMap::new(), Instant::now());
     for look in 1.. {
-        let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
+        let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;
         let now = Instant::now();
         let mut workers = list.workers;
         workers.retain(|worker| !worker.lease.is_empty());
@@ -75,19 +75,14 @@ pub(crate) fn carry_out(args: TopArgs, output: &mut Output) -> anyhow::Result<()
     Ok(())
 }
 
-fn used(worker: &WorkerInfo) -> (Which, Used) {
-    let which = (
-        worker.agent.clone(),
-        worker.lease.clone(),
-        worker.index,
-        worker.epoch,
-    );
+fn used(worker: &WorkerInfo) -> (WorkerKey, UsageCounts) {
+    let which = (worker.agent.clone(), worker.lease.clone(), worker.index, worker.epoch);
     let usage = worker.usage.unwrap_or_default();
     (which, (usage.invocations, usage.compute_ns))
 }
 
 /// Activity of each worker since the last look.
-fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration) -> Vec<Row> {
+fn rows(workers: &[WorkerInfo], before: &HashMap<WorkerKey, UsageCounts>, between: Duration) -> Vec<ActivityRow> {
     let row = |worker: &WorkerInfo| {
         let (which, (invocations, compute_ns)) = used(worker);
         let since = before.get(&which).map(|(calls, ns)| {
@@ -97,7 +92,7 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration
             // A call that began before the last look counts completely in this one.
             (calls, busy.min(1.0))
         });
-        Row {
+        ActivityRow {
             agent: worker.agent.clone(),
             lease: worker.lease.clone(),
             index: worker.index,
@@ -109,13 +104,13 @@ fn rows(workers: &[WorkerInfo], before: &HashMap<Which, Used>, between: Duration
             invocations,
         }
     };
-    let mut rows: Vec<Row> = workers.iter().map(row).collect();
+    let mut rows: Vec<ActivityRow> = workers.iter().map(row).collect();
     // The busiest first; workers without an earlier look last.
     rows.sort_by(|a, b| b.busy.unwrap_or(-1.0).total_cmp(&a.busy.unwrap_or(-1.0)));
     rows
 }
 
-fn show(rows: &[Row], output: &mut Output) -> anyhow::Result<()> {
+fn show(rows: &[ActivityRow], output: &mut Output) -> anyhow::Result<()> {
     let columns = [
         Column("PID", Right),
         Column("STATE", Left),
@@ -177,14 +172,7 @@ mod tests {
             .iter()
             .map(|row| (row.index, row.busy, row.calls_per_second))
             .collect();
-        let expected = [
-            (1, Some(1.0), Some(0.5)),
-            (0, Some(0.25), Some(10.0)),
-            (2, None, None),
-        ];
-        assert_eq!(
-            seen, expected,
-            "a worker of which nothing is known yet has no rates"
-        );
+        let expected = [(1, Some(1.0), Some(0.5)), (0, Some(0.25), Some(10.0)), (2, None, None)];
+        assert_eq!(seen, expected, "a worker of which nothing is known yet has no rates");
     }
 }

@@ -4,7 +4,7 @@ mod detach;
 pub(crate) mod lock;
 pub(crate) mod signals;
 
-use crate::commands::agent::Offer;
+use crate::commands::agent::OfferArgs;
 use crate::output::Output;
 use crate::quantity;
 use crate::state::LedgerArgs;
@@ -14,7 +14,7 @@ use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_manager::{AgentRecord, Manager};
 use lock::UpLock;
 use serde::{Deserialize, Serialize};
-use signals::{Signals, Told};
+use signals::{ShutdownKind, Signals};
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -30,7 +30,7 @@ pub(crate) struct UpArgs {
     #[arg(long, short)]
     detach: bool,
     #[command(flatten)]
-    offer: Offer,
+    offer: OfferArgs,
     #[command(flatten)]
     ledger: LedgerArgs,
     /// How long leases may go on after SIGTERM, as for `hotlease agent` [default: they end at once, because they
@@ -49,7 +49,7 @@ const DAEMON_THREADS: usize = 2;
 
 /// Description of the running platform.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct Summary {
+struct PlatformSummary {
     pid: u32,
     version: String,
     runtime_dir: PathBuf,
@@ -59,7 +59,7 @@ struct Summary {
     log: Option<PathBuf>,
 }
 
-impl Summary {
+impl PlatformSummary {
     fn text(&self) -> String {
         let offers = match self.cores.len() {
             1 => "1 core".to_owned(),
@@ -100,11 +100,9 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
             run(lock, &dir, args.offer, &args.ledger, args.drain_within, ready)
         });
     }
-    let ready = |summary: Summary| {
+    let ready = |summary: PlatformSummary| {
         // The reader may be gone (`hotlease up | head -1`), which is no reason to stop.
-        let shown = output
-            .answer(&summary, || summary.text())
-            .and_then(|()| output.flush());
+        let shown = output.answer(&summary, || summary.text()).and_then(|()| output.flush());
         if let Err(error) = shown {
             tracing::debug!(%error, "the summary was not read");
         }
@@ -117,10 +115,10 @@ pub(crate) fn carry_out(args: UpArgs, output: &mut Output) -> anyhow::Result<()>
 fn run(
     _held: UpLock,
     dir: &RuntimeDir,
-    offer: Offer,
+    offer: OfferArgs,
     ledger: &LedgerArgs,
     drain_within: Option<Duration>,
-    ready: impl FnOnce(Summary),
+    ready: impl FnOnce(PlatformSummary),
 ) -> anyhow::Result<()> {
     let runtime = daemon_runtime()?;
     let result = runtime.block_on(serve(dir, offer, ledger, drain_within, ready));
@@ -139,15 +137,15 @@ fn daemon_runtime() -> std::io::Result<Runtime> {
 
 async fn serve(
     dir: &RuntimeDir,
-    offer: Offer,
+    offer: OfferArgs,
     ledger: &LedgerArgs,
     drain_within: Option<Duration>,
-    ready: impl FnOnce(Summary),
+    ready: impl FnOnce(PlatformSummary),
 ) -> anyhow::Result<()> {
     let mut signals = Signals::listen()?;
     let manager = Manager::start(ledger.manager(dir)?).await?;
     let mut config = offer.config_of_own(dir)?;
-    config.state_dir = ledger.kept.agent_directory(dir);
+    config.state_dir = ledger.durable.agent_directory(dir);
     let agent = Agent::start(config).await?;
     let told = tokio::select! {
         served = until_told(dir, &manager, &agent, ready) => Err(served),
@@ -156,7 +154,7 @@ async fn serve(
     let served = match told {
         Ok(told) => {
             let told = match (told, drain_within) {
-                (Told::Drain, None) => Told::Stop,
+                (ShutdownKind::Drain, None) => ShutdownKind::Stop,
                 _ => told,
             };
             let within = drain_within.unwrap_or_default();
@@ -173,7 +171,7 @@ async fn serve(
     };
     tokio::select! {
         served = stop => served,
-        () = signals.impatience() => anyhow::bail!("interrupted while stopping; workers end by themselves"),
+        () = signals.wait_for_stop() => anyhow::bail!("interrupted while stopping; workers end by themselves"),
     }
 }
 
@@ -181,7 +179,7 @@ async fn until_told(
     dir: &RuntimeDir,
     manager: &Manager,
     agent: &Agent,
-    ready: impl FnOnce(Summary),
+    ready: impl FnOnce(PlatformSummary),
 ) -> anyhow::Result<()> {
     let registered = tokio::time::timeout(REGISTER_WITHIN, manager.an_agent());
     match registered.await {
@@ -198,8 +196,8 @@ async fn until_told(
     }
 }
 
-fn summary(dir: &RuntimeDir, agent: AgentRecord) -> Summary {
-    Summary {
+fn summary(dir: &RuntimeDir, agent: AgentRecord) -> PlatformSummary {
+    PlatformSummary {
         pid: std::process::id(),
         version: env!("CARGO_PKG_VERSION").into(),
         runtime_dir: dir.path().into(),

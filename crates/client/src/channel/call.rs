@@ -1,12 +1,12 @@
 //! Invocation whose thread waits for the reply: publish, poll, copy out. This is the shortest path.
 
-use super::{Channel, Reply, Sink, Source, timed_out};
+use super::{Channel, OutputSink, Reply, ReplySource, timed_out};
 use crate::Error;
-use crate::channel::{MESSAGE_BYTES, Target};
-use crate::entries::State;
+use crate::channel::{CallTarget, MESSAGE_BYTES};
+use crate::entries::EntryState;
 use crate::express;
-use crate::wait::{Interrupted, give_up_at};
-use hotlease_fabric::channel::TooLong;
+use crate::wait::{WaitEnd, give_up_at};
+use hotlease_fabric::channel::PayloadTooLong;
 use hotlease_wire::frame::Status;
 use std::any::Any;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ const POLLS: u32 = 32;
 
 /// An invocation in flight, by the entries that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Lane {
+pub(super) enum EntryUse {
     /// Through the ring, with this number.
     Ring(u64),
     /// Through the express entry, which counts its invocations separately.
@@ -34,23 +34,23 @@ impl Channel {
     #[inline]
     pub(crate) fn call(
         &self,
-        target: &Target,
+        target: &CallTarget,
         payload: &[&[u8]],
-        sink: Sink<'_>,
+        sink: OutputSink<'_>,
         timeout: Option<Duration>,
         keep: impl FnOnce() -> Option<Box<dyn Any + Send>>,
         began: &mut Option<Instant>,
     ) -> Result<usize, Error> {
-        let Some(lane) = self.take_lane() else {
+        let Some(lane) = self.claim_entry() else {
             return Err(Error::NoCredit);
         };
         // Quiet: a hot slot needs no doorbell, so no fence delays the first poll for the reply.
         if self.publish_quiet(lane, target, payload).is_err() {
-            return Err(self.broken("a request longer than its entry was made"));
+            return Err(self.close_broken("a request longer than its entry was made"));
         }
         let awaited = match lane {
-            Lane::Ring(seq) => self.ring.awaited(seq),
-            Lane::Express(number) => self.ring.express().awaited(number),
+            EntryUse::Ring(seq) => self.ring.awaited(seq),
+            EntryUse::Express(number) => self.ring.express().awaited(number),
         };
         for _ in 0..POLLS {
             if let Some(reply) = awaited.poll() {
@@ -65,10 +65,10 @@ impl Channel {
         };
         match self.wait(until, || awaited.poll()) {
             Ok(reply) => self.finish(lane, reply, sink, timeout),
-            Err(Interrupted::Closed) => Err(self.unanswered_in(lane)),
-            Err(Interrupted::TimedOut) => {
+            Err(WaitEnd::Closed) => Err(self.unanswered_in(lane)),
+            Err(WaitEnd::TimedOut) => {
                 self.give_up(lane, keep());
-                Err(self.logged(self.invocation_in(lane), timed_out(timeout)))
+                Err(self.log_failure(self.invocation_in(lane), timed_out(timeout)))
             }
         }
     }
@@ -76,14 +76,14 @@ impl Channel {
     /// Chooses the entries of an invocation that its thread waits for: the express entry, unless another thread
     /// holds it or the invocation would overtake an earlier one.
     #[inline]
-    fn take_lane(&self) -> Option<Lane> {
-        if express::hold(&self.express) && self.ring_load(1) == 0 {
+    fn claim_entry(&self) -> Option<EntryUse> {
+        if express::try_hold(&self.express) && self.ring_load(1) == 0 {
             let number = self.express.begin().or_else(|| self.begin_after_abandoned());
             if let Some(number) = number {
-                return Some(Lane::Express(number));
+                return Some(EntryUse::Express(number));
             }
         }
-        self.claim().map(Lane::Ring)
+        self.claim().map(EntryUse::Ring)
     }
 
     /// Begins an express invocation as [`Express::begin`](crate::express::Express::begin) does, if the reply to the
@@ -93,7 +93,7 @@ impl Channel {
         let abandoned = self.express.open()?;
         // The reply's content does not matter: its invocation was abandoned.
         let _ = self.ring.express().poll(abandoned)?;
-        self.abandoned().remove(&Lane::Express(abandoned));
+        self.abandoned().remove(&EntryUse::Express(abandoned));
         self.express.end();
         self.express.begin()
     }
@@ -101,63 +101,61 @@ impl Channel {
     #[inline]
     pub(super) fn publish_quiet(
         &self,
-        lane: Lane,
-        target: &Target,
+        lane: EntryUse,
+        target: &CallTarget,
         payload: &[&[u8]],
-    ) -> Result<(), TooLong> {
+    ) -> Result<(), PayloadTooLong> {
         let call = self.call_of(target);
         match lane {
-            Lane::Ring(seq) => self.ring.publish_quiet(seq, &call, payload),
-            Lane::Express(number) => self.ring.express().publish_quiet(number, &call, payload),
+            EntryUse::Ring(seq) => self.ring.publish_quiet(seq, &call, payload),
+            EntryUse::Express(number) => self.ring.express().publish_quiet(number, &call, payload),
         }
     }
 
     #[inline]
-    fn source(&self, lane: Lane) -> Source<'_> {
+    fn source(&self, lane: EntryUse) -> ReplySource<'_> {
         match lane {
-            Lane::Ring(seq) => Source::Ring(self, seq),
-            Lane::Express(_) => Source::Express(self),
+            EntryUse::Ring(seq) => ReplySource::Ring(self, seq),
+            EntryUse::Express(_) => ReplySource::Express(self),
         }
     }
 
     #[inline]
-    fn free(&self, lane: Lane) {
+    fn free(&self, lane: EntryUse) {
         match lane {
-            Lane::Ring(seq) => self.entries.free(seq),
-            Lane::Express(_) => self.express.end(),
+            EntryUse::Ring(seq) => self.entries.free(seq),
+            EntryUse::Express(_) => self.express.end(),
         }
     }
 
     /// Gives up an invocation that this thread waited for.
     #[cold]
-    fn give_up(&self, lane: Lane, keep: Option<Box<dyn Any + Send>>) {
+    fn give_up(&self, lane: EntryUse, keep: Option<Box<dyn Any + Send>>) {
         match (lane, keep) {
-            (Lane::Ring(seq), keep) => self.abandon_as(seq, State::Open, keep),
+            (EntryUse::Ring(seq), keep) => self.abandon_as(seq, EntryState::Open, keep),
             // The express entry stays open until the reply has come.
-            (Lane::Express(_), Some(keep)) => drop(self.abandoned().insert(lane, keep)),
-            (Lane::Express(_), None) => {}
+            (EntryUse::Express(_), Some(keep)) => drop(self.abandoned().insert(lane, keep)),
+            (EntryUse::Express(_), None) => {}
         }
     }
 
     #[inline]
     pub(super) fn finish(
         &self,
-        lane: Lane,
+        lane: EntryUse,
         reply: Reply,
-        sink: Sink<'_>,
+        sink: OutputSink<'_>,
         timeout: Option<Duration>,
     ) -> Result<usize, Error> {
         match (&reply, sink) {
-            (Ok(header), Sink::Ring(output))
+            (Ok(header), OutputSink::Ring(output))
                 if header.status == Status::Ok && header.length <= output.len() as u64 =>
             {
                 let length = self.source(lane).read(header, output);
                 self.free(lane);
                 Ok(length)
             }
-            (Ok(header), Sink::Buffer(capacity))
-                if header.status == Status::Ok && header.length <= capacity =>
-            {
+            (Ok(header), OutputSink::Buffer(capacity)) if header.status == Status::Ok && header.length <= capacity => {
                 self.free(lane);
                 Ok(header.length as usize)
             }
@@ -166,11 +164,11 @@ impl Channel {
     }
 
     #[cold]
-    fn finish_badly(&self, lane: Lane, reply: Reply, sink: Sink<'_>, timeout: Option<Duration>) -> Error {
+    fn finish_badly(&self, lane: EntryUse, reply: Reply, sink: OutputSink<'_>, timeout: Option<Duration>) -> Error {
         let bytes = match (&reply, &sink) {
-            (Ok(header), Sink::Ring(_)) => self.source(lane).to_vec(header),
+            (Ok(header), OutputSink::Ring(_)) => self.source(lane).to_vec(header),
             // As long as the message in the buffer; the text itself is not known here.
-            (Ok(header), Sink::Buffer(capacity)) if header.status == Status::FunctionError => {
+            (Ok(header), OutputSink::Buffer(capacity)) if header.status == Status::FunctionError => {
                 let length = header.length.min(*capacity).min(MESSAGE_BYTES.into());
                 vec![0; length as usize]
             }

@@ -3,7 +3,7 @@
 use hotlease_fabric::ofi::providers::named;
 use hotlease_fabric::ofi::{Libfabric, OfiRing, Peer, Port};
 use hotlease_fabric::shm::NearRing;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::connection::{ConnectionReply, RingShape};
 use hotlease_wire::fabric::{ChannelEnd, PortAddress};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Reaction of a fake worker to a client that wants to link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Welcome {
+pub(crate) enum LinkBehaviour {
     /// It links.
     Link,
     /// It refuses.
@@ -33,17 +33,17 @@ impl Fabric {
         &mut self,
         client: &PortAddress,
         key: u64,
-        welcome: Welcome,
+        welcome: LinkBehaviour,
     ) -> (ConnectionReply, Option<Arc<Port>>) {
-        if welcome == Welcome::Refuse {
+        if welcome == LinkBehaviour::Refuse {
             let what = format!("there is no {} today", client.provider);
-            return (ConnectionReply::Refused(Refusal::Unavailable { what }), None);
+            return (ConnectionReply::Refused(Rejection::Unavailable { what }), None);
         }
         let library = Libfabric::load().unwrap();
         let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let port = Port::open(&named(&library, &client.provider, Some(local)).unwrap()).unwrap();
         let linked = ConnectionReply::Linked { port: port.address() };
-        if welcome == Welcome::Mute {
+        if welcome == LinkBehaviour::Mute {
             self.mute.push(port);
             return (linked, None);
         }
@@ -65,10 +65,6 @@ impl Fabric {
         let near = peer.port().open_channel(&requests).unwrap();
         let end = *near.end();
         let replies = near.connect(peer, client, true).unwrap();
-        (
-            requests,
-            replies,
-            ConnectionReply::OpenedFabric { generation, end },
-        )
+        (requests, replies, ConnectionReply::OpenedFabric { generation, end })
     }
 }

@@ -1,8 +1,8 @@
 //! Failures: each invocation resolves in time, with its cause, and with the truth about whether the function ran.
 
-use super::ways::candidates;
+use super::providers::candidates;
 use super::{echo_of, start, submit_all};
-use crate::{EndReason, Error, Invocation, Ran};
+use crate::{EndReason, Error, Invocation, RunCertainty};
 use hotlease_wire::frame::Status;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -44,7 +44,7 @@ fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
             "its reply came before the worker died"
         );
         let running = results[1].as_ref().unwrap_err();
-        assert_eq!(running.ran(), Ran::Unknown);
+        assert_eq!(running.ran(), RunCertainty::Unknown);
         for (number, moved) in (0..).zip(&results).skip(2) {
             assert_eq!(
                 moved.as_ref().unwrap(),
@@ -53,10 +53,7 @@ fn a_dead_worker_fails_in_time_what_may_have_run_and_the_rest_moves() {
             );
         }
         let text = running.to_string();
-        assert!(
-            text.contains("signal 11") && text.contains("last words"),
-            "{text}"
-        );
+        assert!(text.contains("signal 11") && text.contains("last words"), "{text}");
         // The next call starts another incarnation.
         let number = platform.invoker.function("number").unwrap();
         assert_eq!(number.call(b"").unwrap(), echo_of(8));
@@ -77,14 +74,14 @@ fn what_is_submitted_once_comes_back_with_its_worker_and_whether_it_ran() {
     platform.kill(0, true);
     let results: Vec<_> = held.into_iter().map(Invocation::wait).collect();
     assert_eq!(results[0].as_ref().unwrap(), &echo_of(0));
-    let ran: Vec<Ran> = results[1..]
+    let ran: Vec<RunCertainty> = results[1..]
         .iter()
         .map(|result| result.as_ref().unwrap_err().ran())
         .collect();
-    assert_eq!(ran, [Ran::Unknown, Ran::No, Ran::No]);
+    assert_eq!(ran, [RunCertainty::Unknown, RunCertainty::No, RunCertainty::No]);
     // The slot stays as it is until a caller wants another worker there.
     let ran = once.submit(b"late").unwrap().wait().map_err(|error| error.ran());
-    assert_eq!(ran, Err(Ran::No));
+    assert_eq!(ran, Err(RunCertainty::No));
     echo.pipeline().unwrap().repair().unwrap();
     assert_eq!(once.submit(b"again").unwrap().wait().unwrap(), b"again");
 }
@@ -122,7 +119,7 @@ fn over_a_fabric_too_the_agents_word_says_what_ran_and_the_rest_moves() {
         &echo_of(0),
         "its reply was sent before, and is waited for"
     );
-    assert_eq!(results[1].as_ref().unwrap_err().ran(), Ran::Unknown);
+    assert_eq!(results[1].as_ref().unwrap_err().ran(), RunCertainty::Unknown);
     for (number, moved) in (0..).zip(&results).skip(2) {
         assert_eq!(
             moved.as_ref().unwrap(),
@@ -145,7 +142,7 @@ fn awaiting_what_is_submitted_once_gets_no_other_worker() {
         platform.allow_future();
         platform.kill(0, true);
         let error = runtime.block_on(held).unwrap_err();
-        assert_eq!(error.ran(), Ran::Unknown, "{error:?}");
+        assert_eq!(error.ran(), RunCertainty::Unknown, "{error:?}");
         let now = platform.worker(0).epoch;
         assert_eq!(now, epoch, "nobody has asked for another worker yet");
         echo.pipeline().unwrap().repair().unwrap();
@@ -182,7 +179,7 @@ fn what_did_not_run_is_submitted_again_even_if_not_idempotent() {
         platform.kill(0, true);
         assert_eq!(second.join().unwrap().unwrap(), b"second");
     });
-    assert_eq!(first.wait().unwrap_err().ran(), Ran::Unknown);
+    assert_eq!(first.wait().unwrap_err().ran(), RunCertainty::Unknown);
 }
 
 #[test]
@@ -198,13 +195,9 @@ fn beside_a_waiting_call_only_the_first_of_the_ring_may_have_run_and_the_next_mo
         let behind = echo.submit(b"behind").unwrap();
         platform.allow_future();
         platform.kill(0, true);
-        assert_eq!(running.join().unwrap().unwrap_err().ran(), Ran::Unknown);
-        assert_eq!(first.wait().unwrap_err().ran(), Ran::Unknown);
-        assert_eq!(
-            behind.wait().unwrap(),
-            b"behind",
-            "it had not started, so it moved"
-        );
+        assert_eq!(running.join().unwrap().unwrap_err().ran(), RunCertainty::Unknown);
+        assert_eq!(first.wait().unwrap_err().ran(), RunCertainty::Unknown);
+        assert_eq!(behind.wait().unwrap(), b"behind", "it had not started, so it moved");
     });
 }
 
@@ -238,7 +231,7 @@ fn the_reason_of_an_end_is_told_though_its_total_is_late() {
                 error,
                 Error::LeaseEnded {
                     reason: EndReason::Reclaimed,
-                    ran: Ran::Unknown
+                    ran: RunCertainty::Unknown
                 }
             ),
             "{error:?}"
@@ -274,7 +267,7 @@ fn a_lost_worker_that_may_still_write_to_the_callers_buffer_ends_the_invocation(
     let held = echo.submit_buffer(&b"x"[..], buffer.slice_mut(..)).unwrap();
     platform.allow_future();
     platform.kill(0, false);
-    assert_eq!(held.wait().unwrap_err().ran(), Ran::Unknown);
+    assert_eq!(held.wait().unwrap_err().ran(), RunCertainty::Unknown);
 }
 
 #[test]
@@ -283,7 +276,7 @@ fn the_end_of_the_lease_resolves_everything_and_is_final_without_renewal() {
     platform.allow(0);
     let held = submit_all(&echo, 0..2);
     platform.end_lease(EndReason::Expired);
-    let ran: Vec<Ran> = held
+    let ran: Vec<RunCertainty> = held
         .into_iter()
         .map(|invocation| match invocation.wait().unwrap_err() {
             Error::LeaseEnded {
@@ -293,14 +286,14 @@ fn the_end_of_the_lease_resolves_everything_and_is_final_without_renewal() {
             other => panic!("{other:?}"),
         })
         .collect();
-    assert_eq!(ran, [Ran::Unknown, Ran::No]);
+    assert_eq!(ran, [RunCertainty::Unknown, RunCertainty::No]);
     let error = echo.call(b"x").unwrap_err();
     assert!(
         matches!(
             error,
             Error::LeaseEnded {
                 reason: EndReason::Expired,
-                ran: Ran::No
+                ran: RunCertainty::No
             }
         ),
         "{error:?}"
@@ -332,7 +325,7 @@ fn deallocating_resolves_what_is_in_flight_and_says_what_was_used() {
             error,
             Error::LeaseEnded {
                 reason: EndReason::Released,
-                ran: Ran::No
+                ran: RunCertainty::No
             }
         ),
         "{error:?}"
@@ -351,10 +344,7 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
         } else {
             platform.allow(1);
             while echo.inner.open_channel(0).unwrap().load(1) > 0 {
-                assert!(
-                    begun.elapsed() < Duration::from_secs(5),
-                    "its late reply is not seen"
-                );
+                assert!(begun.elapsed() < Duration::from_secs(5), "its late reply is not seen");
                 std::thread::yield_now();
             }
             echo.submit(b"y").unwrap().wait().unwrap_err()
@@ -363,7 +353,7 @@ fn a_deadline_resolves_even_if_nobody_answers_and_its_entry_comes_back() {
             matches!(
                 error,
                 Error::Deadline {
-                    ran: Ran::Unknown,
+                    ran: RunCertainty::Unknown,
                     ..
                 }
             ),
@@ -414,16 +404,13 @@ fn buffers_that_the_worker_did_not_reach_are_told_from_each_other() {
             ),
             "{error:?}"
         );
-        assert_eq!((error.ran(), error.billed()), (Ran::No, false));
+        assert_eq!((error.ran(), error.billed()), (RunCertainty::No, false));
         let text = error.to_string();
-        assert!(
-            text.contains("could not read the input over the fabric"),
-            "{text}"
-        );
+        assert!(text.contains("could not read the input over the fabric"), "{text}");
     }
     for error in errors("unwritten") {
         assert!(matches!(error, Error::OutputLost), "{error:?}");
-        assert_eq!((error.ran(), error.billed()), (Ran::Yes, true));
+        assert_eq!((error.ran(), error.billed()), (RunCertainty::Yes, true));
         assert!(!error.retryable(), "it would run twice");
     }
     assert_eq!(echo.call(b"y").unwrap(), b"y", "the channel goes on");
@@ -449,15 +436,12 @@ fn callbacks_and_tasks_learn_of_a_dead_worker_or_run_again() {
         task.await.unwrap()
     });
     assert_eq!(awaited.unwrap(), b"again");
-    let lost = receiver
-        .recv_timeout(Duration::from_secs(5))
-        .unwrap()
-        .unwrap_err();
+    let lost = receiver.recv_timeout(Duration::from_secs(5)).unwrap().unwrap_err();
     assert!(
         matches!(
             lost,
             Error::WorkerDied {
-                ran: Ran::Unknown,
+                ran: RunCertainty::Unknown,
                 ..
             }
         ),

@@ -1,7 +1,7 @@
 //! Invocations: every way to invoke, wait and harvest.
 
 use super::{echo_of, start, submit_all};
-use crate::{Completion, Error, Ran};
+use crate::{Completion, Error, RunCertainty};
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc;
@@ -91,7 +91,7 @@ fn a_function_error_carries_number_and_output() {
             matches!(&error, Error::Function { code: -7, output } if output == b"why"),
             "{error:?}"
         );
-        assert_eq!(error.ran(), Ran::Yes);
+        assert_eq!(error.ran(), RunCertainty::Yes);
     }
 }
 
@@ -167,10 +167,7 @@ fn waiting_with_a_limit_leaves_the_invocation_in_flight() {
     assert!(invocation.wait_timeout(Duration::from_millis(10)).is_none());
     assert!(invocation.try_take().is_none() && !invocation.is_done());
     platform.allow(1);
-    assert_eq!(
-        invocation.wait_timeout(Duration::from_secs(5)).unwrap().unwrap(),
-        b"x"
-    );
+    assert_eq!(invocation.wait_timeout(Duration::from_secs(5)).unwrap().unwrap(), b"x");
 }
 
 #[test]
@@ -202,10 +199,7 @@ fn a_pinned_function_uses_only_its_slot() {
         pinned.call(b"x").unwrap();
     }
     assert_eq!(platform.worker(0).served.load(Ordering::SeqCst), 0);
-    assert!(matches!(
-        echo.on_slot(2),
-        Err(Error::NoSuchSlot { index: 2, slots: 2 })
-    ));
+    assert!(matches!(echo.on_slot(2), Err(Error::NoSuchSlot { index: 2, slots: 2 })));
 }
 
 #[test]
@@ -233,8 +227,8 @@ fn a_pipeline_gives_results_in_order_and_survives_its_worker() {
     pipeline.push(b"b").unwrap();
     platform.allow_future();
     platform.kill(0, true);
-    assert_eq!(pipeline.pop(&mut output).unwrap_err().ran(), Ran::Unknown);
-    assert_eq!(pipeline.pop(&mut output).unwrap_err().ran(), Ran::No);
+    assert_eq!(pipeline.pop(&mut output).unwrap_err().ran(), RunCertainty::Unknown);
+    assert_eq!(pipeline.pop(&mut output).unwrap_err().ran(), RunCertainty::No);
     pipeline.push(b"c").unwrap();
     assert_eq!(pipeline.pop(&mut output).unwrap(), Some(1));
     assert_eq!(output[0], b'c');

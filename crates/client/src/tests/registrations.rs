@@ -1,9 +1,9 @@
 //! Registrations: a worker's memory stays within limits, and calls do not notice.
 
+use super::providers::candidates;
 use super::start;
-use super::ways::candidates;
 use crate::fake_platform::FakePlatform;
-use crate::{Buffer, Error, LeaseOptions, Ran};
+use crate::{Buffer, Error, LeaseOptions, RunCertainty};
 use hotlease_fabric::fence;
 use hotlease_fabric::ofi::OfiError;
 use std::cell::Cell;
@@ -69,7 +69,7 @@ fn what_an_invocation_in_flight_uses_stays_even_if_its_buffer_is_gone() {
             matches!(error, Error::BuffersInUse { buffers: 2, .. }),
             "{whom}: {error:?}"
         );
-        assert!(error.retryable() && error.ran() == Ran::No);
+        assert!(error.retryable() && error.ran() == RunCertainty::No);
         let text = error.to_string();
         assert!(
             text.contains("wait for some") && text.contains("`registered_buffers`"),
@@ -94,9 +94,7 @@ fn what_was_given_up_is_in_use_until_it_is_answered_and_no_longer() {
     let [a, mut b, c] = [(); 3].map(|()| platform.invoker.buffer::<u8>(SIZE).unwrap());
     platform.allow(0);
     drop(echo.submit_buffer(&a, b.slice_mut(..)).unwrap());
-    let error = echo
-        .submit_from_buffer(&c)
-        .expect_err("both may still be written");
+    let error = echo.submit_from_buffer(&c).expect_err("both may still be written");
     assert!(matches!(error, Error::BuffersInUse { .. }), "{error:?}");
     platform.allow(u64::MAX);
     let until = Instant::now() + Duration::from_secs(20);
@@ -133,10 +131,7 @@ fn requests_of_many_threads_name_only_what_is_registered() {
         }
     });
     let known = known(&platform).len();
-    assert!(
-        known <= 4,
-        "the worker knows {known} buffers instead of at most 4"
-    );
+    assert!(known <= 4, "the worker knows {known} buffers instead of at most 4");
 }
 
 #[test]

@@ -13,15 +13,15 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program that prints")]
 
+mod members;
 mod openmpi;
-mod ours;
 mod raw;
 
 use std::error::Error;
 use std::time::{Duration, Instant};
 
 /// An exchange between two sides, measured by one of them.
-trait Measured {
+trait Exchange {
     fn name(&self) -> &'static str;
     /// Measures half a round trip of `bytes` bytes, in seconds: the average time of each batch, the least of all
     /// batches.
@@ -33,16 +33,7 @@ trait Measured {
 }
 
 const SIZES: [usize; 9] = [8, 64, 1024, 4096, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-const SIZES_TCP: [usize; 8] = [
-    8,
-    1 << 10,
-    4 << 10,
-    16 << 10,
-    64 << 10,
-    256 << 10,
-    1 << 20,
-    4 << 20,
-];
+const SIZES_TCP: [usize; 8] = [8, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 const STREAMED: usize = 1 << 20;
 /// Exchanges in a batch. A batch is short, so that in most batches no other program ran on the processor, even on a
 /// busy host.
@@ -74,12 +65,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-type Measure = fn(&mut dyn Measured, usize) -> Result<f64, Box<dyn Error>>;
+type Measure = fn(&mut dyn Exchange, usize) -> Result<f64, Box<dyn Error>>;
 
 /// Measures all candidates in turns, and compares the first with each of the others.
 fn compare(
     what: &str,
-    all: &mut [&mut dyn Measured],
+    all: &mut [&mut dyn Exchange],
     bytes: usize,
     turns: usize,
     measure: Measure,
@@ -119,8 +110,8 @@ fn fabric(turns: usize, ping: Measure, stream: Measure) -> Result<(), Box<dyn Er
             true => ["ofi, waiting", "tcp, waiting"],
             false => ["ofi, spinning", "tcp, spinning"],
         };
-        let mut ofi = ours::Ours::start(names[0], "ofi", spin)?;
-        let mut tcp = ours::Ours::start(names[1], "tcp", spin)?;
+        let mut ofi = members::MemberPair::start(names[0], "ofi", spin)?;
+        let mut tcp = members::MemberPair::start(names[1], "tcp", spin)?;
         for bytes in [8, 64 << 10, 4 << 20] {
             compare("fabric", &mut [&mut ofi, &mut tcp], bytes, turns, ping)?;
         }
@@ -133,7 +124,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let first = arguments.next();
     if first.as_deref() == Some("--member") {
-        return ours::serve(&arguments.collect::<Vec<_>>());
+        return members::serve(&arguments.collect::<Vec<_>>());
     }
     let turns = first.map_or(Ok(25), |turns| turns.parse())?;
     let only = arguments.next();
@@ -154,7 +145,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 const PING: Measure = |measured, bytes| measured.half_round_trip(bytes, batches_of(bytes));
 
 fn memory(turns: usize, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
-    let mut near = ours::Ours::start("shm", "direct", Duration::from_micros(20))?;
+    let mut near = members::MemberPair::start("shm", "direct", Duration::from_micros(20))?;
     let mut line = raw::Line;
     compare("memory", &mut [&mut near, &mut line], 8, turns, PING)?;
     match openmpi::OpenMpi::start("self,vader") {
@@ -177,7 +168,7 @@ fn tcp(turns: usize, sizes: &[usize]) -> Result<(), Box<dyn Error>> {
     let stream: Measure = |measured, bytes| Ok(measured.stream(bytes, 64)? / 64.0);
     for (waits, spin) in [(false, Duration::from_secs(10)), (true, Duration::ZERO)] {
         let name = if waits { "tcp, waiting" } else { "tcp, spinning" };
-        let mut tcp = ours::Ours::start(name, "tcp", spin)?;
+        let mut tcp = members::MemberPair::start(name, "tcp", spin)?;
         let mut sockets = raw::Sockets::new(waits)?;
         for bytes in sizes {
             compare("tcp   ", &mut [&mut tcp, &mut sockets], *bytes, turns, PING)?;

@@ -1,6 +1,6 @@
 //! Open MPI as a candidate, if it is installed (Debian: `libopenmpi-dev`, `openmpi-bin`).
 
-use super::{Measured, raw};
+use super::{Exchange, raw};
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -58,7 +58,7 @@ impl Drop for OpenMpi {
     }
 }
 
-impl Measured for OpenMpi {
+impl Exchange for OpenMpi {
     fn name(&self) -> &'static str {
         "Open MPI"
     }
@@ -68,9 +68,6 @@ impl Measured for OpenMpi {
         writeln!(orders, "{bytes} {batches} {}", super::BATCH)?;
         let mut answer = String::new();
         self.answers.read_line(&mut answer)?;
-        Ok(answer
-            .trim()
-            .parse()
-            .map_err(|_| format!("mpirun said {answer:?}"))?)
+        Ok(answer.trim().parse().map_err(|_| format!("mpirun said {answer:?}"))?)
     }
 }

@@ -1,6 +1,6 @@
 //! Candidates without any library: a cache line and TCP sockets.
 
-use super::Measured;
+use super::Exchange;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 use std::error::Error;
@@ -45,9 +45,9 @@ pub struct Line;
 
 #[derive(Default)]
 #[repr(align(128))]
-struct Apart(AtomicU64);
+struct PaddedWord(AtomicU64);
 
-impl Apart {
+impl PaddedWord {
     fn wait(&self, value: u64) {
         while self.0.load(Ordering::Acquire) != value {
             std::hint::spin_loop();
@@ -55,14 +55,14 @@ impl Apart {
     }
 }
 
-impl Measured for Line {
+impl Exchange for Line {
     fn name(&self) -> &'static str {
         "raw line"
     }
 
     fn half_round_trip(&mut self, _: usize, batches: u32) -> Result<f64, Box<dyn Error>> {
         let rounds = u64::from(super::rounds_of(batches));
-        let (ping, pong) = (Apart::default(), Apart::default());
+        let (ping, pong) = (PaddedWord::default(), PaddedWord::default());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let is_pinned = pin(1).is_ok();
@@ -166,13 +166,9 @@ impl Drop for Sockets {
     }
 }
 
-impl Measured for Sockets {
+impl Exchange for Sockets {
     fn name(&self) -> &'static str {
-        if self.waits {
-            "raw, waiting"
-        } else {
-            "raw, spinning"
-        }
+        if self.waits { "raw, waiting" } else { "raw, spinning" }
     }
 
     fn half_round_trip(&mut self, bytes: usize, batches: u32) -> Result<f64, Box<dyn Error>> {

@@ -12,9 +12,9 @@
 
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
-mod hands;
+mod by_hand;
 
-use hands::Hand;
+use by_hand::HandExchange;
 use hotlease_comm::rendezvous::Server;
 use hotlease_comm::{Communicator, LinkChoice, LinkKind, Operator, Options, Pattern, Rank, Secret};
 use std::error::Error;
@@ -27,15 +27,15 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const TURNS: usize = 41;
 
 /// One rank, with both sides.
-struct Both {
+struct Contender {
     all: Communicator,
-    hand: Box<dyn Hand>,
+    hand: Box<dyn HandExchange>,
     /// Number of this run, part of all names.
     run: u128,
     number: u64,
 }
 
-impl Both {
+impl Contender {
     fn name(&self, of: Rank) -> String {
         format!("by-hand/{}/{}/{}/{of}", self.run, self.all.size(), self.number)
     }
@@ -90,9 +90,9 @@ impl Both {
 
 /// Median times of `one`, over the link and by hand, and the median ratio; each turn runs it `times` times.
 fn compare(
-    ranks: &mut [Both],
+    ranks: &mut [Contender],
     times: usize,
-    one: impl Fn(&mut Both, bool) -> Outcome<()> + Sync,
+    one: impl Fn(&mut Contender, bool) -> Outcome<()> + Sync,
 ) -> Outcome<[f64; 3]> {
     let (one, together) = (&one, &Barrier::new(ranks.len()));
     let took = std::thread::scope(|scope| {
@@ -115,10 +115,7 @@ fn compare(
     })?;
     // The first turn opens the connections and is left out.
     let [ours, by_hand] = [0, 1].map(|way| took[0][way][1..].iter().map(Duration::as_secs_f64));
-    let ratios = ours
-        .clone()
-        .zip(by_hand.clone())
-        .map(|(ours, by_hand)| ours / by_hand);
+    let ratios = ours.clone().zip(by_hand.clone()).map(|(ours, by_hand)| ours / by_hand);
     Ok([median(ours), median(by_hand), median(ratios)])
 }
 
@@ -128,7 +125,7 @@ fn median(of: impl Iterator<Item = f64>) -> f64 {
     of[of.len() / 2]
 }
 
-fn members(link: &LinkChoice, address: &str, size: Rank) -> Outcome<Vec<Both>> {
+fn members(link: &LinkChoice, address: &str, size: Rank) -> Outcome<Vec<Contender>> {
     let secret = Secret::new(b"the secret of this example")?;
     let server = Server::start("127.0.0.1:0", vec![secret.clone()], Default::default())?;
     let mut options = Options::new("stores", size, server.address().to_string(), secret);
@@ -138,8 +135,8 @@ fn members(link: &LinkChoice, address: &str, size: Rank) -> Outcome<Vec<Both>> {
         let join = |rank| {
             let mut options = options.clone();
             options.rank = Some(rank);
-            scope.spawn(move || -> Outcome<Both> {
-                Ok(Both {
+            scope.spawn(move || -> Outcome<Contender> {
+                Ok(Contender {
                     all: Communicator::join(&options)?,
                     hand: hand(address)?,
                     run,
@@ -155,15 +152,15 @@ fn members(link: &LinkChoice, address: &str, size: Rank) -> Outcome<Vec<Both>> {
     })
 }
 
-fn hand(address: &str) -> Outcome<Box<dyn Hand>> {
+fn hand(address: &str) -> Outcome<Box<dyn HandExchange>> {
     Ok(match address.split_once("://") {
-        Some(("s3", _)) => Box::new(hands::by_s3::open(address)?),
-        Some(("dynamodb", _)) => Box::new(hands::by_dynamodb::open(address)?),
-        _ => Box::new(hands::by_redis::open(address)?),
+        Some(("s3", _)) => Box::new(by_hand::by_s3::open(address)?),
+        Some(("dynamodb", _)) => Box::new(by_hand::by_dynamodb::open(address)?),
+        _ => Box::new(by_hand::by_redis::open(address)?),
     })
 }
 
-fn finish(ranks: Vec<Both>) {
+fn finish(ranks: Vec<Contender>) {
     std::thread::scope(|scope| {
         for rank in ranks {
             scope.spawn(move || rank.all.finish().expect("everything is read"));

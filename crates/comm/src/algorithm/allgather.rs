@@ -1,7 +1,7 @@
 //! Allgathers. `mine` is the block that this member contributes, possibly already at its final position; `all` is
 //! where every member receives the blocks.
 
-use super::blocks::{Blocks, Packed};
+use super::blocks::{Blocks, PackedBlocks};
 use super::fold::{Fold, Role};
 use super::plan::{Group, Plan};
 use super::{broadcast, gather};
@@ -9,7 +9,7 @@ use crate::schedule::Span;
 
 /// Around a ring: `p - 1` steps, and a member sends all blocks but one.
 pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
-    for round in plan.passes(1..group.size) {
+    for round in plan.begin_passes(1..group.size) {
         // The first block is sent from where the caller has it, and copied while it is under way.
         let sent = if round == 1 {
             mine
@@ -21,7 +21,7 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, 
         if round == 1 {
             plan.copy(mine, blocks.of(all, group.me));
         }
-        plan.round();
+        plan.end_round();
     }
     if group.size == 1 {
         plan.copy(mine, blocks.of(all, group.me));
@@ -32,14 +32,10 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, 
 pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
     for distance in 1..group.size {
         plan.send(group, group.after(distance), mine);
-        plan.receive(
-            group,
-            group.before(distance),
-            blocks.of(all, group.before(distance)),
-        );
+        plan.receive(group, group.before(distance), blocks.of(all, group.before(distance)));
     }
     plan.copy(mine, blocks.of(all, group.me));
-    plan.round();
+    plan.end_round();
 }
 
 /// Recursive doubling: neighbours exchange the blocks that they have, then pairs do, then groups of four. Takes `log2
@@ -48,13 +44,13 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span
 ///
 /// Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH (2005).
 pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
-    let (blocks, all, user) = dense(plan, group, blocks, all);
+    let (blocks, all, user) = make_dense(plan, group, blocks, all);
     let range = |members| blocks.of(all, members);
     let fold = Fold::new(group);
     match fold.role(group.me) {
         Role::Idle { partner } => {
             plan.send(group, partner, mine);
-            plan.round();
+            plan.end_round();
             plan.receive(group, partner, range(0..group.size));
         }
         Role::Active { number, partner } => {
@@ -62,7 +58,7 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
                 plan.receive(group, partner, range(partner..partner + 1));
             }
             plan.copy(mine, range(group.me..group.me + 1));
-            plan.round();
+            plan.end_round();
             let mut mask = 1;
             while mask < fold.size {
                 let own = number & !(mask - 1);
@@ -70,7 +66,7 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
                 let peer = fold.member(number ^ mask);
                 plan.send(group, peer, range(fold.members(own..own + mask)));
                 plan.receive(group, peer, range(fold.members(other..other + mask)));
-                plan.round();
+                plan.end_round();
                 mask *= 2;
             }
             if let Some(partner) = partner {
@@ -78,7 +74,7 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
             }
         }
     }
-    plan.round();
+    plan.end_round();
     unpack(plan, group, &blocks, all, user);
 }
 
@@ -89,15 +85,15 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, blocks: &Blocks
 /// Bruck, Ho, Kipnis, Upfal, Weathersby: Efficient algorithms for all-to-all communications in multiport
 /// message-passing systems (1997).
 pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
-    let packed = Packed::new(blocks, group.me, group.size);
-    let buffer = plan.scratch(blocks.total(group.size));
+    let packed = PackedBlocks::new(blocks, group.me, group.size);
+    let buffer = plan.allocate_scratch(blocks.total(group.size));
     plan.copy(mine, packed.of(buffer, 0..1));
     let mut had = 1;
     while had < group.size {
         let more = had.min(group.size - had);
         plan.send(group, group.before(had), packed.of(buffer, 0..more));
         plan.receive(group, group.after(had), packed.of(buffer, had..had + more));
-        plan.round();
+        plan.end_round();
         had += more;
     }
     for place in 0..group.size {
@@ -107,20 +103,12 @@ pub(crate) fn bruck(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span,
             plan.copy(packed.of(buffer, place..place + 1), blocks.of(all, member));
         }
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// A binomial gather to member 0, then a binomial broadcast: `2 ceil(log2 p)` steps, few messages.
 pub(crate) fn gather_broadcast(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span) {
-    through_root(
-        plan,
-        group,
-        blocks,
-        mine,
-        all,
-        gather::binomial,
-        broadcast::binomial,
-    );
+    through_root(plan, group, blocks, mine, all, gather::binomial, broadcast::binomial);
 }
 
 type GatherTo = fn(&mut Plan, &Group, usize, &Blocks, Span, Span);
@@ -136,14 +124,12 @@ pub(crate) fn through_root(
     gather: GatherTo,
     broadcast: BroadcastFrom,
 ) {
-    let (blocks, all, user) = dense(plan, group, blocks, all);
+    let (blocks, all, user) = make_dense(plan, group, blocks, all);
     match &blocks {
-        Dense::Caller(blocks) => gather(plan, group, 0, blocks, mine, all),
-        Dense::Packed(packed, _) => {
+        DenseBlocks::Caller(blocks) => gather(plan, group, 0, blocks, mine, all),
+        DenseBlocks::Packed(packed, _) => {
             let displacements: Vec<usize> = (0..group.size).map(|member| packed.count(0..member)).collect();
-            let counts: Vec<usize> = (0..group.size)
-                .map(|member| packed.count(member..member + 1))
-                .collect();
+            let counts: Vec<usize> = (0..group.size).map(|member| packed.count(member..member + 1)).collect();
             let blocks = Blocks::Each {
                 counts: &counts,
                 displacements: &displacements,
@@ -157,40 +143,38 @@ pub(crate) fn through_root(
 
 /// Blocks without gaps: either the blocks of the caller, or packed blocks that are copied to the caller's blocks at
 /// the end.
-enum Dense<'a> {
+enum DenseBlocks<'a> {
     Caller(Blocks<'a>),
-    Packed(Packed, Blocks<'a>),
+    Packed(PackedBlocks, Blocks<'a>),
 }
 
-impl Dense<'_> {
+impl DenseBlocks<'_> {
     fn of(&self, buffer: Span, members: std::ops::Range<usize>) -> Span {
         match self {
-            // `dense` has checked that the blocks follow each other.
-            Dense::Caller(blocks) => blocks
-                .joined(buffer, members)
-                .unwrap_or(Span { count: 0, ..buffer }),
-            Dense::Packed(packed, _) => packed.of(buffer, members),
+            // `make_dense` has checked that the blocks follow each other.
+            DenseBlocks::Caller(blocks) => blocks.joined(buffer, members).unwrap_or(Span { count: 0, ..buffer }),
+            DenseBlocks::Packed(packed, _) => packed.of(buffer, members),
         }
     }
 }
 
-fn dense<'a>(plan: &mut Plan, group: &Group, blocks: &Blocks<'a>, all: Span) -> (Dense<'a>, Span, Span) {
+fn make_dense<'a>(plan: &mut Plan, group: &Group, blocks: &Blocks<'a>, all: Span) -> (DenseBlocks<'a>, Span, Span) {
     if blocks.joined(all, 0..group.size).is_some() {
-        return (Dense::Caller(*blocks), all, all);
+        return (DenseBlocks::Caller(*blocks), all, all);
     }
-    let buffer = plan.scratch(blocks.total(group.size));
+    let buffer = plan.allocate_scratch(blocks.total(group.size));
     (
-        Dense::Packed(Packed::new(blocks, 0, group.size), *blocks),
+        DenseBlocks::Packed(PackedBlocks::new(blocks, 0, group.size), *blocks),
         buffer,
         all,
     )
 }
 
-fn unpack(plan: &mut Plan, group: &Group, dense: &Dense, buffer: Span, user: Span) {
-    if let Dense::Packed(packed, blocks) = dense {
+fn unpack(plan: &mut Plan, group: &Group, dense: &DenseBlocks, buffer: Span, user: Span) {
+    if let DenseBlocks::Packed(packed, blocks) = dense {
         for member in 0..group.size {
             plan.copy(packed.of(buffer, member..member + 1), blocks.of(user, member));
         }
-        plan.round();
+        plan.end_round();
     }
 }

@@ -17,12 +17,12 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, int
         Role::Idle { partner } => return idle(plan, group, partner, mine, into),
         Role::Active { number, partner } => (number, partner),
     };
-    let received = plan.scratch(if group.size == 1 { 0 } else { mine.count });
+    let received = plan.allocate_scratch(if group.size == 1 { 0 } else { mine.count });
     let mut partial = mine;
     if let Some(partner) = partner {
         plan.receive(group, partner, received);
         plan.combine(partner < group.me, received, partial, into);
-        plan.round();
+        plan.end_round();
         partial = into;
     }
     let mut mask = 1;
@@ -31,14 +31,14 @@ pub(crate) fn recursive_doubling(plan: &mut Plan, group: &Group, mine: Span, int
         plan.send(group, peer, partial);
         plan.receive(group, peer, received);
         plan.combine(peer < group.me, received, partial, into);
-        plan.round();
+        plan.end_round();
         (partial, mask) = (into, mask * 2);
     }
     plan.copy(partial, into);
     if let Some(partner) = partner {
         plan.send(group, partner, into);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Rabenseifner's algorithm: a reduce-scatter by halving, then an allgather by doubling. Takes `2 log2 p` steps, 2
@@ -68,13 +68,13 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, mine: Span, into: Spa
         let peer = fold.member(number ^ mask);
         plan.send(group, peer, pieces.of(into, fold.size));
         plan.receive(group, peer, pieces.sibling().of(into, fold.size));
-        plan.round();
+        plan.end_round();
         (pieces, mask) = (pieces.parent(), mask / 2);
     }
     if let Some(partner) = partner {
         plan.send(group, partner, into);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Shares of the elements go around a ring twice: first they are reduced, then the results go around. Takes `2 (p -
@@ -86,11 +86,11 @@ pub(crate) fn ring(plan: &mut Plan, group: &Group, mine: Span, into: Span) {
     let parts = group.size;
     let own = share(into, parts, group.me);
     let longest = mine.count.div_ceil(parts);
-    reduce_scatter::around(plan, group, longest, |member| share(mine, parts, member), own);
-    for round in plan.passes(1..parts) {
+    reduce_scatter::reduce_around_ring(plan, group, longest, |member| share(mine, parts, member), own);
+    for round in plan.begin_passes(1..parts) {
         plan.send(group, group.after(1), share(into, parts, group.before(round - 1)));
         plan.receive(group, group.before(1), share(into, parts, group.before(round)));
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn reduce_broadcast(plan: &mut Plan, group: &Group, mine: Span, into:
 
 fn idle(plan: &mut Plan, group: &Group, partner: usize, mine: Span, into: Span) {
     plan.send(group, partner, mine);
-    plan.round();
+    plan.end_round();
     plan.receive(group, partner, into);
-    plan.round();
+    plan.end_round();
 }

@@ -13,19 +13,19 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got:
     for distance in 1..group.size {
         exchange(plan, group, distance, sent, got);
     }
-    own(plan, group, sent, got);
-    plan.round();
+    copy_own(plan, group, sent, got);
+    plan.end_round();
 }
 
 /// Pairwise exchange: in step `i` of `p - 1` each member sends to the member `i` after it and receives from the member
 /// `i` before it. Each element is sent once, and each member has one message each way at a time.
 pub(crate) fn pairwise(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
-    own(plan, group, sent, got);
-    for distance in plan.passes(1..group.size) {
+    copy_own(plan, group, sent, got);
+    for distance in plan.begin_passes(1..group.size) {
         exchange(plan, group, distance, sent, got);
-        plan.round();
+        plan.end_round();
     }
-    plan.round();
+    plan.end_round();
 }
 
 fn exchange(plan: &mut Plan, group: &Group, distance: usize, sent: (&Blocks, Span), got: (&Blocks, Span)) {
@@ -34,7 +34,7 @@ fn exchange(plan: &mut Plan, group: &Group, distance: usize, sent: (&Blocks, Spa
     plan.receive(group, from, got.0.of(got.1, from));
 }
 
-fn own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
+fn copy_own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span)) {
     plan.copy(sent.0.of(sent.1, group.me), got.0.of(got.1, group.me));
 }
 
@@ -47,13 +47,13 @@ fn own(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Spa
 pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to: Span) {
     let size = group.size;
     // Position `d` holds the block that still has `d` ranks to go; at first, the own block for that member.
-    let travelling = plan.scratch(size * count);
+    let travelling = plan.allocate_scratch(size * count);
     let at = |place: usize| travelling.part(place * count, count);
     for distance in 0..size {
         plan.copy(from.part(group.after(distance) * count, count), at(distance));
     }
     let most = size.div_ceil(2) * count;
-    let (packed, received) = (plan.scratch(most), plan.scratch(most));
+    let (packed, received) = (plan.allocate_scratch(most), plan.allocate_scratch(most));
     let mut bit = 1;
     while bit < size {
         let moving = || (0..size).filter(|place| place & bit != 0).enumerate();
@@ -71,5 +71,5 @@ pub(crate) fn bruck(plan: &mut Plan, group: &Group, count: usize, from: Span, to
     for distance in 0..size {
         plan.copy(at(distance), to.part(group.before(distance) * count, count));
     }
-    plan.round();
+    plan.end_round();
 }

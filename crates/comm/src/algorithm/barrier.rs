@@ -14,7 +14,7 @@ pub(crate) fn dissemination(plan: &mut Plan, group: &Group) {
     while distance < group.size {
         plan.send(group, group.after(distance), told);
         plan.receive(group, group.before(distance), heard);
-        plan.round();
+        plan.end_round();
         distance *= 2;
     }
 }
@@ -30,36 +30,36 @@ pub(crate) fn tree(plan: &mut Plan, group: &Group) {
 /// one after the other for any number of members. For members that share processors, where each switch from one member
 /// to another takes longer than a message.
 pub(crate) fn linear(plan: &mut Plan, group: &Group) {
-    let told = plan.scratch(1);
+    let told = plan.allocate_scratch(1);
     if group.me == 0 {
         for member in 1..group.size {
-            let heard = plan.scratch(1);
+            let heard = plan.allocate_scratch(1);
             plan.receive(group, member, heard);
         }
-        plan.round();
+        plan.end_round();
         for member in 1..group.size {
             plan.send(group, member, told);
         }
     } else {
-        let heard = plan.scratch(1);
+        let heard = plan.allocate_scratch(1);
         plan.send(group, 0, told);
         plan.receive(group, 0, heard);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Waits at member 0 for all members, and at every other member for its subtree.
 pub(crate) fn arrive(plan: &mut Plan, group: &Group) {
     let tree = Tree::new(group, 0);
-    let told = plan.scratch(1);
+    let told = plan.allocate_scratch(1);
     for child in tree.children() {
-        let heard = plan.scratch(1);
+        let heard = plan.allocate_scratch(1);
         plan.receive(group, child.member, heard);
     }
-    plan.round();
+    plan.end_round();
     if let Some(parent) = tree.parent() {
         plan.send(group, parent, told);
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -69,14 +69,14 @@ pub(crate) fn release(plan: &mut Plan, group: &Group) {
     let [told, heard] = tokens(plan);
     if let Some(parent) = tree.parent() {
         plan.receive(group, parent, heard);
-        plan.round();
+        plan.end_round();
     }
     for child in tree.children().rev() {
         plan.send(group, child.member, told);
     }
-    plan.round();
+    plan.end_round();
 }
 
 fn tokens(plan: &mut Plan) -> [Span; 2] {
-    [plan.scratch(1), plan.scratch(1)]
+    [plan.allocate_scratch(1), plan.allocate_scratch(1)]
 }

@@ -76,10 +76,7 @@ impl Blocks<'_> {
         if let Blocks::Equal(count) = self {
             return Some(buffer.part(ranks.start * count, ranks.len() * count));
         }
-        for block in ranks
-            .map(|rank| self.of(buffer, rank))
-            .filter(|block| block.count > 0)
-        {
+        for block in ranks.map(|rank| self.of(buffer, rank)).filter(|block| block.count > 0) {
             if joined.count > 0 && joined.end() != block.offset {
                 return None;
             }
@@ -98,15 +95,15 @@ impl Blocks<'_> {
 
 /// Blocks packed one after the other without gaps, beginning with the block of rank `first` and going around the
 /// circle.
-pub(crate) enum Packed {
+pub(crate) enum PackedBlocks {
     Equal(usize),
     Each(Vec<usize>),
 }
 
-impl Packed {
+impl PackedBlocks {
     pub fn new(blocks: &Blocks, first: usize, ranks: usize) -> Self {
         match blocks {
-            Blocks::Equal(count) => Packed::Equal(*count),
+            Blocks::Equal(count) => PackedBlocks::Equal(*count),
             Blocks::Each { counts, .. } => {
                 let mut starts = Vec::with_capacity(ranks + 1);
                 let mut start = 0;
@@ -115,15 +112,15 @@ impl Packed {
                     start += counts[(first + place) % ranks];
                 }
                 starts.push(start);
-                Packed::Each(starts)
+                PackedBlocks::Each(starts)
             }
         }
     }
 
     fn start(&self, place: usize) -> usize {
         match self {
-            Packed::Equal(count) => place * count,
-            Packed::Each(starts) => starts[place],
+            PackedBlocks::Equal(count) => place * count,
+            PackedBlocks::Each(starts) => starts[place],
         }
     }
 

@@ -9,12 +9,12 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, data: Span) 
     let tree = Tree::new(group, root);
     if let Some(parent) = tree.parent() {
         plan.receive(group, parent, data);
-        plan.round();
+        plan.end_round();
     }
     for child in tree.children().rev() {
         plan.send(group, child.member, data);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// The root sends to one member after the other: `p - 1` steps, but no member waits for another.
@@ -26,7 +26,7 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, data: Span) {
     } else {
         plan.receive(group, root, data);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// One share to each member down a binomial tree, then all shares around a ring: `ceil(log2 p) + p - 1` steps. No
@@ -40,16 +40,16 @@ pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, dat
     let size = group.size;
     if let Some(parent) = tree.parent() {
         plan.receive(group, parent, shares(data, size, tree.places()));
-        plan.round();
+        plan.end_round();
     }
     for child in tree.children().rev() {
         plan.send(group, child.member, shares(data, size, child.places));
     }
-    plan.round();
+    plan.end_round();
 
     let place = tree.place();
     let next = (place + 1) % size;
-    for round in plan.passes(1..size) {
+    for round in plan.begin_passes(1..size) {
         let sent = (place + size - (round - 1)) % size;
         let received = (place + size - round) % size;
         if !(next..tree.end(next)).contains(&sent) {
@@ -58,7 +58,7 @@ pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, dat
         if !tree.places().contains(&received) {
             plan.receive(group, group.before(1), share(data, size, received));
         }
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -66,19 +66,15 @@ pub(crate) fn scatter_allgather(plan: &mut Plan, group: &Group, root: usize, dat
 /// once.
 pub(crate) fn chain(plan: &mut Plan, group: &Group, root: usize, data: Span, segment: usize) {
     let tree = Tree::new(group, root);
-    let segments = if segment == 0 {
-        1
-    } else {
-        data.count.div_ceil(segment)
-    };
+    let segments = if segment == 0 { 1 } else { data.count.div_ceil(segment) };
     let (first, last) = (tree.place() == 0, tree.place() + 1 == group.size);
-    for round in plan.passes(0..segments + 1) {
+    for round in plan.begin_passes(0..segments + 1) {
         if !first && round < segments {
             plan.receive(group, group.before(1), share(data, segments, round));
         }
         if !last && round > 0 {
             plan.send(group, group.after(1), share(data, segments, round - 1));
         }
-        plan.round();
+        plan.end_round();
     }
 }

@@ -1,12 +1,10 @@
-//! Selection of a builder by operation and algorithm. [`Recipe::serves`] has checked that the builder exists; the last
+//! Selection of a builder by operation and algorithm. [`Recipe::check`] has checked that the builder exists; the last
 //! entry of each list serves any call.
 
 use super::Algorithm::*;
 use super::blocks::Blocks;
 use super::plan::{Group, Plan};
-use super::{
-    Recipe, allgather, allreduce, alltoall, barrier, broadcast, gather, objects, reduce, reduce_scatter,
-};
+use super::{Recipe, allgather, allreduce, alltoall, barrier, broadcast, gather, objects, reduce, reduce_scatter};
 use super::{scan, scatter};
 use crate::schedule::Span;
 
@@ -63,14 +61,7 @@ pub(crate) fn scatter(
     }
 }
 
-pub(crate) fn allgather(
-    plan: &mut Plan,
-    group: &Group,
-    blocks: &Blocks,
-    mine: Span,
-    all: Span,
-    recipe: &Recipe,
-) {
+pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, all: Span, recipe: &Recipe) {
     match recipe.algorithm {
         Linear => allgather::linear(plan, group, blocks, mine, all),
         RecursiveDoubling => allgather::recursive_doubling(plan, group, blocks, mine, all),
@@ -78,15 +69,7 @@ pub(crate) fn allgather(
         GatherBroadcast => allgather::gather_broadcast(plan, group, blocks, mine, all),
         Objects => objects::allgather(plan, group, blocks, mine, all),
         ObjectsRoot => {
-            allgather::through_root(
-                plan,
-                group,
-                blocks,
-                mine,
-                all,
-                objects::gather,
-                objects::broadcast,
-            );
+            allgather::through_root(plan, group, blocks, mine, all, objects::gather, objects::broadcast);
         }
         _ => allgather::ring(plan, group, blocks, mine, all),
     }
@@ -149,13 +132,7 @@ pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclu
     }
 }
 
-pub(crate) fn alltoall(
-    plan: &mut Plan,
-    group: &Group,
-    sent: (&Blocks, Span),
-    got: (&Blocks, Span),
-    recipe: &Recipe,
-) {
+pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), got: (&Blocks, Span), recipe: &Recipe) {
     match (recipe.algorithm, sent.0) {
         (Bruck, Blocks::Equal(count)) => alltoall::bruck(plan, group, *count, sent.1, got.1),
         (Linear, _) => alltoall::linear(plan, group, sent, got),

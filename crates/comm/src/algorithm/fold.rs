@@ -32,7 +32,7 @@ impl Fold {
     }
 
     /// Chooses such that `active` is an active member.
-    pub fn with(group: &Group, active: usize) -> Self {
+    pub fn with_active(group: &Group, active: usize) -> Self {
         let fold = Fold::new(group);
         let lower = active < 2 * fold.paired && active.is_multiple_of(2);
         Fold {

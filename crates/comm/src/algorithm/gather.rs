@@ -1,7 +1,7 @@
 //! Gathers. `mine` is the block that this member contributes; `all` is where the root receives the blocks, and is
 //! ignored at the other members.
 
-use super::blocks::{Blocks, Packed};
+use super::blocks::{Blocks, PackedBlocks};
 use super::plan::{Group, Plan};
 use super::tree::Tree;
 use crate::schedule::Span;
@@ -18,50 +18,41 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
     } else {
         plan.send(group, root, mine);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Up a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root receives each
 /// element once. All members must know the lengths of all blocks.
 pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, mine: Span, all: Span) {
     let tree = Tree::new(group, root);
-    let packed = Packed::new(blocks, root, group.size);
+    let packed = PackedBlocks::new(blocks, root, group.size);
     let Some(parent) = tree.parent() else {
         return at_root(plan, group, &tree, &packed, blocks, mine, all);
     };
     let places = tree.places();
     if places.len() == 1 {
         plan.send(group, parent, mine);
-        return plan.round();
+        return plan.end_round();
     }
-    let buffer = plan.scratch(packed.count(places.clone()));
-    let within = |range: std::ops::Range<usize>| {
-        buffer.part(packed.count(places.start..range.start), packed.count(range))
-    };
+    let buffer = plan.allocate_scratch(packed.count(places.clone()));
+    let within =
+        |range: std::ops::Range<usize>| buffer.part(packed.count(places.start..range.start), packed.count(range));
     for child in tree.children() {
         plan.receive(group, child.member, within(child.places));
     }
     plan.copy(mine, within(places.start..places.start + 1));
-    plan.round();
+    plan.end_round();
     plan.send(group, parent, buffer);
-    plan.round();
+    plan.end_round();
 }
 
-fn at_root(
-    plan: &mut Plan,
-    group: &Group,
-    tree: &Tree,
-    packed: &Packed,
-    blocks: &Blocks,
-    mine: Span,
-    all: Span,
-) {
+fn at_root(plan: &mut Plan, group: &Group, tree: &Tree, packed: &PackedBlocks, blocks: &Blocks, mine: Span, all: Span) {
     let mut staged = Vec::new();
     for child in tree.children() {
-        match in_place(tree, blocks, all, &child.places) {
+        match joined_subtree(tree, blocks, all, &child.places) {
             Some(place) => plan.receive(group, child.member, place),
             None => {
-                let buffer = plan.scratch(packed.count(child.places.clone()));
+                let buffer = plan.allocate_scratch(packed.count(child.places.clone()));
                 plan.receive(group, child.member, buffer);
                 staged.push((buffer, child.places));
             }
@@ -75,16 +66,11 @@ fn at_root(
             plan.copy(from, blocks.of(all, tree.member(place)));
         }
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Final span of a subtree's blocks; `None` if they do not follow each other.
-pub(crate) fn in_place(
-    tree: &Tree,
-    blocks: &Blocks,
-    all: Span,
-    places: &std::ops::Range<usize>,
-) -> Option<Span> {
+pub(crate) fn joined_subtree(tree: &Tree, blocks: &Blocks, all: Span, places: &std::ops::Range<usize>) -> Option<Span> {
     let first = tree.member(places.start);
     let last = tree.member(places.end - 1);
     // A subtree that goes around the circle has a last rank below its first.

@@ -23,15 +23,15 @@ pub(crate) struct Halving {
 
 /// An aligned range of the `2^k` shares of the elements.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Pieces {
+pub(crate) struct ShareRange {
     first: usize,
     count: usize,
 }
 
-impl Pieces {
+impl ShareRange {
     fn half(self, upper: bool) -> Self {
         let count = self.count / 2;
-        Pieces {
+        ShareRange {
             first: self.first + if upper { count } else { 0 },
             count,
         }
@@ -39,7 +39,7 @@ impl Pieces {
 
     /// The other half of the range that this range is a half of.
     pub fn sibling(self) -> Self {
-        Pieces {
+        ShareRange {
             first: self.first ^ self.count,
             count: self.count,
         }
@@ -47,7 +47,7 @@ impl Pieces {
 
     /// Both halves: this range and its sibling.
     pub fn parent(self) -> Self {
-        Pieces {
+        ShareRange {
             first: self.first & !self.count,
             count: 2 * self.count,
         }
@@ -60,7 +60,7 @@ impl Pieces {
 
 /// Plans the halving of an active member, whose partner has sent or sends all its elements. Returns which piece of the
 /// result is in `sum`.
-pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halving) -> Pieces {
+pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halving) -> ShareRange {
     let Halving {
         number,
         partner,
@@ -72,15 +72,15 @@ pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halvin
     } else {
         mine.count.div_ceil(2)
     };
-    let received = plan.scratch(if group.size == 1 { 0 } else { longest });
+    let received = plan.allocate_scratch(if group.size == 1 { 0 } else { longest });
     let mut partial = mine;
     if let Some(partner) = partner {
         plan.receive(group, partner, received);
         plan.combine(partner < group.me, received, partial, sum);
-        plan.round();
+        plan.end_round();
         partial = sum;
     }
-    let mut pieces = Pieces {
+    let mut pieces = ShareRange {
         first: 0,
         count: fold.size,
     };
@@ -92,16 +92,11 @@ pub(crate) fn halve(plan: &mut Plan, group: &Group, fold: &Fold, halving: Halvin
         let incoming = received.part(0, kept.of(mine, fold.size).count);
         plan.send(group, peer, given.of(partial, fold.size));
         plan.receive(group, peer, incoming);
-        plan.combine(
-            upper,
-            incoming,
-            kept.of(partial, fold.size),
-            kept.of(sum, fold.size),
-        );
-        plan.round();
+        plan.combine(upper, incoming, kept.of(partial, fold.size), kept.of(sum, fold.size));
+        plan.end_round();
         (pieces, partial, mask) = (kept, sum, mask * 2);
     }
     plan.copy(partial, sum);
-    plan.round();
+    plan.end_round();
     pieces
 }

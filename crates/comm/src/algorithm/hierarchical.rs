@@ -9,19 +9,19 @@ use super::plan::{Group, Plan};
 use super::{Recipe, barrier, broadcast, flat, gather, reduce, scatter};
 use crate::schedule::Span;
 
-pub(crate) fn all_arrive(plan: &mut Plan, nodes: &Nodes, recipe: &Recipe) {
-    barrier::arrive(plan, &nodes.inside());
-    if let Some(leaders) = nodes.across() {
+pub(crate) fn barrier(plan: &mut Plan, nodes: &Nodes, recipe: &Recipe) {
+    barrier::arrive(plan, &nodes.node_group());
+    if let Some(leaders) = nodes.leader_group() {
         flat::barrier(plan, &leaders, recipe);
     }
-    barrier::release(plan, &nodes.inside());
+    barrier::release(plan, &nodes.node_group());
 }
 
 pub(crate) fn broadcast(plan: &mut Plan, nodes: &Nodes, root: usize, data: Span, recipe: &Recipe) {
-    if let Some(leaders) = nodes.across() {
+    if let Some(leaders) = nodes.leader_group() {
         flat::broadcast(plan, &leaders, nodes.node_of(root), data, recipe);
     }
-    broadcast::binomial(plan, &nodes.inside(), nodes.lead(), data);
+    broadcast::binomial(plan, &nodes.node_group(), nodes.lead(), data);
 }
 
 pub(crate) fn reduce(
@@ -32,32 +32,25 @@ pub(crate) fn reduce(
     commutes: bool,
     recipe: &Recipe,
 ) {
-    let Some(leaders) = nodes.across() else {
-        return reduce::binomial(plan, &nodes.inside(), nodes.lead(), mine, into, commutes);
+    let Some(leaders) = nodes.leader_group() else {
+        return reduce::binomial(plan, &nodes.node_group(), nodes.lead(), mine, into, commutes);
     };
     let goal = nodes.node_of(root);
     let sum = if leaders.me == goal {
         into
     } else {
-        plan.scratch(mine.count)
+        plan.allocate_scratch(mine.count)
     };
-    let partial = inside_sum(plan, &nodes.inside(), nodes.lead(), mine, sum, commutes);
+    let partial = inside_sum(plan, &nodes.node_group(), nodes.lead(), mine, sum, commutes);
     flat::reduce(plan, &leaders, goal, partial, into, commutes, recipe);
 }
 
-pub(crate) fn allreduce(
-    plan: &mut Plan,
-    nodes: &Nodes,
-    mine: Span,
-    into: Span,
-    commutes: bool,
-    recipe: &Recipe,
-) {
-    let partial = inside_sum(plan, &nodes.inside(), nodes.lead(), mine, into, commutes);
-    if let Some(leaders) = nodes.across() {
+pub(crate) fn allreduce(plan: &mut Plan, nodes: &Nodes, mine: Span, into: Span, commutes: bool, recipe: &Recipe) {
+    let partial = inside_sum(plan, &nodes.node_group(), nodes.lead(), mine, into, commutes);
+    if let Some(leaders) = nodes.leader_group() {
         flat::allreduce(plan, &leaders, partial, into, recipe);
     }
-    broadcast::binomial(plan, &nodes.inside(), nodes.lead(), into);
+    broadcast::binomial(plan, &nodes.node_group(), nodes.lead(), into);
 }
 
 /// Plans the sum of a node and returns where its leader has it; if the node has one rank, the sum stays in `mine`.
@@ -79,12 +72,12 @@ pub(crate) fn gather(
 ) {
     let layout = nodes.layout(blocks, all);
     let inside = layout.inside.blocks();
-    let Some(leaders) = nodes.across() else {
-        return gather::binomial(plan, &nodes.inside(), nodes.lead(), &inside, mine, all);
+    let Some(leaders) = nodes.leader_group() else {
+        return gather::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, mine, all);
     };
     let goal = nodes.node_of(root);
     if leaders.me != goal {
-        let own = plan.scratch(
+        let own = plan.allocate_scratch(
             layout
                 .own(Span {
                     count: layout.total,
@@ -92,18 +85,18 @@ pub(crate) fn gather(
                 })
                 .count,
         );
-        gather::binomial(plan, &nodes.inside(), nodes.lead(), &inside, mine, own);
+        gather::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, mine, own);
         return flat::gather(plan, &leaders, goal, &layout.across.blocks(), own, own, recipe);
     }
-    let memory = layout.place.unwrap_or_else(|| plan.scratch(layout.total));
+    let memory = layout.place.unwrap_or_else(|| plan.allocate_scratch(layout.total));
     let own = layout.own(memory);
-    gather::binomial(plan, &nodes.inside(), nodes.lead(), &inside, mine, own);
+    gather::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, mine, own);
     flat::gather(plan, &leaders, goal, &layout.across.blocks(), own, memory, recipe);
     if layout.place.is_none() {
         for (packed, block) in layout.pairs(memory, blocks, all) {
             plan.copy(packed, block);
         }
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -117,30 +110,22 @@ pub(crate) fn scatter(
 ) {
     let layout = nodes.layout(blocks, all);
     let inside = layout.inside.blocks();
-    let Some(leaders) = nodes.across() else {
-        return scatter::binomial(plan, &nodes.inside(), nodes.lead(), &inside, all, mine);
+    let Some(leaders) = nodes.leader_group() else {
+        return scatter::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, all, mine);
     };
     let goal = nodes.node_of(root);
     let own = if leaders.me == goal {
-        let memory = layout.place.unwrap_or_else(|| plan.scratch(layout.total));
+        let memory = layout.place.unwrap_or_else(|| plan.allocate_scratch(layout.total));
         if layout.place.is_none() {
             for (packed, block) in layout.pairs(memory, blocks, all) {
                 plan.copy(block, packed);
             }
-            plan.round();
+            plan.end_round();
         }
-        flat::scatter(
-            plan,
-            &leaders,
-            goal,
-            &layout.across.blocks(),
-            memory,
-            None,
-            recipe,
-        );
+        flat::scatter(plan, &leaders, goal, &layout.across.blocks(), memory, None, recipe);
         layout.own(memory)
     } else {
-        let own = plan.scratch(
+        let own = plan.allocate_scratch(
             layout
                 .own(Span {
                     count: layout.total,
@@ -148,47 +133,32 @@ pub(crate) fn scatter(
                 })
                 .count,
         );
-        flat::scatter(
-            plan,
-            &leaders,
-            goal,
-            &layout.across.blocks(),
-            own,
-            Some(own),
-            recipe,
-        );
+        flat::scatter(plan, &leaders, goal, &layout.across.blocks(), own, Some(own), recipe);
         own
     };
-    scatter::binomial(plan, &nodes.inside(), nodes.lead(), &inside, own, mine);
+    scatter::binomial(plan, &nodes.node_group(), nodes.lead(), &inside, own, mine);
 }
 
-pub(crate) fn allgather(
-    plan: &mut Plan,
-    nodes: &Nodes,
-    blocks: &Blocks,
-    mine: Span,
-    all: Span,
-    recipe: &Recipe,
-) {
+pub(crate) fn allgather(plan: &mut Plan, nodes: &Nodes, blocks: &Blocks, mine: Span, all: Span, recipe: &Recipe) {
     let layout = nodes.layout(blocks, all);
-    let memory = layout.place.unwrap_or_else(|| plan.scratch(layout.total));
+    let memory = layout.place.unwrap_or_else(|| plan.allocate_scratch(layout.total));
     let own = layout.own(memory);
     gather::binomial(
         plan,
-        &nodes.inside(),
+        &nodes.node_group(),
         nodes.lead(),
         &layout.inside.blocks(),
         mine,
         own,
     );
-    if let Some(leaders) = nodes.across() {
+    if let Some(leaders) = nodes.leader_group() {
         flat::allgather(plan, &leaders, &layout.across.blocks(), own, memory, recipe);
     }
-    broadcast::binomial(plan, &nodes.inside(), nodes.lead(), memory);
+    broadcast::binomial(plan, &nodes.node_group(), nodes.lead(), memory);
     if layout.place.is_none() {
         for (packed, block) in layout.pairs(memory, blocks, all) {
             plan.copy(packed, block);
         }
-        plan.round();
+        plan.end_round();
     }
 }

@@ -26,11 +26,7 @@ impl Nodes {
             }
             members[number].push(rank as Rank);
         }
-        let leads = |node: &Vec<Rank>| {
-            node.iter()
-                .position(|rank| Some(*rank as usize) == root)
-                .unwrap_or(0)
-        };
+        let leads = |node: &Vec<Rank>| node.iter().position(|rank| Some(*rank as usize) == root).unwrap_or(0);
         let node = numbers[&of[me]];
         let place = members[node].partition_point(|rank| (*rank as usize) < me);
         Nodes {
@@ -43,7 +39,7 @@ impl Nodes {
     }
 
     /// Ranks on the node of this rank.
-    pub fn inside(&self) -> Group<'_> {
+    pub fn node_group(&self) -> Group<'_> {
         Group::of(self.place, &self.members[self.node])
     }
 
@@ -53,7 +49,7 @@ impl Nodes {
     }
 
     /// Leaders of all nodes, if this rank is a leader.
-    pub fn across(&self) -> Option<Group<'_>> {
+    pub fn leader_group(&self) -> Option<Group<'_>> {
         (self.place == self.lead).then(|| Group::of(self.node, &self.leaders))
     }
 
@@ -67,7 +63,7 @@ impl Nodes {
 
     /// Returns whether the ranks of each node follow each other, so that the sum of a node is the sum of a range of
     /// ranks.
-    pub fn in_order(of: &[u32]) -> bool {
+    pub fn is_in_order(of: &[u32]) -> bool {
         let mut seen = std::collections::HashSet::new();
         of.chunk_by(|a, b| a == b).all(|run| seen.insert(run[0]))
     }
@@ -77,12 +73,8 @@ impl Nodes {
         let order: Vec<Rank> = self.members.iter().flatten().copied().collect();
         let sorted = order.is_sorted();
         let total = blocks.total(order.len());
-        let inside = Own::packed(
-            self.members[self.node]
-                .iter()
-                .map(|rank| blocks.count(*rank as usize)),
-        );
-        let across = Own::packed(
+        let inside = OwnedBlocks::packed(self.members[self.node].iter().map(|rank| blocks.count(*rank as usize)));
+        let across = OwnedBlocks::packed(
             self.members
                 .iter()
                 .map(|node| node.iter().map(|rank| blocks.count(*rank as usize)).sum()),
@@ -104,12 +96,12 @@ impl Nodes {
 }
 
 /// Blocks that own their counts and displacements.
-pub(crate) struct Own {
+pub(crate) struct OwnedBlocks {
     counts: Vec<usize>,
     displacements: Vec<usize>,
 }
 
-impl Own {
+impl OwnedBlocks {
     fn packed(counts: impl Iterator<Item = usize>) -> Self {
         let counts: Vec<usize> = counts.collect();
         let mut next = 0;
@@ -118,10 +110,7 @@ impl Own {
             next - count
         };
         let displacements = counts.iter().map(place).collect();
-        Own {
-            counts,
-            displacements,
-        }
+        OwnedBlocks { counts, displacements }
     }
 
     pub fn blocks(&self) -> Blocks<'_> {
@@ -135,9 +124,9 @@ impl Own {
 /// Layout of blocks in memory that is ordered by nodes.
 pub(crate) struct Layout {
     /// One block for each rank of this node.
-    pub inside: Own,
+    pub inside: OwnedBlocks,
     /// One block for each node.
-    pub across: Own,
+    pub across: OwnedBlocks,
     /// Number of all elements.
     pub total: usize,
     /// The caller's memory, if it already has this order.

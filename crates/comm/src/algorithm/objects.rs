@@ -5,49 +5,49 @@
 //! Reductions are made in rank order, by each rank that needs the result.
 
 use super::blocks::Blocks;
+use super::ordered_reduce;
 use super::plan::{Group, Plan, share};
 use super::scan::doubling_with;
-use super::terms;
 use crate::schedule::Span;
 
 /// Each member writes an object and reads the objects of all others: one wait, `p (p - 1)` reads.
 pub(crate) fn barrier(plan: &mut Plan, group: &Group) {
-    let told = plan.scratch(1);
+    let told = plan.allocate_scratch(1);
     plan.publish(0, told, group.size - 1);
     for distance in 1..group.size {
-        let heard = plan.scratch(1);
+        let heard = plan.allocate_scratch(1);
         plan.fetch(group, group.before(distance), 0, heard);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Each member notifies member 0, which then notifies all: two waits, `p` writes, `2 (p - 1)` reads.
 pub(crate) fn barrier_by_root(plan: &mut Plan, group: &Group) {
-    let told = plan.scratch(1);
+    let told = plan.allocate_scratch(1);
     if group.me == 0 {
         for member in 1..group.size {
-            let heard = plan.scratch(1);
+            let heard = plan.allocate_scratch(1);
             plan.fetch(group, member, 0, heard);
         }
-        plan.round();
+        plan.end_round();
         plan.publish(0, told, group.size - 1);
     } else {
-        let heard = plan.scratch(1);
+        let heard = plan.allocate_scratch(1);
         plan.publish(0, told, 1);
-        plan.round();
+        plan.end_round();
         plan.fetch(group, 0, 0, heard);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Dissemination: `ceil(log2 p)` waits, `p ceil(log2 p)` writes and reads.
 pub(crate) fn barrier_by_doubling(plan: &mut Plan, group: &Group) {
-    let (told, heard) = (plan.scratch(1), plan.scratch(1));
+    let (told, heard) = (plan.allocate_scratch(1), plan.allocate_scratch(1));
     let (mut distance, mut step) = (1, 0);
     while distance < group.size {
         plan.publish(step, told, 1);
         plan.fetch(group, group.before(distance), step, heard);
-        plan.round();
+        plan.end_round();
         (distance, step) = (2 * distance, step + 1);
     }
 }
@@ -59,7 +59,7 @@ pub(crate) fn broadcast(plan: &mut Plan, group: &Group, root: usize, data: Span)
     } else {
         plan.fetch(group, root, 0, data);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// `p - 1` writes, which the root reads all at once.
@@ -73,18 +73,11 @@ pub(crate) fn gather(plan: &mut Plan, group: &Group, root: usize, blocks: &Block
     } else {
         plan.publish(0, mine, 1);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// The root writes one object for each other member.
-pub(crate) fn scatter(
-    plan: &mut Plan,
-    group: &Group,
-    root: usize,
-    blocks: &Blocks,
-    all: Span,
-    mine: Option<Span>,
-) {
+pub(crate) fn scatter(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -96,7 +89,7 @@ pub(crate) fn scatter(
     } else if let Some(mine) = mine {
         plan.fetch(group, root, group.me, mine);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Each member writes its block and reads those of all others: one wait, `p` writes, `p (p - 1)` reads.
@@ -107,7 +100,7 @@ pub(crate) fn allgather(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: S
         plan.fetch(group, member, 0, blocks.of(all, member));
     }
     plan.copy(mine, blocks.of(all, group.me));
-    plan.round();
+    plan.end_round();
 }
 
 /// Each member writes what it adds, and the root reads all objects: one wait.
@@ -116,7 +109,7 @@ pub(crate) fn reduce(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
         in_order(plan, group, 0..group.size, 0, mine, into);
     } else {
         plan.publish(0, mine, 1);
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -156,7 +149,7 @@ pub(crate) fn allreduce_scattered(plan: &mut Plan, group: &Group, mine: Span, in
         let member = group.before(distance);
         plan.fetch(group, member, member, share(into, parts, member));
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Each member writes one block for each other member, which reads its blocks and reduces them: one wait, `p (p - 1)`
@@ -166,21 +159,14 @@ pub(crate) fn reduce_scatter(plan: &mut Plan, group: &Group, blocks: &Blocks, mi
         let member = group.after(distance);
         plan.publish(member, blocks.of(mine, member), 1);
     }
-    in_order(
-        plan,
-        group,
-        0..group.size,
-        group.me,
-        blocks.of(mine, group.me),
-        into,
-    );
+    in_order(plan, group, 0..group.size, group.me, blocks.of(mine, group.me), into);
 }
 
 /// Each member writes what it adds and reads what the lower ranks add: one wait, `p (p - 1) / 2` reads.
 pub(crate) fn scan(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
     plan.publish(0, mine, group.size - 1 - group.me);
     match (exclusive, group.me) {
-        (true, 0) => plan.round(),
+        (true, 0) => plan.end_round(),
         (true, me) => in_order(plan, group, 0..me, 0, mine, into),
         (false, me) => in_order(plan, group, 0..me + 1, 0, mine, into),
     }
@@ -215,20 +201,13 @@ pub(crate) fn alltoall(plan: &mut Plan, group: &Group, sent: (&Blocks, Span), go
         plan.fetch(group, from, me, got.0.of(got.1, from));
     }
     plan.copy(sent.0.of(sent.1, me), got.0.of(got.1, me));
-    plan.round();
+    plan.end_round();
 }
 
 /// Reads the objects of these members under one key and reduces them in member order; the term of this member is
 /// `mine`.
-fn in_order(
-    plan: &mut Plan,
-    group: &Group,
-    members: std::ops::Range<usize>,
-    key: usize,
-    mine: Span,
-    into: Span,
-) {
-    terms::in_order(plan, group.me, members, mine, into, |plan, member, into| {
+fn in_order(plan: &mut Plan, group: &Group, members: std::ops::Range<usize>, key: usize, mine: Span, into: Span) {
+    ordered_reduce::in_order(plan, group.me, members, mine, into, |plan, member, into| {
         plan.fetch(group, member, key, into);
     });
 }

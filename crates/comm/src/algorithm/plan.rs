@@ -32,10 +32,7 @@ impl<'a> Group<'a> {
     }
 
     fn rank(&self, member: usize) -> Rank {
-        debug_assert!(
-            member < self.size && member != self.me,
-            "a peer is another member"
-        );
+        debug_assert!(member < self.size && member != self.me, "a peer is another member");
         self.members.map_or(member as Rank, |members| members[member])
     }
 
@@ -51,7 +48,7 @@ impl<'a> Group<'a> {
 }
 
 /// A schedule under construction. A transfer after local work begins a new round automatically. A transfer that
-/// depends on the result of an earlier transfer must be separated from it by [`Plan::round`]. Steps without elements
+/// depends on the result of an earlier transfer must be separated from it by [`Plan::end_round`]. Steps without elements
 /// are left out.
 pub(crate) struct Plan {
     schedule: Schedule,
@@ -156,7 +153,7 @@ impl Plan {
     }
 
     /// Ends the current round: later steps wait for the steps planned so far.
-    pub fn round(&mut self) {
+    pub fn end_round(&mut self) {
         if self.window.contains(&self.closed) && !self.is_empty() {
             self.schedule.rounds.push(std::mem::take(&mut self.current));
         }
@@ -167,9 +164,9 @@ impl Plan {
 
     /// For a loop in which each pass is one round: returns the passes that are in the window. The other passes are
     /// only counted.
-    pub fn passes(&mut self, passes: Range<usize>) -> Range<usize> {
+    pub fn begin_passes(&mut self, passes: Range<usize>) -> Range<usize> {
         if !self.is_empty() {
-            self.round();
+            self.end_round();
         }
         let inside = |place: usize| place.saturating_sub(self.closed).min(passes.len());
         let (first, end) = (inside(self.window.start), inside(self.window.end));
@@ -184,7 +181,7 @@ impl Plan {
     }
 
     /// Allocates scratch memory of the schedule.
-    pub fn scratch(&mut self, count: usize) -> Span {
+    pub fn allocate_scratch(&mut self, count: usize) -> Span {
         let span = Span {
             area: Area::Scratch,
             offset: self.schedule.scratch,
@@ -196,14 +193,14 @@ impl Plan {
 
     /// Returns the planned schedule, and whether more rounds follow after the window.
     pub fn finish(mut self) -> (Schedule, bool) {
-        self.round();
+        self.end_round();
         let more = self.closed + self.passed > self.window.end;
         (self.schedule, more)
     }
 
     fn transfer(&mut self, step: Step) {
         if !self.current.local.is_empty() {
-            self.round();
+            self.end_round();
         }
         self.current.transfers.push(step);
     }

@@ -3,8 +3,8 @@
 
 use super::fold::{Fold, Role};
 use super::halving::{Halving, halve};
+use super::ordered_reduce;
 use super::plan::{Group, Plan};
-use super::terms;
 use super::tree::Tree;
 use crate::schedule::Span;
 
@@ -16,22 +16,22 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, 
     let mut partial = mine;
     let children = tree.children().count();
     if children > 0 {
-        let received = plan.scratch(mine.count);
+        let received = plan.allocate_scratch(mine.count);
         let sum = if group.me == root {
             into
         } else {
-            plan.scratch(mine.count)
+            plan.allocate_scratch(mine.count)
         };
         for child in tree.children() {
             plan.receive(group, child.member, received);
             plan.combine(false, received, partial, sum);
-            plan.round();
+            plan.end_round();
             partial = sum;
         }
     }
     if let Some(parent) = tree.parent() {
         plan.send(group, parent, partial);
-        plan.round();
+        plan.end_round();
     }
     if group.me == root && top == root {
         plan.copy(partial, into);
@@ -40,19 +40,19 @@ pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, mine: Span, 
     } else if group.me == top && top != root {
         plan.send(group, root, partial);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Each member sends to the root, which reduces alone, in rank order: `p - 1` steps at the root, and no other member
 /// waits.
 pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
     if group.me == root {
-        terms::in_order(plan, root, 0..group.size, mine, into, |plan, member, into| {
+        ordered_reduce::in_order(plan, root, 0..group.size, mine, into, |plan, member, into| {
             plan.receive(group, member, into);
         });
     } else {
         plan.send(group, root, mine);
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -62,18 +62,18 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, mine: Span, in
 ///
 /// Rabenseifner: Optimization of collective reduction operations (2004).
 pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Span, into: Span) {
-    let fold = Fold::with(group, root);
+    let fold = Fold::with_active(group, root);
     let (number, partner) = match fold.role(group.me) {
         Role::Idle { partner } => {
             plan.send(group, partner, mine);
-            return plan.round();
+            return plan.end_round();
         }
         Role::Active { number, partner } => (number, partner),
     };
     let sum = if group.me == root {
         into
     } else {
-        plan.scratch(mine.count)
+        plan.allocate_scratch(mine.count)
     };
     let halving = halve(
         plan,
@@ -97,10 +97,10 @@ pub(crate) fn rabenseifner(plan: &mut Plan, group: &Group, root: usize, mine: Sp
         let (peer, others) = (fold.member(number ^ mask), pieces.sibling());
         if number & mask != goal & mask {
             plan.send(group, peer, pieces.of(sum, fold.size));
-            return plan.round();
+            return plan.end_round();
         }
         plan.receive(group, peer, others.of(sum, fold.size));
-        plan.round();
+        plan.end_round();
         pieces = pieces.parent();
         mask /= 2;
     }

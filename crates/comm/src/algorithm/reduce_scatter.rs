@@ -1,7 +1,7 @@
 //! Reduce-scatters: each member contributes one block for every member, one after the other in `mine`, and gets the
 //! sum of its own blocks in `into`. In place, `mine` is the output and `into` is its beginning.
 
-use super::blocks::{Blocks, Packed};
+use super::blocks::{Blocks, PackedBlocks};
 use super::fold::{Fold, Role};
 use super::plan::{Group, Plan};
 use crate::schedule::Span;
@@ -29,28 +29,28 @@ pub(crate) fn recursive_halving(
     let (number, partner) = match fold.role(group.me) {
         Role::Idle { partner } => {
             plan.send(group, partner, mine);
-            plan.round();
+            plan.end_round();
             plan.receive(group, partner, into);
-            return plan.round();
+            return plan.end_round();
         }
         Role::Active { number, partner } => (number, partner),
     };
     if group.size == 1 {
         plan.copy(mine, into);
-        return plan.round();
+        return plan.end_round();
     }
     let mut partial = mine;
-    let received = plan.scratch(mine.count);
-    let sum = plan.scratch(mine.count);
+    let received = plan.allocate_scratch(mine.count);
+    let sum = plan.allocate_scratch(mine.count);
     if let Some(partner) = partner {
         plan.receive(group, partner, received);
         plan.combine(partner < group.me, received, partial, sum);
-        plan.round();
+        plan.end_round();
         partial = sum;
     }
-    let order = Order::new(&fold, blocks, group.size, !commutes);
+    let order = BlockOrder::new(&fold, blocks, group.size, !commutes);
     if !commutes {
-        let ordered = plan.scratch(mine.count);
+        let ordered = plan.allocate_scratch(mine.count);
         for place in 0..fold.size {
             let from = blocks.joined(partial, fold.members(order.owner(place)..order.owner(place) + 1));
             plan.copy(
@@ -62,11 +62,7 @@ pub(crate) fn recursive_halving(
     }
     let mut places = 0..fold.size;
     for step in 0..fold.size.ilog2() {
-        let mask = if commutes {
-            fold.size >> (step + 1)
-        } else {
-            1 << step
-        };
+        let mask = if commutes { fold.size >> (step + 1) } else { 1 << step };
         let middle = places.start + places.len() / 2;
         let (lower, upper) = (places.start..middle, middle..places.end);
         let is_upper = number & mask != 0;
@@ -81,7 +77,7 @@ pub(crate) fn recursive_halving(
             order.of(partial, kept.clone()),
             order.of(sum, kept.clone()),
         );
-        plan.round();
+        plan.end_round();
         (places, partial) = (kept, sum);
     }
     // The block of this member and, if it stands in for a neighbour, the block of that neighbour.
@@ -107,19 +103,19 @@ pub(crate) fn recursive_halving(
         plan.send(group, partner, block);
     }
     plan.copy(own, into);
-    plan.round();
+    plan.end_round();
 }
 
 /// Order of the blocks of active members, and their positions in it.
-struct Order {
+struct BlockOrder {
     reversed: Option<u32>,
     starts: Vec<usize>,
 }
 
-impl Order {
+impl BlockOrder {
     fn new(fold: &Fold, blocks: &Blocks, ranks: usize, reversed: bool) -> Self {
-        let packed = Packed::new(blocks, 0, ranks);
-        let mut order = Order {
+        let packed = PackedBlocks::new(blocks, 0, ranks);
+        let mut order = BlockOrder {
             reversed: reversed.then(|| fold.size.ilog2()),
             starts: vec![0],
         };
@@ -150,18 +146,12 @@ impl Order {
 
 /// Around a ring: `p - 1` steps, and a member sends all blocks but one. Only for operators that commute.
 pub(crate) fn ring(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
-    around(
-        plan,
-        group,
-        blocks.longest(),
-        |member| blocks.of(mine, member),
-        into,
-    );
+    reduce_around_ring(plan, group, blocks.longest(), |member| blocks.of(mine, member), into);
 }
 
 /// Each block goes around the ring from the member after its owner, and each member adds its part; the owner is the
 /// last.
-pub(crate) fn around(
+pub(crate) fn reduce_around_ring(
     plan: &mut Plan,
     group: &Group,
     longest: usize,
@@ -171,14 +161,14 @@ pub(crate) fn around(
     let size = group.size;
     if size == 1 {
         plan.copy(block(0), into);
-        return plan.round();
+        return plan.end_round();
     }
     // One buffer receives while the other is sent.
     let buffers = [
-        plan.scratch(longest),
-        plan.scratch(if size > 2 { longest } else { 0 }),
+        plan.allocate_scratch(longest),
+        plan.allocate_scratch(if size > 2 { longest } else { 0 }),
     ];
-    for round in plan.passes(1..size) {
+    for round in plan.begin_passes(1..size) {
         let (sent, part) = (block(group.before(round)), block(group.before(round + 1)));
         let partial = if round == 1 {
             sent
@@ -194,7 +184,7 @@ pub(crate) fn around(
         if round + 1 == size && !straight {
             plan.copy(received, into);
         }
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -203,19 +193,15 @@ pub(crate) fn around(
 /// circle.
 pub(crate) fn pairwise(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Span, into: Span) {
     let (me, own) = (group.me, blocks.of(mine, group.me));
-    let mut buffer = |wanted: bool| plan.scratch(if wanted { own.count } else { 0 });
+    let mut buffer = |wanted: bool| plan.allocate_scratch(if wanted { own.count } else { 0 });
     let (some_lower, some_higher, several_higher) = (me > 0, me + 1 < group.size, me + 2 < group.size);
     let received = buffer(group.size > 1);
     // In place, the beginning of the output is still to be sent, so the sum is elsewhere until the end.
     let lower = if some_lower { buffer(true) } else { own };
     let higher = if several_higher { buffer(true) } else { received };
-    for distance in plan.passes(1..group.size) {
+    for distance in plan.begin_passes(1..group.size) {
         let from = group.before(distance);
-        plan.send(
-            group,
-            group.after(distance),
-            blocks.of(mine, group.after(distance)),
-        );
+        plan.send(group, group.after(distance), blocks.of(mine, group.after(distance)));
         if from < me {
             plan.receive(group, from, received);
             plan.reduce(received, if distance == 1 { own } else { lower }, lower);
@@ -226,12 +212,12 @@ pub(crate) fn pairwise(plan: &mut Plan, group: &Group, blocks: &Blocks, mine: Sp
             plan.receive(group, from, received);
             plan.reduce(received, higher, higher);
         }
-        plan.round();
+        plan.end_round();
     }
     if some_higher {
         plan.reduce(lower, higher, into);
     } else {
         plan.copy(lower, into);
     }
-    plan.round();
+    plan.end_round();
 }

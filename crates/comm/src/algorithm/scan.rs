@@ -9,11 +9,11 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exc
     let (first, last) = (group.me == 0, group.me + 1 == group.size);
     let mut sum = mine;
     if !first {
-        let received = plan.scratch(mine.count);
+        let received = plan.allocate_scratch(mine.count);
         plan.receive(group, group.before(1), received);
         sum = match (exclusive, last) {
             (false, _) => into,
-            (true, false) => plan.scratch(mine.count),
+            (true, false) => plan.allocate_scratch(mine.count),
             (true, true) => mine,
         };
         if !(exclusive && last) {
@@ -22,14 +22,14 @@ pub(crate) fn linear(plan: &mut Plan, group: &Group, mine: Span, into: Span, exc
         if exclusive {
             plan.copy(received, into);
         }
-        plan.round();
+        plan.end_round();
     } else if !exclusive {
         plan.copy(mine, into);
-        plan.round();
+        plan.end_round();
     }
     if !last {
         plan.send(group, group.after(1), sum);
-        plan.round();
+        plan.end_round();
     }
 }
 
@@ -64,14 +64,10 @@ pub(crate) fn doubling_with(
     exclusive: bool,
     mut exchange: impl FnMut(&mut Plan, usize, Span, Span, usize),
 ) {
-    let spare = |plan: &mut Plan, wanted: bool| plan.scratch(if wanted { mine.count } else { 0 });
+    let spare = |plan: &mut Plan, wanted: bool| plan.allocate_scratch(if wanted { mine.count } else { 0 });
     let received = spare(plan, group.me > 0);
     // An exclusive scan needs the inclusive sum only as an intermediate value.
-    let sum = if exclusive {
-        spare(plan, group.me > 0)
-    } else {
-        into
-    };
+    let sum = if exclusive { spare(plan, group.me > 0) } else { into };
     let before = spare(plan, exclusive && group.me > 1);
     let (mut inclusive, mut lower): (Span, Option<Span>) = (mine, None);
     let mut distance = 1;
@@ -93,7 +89,7 @@ pub(crate) fn doubling_with(
                 lower = Some(before);
             }
         }
-        plan.round();
+        plan.end_round();
         distance *= 2;
     }
     if exclusive && group.me > 1 {
@@ -101,7 +97,7 @@ pub(crate) fn doubling_with(
     } else if !exclusive {
         plan.copy(inclusive, into);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Up a binomial tree and down again, as FMI does: about `2 log2 p` steps, less than `2 p` messages. An exclusive scan
@@ -110,14 +106,18 @@ pub(crate) fn doubling_with(
 /// Brent, Kung: A regular layout for parallel adders (1982).
 pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, exclusive: bool) {
     let (me, size) = (group.me, if exclusive { group.size - 1 } else { group.size });
-    let received = plan.scratch(if me > 0 { mine.count } else { 0 });
+    let received = plan.allocate_scratch(if me > 0 { mine.count } else { 0 });
     // In place or not, the output of an exclusive scan is written last.
-    let sum = if exclusive { plan.scratch(mine.count) } else { into };
+    let sum = if exclusive {
+        plan.allocate_scratch(mine.count)
+    } else {
+        into
+    };
     let mut partial = mine;
     let mut add = |plan: &mut Plan, from: usize| {
         plan.receive(group, from, received);
         plan.reduce(received, partial, sum);
-        plan.round();
+        plan.end_round();
         partial = sum;
         partial
     };
@@ -130,14 +130,14 @@ pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
             current = add(plan, me - distance);
         } else if (me + 1).is_multiple_of(distance) && me + distance < size {
             plan.send(group, me + distance, current);
-            plan.round();
+            plan.end_round();
         }
         distance *= 2;
     }
     while distance > 0 && me < size {
         if (me + 1).is_multiple_of(2 * distance) && me + distance < size {
             plan.send(group, me + distance, current);
-            plan.round();
+            plan.end_round();
         } else if (me + 1) % (2 * distance) == distance && me >= distance {
             current = add(plan, me - distance);
         }
@@ -154,5 +154,5 @@ pub(crate) fn two_phase(plan: &mut Plan, group: &Group, mine: Span, into: Span, 
     } else {
         plan.copy(current, into);
     }
-    plan.round();
+    plan.end_round();
 }

@@ -1,22 +1,15 @@
 //! Scatters. `all` is where the root has the blocks, and is ignored at the other members. `mine` is where this member
 //! receives its own block; it is `None` at a root that leaves its block in place.
 
-use super::blocks::{Blocks, Packed};
-use super::gather::in_place;
+use super::blocks::{Blocks, PackedBlocks};
+use super::gather::joined_subtree;
 use super::plan::{Group, Plan};
 use super::tree::Tree;
 use crate::schedule::Span;
 
 /// The root sends to each member: `p - 1` steps there. A member that is not the root need not know the lengths of
 /// other blocks.
-pub(crate) fn linear(
-    plan: &mut Plan,
-    group: &Group,
-    root: usize,
-    blocks: &Blocks,
-    all: Span,
-    mine: Option<Span>,
-) {
+pub(crate) fn linear(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
     if group.me == root {
         for distance in 1..group.size {
             let member = group.after(distance);
@@ -28,21 +21,14 @@ pub(crate) fn linear(
     } else if let Some(mine) = mine {
         plan.receive(group, root, mine);
     }
-    plan.round();
+    plan.end_round();
 }
 
 /// Down a binomial tree; each subtree is packed in one message. Takes `ceil(log2 p)` steps, and the root sends each
 /// element once. All members must know the lengths of all blocks.
-pub(crate) fn binomial(
-    plan: &mut Plan,
-    group: &Group,
-    root: usize,
-    blocks: &Blocks,
-    all: Span,
-    mine: Option<Span>,
-) {
+pub(crate) fn binomial(plan: &mut Plan, group: &Group, root: usize, blocks: &Blocks, all: Span, mine: Option<Span>) {
     let tree = Tree::new(group, root);
-    let packed = Packed::new(blocks, root, group.size);
+    let packed = PackedBlocks::new(blocks, root, group.size);
     if tree.is_root() {
         return at_root(plan, group, &tree, &packed, blocks, all, mine);
     }
@@ -52,39 +38,35 @@ pub(crate) fn binomial(
     let places = tree.places();
     if places.len() == 1 {
         plan.receive(group, parent, mine);
-        return plan.round();
+        return plan.end_round();
     }
-    let buffer = plan.scratch(packed.count(places.clone()));
-    let within = |range: std::ops::Range<usize>| {
-        buffer.part(packed.count(places.start..range.start), packed.count(range))
-    };
+    let buffer = plan.allocate_scratch(packed.count(places.clone()));
+    let within =
+        |range: std::ops::Range<usize>| buffer.part(packed.count(places.start..range.start), packed.count(range));
     plan.receive(group, parent, buffer);
-    plan.round();
+    plan.end_round();
     for child in tree.children().rev() {
         plan.send(group, child.member, within(child.places));
     }
     plan.copy(within(places.start..places.start + 1), mine);
-    plan.round();
+    plan.end_round();
 }
 
 fn at_root(
     plan: &mut Plan,
     group: &Group,
     tree: &Tree,
-    packed: &Packed,
+    packed: &PackedBlocks,
     blocks: &Blocks,
     all: Span,
     mine: Option<Span>,
 ) {
     let mut sends = Vec::new();
     for child in tree.children().rev() {
-        let span = in_place(tree, blocks, all, &child.places).unwrap_or_else(|| {
-            let buffer = plan.scratch(packed.count(child.places.clone()));
+        let span = joined_subtree(tree, blocks, all, &child.places).unwrap_or_else(|| {
+            let buffer = plan.allocate_scratch(packed.count(child.places.clone()));
             for place in child.places.clone() {
-                let into = buffer.part(
-                    packed.count(child.places.start..place),
-                    packed.count(place..place + 1),
-                );
+                let into = buffer.part(packed.count(child.places.start..place), packed.count(place..place + 1));
                 plan.copy(blocks.of(all, tree.member(place)), into);
             }
             buffer
@@ -97,5 +79,5 @@ fn at_root(
     if let Some(mine) = mine {
         plan.copy(blocks.of(all, group.me), mine);
     }
-    plan.round();
+    plan.end_round();
 }

@@ -66,9 +66,7 @@ impl Case<'_> {
             element: self.elements.size(),
             reduction: self.elements.reduction(),
         };
-        world
-            .run(seed, None)
-            .unwrap_or_else(|why| panic!("{self}: {why}"));
+        world.run(seed, None).unwrap_or_else(|why| panic!("{self}: {why}"));
         assert!(
             outputs.windows(2).all(|pair| pair[0] == pair[1]),
             "{self}: ranks have different bits"

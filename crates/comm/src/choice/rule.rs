@@ -92,9 +92,7 @@ impl Rule {
         if self.algorithm.is_mediated() != question.link.is_mediated() {
             return Some(Obstacle::Mediation);
         }
-        if self.ranks_min.is_some_and(|least| ranks < least)
-            || self.ranks_max.is_some_and(|most| ranks > most)
-        {
+        if self.ranks_min.is_some_and(|least| ranks < least) || self.ranks_max.is_some_and(|most| ranks > most) {
             return Some(Obstacle::Ranks);
         }
         let block = bytes / (ranks as usize).max(1);
@@ -111,8 +109,8 @@ impl Rule {
         if self.crowded && !question.is_crowded {
             return Some(Obstacle::Crowd);
         }
-        match self.recipe(question.element).serves(question.call) {
-            Err(Error::NotOffered { why, .. }) => Some(Obstacle::Algorithm(why)),
+        match self.recipe(question.element).check(question.call) {
+            Err(Error::UnsupportedAlgorithm { why, .. }) => Some(Obstacle::Algorithm(why)),
             _ => None,
         }
     }
@@ -141,15 +139,13 @@ impl fmt::Display for Rule {
             let links: Vec<String> = self.links.iter().map(LinkKind::to_string).collect();
             condition(f, links.join(" and "))?;
         }
-        let mut range = |f: &mut fmt::Formatter<'_>,
-                         least: Option<usize>,
-                         most: Option<usize>,
-                         what: &str| match (least, most) {
-            (Some(least), Some(most)) => condition(f, format!("{least} to {most} {what}")),
-            (Some(least), None) => condition(f, format!("{least} {what} and more")),
-            (None, Some(most)) => condition(f, format!("up to {most} {what}")),
-            (None, None) => Ok(()),
-        };
+        let mut range =
+            |f: &mut fmt::Formatter<'_>, least: Option<usize>, most: Option<usize>, what: &str| match (least, most) {
+                (Some(least), Some(most)) => condition(f, format!("{least} to {most} {what}")),
+                (Some(least), None) => condition(f, format!("{least} {what} and more")),
+                (None, Some(most)) => condition(f, format!("up to {most} {what}")),
+                (None, None) => Ok(()),
+            };
         range(
             f,
             self.ranks_min.map(|ranks| ranks as usize),
@@ -157,12 +153,7 @@ impl fmt::Display for Rule {
             "ranks",
         )?;
         range(f, self.bytes_min, self.bytes_max, "bytes")?;
-        range(
-            f,
-            self.block_bytes_min,
-            self.block_bytes_max,
-            "bytes for each rank",
-        )
+        range(f, self.block_bytes_min, self.block_bytes_max, "bytes for each rank")
     }
 }
 
@@ -184,9 +175,7 @@ impl fmt::Display for Obstacle {
             Obstacle::Mediation => "not by the way that this link goes",
             Obstacle::Ranks => "another number of ranks",
             Obstacle::Bytes => "another number of bytes",
-            Obstacle::Nodes => {
-                "there are not several nodes of which one has several ranks, or nodes are not known"
-            }
+            Obstacle::Nodes => "there are not several nodes of which one has several ranks, or nodes are not known",
             Obstacle::Crowd => "each member has a processor, as far as is known",
             Obstacle::Algorithm(why) => why,
         })

@@ -58,21 +58,12 @@ fn every_choice_can_be_built_whatever_the_table() {
                             ..Call::new(collective, ranks - 1, ranks)
                         };
                         let question = Question::new(&call, 8, link);
-                        for (table, is_crowded) in [
-                            (Table::built_in(), false),
-                            (Table::built_in(), true),
-                            (&empty, false),
-                        ] {
-                            let choice = table.choose(&Question {
-                                is_crowded,
-                                ..question
-                            });
+                        for (table, is_crowded) in
+                            [(Table::built_in(), false), (Table::built_in(), true), (&empty, false)]
+                        {
+                            let choice = table.choose(&Question { is_crowded, ..question });
                             let algorithm = choice.recipe.algorithm;
-                            assert_eq!(
-                                algorithm.is_mediated(),
-                                link.is_mediated(),
-                                "{algorithm} over {link}"
-                            );
+                            assert_eq!(algorithm.is_mediated(), link.is_mediated(), "{algorithm} over {link}");
                             choice.recipe.build(&call).unwrap_or_else(|error| {
                                 panic!("{ranks} ranks over {link}: {error}");
                             });
@@ -178,10 +169,7 @@ fn an_explanation_names_each_rule_up_to_the_one_that_is_followed() {
     );
     let scan = Call::new(Collective::Scan { count: 1 }, 0, 4);
     let text = table.explain(&Question::new(&scan, 8, LinkKind::S3)).to_string();
-    assert_eq!(
-        text,
-        "scan of 8 bytes by 4 ranks over s3: objects, as no rule fits\n"
-    );
+    assert_eq!(text, "scan of 8 bytes by 4 ranks over s3: objects, as no rule fits\n");
 }
 
 #[test]
@@ -202,21 +190,12 @@ fn whoever_measures_gets_everything_that_could_be_done() {
     };
     let allreduce = Collective::Allreduce { count: 8 };
     assert_eq!(candidates(allreduce, None, true, LinkKind::Tcp), 5);
-    assert_eq!(
-        candidates(allreduce, None, false, LinkKind::Tcp),
-        4,
-        "not the ring"
-    );
+    assert_eq!(candidates(allreduce, None, false, LinkKind::Tcp), 4, "not the ring");
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::Tcp), 10);
     assert_eq!(candidates(allreduce, Some(&nodes), true, LinkKind::S3), 3);
     // A chain has three candidates, one for each length of segments.
     assert_eq!(
-        candidates(
-            Collective::Broadcast { root: 0, count: 8 },
-            None,
-            true,
-            LinkKind::Shm
-        ),
+        candidates(Collective::Broadcast { root: 0, count: 8 }, None, true, LinkKind::Shm),
         6
     );
 }

@@ -2,10 +2,7 @@ use super::*;
 use crate::algorithm::{Algorithm, Recipe};
 
 fn each<'a>(counts: &'a [usize], displacements: &'a [usize]) -> Blocks<'a> {
-    Blocks::Each {
-        counts,
-        displacements,
-    }
+    Blocks::Each { counts, displacements }
 }
 
 #[test]
@@ -15,18 +12,10 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
     let three = each(&[1, 2, 3], &[0, 1, 3]);
     let overlapping = each(&[1, 2, 3], &[0, 1, 2]);
     let cases = [
+        (Collective::Reduce { root: 3, count: 1 }, "the root is rank 3, of 3"),
+        (Collective::Allreduce { count: usize::MAX }, "more than any memory has"),
         (
-            Collective::Reduce { root: 3, count: 1 },
-            "the root is rank 3, of 3",
-        ),
-        (
-            Collective::Allreduce { count: usize::MAX },
-            "more than any memory has",
-        ),
-        (
-            Collective::Alltoall {
-                count: usize::MAX / 2,
-            },
+            Collective::Alltoall { count: usize::MAX / 2 },
             "more than any memory has",
         ),
         (
@@ -94,9 +83,7 @@ fn arguments_that_contradict_each_other_are_refused_in_words() {
         assert!(refused.to_string().contains(expected), "{refused}");
         let operation = collective.operation();
         assert!(
-            refused
-                .to_string()
-                .starts_with(&format!("{operation} at rank 0: ")),
+            refused.to_string().starts_with(&format!("{operation} at rank 0: ")),
             "{refused}"
         );
         let recipe = Recipe::from(operation.algorithms()[0]);
@@ -167,14 +154,8 @@ fn buffers_are_as_long_as_the_schedule_needs() {
         };
         (call.input(), call.output())
     };
-    assert_eq!(
-        long(Collective::Broadcast { root: 1, count: 9 }, 1, false),
-        (9, 0)
-    );
-    assert_eq!(
-        long(Collective::Broadcast { root: 1, count: 9 }, 0, false),
-        (0, 9)
-    );
+    assert_eq!(long(Collective::Broadcast { root: 1, count: 9 }, 1, false), (9, 0));
+    assert_eq!(long(Collective::Broadcast { root: 1, count: 9 }, 0, false), (0, 9));
     assert_eq!(long(Collective::Gather { root: 2, blocks }, 2, false), (4, 7));
     assert_eq!(long(Collective::Gather { root: 2, blocks }, 2, true), (0, 7));
     assert_eq!(

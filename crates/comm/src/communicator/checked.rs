@@ -5,7 +5,7 @@
 //! Every member gets all cards and compares them in the same way. So all members return the same error, nothing of the
 //! collective is sent, and the communicator remains usable.
 
-use super::ask::Ask;
+use super::arguments::CollectiveArguments;
 use crate::algorithm::Blocks;
 use crate::collective::{Call, Collective};
 use crate::error::{Caller, Error};
@@ -20,34 +20,34 @@ const CALL_BYTES: usize = 128;
 const SITE_BYTES: usize = 128;
 
 /// Description of a member's call, as it is sent.
-pub(crate) type Card = [u8; CARD_BYTES];
+pub(crate) type CallSummary = [u8; CARD_BYTES];
 
 /// Place in a program that calls a collective.
 #[derive(Clone, Copy)]
-pub(super) struct Site<'a> {
-    place: Place<'a>,
+pub(super) struct CallSite<'a> {
+    place: SourceLocation<'a>,
     /// Name of the call there, if it is not the collective itself.
     name: Option<&'static str>,
 }
 
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum SourceLocation<'a> {
     Rust(&'static Location<'static>),
     Other(&'a str),
 }
 
-impl<'a> Site<'a> {
+impl<'a> CallSite<'a> {
     pub(super) fn rust(location: &'static Location<'static>) -> Self {
         Self {
-            place: Place::Rust(location),
+            place: SourceLocation::Rust(location),
             name: None,
         }
     }
 
     /// Place that the caller gives, else the place in Rust.
-    pub(super) fn of(ask: &Ask<'a>, location: &'static Location<'static>) -> Self {
+    pub(super) fn of(ask: &CollectiveArguments<'a>, location: &'static Location<'static>) -> Self {
         Self {
-            place: ask.site.map_or(Place::Rust(location), Place::Other),
+            place: ask.site.map_or(SourceLocation::Rust(location), SourceLocation::Other),
             name: None,
         }
     }
@@ -62,13 +62,13 @@ impl<'a> Site<'a> {
 }
 
 /// Call that exchanges the cards.
-pub(super) fn exchange(rank: Rank, ranks: Rank) -> Call<'static> {
+pub(super) fn exchange_call(rank: Rank, ranks: Rank) -> Call<'static> {
     let blocks = Blocks::Equal(CARD_BYTES);
     Call::new(Collective::Allgather { blocks }, rank, ranks)
 }
 
 /// Card of this member: its call and the place of the call.
-pub(super) fn card(ask: &Ask<'_>, site: &Site<'_>) -> Card {
+pub(super) fn card(ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> CallSummary {
     let mut card = [0; CARD_BYTES];
     let (call, place) = card.split_at_mut(CALL_BYTES);
     let text = match site.name {
@@ -77,31 +77,31 @@ pub(super) fn card(ask: &Ask<'_>, site: &Site<'_>) -> Card {
     };
     write(call, &shortened(text));
     match site.place {
-        Place::Rust(location) => write(place, last(&location.to_string())),
-        Place::Other(text) => write(place, last(text)),
+        SourceLocation::Rust(location) => write(place, last_bytes(&location.to_string())),
+        SourceLocation::Other(text) => write(place, last_bytes(text)),
     }
     card
 }
 
 /// Error with the first two calls that differ, if any do.
-pub(crate) fn differ(cards: &[u8]) -> Option<Error> {
-    let caller = |(rank, card): (usize, &Card)| Caller {
+pub(crate) fn first_difference(cards: &[u8]) -> Option<Error> {
+    let caller = |(rank, card): (usize, &CallSummary)| Caller {
         rank: rank as Rank,
         call: read(&card[..CALL_BYTES]),
         site: read(&card[CALL_BYTES..]),
     };
     let cards = cards.as_chunks::<CARD_BYTES>().0;
     let first = cards.first()?;
-    let is_other = |card: &&Card| card[..CALL_BYTES] != first[..CALL_BYTES];
+    let is_other = |card: &&CallSummary| card[..CALL_BYTES] != first[..CALL_BYTES];
     let other = cards.iter().position(|card| is_other(&card))?;
-    Some(Error::Differ {
+    Some(Error::CallMismatch {
         first: Box::new(caller((0, first))),
         other: Box::new(caller((other, &cards[other]))),
     })
 }
 
 /// Describes the call, with all arguments that members must agree on.
-fn describe(ask: &Ask<'_>) -> String {
+fn describe(ask: &CollectiveArguments<'_>) -> String {
     let datatype = ask.datatype;
     let mut text = match ask.collective {
         Collective::Barrier => return "barrier".into(),
@@ -128,7 +128,7 @@ fn describe(ask: &Ask<'_>) -> String {
         Collective::Alltoall { count } => format!("alltoall of {count} {datatype} to each"),
         Collective::Alltoallv { .. } => format!("alltoallv of {datatype}"),
     };
-    if let Some(operator) = ask.operator.filter(|_| ask.collective.operation().reduces()) {
+    if let Some(operator) = ask.operator.filter(|_| ask.collective.operation().is_reduction()) {
         let order = match operator {
             Operator::User { commutes: false, .. } => " that does not commute",
             _ => "",
@@ -158,15 +158,12 @@ fn shortened(text: String) -> String {
     }
     let digest = blake3::hash(text.as_bytes()).to_hex();
     let end = CALL_BYTES - 1 - DIGITS - "... #".len();
-    let end = (0..=end)
-        .rev()
-        .find(|end| text.is_char_boundary(*end))
-        .unwrap_or(0);
+    let end = (0..=end).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
     format!("{}... #{}", &text[..end], &digest[..DIGITS])
 }
 
 /// The last part of a place, which tells more than its beginning: a file and a line.
-fn last(text: &str) -> &str {
+fn last_bytes(text: &str) -> &str {
     let start = text.len().saturating_sub(SITE_BYTES - 1);
     let is_boundary = |place: &usize| text.is_char_boundary(*place);
     let start = (start..text.len()).find(is_boundary).unwrap_or(text.len());
@@ -188,24 +185,24 @@ mod tests {
     use super::*;
     use crate::datatype::Datatype;
 
-    fn at(text: &'static str, count: usize) -> Card {
-        let ask = Ask {
+    fn at(text: &'static str, count: usize) -> CallSummary {
+        let ask = CollectiveArguments {
             site: Some(text),
-            ..Ask::new(Collective::Broadcast { root: 1, count }, Datatype::F32)
+            ..CollectiveArguments::new(Collective::Broadcast { root: 1, count }, Datatype::F32)
         };
-        card(&ask, &Site::of(&ask, Location::caller()))
+        card(&ask, &CallSite::of(&ask, Location::caller()))
     }
 
     #[test]
     fn all_are_told_of_the_first_two_that_differ() {
         let same = [at("here.py:1", 5), at("there.py:2", 5)];
         assert_eq!(
-            differ(same.as_flattened()),
+            first_difference(same.as_flattened()),
             None,
             "from where it is called may differ"
         );
         let cards = [at("here.py:1", 5), at("here.py:1", 5), at("there.py:2", 6)];
-        let error = differ(cards.as_flattened()).expect("rank 2 has another count");
+        let error = first_difference(cards.as_flattened()).expect("rank 2 has another count");
         assert_eq!(
             error.to_string(),
             "members call different collectives: rank 0 `broadcast of 5 f32 from rank 1` at here.py:1, \
@@ -216,34 +213,32 @@ mod tests {
     #[test]
     fn long_texts_are_cut_where_it_matters_least() {
         let long = |first: usize| {
-            let counts: Vec<usize> = (0..1000)
-                .map(|rank| if rank == 999 { first } else { rank })
-                .collect();
+            let counts: Vec<usize> = (0..1000).map(|rank| if rank == 999 { first } else { rank }).collect();
             let blocks = Blocks::Each {
                 counts: &counts,
                 displacements: &counts,
             };
-            let ask = Ask {
+            let ask = CollectiveArguments {
                 site: Some(&"ä/".repeat(200)),
-                ..Ask::new(Collective::Allgather { blocks }, Datatype::U8)
+                ..CollectiveArguments::new(Collective::Allgather { blocks }, Datatype::U8)
             };
-            card(&ask, &Site::of(&ask, Location::caller()))
+            card(&ask, &CallSite::of(&ask, Location::caller()))
         };
         let cards = [long(1), long(2)];
-        let error = differ(cards.as_flattened())
+        let error = first_difference(cards.as_flattened())
             .expect("the last count differs")
             .to_string();
         assert!(
             error.contains("allgather of 0, 1, 2") && error.contains("ä/"),
             "{error}"
         );
-        assert_eq!(differ([long(1), long(1)].as_flattened()), None);
+        assert_eq!(first_difference([long(1), long(1)].as_flattened()), None);
     }
 
     #[test]
     fn whatever_others_send_is_read() {
         let mut cards = [[0xFF; CARD_BYTES], [0; CARD_BYTES]];
         cards[1][CALL_BYTES] = 200;
-        assert!(differ(cards.as_flattened()).is_some());
+        assert!(first_difference(cards.as_flattened()).is_some());
     }
 }

@@ -1,18 +1,18 @@
 //! Collectives on bytes, by the arguments of the caller or by a schedule.
 
 use super::Communicator;
-use super::ask::Ask;
-use super::checked::{self, Site};
-use super::schedules::Key;
+use super::arguments::CollectiveArguments;
+use super::checked::{self, CallSite};
+use super::schedule_cache::Key;
 use crate::choice::{Explanation, LinkKind, Question};
 use crate::collective::{Call, Operation};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::operator::Reduction;
-use crate::protocol::{Check, Start};
+use crate::protocol::{Check, CollectiveStart};
 use crate::request::Request;
 use crate::schedule::Schedule;
-use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
+use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
 use std::panic::Location;
 use std::sync::{Arc, PoisonError};
 
@@ -27,10 +27,10 @@ impl Communicator {
     /// [`Error::Arguments`] and [`Error::Operator`]: nothing was sent, and the other members still wait for this
     /// member's call. [`Error::Mismatch`], [`Error::OperatorPanicked`], [`Error::Broken`]: no later collective of this
     /// communicator succeeds. [`Error::MemberLost`] and [`Error::MemberLeft`] of any member. In checked mode
-    /// [`Error::Differ`].
+    /// [`Error::CallMismatch`].
     #[track_caller]
-    pub fn collective(&self, ask: &Ask<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
-        self.collective_at(ask, Site::of(ask, Location::caller()), input, output)
+    pub fn collective(&self, ask: &CollectiveArguments<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        self.collective_at(ask, CallSite::of(ask, Location::caller()), input, output)
     }
 
     /// Begins a collective on lent memory, which must stay until the request has ended.
@@ -38,15 +38,20 @@ impl Communicator {
     /// # Errors
     /// [`Error::Arguments`], [`Error::Operator`], [`Error::TooManyRequests`]; the request reports all others.
     #[track_caller]
-    pub fn begin_collective(&self, ask: &Ask<'_>, input: &Lent, output: &LentMut) -> Result<Request, Error> {
+    pub fn begin_collective(
+        &self,
+        ask: &CollectiveArguments<'_>,
+        input: &LentBytes,
+        output: &LentBytesMut,
+    ) -> Result<Request, Error> {
         let (input, output) = (Memory::Lent(input.clone()), Memory::LentMut(output.clone()));
-        self.begin(ask, Site::of(ask, Location::caller()), input, output)
+        self.begin(ask, CallSite::of(ask, Location::caller()), input, output)
     }
 
     pub(super) fn collective_at(
         &self,
-        ask: &Ask<'_>,
-        site: Site<'_>,
+        ask: &CollectiveArguments<'_>,
+        site: CallSite<'_>,
         input: &[u8],
         output: &mut [u8],
     ) -> Result<(), Error> {
@@ -59,7 +64,7 @@ impl Communicator {
     }
 
     /// The call that this member makes with these arguments.
-    pub(super) fn call<'a>(&'a self, ask: &Ask<'a>) -> Call<'a> {
+    pub(super) fn call<'a>(&'a self, ask: &CollectiveArguments<'a>) -> Call<'a> {
         Call {
             collective: ask.collective,
             rank: self.rank(),
@@ -72,14 +77,14 @@ impl Communicator {
 
     pub(super) fn begin(
         &self,
-        ask: &Ask<'_>,
-        site: Site<'_>,
+        ask: &CollectiveArguments<'_>,
+        site: CallSite<'_>,
         input: Memory,
         output: Memory,
     ) -> Result<Request, Error> {
         let operation = ask.collective.operation();
         let reduction = match ask.operator {
-            _ if !operation.reduces() => None,
+            _ if !operation.is_reduction() => None,
             Some(operator) => Some(operator.of(ask.datatype)?),
             None => {
                 let why = "it reduces, and is given no operator".into();
@@ -89,9 +94,9 @@ impl Communicator {
         let call = self.call(ask);
         call.check()?;
         let element = ask.datatype.size();
-        self.has_room(operation, "input", (input.len(), call.input()), element)?;
-        self.has_room(operation, "output", (output.len(), call.output()), element)?;
-        let start = Start {
+        self.check_room(operation, "input", (input.len(), call.input()), element)?;
+        self.check_room(operation, "output", (output.len(), call.output()), element)?;
+        let start = CollectiveStart {
             schedule: self.schedule(&call, element)?,
             element,
             input,
@@ -100,21 +105,21 @@ impl Communicator {
             is_built: true,
             check: self.check(ask, &site)?,
         };
-        self.start(start)
+        self.begin_schedule(start)
     }
 
     /// The exchange of cards that goes first in checked mode.
-    fn check(&self, ask: &Ask<'_>, site: &Site<'_>) -> Result<Option<Check>, Error> {
+    fn check(&self, ask: &CollectiveArguments<'_>, site: &CallSite<'_>) -> Result<Option<Check>, Error> {
         if !self.member.is_checked {
             return Ok(None);
         }
-        let call = checked::exchange(self.rank(), self.size());
+        let call = checked::exchange_call(self.rank(), self.size());
         let schedule = self.schedule(&call, 1)?;
         let card = checked::card(ask, site);
         Ok(Some(Check { schedule, card }))
     }
 
-    fn has_room(
+    fn check_room(
         &self,
         operation: Operation,
         what: &str,
@@ -133,7 +138,7 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Arguments`].
-    pub fn explain(&self, ask: &Ask<'_>) -> Result<Explanation, Error> {
+    pub fn explain(&self, ask: &CollectiveArguments<'_>) -> Result<Explanation, Error> {
         let call = self.call(ask);
         call.check()?;
         let question = self.question(&call, ask.datatype.size());
@@ -169,7 +174,7 @@ impl Communicator {
         Ok(schedule)
     }
 
-    fn start(&self, start: Start) -> Result<Request, Error> {
+    fn begin_schedule(&self, start: CollectiveStart) -> Result<Request, Error> {
         let key = self.group.engine.collective(self.group.context, start)?;
         Ok(Request::new(&self.group, key, false))
     }
@@ -207,11 +212,11 @@ impl Communicator {
         &self,
         schedule: Arc<Schedule>,
         element: usize,
-        input: &Lent,
-        output: &LentMut,
+        input: &LentBytes,
+        output: &LentBytesMut,
         reduction: Option<Reduction>,
     ) -> Result<Request, Error> {
-        self.start(Start {
+        self.begin_schedule(CollectiveStart {
             schedule,
             element,
             input: Memory::Lent(input.clone()),

@@ -2,14 +2,14 @@
 //! communicator.
 
 use crate::engine::Engine;
-use crate::error::{During, Error};
+use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::protocol::Status;
 use crate::schedule::Rank;
 use std::sync::Arc;
 
 /// The members of a communicator, with the mapping between both kinds of ranks.
-pub(crate) struct Group {
+pub(crate) struct MemberGroup {
     pub(crate) engine: Arc<Engine>,
     pub(crate) context: u64,
     /// Rank of this member.
@@ -20,7 +20,7 @@ pub(crate) struct Group {
     ranks: Option<Box<[(Rank, Rank)]>>,
 }
 
-impl Group {
+impl MemberGroup {
     /// Makes a group of all members on the connections.
     pub(crate) fn all(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Group {
     }
 
     /// Makes a group of some members, in this order.
-    pub(crate) fn some(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
+    pub(crate) fn subset(engine: Arc<Engine>, context: u64, rank: Rank, members: Arc<[Rank]>) -> Self {
         let ranks = members.iter().enumerate();
         let mut ranks: Vec<(Rank, Rank)> = ranks.map(|(rank, world)| (*world, rank as Rank)).collect();
         ranks.sort_unstable();
@@ -44,7 +44,7 @@ impl Group {
     }
 
     /// Rank on the connections.
-    pub(crate) fn outer(&self, rank: Rank) -> Result<Rank, Error> {
+    pub(crate) fn rank_on_connections(&self, rank: Rank) -> Result<Rank, Error> {
         let size = self.members.len() as Rank;
         let outer = self.members.get(rank as usize).copied();
         outer.ok_or(Error::NoSuchRank { rank, size })
@@ -52,12 +52,15 @@ impl Group {
 
     /// Translates the source of a receive into a rank on the connections.
     pub(crate) fn pattern(&self, pattern: Pattern) -> Result<Pattern, Error> {
-        let source = pattern.source.map(|source| self.outer(source)).transpose()?;
+        let source = pattern
+            .source
+            .map(|source| self.rank_on_connections(source))
+            .transpose()?;
         Ok(Pattern { source, ..pattern })
     }
 
     /// Rank in the communicator, if it is a member.
-    fn inner(&self, outer: Rank) -> Option<Rank> {
+    fn rank_in_communicator(&self, outer: Rank) -> Option<Rank> {
         let Some(ranks) = &self.ranks else {
             return Some(outer);
         };
@@ -67,22 +70,22 @@ impl Group {
 
     pub(crate) fn status(&self, status: Status) -> Status {
         Status {
-            source: self.inner(status.source).unwrap_or(status.source),
+            source: self.rank_in_communicator(status.source).unwrap_or(status.source),
             ..status
         }
     }
 
-    fn during(&self, during: During) -> During {
+    fn during(&self, during: Activity) -> Activity {
         match during {
-            During::Send { to, tag } => During::Send {
-                to: self.inner(to).unwrap_or(to),
+            Activity::Send { to, tag } => Activity::Send {
+                to: self.rank_in_communicator(to).unwrap_or(to),
                 tag,
             },
-            During::Receive { from, tag } => During::Receive {
-                from: from.map(|from| self.inner(from).unwrap_or(from)),
+            Activity::Receive { from, tag } => Activity::Receive {
+                from: from.map(|from| self.rank_in_communicator(from).unwrap_or(from)),
                 tag,
             },
-            During::Collective { .. } | During::Meeting | During::Finish => during,
+            Activity::Collective { .. } | Activity::Meeting | Activity::Finish => during,
         }
     }
 
@@ -93,21 +96,26 @@ impl Group {
         if self.ranks.is_none() {
             return error;
         }
-        let inner = |rank: &mut Rank| *rank = self.inner(*rank).unwrap_or(*rank);
+        let inner = |rank: &mut Rank| *rank = self.rank_in_communicator(*rank).unwrap_or(*rank);
         match &mut error {
             Error::Truncated { source_rank, .. } => inner(source_rank),
             Error::Mismatch { source_rank, .. } => inner(source_rank),
-            Error::Broken { rank, .. } | Error::NotRead { rank, .. } => inner(rank),
+            Error::CollectiveFailed { rank, .. } | Error::UnreadData { rank, .. } => inner(rank),
             Error::MemberLost { during, rank, .. } | Error::MemberLeft { during, rank } => {
                 inner(rank);
                 *during = self.during(*during);
             }
-            Error::Outcast { during, rank, by, .. } => {
+            Error::Outcast {
+                during,
+                rank,
+                reporter: by,
+                ..
+            } => {
                 inner(rank);
-                *by = by.and_then(|by| self.inner(by));
+                *by = by.and_then(|by| self.rank_in_communicator(by));
                 *during = self.during(*during);
             }
-            Error::Cancelled { during } | Error::MemoryGone { during } | Error::Store { during, .. } => {
+            Error::Cancelled { during } | Error::MemoryReclaimed { during } | Error::Store { during, .. } => {
                 *during = self.during(*during);
             }
             _ => {}

@@ -1,28 +1,28 @@
 //! Joining a communicator: the rendezvous of its members, and the link that they communicate over.
 
-use super::group::Group;
+use super::group::MemberGroup;
 use super::member::Member;
 use super::{Communicator, WORLD};
 use crate::choice::{LinkKind, Table};
 use crate::engine::keeper::Keeper;
-use crate::engine::{Engine, Patience, State};
+use crate::engine::{Engine, EngineState, Patience};
 use crate::error::Error;
 use crate::link::Link;
-use crate::link::mesh::{Joined, Plan, connect};
+use crate::link::mesh::{Connection, MeshPlan, connect};
 use crate::link::ofi::{Ofi, open};
 use crate::link::shm::Shm;
-use crate::link::shm::node::{crowds, here, numbers, processors};
-use crate::link::store::Stored;
+use crate::link::shm::node::{members_per_processor, numbers, processors, this_node};
+use crate::link::store::StoreLink;
 use crate::link::tcp::Tcp;
 use crate::options::{LinkChoice, Options};
 use crate::protocol::{Bounds, Protocol};
-use crate::rendezvous::client::{self, Met};
+use crate::rendezvous::client::{self, MeetingResult};
 use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
 use hotlease_fabric::ofi::Messenger;
 use hotlease_wire::comm::frame::SMALL_BYTES_MAX;
-use hotlease_wire::comm::greeting::Home;
+use hotlease_wire::comm::greeting::MemberNode;
 use hotlease_wire::comm::rendezvous::Meeting;
 use hotlease_wire::comm::{GroupId, Loss};
 use std::io;
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 /// Times for connecting members that have met.
 #[derive(Clone, Copy)]
-struct Times {
+struct JoinTimes {
     began: Instant,
     deadline: Instant,
     /// Whether the set of members is settled. If so, a member that cannot be reached counts as failed.
@@ -40,7 +40,7 @@ struct Times {
 }
 
 /// Link between members that have met, and their places.
-struct Way {
+struct MemberLinks {
     link: Box<dyn Link>,
     routes: Vec<Route>,
     /// A number for the node of each member.
@@ -56,15 +56,15 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::Options`]; [`Error::Table`] of a table that `HOTLEASE_COMM_TABLE` names; [`Error::Prices`] and
-    /// [`Error::Model`] if the model is to choose the link; [`Error::NoRendezvous`], [`Error::OtherSecret`],
-    /// [`Error::NotLetIn`] of the rendezvous; [`Error::NotTogether`] if the rendezvous says that a member is missing,
+    /// [`Error::Model`] if the model is to choose the link; [`Error::NoRendezvous`], [`Error::SecretMismatch`],
+    /// [`Error::Rejection`] of the rendezvous; [`Error::RendezvousRefused`] if the rendezvous says that a member is missing,
     /// that a rank is taken, or that members differ in size or link; [`Error::Unreachable`] of a member,
     /// [`Error::NoStore`] of a store, [`Error::NoFabric`] of libfabric.
     pub fn join(options: &Options) -> Result<Self, Error> {
         // This comes before any other member waits for this one.
-        let options = &options.settled()?;
+        let options = &options.resolve()?;
         let table = options.table()?;
-        let choice = options.chosen(options.size)?;
+        let choice = options.choose_link(options.size)?;
         if let LinkChoice::Ofi { provider } = &choice {
             open::check(&options.name, provider.as_deref())?;
         }
@@ -74,7 +74,7 @@ impl Communicator {
         } else {
             Meeting::First
         };
-        let errand = client::Errand {
+        let errand = client::MeetingRequest {
             options,
             size: options.size,
             rank: options.rank,
@@ -89,7 +89,7 @@ impl Communicator {
     pub(super) fn assemble(
         (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
-        met: Met,
+        met: MeetingResult,
         began: Instant,
         is_partial: bool,
     ) -> Result<Self, Error> {
@@ -100,7 +100,7 @@ impl Communicator {
         } else {
             began + options.join_timeout
         };
-        let times = Times {
+        let times = JoinTimes {
             began,
             deadline,
             is_partial,
@@ -110,11 +110,11 @@ impl Communicator {
             ..options.clone()
         };
         let way = if choice.is_mediated() {
-            stored(talking, &met, times)?
+            connect_store(talking, &met, times)?
         } else {
-            direct(talking, met, times)?
+            connect_members(talking, met, times)?
         };
-        Self::over((options, choice), table, (rank, id), way, times)
+        Self::start((options, choice), table, (rank, id), way, times)
     }
 
     /// Makes a communicator whose only member is this process. It needs no rendezvous.
@@ -129,24 +129,24 @@ impl Communicator {
         options.check()?;
         let group = GroupId(rand::random());
         let table = options.table()?;
-        let way = joined(home(&options), 0, vec![None], None)?;
+        let way = make_links(home(&options), 0, vec![None], None)?;
         let now = Instant::now();
-        let times = Times {
+        let times = JoinTimes {
             began: now,
             deadline: now,
             is_partial: false,
         };
         let choice = options.link.clone();
-        Self::over((&options, choice), table, (0, group), way, times)
+        Self::start((&options, choice), table, (0, group), way, times)
     }
 
     /// Starts the communicator over these links. Members may still be joining until the deadline.
-    fn over(
+    fn start(
         (options, choice): (&Options, LinkChoice),
         table: Arc<Table>,
         (me, id): (Rank, GroupId),
-        way: Way,
-        times: Times,
+        way: MemberLinks,
+        times: JoinTimes,
     ) -> Result<Self, Error> {
         let size = way.routes.len() as Rank;
         let bounds = Bounds {
@@ -164,29 +164,23 @@ impl Communicator {
         let members: Arc<[Rank]> = (0..size).collect();
         protocol.open(WORLD, Arc::clone(&members));
         for rank in way.missing {
-            protocol.lost(rank, Loss::Silent);
+            protocol.handle_loss(rank, Loss::Silent);
         }
         // Another thread waits for a store.
         let spin = if is_mediated { Duration::ZERO } else { options.spin };
         let patience = Patience::of(spin, way.crowds[me as usize]);
         let engine = Arc::new(Engine::new(protocol, way.link, patience));
-        let keeper = Keeper::start(
-            Arc::clone(&engine),
-            me,
-            size,
-            options.failure_bound,
-            times.deadline,
-        );
+        let keeper = Keeper::start(Arc::clone(&engine), me, size, options.failure_bound, times.deadline);
         let keeper = keeper.map_err(Error::local("start a thread"))?;
-        let is_together = |state: &mut State| state.link.apart().is_none().then_some(());
-        while engine.until(false, Some(times.deadline), is_together).is_none() {
-            let Some(apart) = engine.lock().link.apart() else {
+        let is_together = |state: &mut EngineState| state.link.unopened_member().is_none().then_some(());
+        while engine.drive_until(false, Some(times.deadline), is_together).is_none() {
+            let Some(apart) = engine.lock().link.unopened_member() else {
                 break;
             };
             if !times.is_partial {
-                return Err(open::unheard(&options.name, apart));
+                return Err(open::silence_error(&options.name, apart));
             }
-            engine.change(|protocol| protocol.lost(apart, Loss::Silent));
+            engine.change(|protocol| protocol.handle_loss(apart, Loss::Silent));
             engine.lock().link.close(apart);
         }
         let member = Member {
@@ -204,13 +198,13 @@ impl Communicator {
             is_checked: options.is_checked(),
             handles: AtomicUsize::new(0),
         };
-        let group = Group::all(engine, WORLD, me, members);
+        let group = MemberGroup::all(engine, WORLD, me, members);
         Ok(Self::of(Arc::new(member), group))
     }
 }
 
 /// Connects with all other members.
-fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
+fn connect_members(options: &Options, met: MeetingResult, times: JoinTimes) -> Result<MemberLinks, Error> {
     let messenger = match &options.link {
         LinkChoice::Ofi { provider } => {
             let local = met.stream.local_addr();
@@ -221,7 +215,7 @@ fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
         _ => None,
     };
     let home = home(options);
-    let plan = Plan {
+    let plan = MeshPlan {
         name: &options.name,
         secret: &options.secret,
         group: met.group,
@@ -239,22 +233,22 @@ fn direct(options: &Options, met: Met, times: Times) -> Result<Way, Error> {
     let connected = connect(&plan, met.port)?;
     // The address that a NAT gave this stream was needed until now.
     drop(met.stream);
-    joined(home, met.rank, connected, messenger)
+    make_links(home, met.rank, connected, messenger)
 }
 
 /// Makes the link of a member at `home` from these connections, by rank, and the messenger. Members without a
 /// connection are missing.
-fn joined(
-    home: Home,
+fn make_links(
+    home: MemberNode,
     me: Rank,
-    joined: Vec<Option<Joined>>,
+    joined: Vec<Option<Connection>>,
     messenger: Option<Messenger>,
-) -> Result<Way, Error> {
+) -> Result<MemberLinks, Error> {
     let missing = (0..joined.len() as Rank)
         .filter(|rank| *rank != me && joined[*rank as usize].is_none())
         .collect();
     let provider = messenger.as_ref().map(Messenger::provider);
-    let route = |joined: &Option<Joined>| match (joined, provider) {
+    let route = |joined: &Option<Connection>| match (joined, provider) {
         (None, _) => Route::Itself,
         (Some(_), Some(provider)) => Route::Fabric { provider },
         (Some(joined), None) => joined.route,
@@ -263,30 +257,30 @@ fn joined(
     let homes = (0..).zip(&joined).map(|(rank, joined)| match joined {
         Some(joined) => joined.home,
         None if rank == me => home,
-        None => Home::UNKNOWN,
+        None => MemberNode::UNKNOWN,
     });
-    let homes: Vec<Home> = homes.collect();
+    let homes: Vec<MemberNode> = homes.collect();
     let nodes = numbers(&homes);
     let link = link(joined, messenger, me, &nodes).map_err(Error::local("wait for messages"))?;
-    Ok(Way {
+    Ok(MemberLinks {
         link,
         routes,
         nodes,
-        crowds: crowds(&homes),
+        crowds: members_per_processor(&homes),
         missing,
     })
 }
 
 /// Connects with the store that all other members use. The link reports members that do not appear there as lost.
-fn stored(options: &Options, met: &Met, times: Times) -> Result<Way, Error> {
+fn connect_store(options: &Options, met: &MeetingResult, times: JoinTimes) -> Result<MemberLinks, Error> {
     let size = met.members.len() as Rank;
     let of = (met.group, met.rank, size);
-    let link = Stored::join(options, of, (times.began, times.deadline), times.is_partial)?;
+    let link = StoreLink::join(options, of, (times.began, times.deadline), times.is_partial)?;
     let route = |rank| match rank == met.rank {
         true => Route::Itself,
         false => Route::Stored,
     };
-    Ok(Way {
+    Ok(MemberLinks {
         link: Box::new(link),
         routes: (0..size).map(route).collect(),
         nodes: (0..size).collect(),
@@ -296,8 +290,8 @@ fn stored(options: &Options, met: &Met, times: Times) -> Result<Way, Error> {
 }
 
 /// Place of this member.
-fn home(options: &Options) -> Home {
-    here().map_or(Home::UNKNOWN, |node| Home {
+fn home(options: &Options) -> MemberNode {
+    this_node().map_or(MemberNode::UNKNOWN, |node| MemberNode {
         node,
         shares_memory: options.link == LinkChoice::Direct,
         processors: processors(),
@@ -306,7 +300,7 @@ fn home(options: &Options) -> Home {
 
 /// Makes the link: libfabric if there is a messenger, else lanes if another member is on this node, else TCP.
 fn link(
-    joined: Vec<Option<Joined>>,
+    joined: Vec<Option<Connection>>,
     messenger: Option<Messenger>,
     me: Rank,
     nodes: &[u32],

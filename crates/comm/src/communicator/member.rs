@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Maximum time that a member that aborts takes to tell the others.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+const ABORT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// State that all communicators of a member on the same connections share.
 pub(super) struct Member {
@@ -49,35 +49,34 @@ impl Member {
     }
 
     /// Waits until all data is sent and read, then closes the connections.
-    pub(super) fn part(&self) -> Result<(), Error> {
+    pub(super) fn finish(&self) -> Result<(), Error> {
         let linger = self.options.linger;
         let deadline = Instant::now() + linger;
         self.engine.begin_to_part();
-        let sent = self.engine.until(true, Some(deadline), |state| {
+        let sent = self.engine.drive_until(true, Some(deadline), |state| {
             (!state.protocol.is_sending() && !state.link.is_sending()).then_some(())
         });
         self.engine.change(Protocol::finish);
-        let read = self.engine.until(false, Some(deadline), |state| {
+        let read = self.engine.drive_until(false, Some(deadline), |state| {
             (state.protocol.has_parted() && !state.link.is_sending()).then_some(())
         });
-        let waits_for = self.engine.lock().protocol.not_parted();
+        let waits_for = self.engine.lock().protocol.unparted_member();
         self.close(deadline);
-        if let Some(error) = self.engine.lock().protocol.severance() {
+        if let Some(error) = self.engine.lock().protocol.store_error() {
             return Err(error);
         }
         match (sent, read, waits_for) {
             (Some(()), Some(()), _) | (_, _, None) => Ok(()),
-            (_, _, Some(rank)) => Err(Error::NotRead { rank, waited: linger }),
+            (_, _, Some(rank)) => Err(Error::UnreadData { rank, waited: linger }),
         }
     }
 
     /// Tells the other members that this member aborts, and waits for none of them.
     pub(super) fn give_up(&self) {
         self.engine.change(Protocol::give_up);
-        let deadline = Instant::now() + LAST_WORDS;
-        self.engine.until(false, Some(deadline), |state| {
-            (!state.link.is_sending()).then_some(())
-        });
+        let deadline = Instant::now() + ABORT_TIMEOUT;
+        self.engine
+            .drive_until(false, Some(deadline), |state| (!state.link.is_sending()).then_some(()));
         self.close(deadline);
     }
 

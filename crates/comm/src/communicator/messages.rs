@@ -1,20 +1,20 @@
 //! Messages from one member to another.
 
 use super::Communicator;
-use crate::error::{During, Error};
+use crate::error::{Activity, Error};
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
 use crate::protocol::{Owner, Status};
-use crate::request::{Receiving, Request};
+use crate::request::{ReceiveRequest, Request};
 use crate::schedule::Rank;
-use hotlease_fabric::lent::{Lent, LentMut, lend, lend_mut};
-use hotlease_wire::comm::frame::{Address, Class};
+use hotlease_fabric::loan::{LentBytes, LentBytesMut, lend, lend_mut};
+use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use std::time::{Duration, Instant};
 
 impl Communicator {
-    fn address(&self, tag: u32) -> Address {
-        Address {
-            class: Class::Message,
+    fn address(&self, tag: u32) -> MessageAddress {
+        MessageAddress {
+            class: MessageClass::Message,
             context: self.group.context,
             tag,
         }
@@ -41,7 +41,7 @@ impl Communicator {
     /// # Errors
     /// Those of [`send`](Self::send).
     pub fn try_send(&self, bytes: &[u8], to: Rank, tag: u32) -> Result<bool, Error> {
-        let outer = self.group.outer(to)?;
+        let outer = self.group.rank_on_connections(to)?;
         let sent = self.group.engine.send_now(outer, self.address(tag), bytes);
         sent.map_err(|error| self.group.error(error))
     }
@@ -91,18 +91,15 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
-    pub fn isend_lent(&self, lent: &Lent, to: Rank, tag: u32) -> Result<Request, Error> {
+    pub fn isend_lent(&self, lent: &LentBytes, to: Rank, tag: u32) -> Result<Request, Error> {
         self.isend_memory(&Memory::Lent(lent.clone()), to, tag)
     }
 
     fn isend_memory(&self, memory: &Memory, to: Rank, tag: u32) -> Result<Request, Error> {
-        let to = self.group.outer(to)?;
-        let key = self
-            .group
-            .engine
-            .begin(During::Send { to, tag }, |protocol, key| {
-                protocol.send(to, self.address(tag), memory.whole(), Owner::Request(key));
-            })?;
+        let to = self.group.rank_on_connections(to)?;
+        let key = self.group.engine.begin(Activity::Send { to, tag }, |protocol, key| {
+            protocol.send(to, self.address(tag), memory.whole(), Owner::Request(key));
+        })?;
         Ok(Request::new(&self.group, key, true))
     }
 
@@ -110,33 +107,33 @@ impl Communicator {
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
-    pub fn irecv(&self, bytes_max: usize, pattern: Pattern) -> Result<Receiving, Error> {
+    pub fn irecv(&self, bytes_max: usize, pattern: Pattern) -> Result<ReceiveRequest, Error> {
         let memory = Memory::zeroed(bytes_max);
         let request = self.irecv_memory(&memory, pattern)?;
-        Ok(Receiving::new(request, memory))
+        Ok(ReceiveRequest::new(request, memory))
     }
 
     /// Begins to receive a message of any length.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
-    pub fn irecv_any_length(&self, pattern: Pattern) -> Result<Receiving, Error> {
+    pub fn irecv_any_length(&self, pattern: Pattern) -> Result<ReceiveRequest, Error> {
         let memory = Memory::fitting();
         let request = self.irecv_memory(&memory, pattern)?;
-        Ok(Receiving::new(request, memory))
+        Ok(ReceiveRequest::new(request, memory))
     }
 
     /// Begins to receive a message of any length if one that matches has arrived; otherwise returns `None`.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
-    pub fn try_recv_any_length(&self, pattern: Pattern) -> Result<Option<Receiving>, Error> {
+    pub fn try_recv_any_length(&self, pattern: Pattern) -> Result<Option<ReceiveRequest>, Error> {
         if self.iprobe(pattern)?.is_none() {
             return Ok(None);
         }
         let outer = self.group.pattern(pattern)?;
-        let (context, class) = (self.group.context, Class::Message);
-        let during = During::Receive {
+        let (context, class) = (self.group.context, MessageClass::Message);
+        let during = Activity::Receive {
             from: outer.source,
             tag: outer.tag,
         };
@@ -151,27 +148,27 @@ impl Communicator {
             Ok(Some(key))
         })?;
         let request = key.map(|key| Request::new(&self.group, key, false));
-        Ok(request.map(|request| Receiving::new(request, memory)))
+        Ok(request.map(|request| ReceiveRequest::new(request, memory)))
     }
 
     /// Begins to receive a message into lent memory. Data that arrives after the memory was taken back is lost.
     ///
     /// # Errors
     /// [`Error::NoSuchRank`], [`Error::TooManyRequests`].
-    pub fn irecv_lent(&self, lent: &LentMut, pattern: Pattern) -> Result<Request, Error> {
+    pub fn irecv_lent(&self, lent: &LentBytesMut, pattern: Pattern) -> Result<Request, Error> {
         self.irecv_memory(&Memory::LentMut(lent.clone()), pattern)
     }
 
     fn irecv_memory(&self, memory: &Memory, pattern: Pattern) -> Result<Request, Error> {
         let pattern = self.group.pattern(pattern)?;
-        let during = During::Receive {
+        let during = Activity::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
         let context = self.group.context;
         let key = self.group.engine.begin(during, |protocol, key| {
             let into = memory.whole();
-            protocol.receive(Class::Message, context, pattern, into, Owner::Request(key));
+            protocol.receive(MessageClass::Message, context, pattern, into, Owner::Request(key));
         })?;
         Ok(Request::new(&self.group, key, false))
     }
@@ -195,15 +192,15 @@ impl Communicator {
 
     fn probed(&self, pattern: Pattern, deadline: Option<Instant>) -> Result<Option<Status>, Error> {
         let pattern = self.group.pattern(pattern)?;
-        let during = During::Receive {
+        let during = Activity::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
         let context = self.group.context;
-        let found = self.group.engine.until(false, deadline, |state| {
+        let found = self.group.engine.drive_until(false, deadline, |state| {
             state.protocol.expect(context, pattern);
-            let found = state.protocol.probe(Class::Message, context, pattern);
-            let hopeless = || state.protocol.hopeless(context, pattern, during);
+            let found = state.protocol.probe(MessageClass::Message, context, pattern);
+            let hopeless = || state.protocol.receive_error(context, pattern, during);
             found.map(Ok).or_else(|| hopeless().map(Err))
         });
         match found {
@@ -220,9 +217,9 @@ impl Communicator {
     pub fn iprobe(&self, pattern: Pattern) -> Result<Option<Status>, Error> {
         let pattern = self.group.pattern(pattern)?;
         let context = self.group.context;
-        let found = self.group.engine.until(false, Some(Instant::now()), |state| {
+        let found = self.group.engine.drive_until(false, Some(Instant::now()), |state| {
             state.protocol.expect(context, pattern);
-            state.protocol.probe(Class::Message, context, pattern)
+            state.protocol.probe(MessageClass::Message, context, pattern)
         });
         Ok(found.map(|found| self.status(found)))
     }

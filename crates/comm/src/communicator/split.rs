@@ -1,13 +1,13 @@
 //! Communicators of some members of another one, over the same connections.
 //!
 //! Members exchange their choices in one allgather of the communicator that is split. From the result, each member
-//! computes which members belong together and the number of the new communicator on the connections ([`number`]).
+//! computes which members belong together and the number of the new communicator on the connections ([`context_number`]).
 //! Nothing more is sent, and other members may send in the new communicator before this member has made it.
 
 use super::Communicator;
-use super::ask::Ask;
-use super::checked::Site;
-use super::group::Group;
+use super::arguments::CollectiveArguments;
+use super::checked::CallSite;
+use super::group::MemberGroup;
 use crate::algorithm::Blocks;
 use crate::collective::Collective;
 use crate::datatype::Datatype;
@@ -30,7 +30,7 @@ impl Communicator {
     /// Those of a collective; [`Error::TooManyCommunicators`] at all members if one has reached its maximum.
     #[track_caller]
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Self>, Error> {
-        let site = Site::rust(Location::caller()).named("split");
+        let site = CallSite::rust(Location::caller()).named("split");
         let has_room = color.is_some() && self.group.engine.change(Protocol::reserve);
         let made = self.split_by(color, key, has_room, site);
         if has_room && !matches!(made, Ok(Some(_))) {
@@ -56,20 +56,20 @@ impl Communicator {
         color: Option<u32>,
         key: i64,
         has_room: bool,
-        site: Site<'_>,
+        site: CallSite<'_>,
     ) -> Result<Option<Self>, Error> {
-        let mine = Vote { color, key, has_room };
+        let mine = SplitChoice { color, key, has_room };
         let size = self.size() as usize;
-        let votes = Memory::zeroed(size * Vote::BYTES);
-        let blocks = Blocks::Equal(Vote::BYTES);
-        let ask = Ask::new(Collective::Allgather { blocks }, Datatype::Bytes);
+        let votes = Memory::zeroed(size * SplitChoice::BYTES);
+        let blocks = Blocks::Equal(SplitChoice::BYTES);
+        let ask = CollectiveArguments::new(Collective::Allgather { blocks }, Datatype::Bytes);
         let input = Memory::of(mine.encode().to_vec());
         // The number of this collective is the same at all members.
         let collective = self.begin(&ask, site, input, votes.clone())?.wait()?.tag;
         let votes = votes.into_bytes();
-        let votes = votes.as_chunks::<{ Vote::BYTES }>().0;
-        let votes: Vec<(Rank, Vote)> = (0..).zip(votes.iter().map(Vote::decode)).collect();
-        let is_full = |(_, vote): &&(Rank, Vote)| vote.color.is_some() && !vote.has_room;
+        let votes = votes.as_chunks::<{ SplitChoice::BYTES }>().0;
+        let votes: Vec<(Rank, SplitChoice)> = (0..).zip(votes.iter().map(SplitChoice::decode)).collect();
+        let is_full = |(_, vote): &&(Rank, SplitChoice)| vote.color.is_some() && !vote.has_room;
         if let Some((rank, _)) = votes.iter().find(is_full) {
             let (rank, most) = (*rank, CONTEXTS_MAX);
             return Err(Error::TooManyCommunicators { rank, most });
@@ -84,9 +84,9 @@ impl Communicator {
             .collect();
         ranks.sort_unstable();
         let place = ranks.iter().position(|(_, rank)| *rank == self.rank());
-        let outer = |(_, rank): &(i64, Rank)| self.group.outer(*rank);
+        let outer = |(_, rank): &(i64, Rank)| self.group.rank_on_connections(*rank);
         let members: Arc<[Rank]> = ranks.iter().map(outer).collect::<Result<_, _>>()?;
-        let context = number(self.group.context, collective, color);
+        let context = context_number(self.group.context, collective, color);
         let theirs = Arc::clone(&members);
         let is_new = self.group.engine.change(|protocol| {
             let is_new = protocol.open(context, theirs);
@@ -96,13 +96,13 @@ impl Communicator {
             is_new
         });
         let (Some(rank), true) = (place, is_new) else {
-            return Err(Error::Local {
+            return Err(Error::LocalFailure {
                 what: "split a communicator",
                 why: "another one has the same number by chance; split again".into(),
             });
         };
         let engine = Arc::clone(&self.group.engine);
-        let group = Group::some(engine, context, rank as Rank, members);
+        let group = MemberGroup::subset(engine, context, rank as Rank, members);
         Ok(Some(Self::of(Arc::clone(&self.member), group)))
     }
 }
@@ -110,7 +110,7 @@ impl Communicator {
 /// Number of a new communicator. It does not depend on any other choice that members make meanwhile, so members of
 /// several communicators may split them in any order, and at the same time. It has 63 bits: among a few thousand
 /// existing communicators, two get the same number in one of 10¹² programs, and that is detected.
-fn number(parent: u64, collective: u32, color: u32) -> u64 {
+fn context_number(parent: u64, collective: u32, color: u32) -> u64 {
     let mut digest = blake3::Hasher::new();
     digest.update(b"hotlease communicator");
     digest.update(&parent.to_le_bytes());
@@ -124,14 +124,14 @@ fn number(parent: u64, collective: u32, color: u32) -> u64 {
 
 /// Choice of a member in a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Vote {
+struct SplitChoice {
     color: Option<u32>,
     key: i64,
     /// Whether the member has reserved a place for the new communicator.
     has_room: bool,
 }
 
-impl Vote {
+impl SplitChoice {
     const BYTES: usize = 16;
 
     fn encode(&self) -> [u8; Self::BYTES] {
@@ -165,8 +165,8 @@ mod tests {
         for color in [None, Some(0), Some(u32::MAX)] {
             for key in [0, -1, i64::MIN, i64::MAX] {
                 for has_room in [false, true] {
-                    let vote = Vote { color, key, has_room };
-                    assert_eq!(Vote::decode(&vote.encode()), vote);
+                    let vote = SplitChoice { color, key, has_room };
+                    assert_eq!(SplitChoice::decode(&vote.encode()), vote);
                 }
             }
         }
@@ -178,7 +178,7 @@ mod tests {
         for parent in [0, 1, 1 << 63] {
             for collective in 0..100 {
                 for color in 0..100 {
-                    assert!(numbers.insert(number(parent, collective, color)));
+                    assert!(numbers.insert(context_number(parent, collective, color)));
                 }
             }
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::{Algorithm, Blocks, Part, Recipe};
+use crate::algorithm::{Algorithm, Blocks, Recipe, SchedulePart};
 use crate::collective::{Call, Collective};
 use crate::schedule::{Area, Schedule, Span};
 
@@ -118,10 +118,7 @@ fn a_store_is_waited_for_once_and_its_bytes_pass_one_port() {
 fn a_store_of_one_server_carries_all_bytes_and_readers_ask_again() {
     let link = |_, _| panic!("nothing is sent");
     let run = |store| {
-        let costs = Costs {
-            store,
-            ..costs(&link)
-        };
+        let costs = Costs { store, ..costs(&link) };
         simulate(10, 8, &costs, |rank, rounds| {
             let call = Call::new(Collective::Broadcast { root: 0, count: 1000 }, rank, 10);
             Recipe::from(Algorithm::Objects).build_part(&call, rounds)
@@ -227,19 +224,13 @@ fn rounds_that_are_built_one_at_a_time_take_as_long() {
     let costs = costs(&link);
     for (algorithm, collective) in [
         (Algorithm::Ring, Collective::Allreduce { count: 1001 }),
-        (
-            Algorithm::Rabenseifner,
-            Collective::Reduce { root: 3, count: 1001 },
-        ),
+        (Algorithm::Rabenseifner, Collective::Reduce { root: 3, count: 1001 }),
         (Algorithm::Bruck, Collective::Alltoall { count: 5 }),
         (Algorithm::ObjectsScattered, Collective::Allreduce { count: 1001 }),
     ] {
         let run = |window| {
-            let build =
-                |rank, rounds| Recipe::from(algorithm).build_part(&Call::new(collective, rank, 23), rounds);
-            Simulation::new(23, 8, &costs, build, window)
-                .run()
-                .expect("it ends")
+            let build = |rank, rounds| Recipe::from(algorithm).build_part(&Call::new(collective, rank, 23), rounds);
+            Simulation::new(23, 8, &costs, build, window).run().expect("it ends")
         };
         let whole = run(1_000_000);
         for window in [1, 2, 7] {
@@ -261,14 +252,10 @@ fn schedules_that_do_not_fit_together_are_told_and_do_not_hang() {
                 transfers: schedule(rank),
                 local: Vec::new(),
             };
-            let rounds = if rounds.contains(&0) {
-                vec![round]
-            } else {
-                Vec::new()
-            };
-            Ok(Part {
+            let rounds = if rounds.contains(&0) { vec![round] } else { Vec::new() };
+            Ok(SchedulePart {
                 schedule: Schedule { scratch: 0, rounds },
-                more: false,
+                has_more: false,
             })
         })
         .expect_err("it cannot end")

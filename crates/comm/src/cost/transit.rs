@@ -15,13 +15,13 @@ pub(super) struct Arrival {
 }
 
 /// Index in `arrivals`.
-type Place = u32;
+type ArrivalIndex = u32;
 
 /// Messages under way from one rank to another: the first and the last.
 #[derive(Clone, Copy)]
 struct Queue {
-    first: Place,
-    last: Place,
+    first: ArrivalIndex,
+    last: ArrivalIndex,
 }
 
 /// All messages under way.
@@ -30,13 +30,13 @@ pub(super) struct Transit {
     /// Queues of the pairs of ranks with messages under way.
     queues: HashMap<(Rank, Rank), Queue>,
     /// Each message with the index of the next one in its queue; the last message of a queue has its own index.
-    arrivals: Vec<(Arrival, Place)>,
-    free: Vec<Place>,
+    arrivals: Vec<(Arrival, ArrivalIndex)>,
+    free: Vec<ArrivalIndex>,
 }
 
 impl Transit {
     pub(super) fn put(&mut self, from: Rank, to: Rank, arrival: Arrival) {
-        let place = self.free.pop().unwrap_or(self.arrivals.len() as Place);
+        let place = self.free.pop().unwrap_or(self.arrivals.len() as ArrivalIndex);
         match self.arrivals.get_mut(place as usize) {
             Some(unused) => *unused = (arrival, place),
             None => self.arrivals.push((arrival, place)),

@@ -1,19 +1,19 @@
 //! Receiving of small messages that come soon straight into the caller's memory, without lending that memory: half of
 //! the time that a message of a few bytes takes within a node.
 
-use super::patience::{Idle, Next};
-use super::{Engine, State};
-use crate::error::During;
+use super::patience::{IdleAction, IdlePolls};
+use super::{Engine, EngineState};
+use crate::error::Activity;
 use crate::link::Sink;
 use crate::matching::Pattern;
 use crate::memory::Piece;
 use crate::protocol::{Protocol, Status};
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{Class, Frame};
+use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 
 /// Sink for the protocol, and for a receive that the protocol does not know of.
-struct Direct<'a> {
+struct DirectReceive<'a> {
     protocol: &'a mut Protocol,
     context: u64,
     pattern: Pattern,
@@ -23,15 +23,15 @@ struct Direct<'a> {
     is_held: bool,
 }
 
-impl Sink for Direct<'_> {
-    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+impl Sink for DirectReceive<'_> {
+    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         self.protocol.frame(from, frame)
     }
 
-    fn holds(&mut self, from: Rank, frame: &Frame) -> bool {
-        if let Frame::Eager { to, .. } = frame
+    fn is_held(&mut self, from: Rank, frame: &MemberFrame) -> bool {
+        if let MemberFrame::Eager { to, .. } = frame
             && self.got.is_none()
-            && to.class == Class::Message
+            && to.class == MessageClass::Message
             && to.context == self.context
             && self.protocol.is_direct(from, to, self.pattern)
         {
@@ -45,10 +45,10 @@ impl Sink for Direct<'_> {
         self.protocol.body(from, bytes);
     }
 
-    fn whole(&mut self, from: Rank, frame: Frame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
-        if let Frame::Eager { to, length } = frame
+    fn whole(&mut self, from: Rank, frame: MemberFrame, copy: &mut dyn FnMut(&mut [u8])) -> Result<(), Loss> {
+        if let MemberFrame::Eager { to, length } = frame
             && self.got.is_none()
-            && to.class == Class::Message
+            && to.class == MessageClass::Message
             && to.context == self.context
         {
             let room = self.into.len() as u64;
@@ -66,16 +66,16 @@ impl Sink for Direct<'_> {
     }
 }
 
-impl State {
+impl EngineState {
     /// Whether nothing comes first (a thread that sleeps on the link, or local work), no kept message matches this
     /// receive, and one can still come.
     fn is_free_for(&self, context: u64, pattern: Pattern) -> bool {
-        let during = During::Receive {
+        let during = Activity::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
-        let is_kept = || self.protocol.probe(Class::Message, context, pattern).is_some();
-        let is_hopeless = || self.protocol.hopeless(context, pattern, during).is_some();
+        let is_kept = || self.protocol.probe(MessageClass::Message, context, pattern).is_some();
+        let is_hopeless = || self.protocol.receive_error(context, pattern, during).is_some();
         !self.is_asleep && !self.protocol.has_job() && !is_kept() && !is_hopeless()
     }
 }
@@ -88,14 +88,14 @@ impl Engine {
             return None;
         }
         let mut state = self.lock();
-        let mut idle = Idle::default();
+        let mut idle = IdlePolls::default();
         let mut has_changed = true;
         let got = loop {
             if has_changed && !state.is_free_for(context, pattern) {
                 break None;
             }
-            let State { protocol, link, .. } = &mut *state;
-            let mut direct = Direct {
+            let EngineState { protocol, link, .. } = &mut *state;
+            let mut direct = DirectReceive {
                 protocol,
                 context,
                 pattern,
@@ -107,17 +107,17 @@ impl Engine {
             let (got, is_held) = (direct.got, direct.is_held);
             if has_changed {
                 state.flush();
-                self.tell(&mut state);
+                self.wake_waiting(&mut state);
             }
             if got.is_some() || is_held {
                 idle.end(&mut state.habit);
                 break got;
             }
             match idle.next(&self.patience, &mut state.habit) {
-                Next::Look if self.is_wanted() => state = self.let_in(state),
-                Next::Look => continue,
-                Next::GiveWay => state = self.give_way(state),
-                Next::Sleep => break None,
+                IdleAction::Look if self.is_wanted() => state = self.let_in(state),
+                IdleAction::Look => continue,
+                IdleAction::GiveWay => state = self.give_way(state),
+                IdleAction::Sleep => break None,
             }
             has_changed = true;
         };

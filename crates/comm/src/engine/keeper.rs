@@ -7,7 +7,7 @@ use super::pulse::{BEATS, Pulse};
 use crate::link::Body;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -49,19 +49,13 @@ impl Drop for Keeper {
     }
 }
 
-fn keep(
-    engine: &Engine,
-    (me, size): (Rank, Rank),
-    beat: Duration,
-    joined_by: Instant,
-    stop: &(Mutex<bool>, Condvar),
-) {
+fn keep(engine: &Engine, (me, size): (Rank, Rank), beat: Duration, joined_by: Instant, stop: &(Mutex<bool>, Condvar)) {
     let others = || (0..size).filter(|rank| *rank != me);
     let mut pulse = Pulse::new(size as usize);
     // From here on this member can be heard.
     let mut state = engine.lock();
     for rank in others() {
-        state.link.send(rank, &Frame::Alive, Body::Now(&[]));
+        state.link.send(rank, &MemberFrame::Alive, Body::Borrowed(&[]));
     }
     drop(state);
     let mut next = Instant::now() + beat;
@@ -77,21 +71,21 @@ fn keep(
         // What has come from each member is looked at before the member is judged.
         state.poll_all();
         if now > next + beat {
-            pulse.forgive();
+            pulse.reset();
         }
         for rank in others() {
             if !state.protocol.is_here(rank) {
                 continue;
             }
-            let (was_heard, was_told) = state.link.pulse(rank);
-            if pulse.beat(rank as usize, was_heard, now < joined_by) {
-                state.protocol.lost(rank, Loss::Silent);
+            let (was_heard, was_told) = state.link.take_activity(rank);
+            if pulse.count_beat(rank as usize, was_heard, now < joined_by) {
+                state.protocol.handle_loss(rank, Loss::Silent);
             } else if !was_told {
-                state.link.send(rank, &Frame::Alive, Body::Now(&[]));
+                state.link.send(rank, &MemberFrame::Alive, Body::Borrowed(&[]));
             }
         }
         state.flush();
-        engine.tell(&mut state);
+        engine.wake_waiting(&mut state);
         drop(state);
         next = now + beat;
     }

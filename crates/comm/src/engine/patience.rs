@@ -8,7 +8,7 @@
 //!
 //! That is good among members only. Where another process wants the processor to compute, Linux gives it a whole time
 //! slice: milliseconds, where a message that wakes its receiver takes some 20 us. A thread cannot ask beforehand, but
-//! it can see it in the clock ([`Habit`]).
+//! it can see it in the clock ([`YieldRecord`]).
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,7 @@ impl Patience {
 }
 
 /// Next action of a thread after a poll that found nothing.
-pub(super) enum Next {
+pub(super) enum IdleAction {
     /// Polls again. Without `pause`, which takes as long here as a cache line takes from one core to the other.
     Look,
     /// Lets others run, and polls again.
@@ -59,44 +59,44 @@ pub(super) enum Next {
 
 /// Polls that found nothing, one after the other.
 #[derive(Default)]
-pub(super) struct Idle {
+pub(super) struct IdlePolls {
     polls: u32,
     since: Option<Instant>,
     /// Time of the last yield.
     gave_way: Option<Instant>,
 }
 
-impl Idle {
+impl IdlePolls {
     /// Counts one more such poll; returns what to do next.
-    pub(super) fn next(&mut self, patience: &Patience, habit: &mut Habit) -> Next {
+    pub(super) fn next(&mut self, patience: &Patience, habit: &mut YieldRecord) -> IdleAction {
         if patience.is_none() {
-            return Next::Sleep;
+            return IdleAction::Sleep;
         }
         self.polls += 1;
         if !patience.gives_way && !self.polls.is_multiple_of(CLOCK_POLLS) {
-            return Next::Look;
+            return IdleAction::Look;
         }
         let now = Instant::now();
         let is_over = now - *self.since.get_or_insert(now) >= patience.time;
         if !patience.gives_way {
-            return if is_over { Next::Sleep } else { Next::Look };
+            return if is_over { IdleAction::Sleep } else { IdleAction::Look };
         }
         if let Some(before) = self.gave_way.take() {
-            habit.gave_way(now - before, now);
+            habit.note_yield(now - before, now);
         }
         if is_over || habit.is_paused(now) {
-            return Next::Sleep;
+            return IdleAction::Sleep;
         }
         self.gave_way = Some(now);
-        Next::GiveWay
+        IdleAction::GiveWay
     }
 
     /// Ends the series, because there is news.
-    pub(super) fn end(&mut self, habit: &mut Habit) {
+    pub(super) fn end(&mut self, habit: &mut YieldRecord) {
         if let Some(before) = self.gave_way {
             let now = Instant::now();
-            if !habit.gave_way(now - before, now) {
-                habit.was_worth_it();
+            if !habit.note_yield(now - before, now) {
+                habit.note_success();
             }
         }
         *self = Self::default();
@@ -105,15 +105,15 @@ impl Idle {
 
 /// Record of whether yields have been worth it lately.
 #[derive(Default)]
-pub(super) struct Habit {
+pub(super) struct YieldRecord {
     /// Number of slow yields, times [`WAITS_FOR_SLOW`], less the number of others.
     losses: u32,
     paused: Option<(Instant, Duration)>,
 }
 
-impl Habit {
+impl YieldRecord {
     /// Notes the duration of a yield; returns whether it was slow.
-    fn gave_way(&mut self, took: Duration, now: Instant) -> bool {
+    fn note_yield(&mut self, took: Duration, now: Instant) -> bool {
         let is_slow = took >= SLOW;
         if is_slow {
             self.losses += WAITS_FOR_SLOW;
@@ -128,7 +128,7 @@ impl Habit {
         is_slow
     }
 
-    fn was_worth_it(&mut self) {
+    fn note_success(&mut self) {
         self.losses = self.losses.saturating_sub(1);
         if self.losses == 0 {
             self.paused = None;
@@ -148,12 +148,12 @@ mod tests {
     const SLICE: Duration = Duration::from_millis(3);
 
     /// Yields, `took` each time, until yields are paused; returns how often.
-    fn tries(habit: &mut Habit, now: &mut Instant, took: Duration) -> u32 {
+    fn tries(habit: &mut YieldRecord, now: &mut Instant, took: Duration) -> u32 {
         let mut tries = 0;
         while !habit.is_paused(*now) && tries < 10_000 {
             *now += took;
-            if !habit.gave_way(took, *now) {
-                habit.was_worth_it();
+            if !habit.note_yield(took, *now) {
+                habit.note_success();
             }
             tries += 1;
         }
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn who_computes_beside_members_stops_them_from_giving_way() {
-        let (mut habit, mut now) = (Habit::default(), Instant::now());
+        let (mut habit, mut now) = (YieldRecord::default(), Instant::now());
         assert_eq!(tries(&mut habit, &mut now, TURN), 10_000);
         assert_eq!(tries(&mut habit, &mut now, SLICE), SLOW_MAX);
         // After each pause a yield is tried once; the pauses grow.
@@ -181,12 +181,12 @@ mod tests {
 
     #[test]
     fn now_and_then_a_member_may_be_off_its_processor() {
-        let (mut habit, mut now) = (Habit::default(), Instant::now());
+        let (mut habit, mut now) = (YieldRecord::default(), Instant::now());
         for turn in 0..10_000 {
             let took = if turn % 20 == 0 { SLICE } else { TURN };
-            assert_eq!(habit.gave_way(took, now), took == SLICE);
+            assert_eq!(habit.note_yield(took, now), took == SLICE);
             if took == TURN {
-                habit.was_worth_it();
+                habit.note_success();
             }
             now += took;
             assert!(!habit.is_paused(now), "turn {turn}");
@@ -201,14 +201,14 @@ mod tests {
             (Patience::of(Duration::from_millis(1), 1), 0),
             (Patience::of(Duration::from_millis(1), 4), 1),
         ] {
-            let (mut idle, mut habit) = (Idle::default(), Habit::default());
+            let (mut idle, mut habit) = (IdlePolls::default(), YieldRecord::default());
             let began = Instant::now();
             let mut gave_way = 0;
             loop {
                 match idle.next(&patience, &mut habit) {
-                    Next::Look => {}
-                    Next::GiveWay => gave_way += 1,
-                    Next::Sleep => break,
+                    IdleAction::Look => {}
+                    IdleAction::GiveWay => gave_way += 1,
+                    IdleAction::Sleep => break,
                 }
             }
             assert!(began.elapsed() >= patience.time);

@@ -20,7 +20,7 @@ impl Pulse {
 
     /// Counts a beat of a member; returns whether the member has been silent for too long. Before it was heard for the
     /// first time it may be silent while members are still joining.
-    pub(super) fn beat(&mut self, member: usize, was_heard: bool, is_joining: bool) -> bool {
+    pub(super) fn count_beat(&mut self, member: usize, was_heard: bool, is_joining: bool) -> bool {
         let silent = match self.silent[member] {
             _ if was_heard => 0,
             None if is_joining => return false,
@@ -32,7 +32,7 @@ impl Pulse {
 
     /// Resets the counts, because this process stood still: it has not read what others said meanwhile, so they are not
     /// to blame.
-    pub(super) fn forgive(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.silent.iter_mut().flatten().for_each(|silent| *silent = 0);
     }
 }
@@ -46,32 +46,32 @@ mod tests {
         let mut pulse = Pulse::new(2);
         for _ in 0..10 {
             for _ in 0..SILENT_BEATS_MAX - 1 {
-                assert!(!pulse.beat(0, false, false));
+                assert!(!pulse.count_beat(0, false, false));
             }
-            assert!(!pulse.beat(0, true, false));
+            assert!(!pulse.count_beat(0, true, false));
         }
         for beat in 1..SILENT_BEATS_MAX {
-            assert!(!pulse.beat(1, false, false), "beat {beat}");
+            assert!(!pulse.count_beat(1, false, false), "beat {beat}");
         }
-        pulse.forgive();
-        assert!(!pulse.beat(1, false, false), "it was forgiven");
+        pulse.reset();
+        assert!(!pulse.count_beat(1, false, false), "it was forgiven");
         for _ in 2..SILENT_BEATS_MAX {
-            assert!(!pulse.beat(1, false, false));
+            assert!(!pulse.count_beat(1, false, false));
         }
-        assert!(pulse.beat(1, false, false));
+        assert!(pulse.count_beat(1, false, false));
     }
 
     #[test]
     fn who_is_still_joining_may_be_silent() {
         let mut pulse = Pulse::new(2);
         for _ in 0..10 * SILENT_BEATS_MAX {
-            assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, true));
+            assert!(!pulse.count_beat(0, false, true) && !pulse.count_beat(1, false, true));
         }
         // Rank 0 has come, and is to be heard from then on; rank 1 never comes.
-        assert!(!pulse.beat(0, true, true));
+        assert!(!pulse.count_beat(0, true, true));
         for _ in 1..SILENT_BEATS_MAX {
-            assert!(!pulse.beat(0, false, true) && !pulse.beat(1, false, false));
+            assert!(!pulse.count_beat(0, false, true) && !pulse.count_beat(1, false, false));
         }
-        assert!(pulse.beat(0, false, true) && pulse.beat(1, false, false));
+        assert!(pulse.count_beat(0, false, true) && pulse.count_beat(1, false, false));
     }
 }

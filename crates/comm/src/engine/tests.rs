@@ -41,7 +41,7 @@ impl Sleeper for Bed {
 }
 
 impl Link for Clogged {
-    fn send(&mut self, _: Rank, _: &Frame, _: Body<'_>) {}
+    fn send(&mut self, _: Rank, _: &MemberFrame, _: Body<'_>) {}
 
     fn poll(&mut self, _: &mut dyn Sink) -> bool {
         let goes = self.may_send.load(Ordering::SeqCst) && !self.has_sent;
@@ -49,15 +49,15 @@ impl Link for Clogged {
         goes
     }
 
-    fn sent(&mut self) -> Option<Key> {
+    fn take_sent(&mut self) -> Option<Key> {
         None
     }
 
-    fn cannot_send(&mut self) -> Option<Key> {
+    fn take_unsendable(&mut self) -> Option<Key> {
         None
     }
 
-    fn lost(&mut self) -> Option<(Rank, Loss)> {
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
         self.lost.pop_front()
     }
 
@@ -67,7 +67,7 @@ impl Link for Clogged {
         !self.has_sent
     }
 
-    fn pulse(&mut self, _: Rank) -> (bool, bool) {
+    fn take_activity(&mut self, _: Rank) -> (bool, bool) {
         (true, true)
     }
 
@@ -96,7 +96,7 @@ fn whoever_parts_is_woken_when_another_thread_has_sent_the_rest() {
             engine.begin_to_part();
             let deadline = Some(Instant::now() + LIMIT);
             let began = Instant::now();
-            let sent = engine.until(true, deadline, |state| (!state.link.is_sending()).then_some(()));
+            let sent = engine.drive_until(true, deadline, |state| (!state.link.is_sending()).then_some(()));
             (sent, began.elapsed())
         });
         while !engine.lock().is_asleep {
@@ -105,7 +105,7 @@ fn whoever_parts_is_woken_when_another_thread_has_sent_the_rest() {
         may_send.store(true, Ordering::SeqCst);
         let mut state = engine.lock();
         assert!(state.poll_all());
-        engine.tell(&mut state);
+        engine.wake_waiting(&mut state);
         drop(state);
         let (sent, took) = parting.join().expect("no panic");
         assert!(sent.is_some());

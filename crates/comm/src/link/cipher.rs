@@ -11,9 +11,7 @@
 //! listening half keep.
 
 use crate::secret::Secret;
-use hotlease_wire::comm::greeting::{
-    Greeting, KeyId, PART_BYTES_MAX, PREFIX_BYTES, Purpose, VERSION, Verdict,
-};
+use hotlease_wire::comm::greeting::{Greeting, KeyId, PART_BYTES_MAX, PREFIX_BYTES, Purpose, VERSION, Verdict};
 use hotlease_wire::comm::{RECORD_BYTES_MAX, SEAL_BYTES};
 use snow::{Builder, HandshakeState, TransportState};
 
@@ -23,7 +21,7 @@ pub(crate) const FIRST_RECORD_BYTES_MAX: usize = 1024;
 
 /// Reason why a handshake failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Failure {
+pub(crate) enum HandshakeError {
     /// The other side refused.
     Refused(Verdict),
     /// This side refuses.
@@ -44,9 +42,7 @@ impl Cipher {
         let sealed = content.len() + SEAL_BYTES;
         into.extend_from_slice(&(sealed as u16).to_le_bytes());
         into.resize(start + PREFIX_BYTES + sealed, 0);
-        let written = self
-            .state
-            .write_message(content, &mut into[start + PREFIX_BYTES..]);
+        let written = self.state.write_message(content, &mut into[start + PREFIX_BYTES..]);
         // Fails for content that is too long, which no caller passes, and after 2^64 records.
         debug_assert_eq!(written.as_ref().ok(), Some(&sealed));
     }
@@ -62,14 +58,14 @@ impl Cipher {
     }
 
     /// Takes a complete record with its length from the front of the received bytes and returns its content.
-    pub(crate) fn open_next(&mut self, got: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn open_next(&mut self, got: &mut Vec<u8>) -> Result<Option<Vec<u8>>, HandshakeError> {
         let Some(record) = take_part(got, RECORD_BYTES_MAX)? else {
             return Ok(None);
         };
         let mut content = Vec::new();
         match self.open(&record, &mut content) {
             true => Ok(Some(content)),
-            false => Err(Failure::Stranger("what came is not what it wrote")),
+            false => Err(HandshakeError::Stranger("what came is not what it wrote")),
         }
     }
 }
@@ -86,13 +82,13 @@ fn part(content: &[u8]) -> Vec<u8> {
 }
 
 /// Takes a complete part with its length from the front of the received bytes.
-fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failure> {
+fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, HandshakeError> {
     let Some(prefix) = got.first_chunk::<PREFIX_BYTES>() else {
         return Ok(None);
     };
     let length = u16::from_le_bytes(*prefix) as usize;
     if length > longest {
-        return Err(Failure::Stranger("it sent more than a handshake has"));
+        return Err(HandshakeError::Stranger("it sent more than a handshake has"));
     }
     let end = PREFIX_BYTES + length;
     if got.len() < end {
@@ -104,14 +100,14 @@ fn take_part(got: &mut Vec<u8>, longest: usize) -> Result<Option<Vec<u8>>, Failu
 }
 
 /// The side that connects.
-pub(crate) struct Caller {
+pub(crate) struct Initiator {
     state: Option<HandshakeState>,
     got: Vec<u8>,
     /// Payload of the second message.
     payload: Vec<u8>,
 }
 
-impl Caller {
+impl Initiator {
     /// Begins a handshake; returns also the bytes to send first. The payload is encrypted, but may be a replay.
     pub(crate) fn new(secret: &Secret, greeting: &Greeting, payload: &[u8]) -> Option<(Self, Vec<u8>)> {
         let greeting = greeting.encode();
@@ -135,15 +131,15 @@ impl Caller {
 
     /// Takes received bytes. When the handshake is done, returns the cipher, with which a record must be sent next, and
     /// the bytes that came behind the handshake.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Cipher, Vec<u8>)>, Failure> {
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<(Cipher, Vec<u8>)>, HandshakeError> {
         self.got.extend_from_slice(bytes);
         let Some(verdict) = self.got.first() else {
             return Ok(None);
         };
         match Verdict::decode(*verdict) {
             Ok(Verdict::Welcome) => {}
-            Ok(verdict) => return Err(Failure::Refused(verdict)),
-            Err(_) => return Err(Failure::Stranger("it is no port of hotlease's")),
+            Ok(verdict) => return Err(HandshakeError::Refused(verdict)),
+            Err(_) => return Err(HandshakeError::Stranger("it is no port of hotlease's")),
         }
         let mut rest = self.got.split_off(1);
         let Some(message) = take_part(&mut rest, PART_BYTES_MAX)? else {
@@ -151,20 +147,18 @@ impl Caller {
             return Ok(None);
         };
         let Some(mut state) = self.state.take() else {
-            return Err(Failure::Stranger("it answered twice"));
+            return Err(HandshakeError::Stranger("it answered twice"));
         };
-        let wrong = Failure::Stranger("it does not have the secret");
+        let wrong = HandshakeError::Stranger("it does not have the secret");
         let mut payload = [0; PART_BYTES_MAX];
-        let length = state
-            .read_message(&message, &mut payload)
-            .map_err(|_| wrong.clone())?;
+        let length = state.read_message(&message, &mut payload).map_err(|_| wrong.clone())?;
         self.payload = payload[..length].to_vec();
         let state = state.into_transport_mode().map_err(|_| wrong)?;
         Ok(Some((Cipher { state }, rest)))
     }
 }
 
-enum Stage {
+enum ResponderStage {
     Greeting,
     Message(Greeting),
     Record(Cipher),
@@ -172,7 +166,7 @@ enum Stage {
 }
 
 /// Conditions under which a listening side admits a peer.
-pub(crate) struct Door<'a> {
+pub(crate) struct AdmissionRules<'a> {
     pub(crate) secrets: &'a [Secret],
     pub(crate) purpose: Purpose,
     /// Group that the greeting must name.
@@ -180,13 +174,13 @@ pub(crate) struct Door<'a> {
 }
 
 /// Progress of a peer that has connected.
-pub(crate) enum Step {
+pub(crate) enum ResponderStep {
     /// More bytes are needed.
     More,
     /// These bytes are to be sent; then more bytes are needed. The payload of the first message may be a replay.
     Answer { bytes: Vec<u8>, payload: Vec<u8> },
     /// The peer has the secret, and this is no replay.
-    Known {
+    Proved {
         cipher: Cipher,
         /// Content of the record.
         content: Vec<u8>,
@@ -196,18 +190,18 @@ pub(crate) enum Step {
 }
 
 /// The side that listens.
-pub(crate) struct Listener {
-    stage: Stage,
+pub(crate) struct Responder {
+    stage: ResponderStage,
     got: Vec<u8>,
     key: Option<KeyId>,
     /// Payload of the second message.
     payload: Vec<u8>,
 }
 
-impl Listener {
+impl Responder {
     pub(crate) const fn new() -> Self {
         Self {
-            stage: Stage::Greeting,
+            stage: ResponderStage::Greeting,
             got: Vec::new(),
             key: None,
             payload: Vec::new(),
@@ -215,91 +209,92 @@ impl Listener {
     }
 
     /// Sends this payload, encrypted, with the second message.
-    pub(crate) fn saying(payload: &[u8]) -> Self {
+    pub(crate) fn with_payload(payload: &[u8]) -> Self {
         Self {
             payload: payload.to_vec(),
             ..Self::new()
         }
     }
 
-    /// Secret that the peer claims to have; proved once [`Step::Known`] was returned.
+    /// Secret that the peer claims to have; proved once [`ResponderStep::Proved`] was returned.
     pub(crate) fn key(&self) -> Option<KeyId> {
         self.key
     }
 
-    /// Takes received bytes. After each [`Step::Answer`] it is called again, without bytes.
-    pub(crate) fn read(&mut self, bytes: &[u8], door: &Door<'_>) -> Result<Step, Failure> {
+    /// Takes received bytes. After each [`ResponderStep::Answer`] it is called again, without bytes.
+    pub(crate) fn read(&mut self, bytes: &[u8], door: &AdmissionRules<'_>) -> Result<ResponderStep, HandshakeError> {
         self.got.extend_from_slice(bytes);
         loop {
-            match std::mem::replace(&mut self.stage, Stage::Done) {
-                Stage::Greeting => {
+            match std::mem::replace(&mut self.stage, ResponderStage::Done) {
+                ResponderStage::Greeting => {
                     let Some(greeting) = self.got.first_chunk::<{ Greeting::BYTES }>() else {
                         // Garbage is refused as soon as there is enough of it for a greeting.
-                        self.stage = Stage::Greeting;
-                        return Ok(Step::More);
+                        self.stage = ResponderStage::Greeting;
+                        return Ok(ResponderStep::More);
                     };
-                    let greeting = admitted(greeting, door)?;
+                    let greeting = check_greeting(greeting, door)?;
                     self.key = Some(greeting.key);
                     self.got.drain(..Greeting::BYTES);
-                    self.stage = Stage::Message(greeting);
+                    self.stage = ResponderStage::Message(greeting);
                 }
-                Stage::Message(greeting) => {
+                ResponderStage::Message(greeting) => {
                     let Some(message) = take_part(&mut self.got, PART_BYTES_MAX)? else {
-                        self.stage = Stage::Message(greeting);
-                        return Ok(Step::More);
+                        self.stage = ResponderStage::Message(greeting);
+                        return Ok(ResponderStep::More);
                     };
                     return self.answer(&greeting, &message, door);
                 }
-                Stage::Record(mut cipher) => {
+                ResponderStage::Record(mut cipher) => {
                     let Some(record) = take_part(&mut self.got, FIRST_RECORD_BYTES_MAX)? else {
-                        self.stage = Stage::Record(cipher);
-                        return Ok(Step::More);
+                        self.stage = ResponderStage::Record(cipher);
+                        return Ok(ResponderStep::More);
                     };
                     let mut content = Vec::new();
                     if !cipher.open(&record, &mut content) {
-                        return Err(Failure::Stranger("it repeats what somebody else has sent"));
+                        return Err(HandshakeError::Stranger("it repeats what somebody else has sent"));
                     }
                     let rest = std::mem::take(&mut self.got);
-                    return Ok(Step::Known {
-                        cipher,
-                        content,
-                        rest,
-                    });
+                    return Ok(ResponderStep::Proved { cipher, content, rest });
                 }
-                Stage::Done => return Err(Failure::Stranger("it went on after the end")),
+                ResponderStage::Done => return Err(HandshakeError::Stranger("it went on after the end")),
             }
         }
     }
 
-    fn answer(&mut self, greeting: &Greeting, message: &[u8], door: &Door<'_>) -> Result<Step, Failure> {
-        let wrong = || Failure::Stranger("it does not have the secret");
+    fn answer(
+        &mut self,
+        greeting: &Greeting,
+        message: &[u8],
+        door: &AdmissionRules<'_>,
+    ) -> Result<ResponderStep, HandshakeError> {
+        let wrong = || HandshakeError::Stranger("it does not have the secret");
         let secret = door.secrets.iter().find(|secret| secret.id() == greeting.key);
-        let secret = secret.ok_or(Failure::Refuse(Verdict::OtherSecret))?;
+        let secret = secret.ok_or(HandshakeError::Refuse(Verdict::OtherSecret))?;
         let prologue = greeting.encode();
         let state = builder(secret, &prologue).and_then(|builder| builder.build_responder().ok());
         let mut state = state.ok_or_else(wrong)?;
         let mut payload = [0; PART_BYTES_MAX];
         let length = state.read_message(message, &mut payload).map_err(|_| wrong())?;
         let mut answer = [0; PART_BYTES_MAX];
-        let answered = state
-            .write_message(&self.payload, &mut answer)
-            .map_err(|_| wrong())?;
+        let answered = state.write_message(&self.payload, &mut answer).map_err(|_| wrong())?;
         let mut bytes = vec![Verdict::Welcome.encode()];
         bytes.extend(part(&answer[..answered]));
         let state = state.into_transport_mode().map_err(|_| wrong())?;
-        self.stage = Stage::Record(Cipher { state });
-        Ok(Step::Answer {
+        self.stage = ResponderStage::Record(Cipher { state });
+        Ok(ResponderStep::Answer {
             bytes,
             payload: payload[..length].to_vec(),
         })
     }
 }
 
-fn admitted(bytes: &[u8; Greeting::BYTES], door: &Door<'_>) -> Result<Greeting, Failure> {
+fn check_greeting(bytes: &[u8; Greeting::BYTES], door: &AdmissionRules<'_>) -> Result<Greeting, HandshakeError> {
     let greeting = match (Greeting::decode(bytes), Greeting::version(bytes)) {
         (Ok(greeting), _) => greeting,
-        (Err(_), Some(version)) if version != VERSION => return Err(Failure::Refuse(Verdict::OtherVersion)),
-        _ => return Err(Failure::Stranger("it sent no greeting")),
+        (Err(_), Some(version)) if version != VERSION => {
+            return Err(HandshakeError::Refuse(Verdict::OtherVersion));
+        }
+        _ => return Err(HandshakeError::Stranger("it sent no greeting")),
     };
     let verdict = if greeting.purpose != door.purpose {
         Verdict::OtherPurpose
@@ -310,7 +305,7 @@ fn admitted(bytes: &[u8; Greeting::BYTES], door: &Door<'_>) -> Result<Greeting, 
     } else {
         return Ok(greeting);
     };
-    Err(Failure::Refuse(verdict))
+    Err(HandshakeError::Refuse(verdict))
 }
 
 /// Explains a verdict to the side that got it.

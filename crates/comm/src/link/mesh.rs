@@ -7,8 +7,8 @@
 //! One thread, one loop. A peer that connects to the port, but is no member of this group with the secret, occupies one
 //! of a bounded number of places, for a bounded time.
 
-mod line;
-mod way;
+mod approach;
+mod handshake;
 
 use super::cipher::Cipher;
 use super::port::{Port, begin_from_any};
@@ -16,23 +16,23 @@ use crate::error::Error;
 use crate::route::Route;
 use crate::schedule::Rank;
 use crate::secret::Secret;
+use approach::{Approach, Attempt, ways};
+use handshake::{HandshakeResult, MemberHandshake};
 use hotlease_wire::comm::GroupId;
-use hotlease_wire::comm::greeting::Home;
-use hotlease_wire::comm::rendezvous::Place;
-use line::{Known, Line};
+use hotlease_wire::comm::greeting::MemberNode;
+use hotlease_wire::comm::rendezvous::MemberAddress;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
-use way::{Attempt, Way, ways};
 
 /// Number of unidentified connections at a time, besides two for each member.
-const GUESTS: usize = 64;
+const UNIDENTIFIED_MAX: usize = 64;
 
 /// Connection with another member.
-pub(crate) struct Joined {
+pub(crate) struct Connection {
     pub(crate) stream: TcpStream,
     /// Present if frames are encrypted in records.
     pub(crate) cipher: Option<Cipher>,
@@ -40,18 +40,18 @@ pub(crate) struct Joined {
     pub(crate) rest: Vec<u8>,
     pub(crate) route: Route,
     /// Node of the other member.
-    pub(crate) home: Home,
+    pub(crate) home: MemberNode,
 }
 
 /// Parameters of the set-up: the members to connect with, and how.
-pub(crate) struct Plan<'a> {
+pub(crate) struct MeshPlan<'a> {
     /// Name of the communicator.
     pub(crate) name: &'a str,
     pub(crate) secret: &'a Secret,
     pub(crate) group: GroupId,
     pub(crate) me: Rank,
     /// Place of each rank.
-    pub(crate) members: &'a [Place],
+    pub(crate) members: &'a [MemberAddress],
     /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     pub(crate) is_sealed: bool,
@@ -60,32 +60,32 @@ pub(crate) struct Plan<'a> {
     /// A member that cannot be reached in time is missing among the connections, without an error.
     pub(crate) is_partial: bool,
     /// Node of this member.
-    pub(crate) home: Home,
+    pub(crate) home: MemberNode,
     pub(crate) deadline: Instant,
 }
 
 struct Mesh<'a> {
-    plan: &'a Plan<'a>,
+    plan: &'a MeshPlan<'a>,
     poll: Poll,
     port: Port,
-    attempts: BTreeMap<(Rank, Way), Attempt>,
-    lines: HashMap<usize, Line>,
+    attempts: BTreeMap<(Rank, Approach), Attempt>,
+    lines: HashMap<usize, MemberHandshake>,
     next_line: usize,
-    joined: Vec<Option<Joined>>,
+    joined: Vec<Option<Connection>>,
     missing: usize,
 }
 
 const PORT: Token = Token(0);
 
 /// Connects with all other members and returns the connections by rank. The port is closed when this returns.
-pub(crate) fn connect(plan: &Plan<'_>, port: Port) -> Result<Vec<Option<Joined>>, Error> {
+pub(crate) fn connect(plan: &MeshPlan<'_>, port: Port) -> Result<Vec<Option<Connection>>, Error> {
     let began = Instant::now();
     let mut mesh = Mesh::new(plan, port).map_err(Error::local("connect with other members"))?;
     mesh.run(began)
 }
 
 impl<'a> Mesh<'a> {
-    fn new(plan: &'a Plan<'a>, port: Port) -> io::Result<Self> {
+    fn new(plan: &'a MeshPlan<'a>, port: Port) -> io::Result<Self> {
         let size = plan.members.len();
         let now = Instant::now();
         let me = (plan.me, &plan.members[plan.me as usize]);
@@ -107,7 +107,7 @@ impl<'a> Mesh<'a> {
         })
     }
 
-    fn run(&mut self, began: Instant) -> Result<Vec<Option<Joined>>, Error> {
+    fn run(&mut self, began: Instant) -> Result<Vec<Option<Connection>>, Error> {
         let mut events = Events::with_capacity(256);
         let listen = || {
             self.port.listener.set_nonblocking(true)?;
@@ -117,9 +117,9 @@ impl<'a> Mesh<'a> {
             Ok(listener)
         };
         let listener = listen().map_err(Error::local("connect with other members"))?;
-        self.look_at_the_clock();
+        self.handle_deadlines();
         // Connections may wait there already.
-        self.welcome(&listener);
+        self.accept(&listener);
         while self.missing > 0 {
             let now = Instant::now();
             if now >= self.plan.deadline {
@@ -136,11 +136,11 @@ impl<'a> Mesh<'a> {
             }
             for event in events.iter() {
                 match event.token() {
-                    PORT => self.welcome(&listener),
-                    Token(line) => self.hear(line),
+                    PORT => self.accept(&listener),
+                    Token(line) => self.handle_event(line),
                 }
             }
-            self.look_at_the_clock();
+            self.handle_deadlines();
         }
         Ok(std::mem::take(&mut self.joined))
     }
@@ -152,23 +152,23 @@ impl<'a> Mesh<'a> {
         due.unwrap_or(self.plan.deadline)
     }
 
-    fn look_at_the_clock(&mut self) {
+    fn handle_deadlines(&mut self) {
         let now = Instant::now();
-        let is_over = |(_, line): &(&usize, &Line)| line.until <= now;
+        let is_over = |(_, line): &(&usize, &MemberHandshake)| line.until <= now;
         let over: Vec<usize> = self.lines.iter().filter(is_over).map(|(line, _)| *line).collect();
         for line in over {
             self.end(line, "it did not answer".into());
         }
         let is_due = |attempt: &Attempt| attempt.at.is_some_and(|at| at <= now);
         let due = self.attempts.iter().filter(|(_, attempt)| is_due(attempt));
-        let due: Vec<(Rank, Way)> = due.map(|(key, _)| *key).collect();
+        let due: Vec<(Rank, Approach)> = due.map(|(key, _)| *key).collect();
         for (rank, way) in due {
             self.call(rank, way, now);
         }
     }
 
     /// Begins a connection to a member.
-    fn call(&mut self, rank: Rank, way: Way, now: Instant) {
+    fn call(&mut self, rank: Rank, way: Approach, now: Instant) {
         let Some(attempt) = self.attempts.get_mut(&(rank, way)) else {
             return;
         };
@@ -181,7 +181,7 @@ impl<'a> Mesh<'a> {
             }
             let mut stream = match way {
                 // This member's port has a connection with the rendezvous already.
-                Way::Relay => begin_from_any(attempt.to)?,
+                Approach::Relay => begin_from_any(attempt.to)?,
                 _ => self.port.call(attempt.to)?,
             };
             let both = Interest::READABLE | Interest::WRITABLE;
@@ -191,7 +191,7 @@ impl<'a> Mesh<'a> {
         match begin() {
             Ok(stream) => {
                 self.next_line += 1;
-                self.lines.insert(token, Line::to(rank, way, stream, until));
+                self.lines.insert(token, MemberHandshake::to(rank, way, stream, until));
             }
             // There is a connection between these two ports already: the other member has called.
             Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => attempt.fail(now, None),
@@ -200,11 +200,11 @@ impl<'a> Mesh<'a> {
     }
 
     /// Accepts the connections that wait at the port.
-    fn welcome(&mut self, listener: &TcpListener) {
+    fn accept(&mut self, listener: &TcpListener) {
         // An error concerns one connection that is gone, or a process that has no descriptor left for it.
         while let Ok((mut stream, _)) = listener.accept() {
-            let guests = self.lines.iter().filter(|(_, line)| line.way == Way::Came);
-            if guests.clone().count() >= GUESTS + 2 * self.joined.len() {
+            let guests = self.lines.iter().filter(|(_, line)| line.way == Approach::Incoming);
+            if guests.clone().count() >= UNIDENTIFIED_MAX + 2 * self.joined.len() {
                 // Members take milliseconds: the oldest unidentified connection is none of a member.
                 let oldest = guests.min_by_key(|(_, line)| line.until).map(|(line, _)| *line);
                 if let Some(oldest) = oldest {
@@ -215,7 +215,7 @@ impl<'a> Mesh<'a> {
             let registry = self.poll.registry();
             let registered = registry.register(&mut stream, Token(token), Interest::READABLE);
             if registered.is_ok()
-                && let Ok(line) = Line::of_guest(stream)
+                && let Ok(line) = MemberHandshake::accepted(stream)
             {
                 self.next_line += 1;
                 self.lines.insert(token, line);
@@ -223,11 +223,11 @@ impl<'a> Mesh<'a> {
         }
     }
 
-    fn hear(&mut self, token: usize) {
+    fn handle_event(&mut self, token: usize) {
         let Some(line) = self.lines.get_mut(&token) else {
             return;
         };
-        match line.hear(self.plan) {
+        match line.handle_event(self.plan) {
             Ok(None) => {}
             Ok(Some(known)) => self.join(token, known),
             Err(why) => self.end(token, why),
@@ -238,9 +238,7 @@ impl<'a> Mesh<'a> {
         let Some(line) = self.lines.remove(&token) else {
             return;
         };
-        let attempt = line
-            .with
-            .and_then(|rank| self.attempts.get_mut(&(rank, line.way)));
+        let attempt = line.with.and_then(|rank| self.attempts.get_mut(&(rank, line.way)));
         match attempt {
             Some(attempt) => attempt.fail(Instant::now(), Some(why)),
             None => {
@@ -251,11 +249,11 @@ impl<'a> Mesh<'a> {
     }
 
     /// Keeps the connection that was chosen with a member.
-    fn join(&mut self, token: usize, known: Known) {
+    fn join(&mut self, token: usize, known: HandshakeResult) {
         let Some(mut line) = self.lines.remove(&token) else {
             return;
         };
-        let Known {
+        let HandshakeResult {
             rank,
             home,
             cipher,
@@ -272,7 +270,7 @@ impl<'a> Mesh<'a> {
         }
         // The relay is no member, so it must not read the frames.
         let is_sealed = self.plan.is_sealed || route == Route::Relayed;
-        *place = Some(Joined {
+        *place = Some(Connection {
             stream: line.stream,
             cipher: is_sealed.then_some(cipher),
             rest,
@@ -288,13 +286,15 @@ impl<'a> Mesh<'a> {
         let plan = self.plan;
         let is_missing = |rank: &usize| *rank != plan.me as usize && self.joined[*rank].is_none();
         let rank = (0..self.joined.len()).find(is_missing).unwrap_or(0) as Rank;
-        let ways = self.attempts.range((rank, Way::Own)..=(rank, Way::Came));
+        let ways = self
+            .attempts
+            .range((rank, Approach::Direct)..=(rank, Approach::Incoming));
         let ways = ways.map(|((_, way), attempt)| {
             let why = attempt.why.as_deref().unwrap_or("it did not answer");
             match way {
-                Way::Own => why.to_owned(),
-                Way::Mapped => format!("at {}, its NAT's: {why}", attempt.to),
-                Way::Relay | Way::Came => format!("relayed by {}: {why}", attempt.to),
+                Approach::Direct => why.to_owned(),
+                Approach::Mapped => format!("at {}, its NAT's: {why}", attempt.to),
+                Approach::Relay | Approach::Incoming => format!("relayed by {}: {why}", attempt.to),
             }
         });
         Error::Unreachable {
@@ -308,12 +308,12 @@ impl<'a> Mesh<'a> {
 }
 
 /// Route of a connection with a member at this place.
-fn route(line: &Line, place: &Place) -> Route {
+fn route(line: &MemberHandshake, place: &MemberAddress) -> Route {
     match line.way {
-        Way::Own => Route::Direct,
-        Way::Mapped => Route::Punched,
-        Way::Relay => Route::Relayed,
-        Way::Came => match line.stream.peer_addr() {
+        Approach::Direct => Route::Direct,
+        Approach::Mapped => Route::Punched,
+        Approach::Relay => Route::Relayed,
+        Approach::Incoming => match line.stream.peer_addr() {
             Ok(from) if from != place.address && place.mapped.is_some() => Route::Punched,
             _ => Route::Direct,
         },

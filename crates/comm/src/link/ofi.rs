@@ -12,30 +12,30 @@
 mod inbound;
 pub(crate) mod open;
 mod outbound;
+mod set_up;
 mod sleeper;
-mod words;
 
 use super::tcp::Tcp;
 use super::{Body, Link, Sink, Sleeper};
+use crate::arena::Key;
 use crate::schedule::Rank;
-use crate::slots::Key;
 use hotlease_fabric::ofi::Messenger;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, Frame};
+use hotlease_wire::comm::frame::{EAGER_BYTES_MAX, MemberFrame};
 use hotlease_wire::encode;
 use hotlease_wire::fabric::Inbox;
-use inbound::Inbound;
-use outbound::{NoMemory, Outbound};
-use sleeper::Napper;
+use inbound::OfiReceiver;
+use outbound::{MemoryTakenBack, OfiSendQueue};
+use set_up::{SetUpFrame, SetUpSink};
+use sleeper::NapSleeper;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use words::{Word, Words};
 
 /// Content of the longest message, bytes: the longest body that travels with its frame fits.
-const CONTENT_BYTES: usize = Frame::BYTES + EAGER_BYTES_MAX as usize;
+const CONTENT_BYTES: usize = MemberFrame::BYTES + EAGER_BYTES_MAX as usize;
 /// Shortest message limit that a member may announce, bytes.
 const MESSAGE_BYTES_MIN: u32 = 512;
 /// Connections carry hardly anything: one poll in this many looks at them.
@@ -48,13 +48,13 @@ const CAUSE: Duration = Duration::from_millis(250);
 
 /// State of another member.
 #[derive(Default)]
-struct Peer {
+struct OfiPeer {
     /// Its address in libfabric is known here.
     is_known: bool,
     /// It knows this member's address, so it may be sent messages.
     is_open: bool,
-    inbound: Inbound,
-    outbound: Outbound,
+    inbound: OfiReceiver,
+    outbound: OfiSendQueue,
     /// Something has come from it.
     was_heard: bool,
     has_come: bool,
@@ -69,7 +69,7 @@ struct Peer {
 pub(crate) struct Ofi {
     tcp: Tcp,
     messenger: Messenger,
-    peers: Vec<Option<Peer>>,
+    peers: Vec<Option<OfiPeer>>,
     /// Number of members that may not be sent messages yet.
     opening: usize,
     /// Members that have failed somehow and are to be judged.
@@ -77,8 +77,8 @@ pub(crate) struct Ofi {
     /// Polls left until connections are looked at again.
     polls: u32,
     is_dozing: bool,
-    sleeper: Arc<Napper>,
-    words: Words,
+    sleeper: Arc<NapSleeper>,
+    words: SetUpSink,
     sent: VecDeque<Key>,
     unsendable: VecDeque<Key>,
     lost: VecDeque<(Rank, Loss)>,
@@ -91,14 +91,14 @@ impl Ofi {
             tcp.watch(descriptor.as_raw_fd())?;
         }
         let peer = |is_connected: &bool| {
-            is_connected.then(|| Peer {
+            is_connected.then(|| OfiPeer {
                 has_gone: true,
-                ..Peer::default()
+                ..OfiPeer::default()
             })
         };
         let peers: Vec<_> = connected.iter().map(peer).collect();
         let mut ofi = Self {
-            sleeper: Arc::new(Napper::new(tcp.sleeper())),
+            sleeper: Arc::new(NapSleeper::new(tcp.sleeper())),
             tcp,
             messenger,
             opening: peers.iter().flatten().count(),
@@ -106,7 +106,7 @@ impl Ofi {
             concerned: Vec::new(),
             polls: 0,
             is_dozing: false,
-            words: Words::default(),
+            words: SetUpSink::default(),
             sent: VecDeque::new(),
             unsendable: VecDeque::new(),
             lost: VecDeque::new(),
@@ -116,45 +116,45 @@ impl Ofi {
                 let inbox = encode(&ofi.messenger.inbox(rank as Rank));
                 let length = inbox.len() as u64;
                 ofi.tcp
-                    .send(rank as Rank, &Frame::Inbox { length }, Body::Now(&inbox));
+                    .send(rank as Rank, &MemberFrame::Inbox { length }, Body::Borrowed(&inbox));
             }
         }
         Ok(ofi)
     }
 
-    fn part(&mut self, rank: Rank) {
+    fn drop_peer(&mut self, rank: Rank) {
         if let Some(peer) = self.peers[rank as usize].take() {
             self.opening -= usize::from(!peer.is_open);
-            self.messenger.part(rank);
+            self.messenger.drop_peer(rank);
         }
     }
 
     fn lose(&mut self, rank: Rank, loss: Loss) {
-        self.part(rank);
+        self.drop_peer(rank);
         self.tcp.close(rank);
         self.lost.push_back((rank, loss));
     }
 
     /// Handles what a member has said on its connection.
-    fn word(&mut self, rank: Rank, word: Word) -> Result<(), Loss> {
+    fn handle_frame(&mut self, rank: Rank, word: SetUpFrame) -> Result<(), Loss> {
         let Some(peer) = &mut self.peers[rank as usize] else {
             return Ok(());
         };
         match word {
-            Word::Inbox(bytes) if !peer.is_known => {
+            SetUpFrame::Inbox(bytes) if !peer.is_known => {
                 let inbox = Inbox::decode(&bytes).map_err(|_| Loss::Protocol)?;
                 if inbox.message_bytes < MESSAGE_BYTES_MIN {
                     return Err(Loss::Protocol);
                 }
-                self.messenger.meet(rank, &inbox).map_err(|error| {
+                self.messenger.add_inbox(rank, &inbox).map_err(|error| {
                     tracing::debug!(rank, %error, "libfabric cannot reach this member");
                     Loss::Unreached
                 })?;
                 peer.is_known = true;
-                self.tcp.send(rank, &Frame::Switch, Body::Now(&[]));
+                self.tcp.send(rank, &MemberFrame::Switch, Body::Borrowed(&[]));
                 Ok(())
             }
-            Word::Switch if peer.is_known && !peer.is_open => {
+            SetUpFrame::Switch if peer.is_known && !peer.is_open => {
                 peer.is_open = true;
                 self.opening -= 1;
                 self.flush(rank);
@@ -168,15 +168,15 @@ impl Ofi {
         let mut any = self.tcp.poll(&mut self.words);
         for (rank, word) in self.words.take() {
             any = true;
-            if let Err(loss) = self.word(rank, word) {
+            if let Err(loss) = self.handle_frame(rank, word) {
                 self.lose(rank, loss);
             }
         }
-        while let Some((rank, loss)) = self.tcp.lost() {
+        while let Some((rank, loss)) = self.tcp.take_lost() {
             any = true;
             // What it sent before it went has arrived, but the first look may not show it.
             (0..LAST_TURNS).all(|_| self.receive(sink));
-            self.part(rank);
+            self.drop_peer(rank);
             self.lost.push_back((rank, loss));
         }
         any
@@ -196,7 +196,7 @@ impl Ofi {
                 }
             }
         });
-        while let Some((rank, error)) = self.messenger.failed() {
+        while let Some((rank, error)) = self.messenger.next_failure() {
             tracing::debug!(rank, %error, "libfabric does not reach this member any more");
             if let Some(peer) = &mut self.peers[rank as usize] {
                 peer.unreached = Some(Instant::now());
@@ -207,7 +207,7 @@ impl Ofi {
     }
 
     /// Gives up members that have broken the protocol, and members that libfabric has not reached for [`CAUSE`].
-    fn judge(&mut self) {
+    fn drop_failed(&mut self) {
         for rank in std::mem::take(&mut self.concerned) {
             let Some(peer) = &self.peers[rank as usize] else {
                 continue;
@@ -235,7 +235,7 @@ impl Ofi {
                 filled = outcome;
                 bytes
             });
-            if let Err(NoMemory { send }) = filled {
+            if let Err(MemoryTakenBack { send }) = filled {
                 // The frame has promised a body: the receiver would misread everything that follows.
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
@@ -247,12 +247,12 @@ impl Ofi {
             any = true;
             peer.has_gone = true;
         }
-        self.move_on();
+        self.retry_in_naps();
         any
     }
 
     /// Replaces a sleep by naps while the provider has refused messages, which must be offered to it again.
-    fn move_on(&self) {
+    fn retry_in_naps(&self) {
         if self.is_dozing && self.messenger.is_stalled() {
             self.sleeper.nap();
         }
@@ -260,30 +260,30 @@ impl Ofi {
 }
 
 impl Link for Ofi {
-    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+    fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>) {
         let Some(peer) = &mut self.peers[to as usize] else {
             return;
         };
         let is_first = peer.is_open && peer.outbound.is_empty();
         match body {
-            Body::Now(bytes) if is_first => {
+            Body::Borrowed(bytes) if is_first => {
                 let mut written = 0;
                 let is_gone = self.messenger.send(to, |content| {
-                    let (head, room) = content.split_at_mut(Frame::BYTES);
+                    let (head, room) = content.split_at_mut(MemberFrame::BYTES);
                     head.copy_from_slice(&frame.encode());
                     written = bytes.len().min(room.len());
                     room[..written].copy_from_slice(&bytes[..written]);
-                    Frame::BYTES + written
+                    MemberFrame::BYTES + written
                 });
                 peer.has_gone |= is_gone;
                 let rest = &bytes[written..];
                 if !is_gone || !rest.is_empty() {
                     peer.outbound.keep((!is_gone).then_some(frame), rest);
                 }
-                self.move_on();
+                self.retry_in_naps();
             }
-            Body::Now(bytes) => peer.outbound.keep(Some(frame), bytes),
-            Body::Later { piece, send } => {
+            Body::Borrowed(bytes) => peer.outbound.keep(Some(frame), bytes),
+            Body::Lent { piece, send } => {
                 peer.outbound.push(frame, piece, send);
                 if is_first {
                     self.flush(to);
@@ -299,7 +299,7 @@ impl Link for Ofi {
         if self.opening > 0 || self.polls == 0 || !self.concerned.is_empty() {
             self.polls = POLLS;
             any |= self.poll_connections(sink);
-            self.judge();
+            self.drop_failed();
         }
         for rank in 0..self.peers.len() {
             any |= self.flush(rank as Rank);
@@ -315,60 +315,57 @@ impl Link for Ofi {
         }
         let may_sleep = self.messenger.may_sleep();
         let has_news = !may_sleep && !self.messenger.is_stalled() && self.messenger.wait_fd().is_some();
-        self.sleeper.naps(!may_sleep || !self.concerned.is_empty());
+        self.sleeper.set_naps(!may_sleep || !self.concerned.is_empty());
         has_news
     }
 
-    fn doze(&mut self) {
+    fn prepare_sleep(&mut self) {
         self.is_dozing = true;
-        self.tcp.doze();
+        self.tcp.prepare_sleep();
     }
 
-    fn awake(&mut self) {
+    fn end_sleep(&mut self) {
         self.is_dozing = false;
-        self.tcp.awake();
+        self.tcp.end_sleep();
         self.polls = 0;
     }
 
-    fn sent(&mut self) -> Option<Key> {
+    fn take_sent(&mut self) -> Option<Key> {
         self.sent.pop_front()
     }
 
-    fn cannot_send(&mut self) -> Option<Key> {
+    fn take_unsendable(&mut self) -> Option<Key> {
         self.unsendable.pop_front()
     }
 
-    fn lost(&mut self) -> Option<(Rank, Loss)> {
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
         self.lost.pop_front()
     }
 
     fn close(&mut self, rank: Rank) {
-        self.part(rank);
+        self.drop_peer(rank);
         self.tcp.close(rank);
     }
 
     fn is_sending(&self) -> bool {
-        let waits = |(rank, peer): (Rank, &Option<Peer>)| {
+        let waits = |(rank, peer): (Rank, &Option<OfiPeer>)| {
             let is_waiting = peer.as_ref().is_some_and(|peer| !peer.outbound.is_empty());
             is_waiting || self.messenger.is_sending(rank)
         };
         (0..).zip(&self.peers).any(waits) || self.tcp.is_sending()
     }
 
-    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
+    fn take_activity(&mut self, rank: Rank) -> (bool, bool) {
         match &mut self.peers[rank as usize] {
-            Some(peer) => (
-                std::mem::take(&mut peer.has_come),
-                std::mem::take(&mut peer.has_gone),
-            ),
+            Some(peer) => (std::mem::take(&mut peer.has_come), std::mem::take(&mut peer.has_gone)),
             None => (true, true),
         }
     }
 
-    fn apart(&self) -> Option<Rank> {
+    fn unopened_member(&self) -> Option<Rank> {
         // Each member says something as soon as it may ([`Keeper`](crate::engine::keeper::Keeper)).
-        let is_apart = |peer: &Peer| !peer.is_open || !peer.was_heard;
-        let apart = |peer: &Option<Peer>| peer.as_ref().is_some_and(is_apart);
+        let is_apart = |peer: &OfiPeer| !peer.is_open || !peer.was_heard;
+        let apart = |peer: &Option<OfiPeer>| peer.as_ref().is_some_and(is_apart);
         self.peers.iter().position(apart).map(|rank| rank as Rank)
     }
 

@@ -121,10 +121,7 @@ mod tests {
         let came = port.listener.accept().expect("somebody called");
         (&came.0).write_all(b"x").expect("open");
         let mut byte = [0];
-        third
-            .expect("it listens")
-            .read_exact(&mut byte)
-            .expect("it answers");
+        third.expect("it listens").read_exact(&mut byte).expect("it answers");
         assert_eq!(&byte, b"x");
     }
 }

@@ -7,7 +7,7 @@
 //! gone, and what the member had written before is read first.
 //!
 //! A thread sleeps on the connections and on a doorbell, which others ring only if they see that a thread sleeps
-//! ([`doze`](Link::doze)). While a thread polls again and again, each poll looks at the lanes, and at the connections
+//! ([`prepare_sleep`](Link::doze)). While a thread polls again and again, each poll looks at the lanes, and at the connections
 //! if there are members of other nodes; else connections, which then carry hardly anything, are looked at once in a
 //! while.
 
@@ -19,14 +19,14 @@ mod tests;
 
 use super::tcp::Tcp;
 use super::{Body, Link, Sink, Sleeper};
+use crate::arena::Key;
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use crate::slots::Key;
-use hotlease_fabric::lane::{Bell, BellPlace, FarBell, LANE_BYTES_MIN, Reader, Writer};
+use hotlease_fabric::lane::{Bell, BellAddress, LANE_BYTES_MIN, PeerBell, Reader, Writer};
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{self, Frame};
-use inbound::Inbound;
-use outbound::{Outbound, Stop};
+use hotlease_wire::comm::frame::{self, MemberFrame};
+use inbound::LaneReceiver;
+use outbound::{LaneSendQueue, LaneStop};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -38,32 +38,32 @@ const LANE_BYTES: usize = 256 * 1024;
 const POLLS: u32 = 1000;
 
 /// Path of what this member sends to another one.
-enum Out {
+enum OutPath {
     /// TCP, so far.
     Tcp,
     /// TCP, until the offer of a lane is answered.
-    Offered(Writer),
-    Lane(Outbound),
+    LaneOffered(Writer),
+    Lane(LaneSendQueue),
     /// TCP for good.
-    Never,
+    TcpOnly,
 }
 
 /// Path of what another member sends to this one.
-enum In {
+enum InPath {
     /// TCP, so far.
     Tcp,
     /// TCP, until the other member says that it has switched to the lane.
-    Opened(Inbound),
-    Lane(Inbound),
+    LaneOpened(LaneReceiver),
+    Lane(LaneReceiver),
 }
 
 /// State of another member of this node.
-struct Near {
+struct NearMember {
     rank: Rank,
-    out: Out,
-    inbound: In,
+    out: OutPath,
+    inbound: InPath,
     /// Doorbell of that member.
-    bell: Option<FarBell>,
+    bell: Option<PeerBell>,
     has_come: bool,
     has_gone: bool,
 }
@@ -72,8 +72,8 @@ struct Near {
 pub(crate) struct Shm {
     tcp: Tcp,
     bell: Bell,
-    place: BellPlace,
-    near: Vec<Near>,
+    place: BellAddress,
+    near: Vec<NearMember>,
     /// Index of each rank in `near`.
     place_of: Vec<Option<usize>>,
     /// Number of members that may send over TCP at any time.
@@ -82,7 +82,7 @@ pub(crate) struct Shm {
     /// Polls left until connections are looked at again.
     polls: u32,
     /// Frames about lanes that members of this node have sent.
-    words: Vec<(Rank, Frame)>,
+    words: Vec<(Rank, MemberFrame)>,
     sent: VecDeque<Key>,
     unsendable: VecDeque<Key>,
     lost: VecDeque<(Rank, Loss)>,
@@ -98,10 +98,10 @@ impl Shm {
         for (rank, node) in nodes.iter().enumerate() {
             if rank != me as usize && *node == nodes[me as usize] {
                 place_of[rank] = Some(near.len());
-                near.push(Near {
+                near.push(NearMember {
                     rank: rank as Rank,
-                    out: Out::Tcp,
-                    inbound: In::Tcp,
+                    out: OutPath::Tcp,
+                    inbound: InPath::Tcp,
                     bell: None,
                     has_come: false,
                     has_gone: true,
@@ -125,45 +125,45 @@ impl Shm {
         })
     }
 
-    fn near(&mut self, rank: Rank) -> Option<&mut Near> {
+    fn near(&mut self, rank: Rank) -> Option<&mut NearMember> {
         let place = self.place_of[rank as usize]?;
         Some(&mut self.near[place])
     }
 
     /// Drops the lanes with a member.
-    fn part(&mut self, rank: Rank) {
+    fn drop_lanes(&mut self, rank: Rank) {
         if let Some(place) = self.place_of[rank as usize].take() {
             let near = &mut self.near[place];
-            (near.out, near.inbound, near.bell) = (Out::Never, In::Tcp, None);
+            (near.out, near.inbound, near.bell) = (OutPath::TcpOnly, InPath::Tcp, None);
         }
     }
 
     fn lose(&mut self, rank: Rank, loss: Loss) {
-        self.part(rank);
+        self.drop_lanes(rank);
         self.tcp.close(rank);
         self.lost.push_back((rank, loss));
     }
 
     /// Handles the reason why a lane to a member has stopped.
-    fn stopped(&mut self, rank: Rank, stop: Stop) {
+    fn handle_stop(&mut self, rank: Rank, stop: LaneStop) {
         match stop {
-            Stop::Broken => self.lose(rank, Loss::Protocol),
+            LaneStop::Broken => self.lose(rank, Loss::Protocol),
             // The frame has promised a body: the receiver would misread everything that follows.
-            Stop::NoMemory { send } => {
+            LaneStop::NoMemory { send } => {
                 self.unsendable.push_back(send);
                 self.lose(rank, Loss::GaveUp);
             }
         }
     }
 
-    fn frame_bell(&self) -> frame::Bell {
-        let BellPlace {
+    fn frame_bell(&self) -> frame::BellLocation {
+        let BellAddress {
             process,
             memory,
             pipe,
             key,
         } = self.place;
-        frame::Bell {
+        frame::BellLocation {
             process,
             memory,
             pipe,
@@ -178,73 +178,69 @@ impl Shm {
         let Some(near) = self.near(rank) else { return };
         match writer.map(|writer| (writer.descriptor(), writer)) {
             Ok((Some(memory), writer)) => {
-                near.out = Out::Offered(writer);
-                let offer = Frame::Offer {
+                near.out = OutPath::LaneOffered(writer);
+                let offer = MemberFrame::Offer {
                     bell,
                     memory,
                     bytes: bytes as u32,
                 };
-                self.tcp.send(rank, &offer, Body::Now(&[]));
+                self.tcp.send(rank, &offer, Body::Borrowed(&[]));
             }
-            Ok((None, _)) => near.out = Out::Never,
+            Ok((None, _)) => near.out = OutPath::TcpOnly,
             Err(error) => {
                 tracing::debug!(rank, %error, "no memory to be shared: this member is talked to by TCP");
-                near.out = Out::Never;
+                near.out = OutPath::TcpOnly;
             }
         }
     }
 
     /// Handles a frame about lanes.
-    fn word(&mut self, rank: Rank, word: Frame) -> Result<(), Loss> {
+    fn handle_lane_frame(&mut self, rank: Rank, word: MemberFrame) -> Result<(), Loss> {
         let mine = self.frame_bell();
         let Some(near) = self.near(rank) else {
             return Ok(());
         };
         match word {
-            Frame::Offer { bell, memory, bytes } => {
-                if !matches!(near.inbound, In::Tcp) {
+            MemberFrame::Offer { bell, memory, bytes } => {
+                if !matches!(near.inbound, InPath::Tcp) {
                     return Err(Loss::Protocol);
                 }
-                let opened = near.know(&bell).and_then(|()| {
+                let opened = near.open_bell(&bell).and_then(|()| {
                     let opened = Reader::open(bell.process, memory, bytes as usize, bell.key);
                     opened.map_err(|error| error.to_string())
                 });
                 let answer = match opened {
                     Ok(reader) => {
-                        near.inbound = In::Opened(Inbound::new(reader));
-                        Frame::Accept { bell: mine }
+                        near.inbound = InPath::LaneOpened(LaneReceiver::new(reader));
+                        MemberFrame::Accept { bell: mine }
                     }
                     Err(error) => {
-                        tracing::debug!(
-                            rank,
-                            error,
-                            "cannot open its memory: it talks to this member by TCP"
-                        );
+                        tracing::debug!(rank, error, "cannot open its memory: it talks to this member by TCP");
                         self.far += 1;
-                        Frame::Decline
+                        MemberFrame::Decline
                     }
                 };
-                self.tcp.send(rank, &answer, Body::Now(&[]));
+                self.tcp.send(rank, &answer, Body::Borrowed(&[]));
             }
-            Frame::Accept { bell } => {
-                let known = near.know(&bell);
-                match std::mem::replace(&mut near.out, Out::Never) {
-                    Out::Offered(writer) if known.is_ok() => {
-                        near.out = Out::Lane(Outbound::new(writer));
-                        self.tcp.send(rank, &Frame::Switch, Body::Now(&[]));
+            MemberFrame::Accept { bell } => {
+                let known = near.open_bell(&bell);
+                match std::mem::replace(&mut near.out, OutPath::TcpOnly) {
+                    OutPath::LaneOffered(writer) if known.is_ok() => {
+                        near.out = OutPath::Lane(LaneSendQueue::new(writer));
+                        self.tcp.send(rank, &MemberFrame::Switch, Body::Borrowed(&[]));
                     }
                     // That member can open this member's memory, but not the other way round: this direction stays with
                     // TCP.
-                    Out::Offered(_) => {}
+                    OutPath::LaneOffered(_) => {}
                     _ => return Err(Loss::Protocol),
                 }
             }
-            Frame::Decline => match near.out {
-                Out::Offered(_) => near.out = Out::Never,
+            MemberFrame::Decline => match near.out {
+                OutPath::LaneOffered(_) => near.out = OutPath::TcpOnly,
                 _ => return Err(Loss::Protocol),
             },
-            Frame::Switch => match std::mem::replace(&mut near.inbound, In::Tcp) {
-                In::Opened(inbound) => near.inbound = In::Lane(inbound),
+            MemberFrame::Switch => match std::mem::replace(&mut near.inbound, InPath::Tcp) {
+                InPath::LaneOpened(inbound) => near.inbound = InPath::Lane(inbound),
                 _ => return Err(Loss::Protocol),
             },
             _ => {}
@@ -257,7 +253,7 @@ impl Shm {
         let near = &mut self.near[place];
         let rank = near.rank;
         let mut any = false;
-        if let In::Lane(inbound) = &mut near.inbound {
+        if let InPath::Lane(inbound) = &mut near.inbound {
             let came = inbound.read(rank, sink, near.bell.as_ref());
             match came {
                 Ok(came) => {
@@ -278,7 +274,7 @@ impl Shm {
         let near = &mut self.near[place];
         let rank = near.rank;
         let mut any = false;
-        if let Out::Lane(outbound) = &mut near.out
+        if let OutPath::Lane(outbound) = &mut near.out
             && !outbound.is_empty()
         {
             match outbound.flush(&mut self.sent) {
@@ -289,7 +285,7 @@ impl Shm {
                 }
                 Ok(false) => {}
                 Err(stop) => {
-                    self.stopped(rank, stop);
+                    self.handle_stop(rank, stop);
                     return true;
                 }
             }
@@ -298,7 +294,7 @@ impl Shm {
     }
 
     fn poll_connections(&mut self, sink: &mut dyn Sink) -> bool {
-        let mut filter = Filter {
+        let mut filter = LaneFrameFilter {
             sink,
             near: &self.near,
             place_of: &self.place_of,
@@ -307,42 +303,42 @@ impl Shm {
         let mut any = self.tcp.poll(&mut filter);
         for (rank, word) in std::mem::take(&mut self.words) {
             any = true;
-            if let Err(loss) = self.word(rank, word) {
+            if let Err(loss) = self.handle_lane_frame(rank, word) {
                 self.lose(rank, loss);
             }
         }
-        while let Some((rank, loss)) = self.tcp.lost() {
+        while let Some((rank, loss)) = self.tcp.take_lost() {
             any = true;
             // What it wrote before it went is in the lane.
             if let Some(place) = self.place_of[rank as usize]
-                && let In::Lane(inbound) = &mut self.near[place].inbound
+                && let InPath::Lane(inbound) = &mut self.near[place].inbound
             {
                 inbound.read_rest(rank, sink);
             }
-            self.part(rank);
+            self.drop_lanes(rank);
             self.lost.push_back((rank, loss));
         }
         any
     }
 }
 
-impl Near {
+impl NearMember {
     /// Opens the doorbell of this member.
-    fn know(&mut self, bell: &frame::Bell) -> Result<(), String> {
+    fn open_bell(&mut self, bell: &frame::BellLocation) -> Result<(), String> {
         if self.bell.is_none() {
-            let frame::Bell {
+            let frame::BellLocation {
                 process,
                 memory,
                 pipe,
                 key,
             } = *bell;
-            let place = BellPlace {
+            let place = BellAddress {
                 process,
                 memory,
                 pipe,
                 key,
             };
-            self.bell = Some(FarBell::open(&place).map_err(|error| error.to_string())?);
+            self.bell = Some(PeerBell::open(&place).map_err(|error| error.to_string())?);
         }
         Ok(())
     }
@@ -355,31 +351,31 @@ impl Near {
 }
 
 /// Sink that takes frames about lanes out of what comes over connections.
-struct Filter<'a> {
+struct LaneFrameFilter<'a> {
     sink: &'a mut dyn Sink,
-    near: &'a [Near],
+    near: &'a [NearMember],
     place_of: &'a [Option<usize>],
-    words: &'a mut Vec<(Rank, Frame)>,
+    words: &'a mut Vec<(Rank, MemberFrame)>,
 }
 
-impl Sink for Filter<'_> {
-    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+impl Sink for LaneFrameFilter<'_> {
+    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         let near = self.place_of[from as usize].map(|place| &self.near[place]);
         // After `Switch` a member sends over its lane only.
-        let has_switched = near.is_some_and(|near| matches!(near.inbound, In::Lane(_)))
-            || self.words.contains(&(from, Frame::Switch));
+        let has_switched = near.is_some_and(|near| matches!(near.inbound, InPath::Lane(_)))
+            || self.words.contains(&(from, MemberFrame::Switch));
         match frame {
-            Frame::Accept { .. } | Frame::Decline if near.is_some() => {}
+            MemberFrame::Accept { .. } | MemberFrame::Decline if near.is_some() => {}
             _ if has_switched => return Err(Loss::Protocol),
-            Frame::Offer { .. } | Frame::Switch if near.is_some() => {}
+            MemberFrame::Offer { .. } | MemberFrame::Switch if near.is_some() => {}
             _ => return self.sink.frame(from, frame),
         }
         self.words.push((from, frame));
         Ok(None)
     }
 
-    fn holds(&mut self, from: Rank, frame: &Frame) -> bool {
-        self.sink.holds(from, frame)
+    fn is_held(&mut self, from: Rank, frame: &MemberFrame) -> bool {
+        self.sink.is_held(from, frame)
     }
 
     fn body(&mut self, from: Rank, bytes: u64) {
@@ -388,20 +384,20 @@ impl Sink for Filter<'_> {
 }
 
 impl Link for Shm {
-    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+    fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>) {
         let Some(place) = self.place_of[to as usize] else {
             return self.tcp.send(to, frame, body);
         };
         let near = &mut self.near[place];
         match &mut near.out {
-            Out::Lane(outbound) => match outbound.send(frame, body, &mut self.sent) {
+            OutPath::Lane(outbound) => match outbound.send(frame, body, &mut self.sent) {
                 Ok(gone) => {
                     near.has_gone |= gone;
                     near.ring();
                 }
-                Err(stop) => self.stopped(to, stop),
+                Err(stop) => self.handle_stop(to, stop),
             },
-            Out::Tcp if matches!(frame, Frame::Eager { .. } | Frame::Announce { .. }) => {
+            OutPath::Tcp if matches!(frame, MemberFrame::Eager { .. } | MemberFrame::Announce { .. }) => {
                 self.tcp.send(to, frame, body);
                 self.offer(to);
             }
@@ -433,41 +429,41 @@ impl Link for Shm {
         self.poll(sink)
     }
 
-    fn doze(&mut self) {
-        self.tcp.doze();
+    fn prepare_sleep(&mut self) {
+        self.tcp.prepare_sleep();
         self.bell.arm();
     }
 
-    fn awake(&mut self) {
+    fn end_sleep(&mut self) {
         self.bell.disarm();
-        self.tcp.awake();
+        self.tcp.end_sleep();
         self.polls = 0;
     }
 
-    fn sent(&mut self) -> Option<Key> {
-        self.sent.pop_front().or_else(|| self.tcp.sent())
+    fn take_sent(&mut self) -> Option<Key> {
+        self.sent.pop_front().or_else(|| self.tcp.take_sent())
     }
 
-    fn cannot_send(&mut self) -> Option<Key> {
-        self.unsendable.pop_front().or_else(|| self.tcp.cannot_send())
+    fn take_unsendable(&mut self) -> Option<Key> {
+        self.unsendable.pop_front().or_else(|| self.tcp.take_unsendable())
     }
 
-    fn lost(&mut self) -> Option<(Rank, Loss)> {
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
         self.lost.pop_front()
     }
 
     fn close(&mut self, rank: Rank) {
-        self.part(rank);
+        self.drop_lanes(rank);
         self.tcp.close(rank);
     }
 
     fn is_sending(&self) -> bool {
-        let waits = |near: &Near| matches!(&near.out, Out::Lane(outbound) if !outbound.is_empty());
+        let waits = |near: &NearMember| matches!(&near.out, OutPath::Lane(outbound) if !outbound.is_empty());
         self.near.iter().any(waits) || self.tcp.is_sending()
     }
 
-    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
-        let (has_come, has_gone) = self.tcp.pulse(rank);
+    fn take_activity(&mut self, rank: Rank) -> (bool, bool) {
+        let (has_come, has_gone) = self.tcp.take_activity(rank);
         match self.near(rank) {
             Some(near) => (
                 std::mem::take(&mut near.has_come) | has_come,

@@ -22,18 +22,18 @@ mod object;
 mod redis;
 mod s3;
 
-pub(crate) use object::{Head, Name};
+pub(crate) use object::{ObjectHead, ObjectName};
 
 use super::{Body, Link, Sink, Sleeper};
+use crate::arena::Key;
 use crate::error::Error;
 use crate::memory::Piece;
 use crate::options::{LinkChoice, Options};
-use crate::protocol::Parting;
+use crate::protocol::FinalCounts;
 use crate::schedule::Rank;
-use crate::slots::Key;
-use courier::{Courier, Plan};
+use courier::{Courier, CourierPlan};
 use driver::{Driver, Shared};
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use hotlease_wire::comm::{GroupId, Loss};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -54,20 +54,20 @@ const ENTRY_COST: usize = 128;
 pub(crate) enum Order {
     /// Writes an object, which these members will read.
     Put {
-        name: Name,
+        name: ObjectName,
         tag: u32,
         /// Number of members that will read it.
         readers: u32,
         members: Arc<[Rank]>,
-        /// Stays until [`Link::sent`] or [`Link::cannot_send`] returns the number.
+        /// Stays until [`Link::sent`] or [`Link::take_unsendable`] returns the number.
         body: Piece,
         send: Key,
     },
     /// Reads an object as soon as it is there, with the part of its body that travels with its head: [`Sink::object`].
-    Get { name: Name, get: Key },
-    /// Reads the rest, from this byte on, into this memory, which is as long as the body: [`Sink::rested`].
+    Get { name: ObjectName, get: Key },
+    /// Reads the rest, from this byte on, into this memory, which is as long as the body: [`Sink::rest_read`].
     Rest {
-        name: Name,
+        name: ObjectName,
         first: usize,
         into: Piece,
         get: Key,
@@ -81,11 +81,11 @@ pub(crate) enum Order {
 }
 
 /// Request of the link to the courier.
-enum Request {
+enum CourierRequest {
     Order(Order),
     /// Order to put an object with a copy of its body.
     Copied {
-        name: Name,
+        name: ObjectName,
         tag: u32,
         readers: u32,
         members: Arc<[Rank]>,
@@ -94,11 +94,11 @@ enum Request {
     /// Word for the board.
     Word {
         to: Rank,
-        frame: Frame,
+        frame: MemberFrame,
     },
 }
 
-impl Request {
+impl CourierRequest {
     /// Whether other members wait for its effect.
     fn is_write(&self) -> bool {
         matches!(
@@ -109,12 +109,12 @@ impl Request {
 }
 
 /// Report of the courier to the link.
-enum Event {
+enum CourierEvent {
     Sent(Key),
     CannotSend(Key),
     Object {
         get: Key,
-        head: Head,
+        head: ObjectHead,
         first: Vec<u8>,
     },
     Rested {
@@ -123,11 +123,11 @@ enum Event {
     },
     Word {
         from: Rank,
-        frame: Frame,
+        frame: MemberFrame,
     },
     Left {
         from: Rank,
-        parting: Parting,
+        parting: FinalCounts,
     },
     Quit {
         from: Rank,
@@ -162,12 +162,7 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// Number of bytes of a body that travel with its head.
     fn first_bytes(readers: u32) -> usize;
     /// Writes an object's head, for this many readers.
-    fn put_head(
-        &self,
-        key: &str,
-        head: Vec<u8>,
-        readers: u32,
-    ) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn put_head(&self, key: &str, head: Vec<u8>, readers: u32) -> impl Future<Output = Result<(), Fault>> + Send;
     /// Reads a head as soon as it is there.
     fn take_head(&self, key: &str) -> impl Future<Output = Result<Vec<u8>, Fault>> + Send;
     /// Writes a piece.
@@ -192,7 +187,7 @@ pub(crate) trait Store: Send + Sync + 'static {
 }
 
 /// Text of an error with its causes: what a server or the system said.
-fn said(error: &dyn std::error::Error) -> String {
+fn error_text(error: &dyn std::error::Error) -> String {
     let mut said = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -206,7 +201,7 @@ fn said(error: &dyn std::error::Error) -> String {
 }
 
 /// Link through a store.
-pub(crate) struct Stored {
+pub(crate) struct StoreLink {
     me: Rank,
     shared: Arc<Shared>,
     driver: Arc<Driver>,
@@ -219,7 +214,7 @@ pub(crate) struct Stored {
     severed: Option<Arc<str>>,
 }
 
-impl Stored {
+impl StoreLink {
     /// Opens the chosen store and waits for all members of the group. With `is_partial`, a member that is not there by
     /// the deadline has failed.
     pub(crate) fn join(
@@ -233,7 +228,7 @@ impl Stored {
         let (ready, is_ready) = std::sync::mpsc::channel();
         let choice = options.link.clone();
         let name = choice.to_string();
-        let plan = Plan {
+        let plan = CourierPlan {
             group: object::group_key(choice.prefix(), group),
             me,
             size,
@@ -284,16 +279,16 @@ impl Stored {
                 body,
                 send,
             } => {
-                shared.will_write();
+                shared.note_unwritten();
                 let cost = body.len() + ENTRY_COST;
-                let is_copied = body.len() <= COPIED_BYTES_MAX
-                    && shared.under_way.load(Ordering::Acquire) + cost <= UNDER_WAY_MAX;
+                let is_copied =
+                    body.len() <= COPIED_BYTES_MAX && shared.under_way.load(Ordering::Acquire) + cost <= UNDER_WAY_MAX;
                 let copy = is_copied.then(|| body.read(<[u8]>::to_vec)).flatten();
                 match copy {
                     Some(body) => {
                         shared.under_way.fetch_add(cost, Ordering::AcqRel);
                         self.sent.push_back(send);
-                        Request::Copied {
+                        CourierRequest::Copied {
                             name,
                             tag,
                             readers,
@@ -301,7 +296,7 @@ impl Stored {
                             body,
                         }
                     }
-                    None => Request::Order(Order::Put {
+                    None => CourierRequest::Order(Order::Put {
                         name,
                         tag,
                         readers,
@@ -311,39 +306,39 @@ impl Stored {
                     }),
                 }
             }
-            other => Request::Order(other),
+            other => CourierRequest::Order(other),
         };
         self.shared.request(request);
     }
 }
 
 /// Sender of the result of opening a store.
-type Ready = std::sync::mpsc::Sender<Result<(), Fault>>;
+type OpenResultSender = std::sync::mpsc::Sender<Result<(), Fault>>;
 
 /// Runs the courier's thread.
-fn run(choice: LinkChoice, plan: Plan, driver: &Driver, ready: &Ready) {
+fn run(choice: LinkChoice, plan: CourierPlan, driver: &Driver, ready: &OpenResultSender) {
     match choice {
         LinkChoice::Redis(address) => {
             let opened = redis::Redis::open(&address, &plan);
-            carry(opened, plan, driver, ready);
+            run_courier(opened, plan, driver, ready);
         }
         LinkChoice::S3(address) => {
             let opened = s3::S3::open(address, plan.bound);
-            carry(opened, plan, driver, ready);
+            run_courier(opened, plan, driver, ready);
         }
         LinkChoice::DynamoDb(address) => {
             let opened = dynamodb::DynamoDb::open(address, &plan);
-            carry(opened, plan, driver, ready);
+            run_courier(opened, plan, driver, ready);
         }
         LinkChoice::Direct | LinkChoice::Tcp | LinkChoice::Ofi { .. } | LinkChoice::Auto(_) => {}
     }
 }
 
-fn carry<S: Store>(
+fn run_courier<S: Store>(
     opened: impl Future<Output = Result<S, Fault>>,
-    plan: Plan,
+    plan: CourierPlan,
     driver: &Driver,
-    ready: &Ready,
+    ready: &OpenResultSender,
 ) {
     let open = || -> Result<_, Fault> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -362,58 +357,58 @@ fn carry<S: Store>(
     };
     driver.open(
         Arc::clone(&runtime),
-        Arc::clone(&courier) as Arc<dyn driver::Takes>,
+        Arc::clone(&courier) as Arc<dyn driver::RequestReceiver>,
     );
     let _ = ready.send(Ok(()));
-    let until = driver.stand_in();
+    let until = driver.run_courier_thread();
     runtime.block_on(async {
-        driver.begin(&(Arc::clone(&courier) as Arc<dyn driver::Takes>));
+        driver.begin(&(Arc::clone(&courier) as Arc<dyn driver::RequestReceiver>));
         courier.end(until).await;
     });
     driver.close();
 }
 
-impl Link for Stored {
-    fn send(&mut self, to: Rank, frame: &Frame, _body: Body<'_>) {
+impl Link for StoreLink {
+    fn send(&mut self, to: Rank, frame: &MemberFrame, _body: Body<'_>) {
         // The boards show that anyway.
-        if to == self.me || matches!(frame, Frame::Alive | Frame::Farewell) {
+        if to == self.me || matches!(frame, MemberFrame::Alive | MemberFrame::Farewell) {
             return;
         }
-        self.shared.will_write();
-        self.shared.request(Request::Word { to, frame: *frame });
+        self.shared.note_unwritten();
+        self.shared.request(CourierRequest::Word { to, frame: *frame });
     }
 
     fn store(&mut self, order: Order) {
         self.put(order);
     }
 
-    fn go(&mut self) {
-        self.driver.go();
+    fn begin_requests(&mut self) {
+        self.driver.begin_urgent();
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
-        let events = self.shared.events();
+        let events = self.shared.take_events();
         let any = !events.is_empty();
         for event in events {
             match event {
-                Event::Sent(send) => self.sent.push_back(send),
-                Event::CannotSend(send) => self.unsendable.push_back(send),
-                Event::Object { get, head, first } => sink.object(get, head, first),
-                Event::Rested { get, is_written } => sink.rested(get, is_written),
-                Event::Word { from, frame } => {
+                CourierEvent::Sent(send) => self.sent.push_back(send),
+                CourierEvent::CannotSend(send) => self.unsendable.push_back(send),
+                CourierEvent::Object { get, head, first } => sink.object(get, head, first),
+                CourierEvent::Rested { get, is_written } => sink.rest_read(get, is_written),
+                CourierEvent::Word { from, frame } => {
                     // Words have no bodies, so the sink has nowhere to write; and a word that is not allowed is no
                     // reason to end everything.
                     let _ = sink.frame(from, frame);
                 }
-                Event::Left { from, parting } => sink.parted(from, parting),
-                Event::Quit {
+                CourierEvent::Left { from, parting } => sink.member_finished(from, parting),
+                CourierEvent::Quit {
                     from,
                     context,
                     sent,
                     done,
-                } => sink.quit(from, context, sent, done),
-                Event::Lost { rank, loss } => self.lost.push_back((rank, loss)),
-                Event::Severed(why) => self.severed = Some(why),
+                } => sink.member_left(from, context, sent, done),
+                CourierEvent::Lost { rank, loss } => self.lost.push_back((rank, loss)),
+                CourierEvent::Severed(why) => self.severed = Some(why),
             }
         }
         any
@@ -426,38 +421,38 @@ impl Link for Stored {
         self.poll(sink)
     }
 
-    fn doze(&mut self) {
+    fn prepare_sleep(&mut self) {
         self.is_dozing = true;
     }
 
-    fn awake(&mut self) {
+    fn end_sleep(&mut self) {
         self.is_dozing = false;
     }
 
-    fn sent(&mut self) -> Option<Key> {
+    fn take_sent(&mut self) -> Option<Key> {
         self.sent.pop_front()
     }
 
-    fn cannot_send(&mut self) -> Option<Key> {
+    fn take_unsendable(&mut self) -> Option<Key> {
         self.unsendable.pop_front()
     }
 
-    fn lost(&mut self) -> Option<(Rank, Loss)> {
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
         self.lost.pop_front()
     }
 
     fn close(&mut self, _rank: Rank) {}
 
     fn is_sending(&self) -> bool {
-        self.shared.is_writing()
+        self.shared.check_writing()
     }
 
-    fn pulse(&mut self, _rank: Rank) -> (bool, bool) {
+    fn take_activity(&mut self, _rank: Rank) -> (bool, bool) {
         // The courier watches for signs of life, on the boards.
         (true, true)
     }
 
-    fn severed(&mut self) -> Option<Arc<str>> {
+    fn take_severance(&mut self) -> Option<Arc<str>> {
         self.severed.take()
     }
 
@@ -475,7 +470,7 @@ impl Link for Stored {
     }
 }
 
-impl Drop for Stored {
+impl Drop for StoreLink {
     fn drop(&mut self) {
         self.end(Instant::now());
     }

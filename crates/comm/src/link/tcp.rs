@@ -12,18 +12,18 @@ mod outbound;
 mod tests;
 
 use super::cipher::Cipher;
-use super::mesh::Joined;
+use super::mesh::Connection;
 use super::{Body, Link, Sink, Sleeper};
+use crate::arena::Key;
 use crate::route::Route;
 use crate::schedule::Rank;
-use crate::slots::Key;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
-use inbound::{Drained, Inbound};
+use hotlease_wire::comm::frame::MemberFrame;
+use inbound::{ReadState, TcpReceiver};
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
-use outbound::{Outbound, Outcome};
+use outbound::{FlushResult, TcpSendQueue};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::RawFd;
@@ -37,11 +37,11 @@ const EVENTS: usize = 256;
 /// Number of polls without a sleep after which no sleep is expected soon.
 const POLLS_AWAKE: u32 = 20_000;
 
-struct Peer {
+struct TcpPeer {
     stream: TcpStream,
     cipher: Option<Cipher>,
-    inbound: Inbound,
-    outbound: Outbound,
+    inbound: TcpReceiver,
+    outbound: TcpSendQueue,
     is_relayed: bool,
     /// Nothing can be sent any more, for this reason. The peer is lost once everything that it sent before is read.
     unsendable: Option<Loss>,
@@ -51,7 +51,7 @@ struct Peer {
 
 /// Link over one TCP connection with each other member.
 pub(crate) struct Tcp {
-    peers: Vec<Option<Peer>>,
+    peers: Vec<Option<TcpPeer>>,
     connections: usize,
     registry: Registry,
     is_registered: bool,
@@ -76,7 +76,7 @@ struct Readiness {
 
 impl Tcp {
     /// Makes a link of these connections, by rank.
-    pub(crate) fn new(joined: Vec<Option<Joined>>) -> io::Result<Self> {
+    pub(crate) fn new(joined: Vec<Option<Connection>>) -> io::Result<Self> {
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), Token(joined.len()))?;
         // Bytes that came behind a handshake are in no socket any more, so every connection begins as ready.
@@ -87,10 +87,10 @@ impl Tcp {
                 peers.push(None);
                 continue;
             };
-            peers.push(Some(Peer {
+            peers.push(Some(TcpPeer {
                 stream: joined.stream,
-                inbound: Inbound::new(&joined.rest, joined.cipher.is_some()),
-                outbound: Outbound::new(),
+                inbound: TcpReceiver::new(&joined.rest, joined.cipher.is_some()),
+                outbound: TcpSendQueue::new(),
                 is_relayed: joined.route == Route::Relayed,
                 cipher: joined.cipher,
                 unsendable: None,
@@ -169,19 +169,19 @@ impl Tcp {
         let outcome = peer
             .outbound
             .flush(&mut peer.stream, peer.cipher.as_mut(), &mut self.sent);
-        self.after(rank, outcome)
+        self.handle_flush(rank, outcome)
     }
 
-    fn after(&mut self, rank: usize, outcome: io::Result<Outcome>) -> bool {
+    fn handle_flush(&mut self, rank: usize, outcome: io::Result<FlushResult>) -> bool {
         match outcome {
-            Ok(Outcome::Gone { any }) => {
+            Ok(FlushResult::Gone { any }) => {
                 if let Some(peer) = &mut self.peers[rank] {
                     peer.has_gone |= any;
                 }
                 any
             }
             // The frame has promised a body: the receiver would misread everything that follows.
-            Ok(Outcome::NoMemory { send }) => {
+            Ok(FlushResult::NoMemory { send }) => {
                 self.unsendable.push_back(send);
                 self.drop_peer(rank, Loss::GaveUp);
                 true
@@ -189,7 +189,7 @@ impl Tcp {
             Err(error) => {
                 if let Some(peer) = &mut self.peers[rank] {
                     peer.unsendable = Some(loss_of(&error));
-                    peer.outbound = Outbound::new();
+                    peer.outbound = TcpSendQueue::new();
                     // Perhaps nothing comes any more that would make it ready, so the loss would go unnoticed.
                     self.readiness.ready[rank].store(true, Ordering::Release);
                 }
@@ -201,28 +201,22 @@ impl Tcp {
 
 fn loss_of(error: &io::Error) -> Loss {
     match error.kind() {
-        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            Loss::Silent
-        }
+        io::ErrorKind::TimedOut | io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Loss::Silent,
         _ => Loss::Closed,
     }
 }
 
 impl Link for Tcp {
-    fn send(&mut self, to: Rank, frame: &Frame, body: Body<'_>) {
+    fn send(&mut self, to: Rank, frame: &MemberFrame, body: Body<'_>) {
         let rank = to as usize;
         let peer = self.peers[rank].as_mut();
         let Some(peer) = peer.filter(|peer| peer.unsendable.is_none()) else {
             return;
         };
-        let outcome = peer.outbound.send(
-            &mut peer.stream,
-            peer.cipher.as_mut(),
-            frame,
-            body,
-            &mut self.sent,
-        );
-        self.after(rank, outcome);
+        let outcome = peer
+            .outbound
+            .send(&mut peer.stream, peer.cipher.as_mut(), frame, body, &mut self.sent);
+        self.handle_flush(rank, outcome);
     }
 
     fn poll(&mut self, sink: &mut dyn Sink) -> bool {
@@ -244,11 +238,9 @@ impl Link for Tcp {
             };
             if is_ready || is_asked_directly {
                 let from = rank as Rank;
-                let read = peer
-                    .inbound
-                    .read(&mut peer.stream, peer.cipher.as_mut(), from, sink);
+                let read = peer.inbound.read(&mut peer.stream, peer.cipher.as_mut(), from, sink);
                 match read {
-                    Ok(Drained { any: some, is_empty }) => {
+                    Ok(ReadState { any: some, is_empty }) => {
                         peer.has_come |= some;
                         any |= some;
                         if !is_empty {
@@ -268,36 +260,33 @@ impl Link for Tcp {
                     }
                 }
             }
-            if self.peers[rank]
-                .as_ref()
-                .is_some_and(|peer| !peer.outbound.is_empty())
-            {
+            if self.peers[rank].as_ref().is_some_and(|peer| !peer.outbound.is_empty()) {
                 any |= self.flush(rank);
             }
         }
         any
     }
 
-    fn doze(&mut self) {
+    fn prepare_sleep(&mut self) {
         (self.is_dozing, self.polls) = (true, 0);
         if !self.is_registered {
             self.register();
         }
     }
 
-    fn awake(&mut self) {
+    fn end_sleep(&mut self) {
         self.is_dozing = false;
     }
 
-    fn sent(&mut self) -> Option<Key> {
+    fn take_sent(&mut self) -> Option<Key> {
         self.sent.pop_front()
     }
 
-    fn cannot_send(&mut self) -> Option<Key> {
+    fn take_unsendable(&mut self) -> Option<Key> {
         self.unsendable.pop_front()
     }
 
-    fn lost(&mut self) -> Option<(Rank, Loss)> {
+    fn take_lost(&mut self) -> Option<(Rank, Loss)> {
         self.lost.pop_front()
     }
 
@@ -312,12 +301,9 @@ impl Link for Tcp {
         peers.any(|peer| !peer.outbound.is_empty())
     }
 
-    fn pulse(&mut self, rank: Rank) -> (bool, bool) {
+    fn take_activity(&mut self, rank: Rank) -> (bool, bool) {
         match &mut self.peers[rank as usize] {
-            Some(peer) => (
-                std::mem::take(&mut peer.has_come),
-                std::mem::take(&mut peer.has_gone),
-            ),
+            Some(peer) => (std::mem::take(&mut peer.has_come), std::mem::take(&mut peer.has_gone)),
             None => (true, true),
         }
     }

@@ -1,7 +1,7 @@
 //! All recipes for a collective on a link, with their estimates.
 
 use super::traffic::{Survey, survey};
-use super::{Estimate, MessageTimes, Prices, Scenario, TRANSFERS_EASY, estimate_by};
+use super::{Estimate, MessageTimes, Prices, Scenario, TRANSFERS_SMALL, estimate_by};
 use crate::algorithm::Recipe;
 use crate::choice::{LinkKind, Question, Table};
 use crate::cost::LinkCost;
@@ -46,7 +46,7 @@ pub fn candidates(
     if !recipes.contains(&chosen) {
         recipes.push(chosen);
     }
-    if !prices.link.knows(link) {
+    if !prices.link.has(link) {
         return Err(scenario.unknown(link));
     }
     // Time that a message occupies a rank, for the nearest possible peer.
@@ -65,18 +65,9 @@ pub fn candidates(
     // Small recipes come first; their times show which large ones cannot be the best.
     surveyed.sort_by_key(|(_, survey)| survey.transfers);
     let mut candidates: Vec<Candidate> = Vec::new();
-    for (
-        recipe,
-        Survey {
-            transfers, least_s, ..
-        },
-    ) in surveyed
-    {
-        let best = candidates
-            .iter()
-            .map(Candidate::seconds)
-            .fold(f64::INFINITY, f64::min);
-        let estimate = if recipe != chosen && transfers > TRANSFERS_EASY && least_s > best {
+    for (recipe, Survey { transfers, least_s, .. }) in surveyed {
+        let best = candidates.iter().map(Candidate::seconds).fold(f64::INFINITY, f64::min);
+        let estimate = if recipe != chosen && transfers > TRANSFERS_SMALL && least_s > best {
             Err(scenario.no_estimate(format!(
                 "{} has about {transfers} messages, and takes longer than the best by what one rank sends or receives",
                 recipe.algorithm

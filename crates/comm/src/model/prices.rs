@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 /// Maximum length of a file that is read.
 const BYTES_MAX: usize = 1 << 20;
 /// Maximum of any price, of any time in its unit, and of any bandwidth in its unit. Sums of such figures stay finite.
-const MOST: f64 = 1e9;
+const FIGURE_MAX: f64 = 1e9;
 /// Maximum length of a currency's name, in letters.
 const CURRENCY_MAX: usize = 16;
 
@@ -26,7 +26,7 @@ pub struct Origin {
 /// Price of functions.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Function {
+pub struct FunctionPrice {
     /// Price of a GiB of memory for a second.
     pub gib_second_price: f64,
     /// Source of the figures.
@@ -36,7 +36,7 @@ pub struct Function {
 /// Price of a server.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Server {
+pub struct ServerPrice {
     /// Price of an hour.
     pub hour_price: f64,
     /// Source of the figures.
@@ -136,7 +136,7 @@ impl StoreTimes {
 /// Prices of requests to a store.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Requests {
+pub struct RequestPrices {
     /// Price of writing a unit.
     pub write_price: f64,
     /// Price of reading a unit, or of a read that finds no object.
@@ -151,7 +151,7 @@ pub struct Requests {
     pub origin: Origin,
 }
 
-impl Requests {
+impl RequestPrices {
     /// Number of units of an object.
     pub(super) fn units(&self, bytes: u64, unit: Option<u64>) -> u64 {
         unit.map_or(1, |unit| bytes.div_ceil(unit).max(1))
@@ -161,29 +161,29 @@ impl Requests {
 /// Times and prices of a store between ranks.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Mediator {
+pub struct StorePrices {
     /// Times of the store.
     pub times: StoreTimes,
     /// Price of the store's node, if there is one to pay for.
-    pub server: Option<Server>,
+    pub server: Option<ServerPrice>,
     /// Prices of the store's requests, if they are charged for.
-    pub requests: Option<Requests>,
+    pub requests: Option<RequestPrices>,
 }
 
 /// All links with known figures.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[allow(missing_docs, reason = "the names of `LinkKind`, which says what each is")]
-pub struct Links {
+pub struct LinkFigures {
     pub shm: Option<MessageTimes>,
     pub ofi: Option<MessageTimes>,
     pub tcp: Option<MessageTimes>,
-    pub redis: Option<Mediator>,
-    pub s3: Option<Mediator>,
-    pub dynamodb: Option<Mediator>,
+    pub redis: Option<StorePrices>,
+    pub s3: Option<StorePrices>,
+    pub dynamodb: Option<StorePrices>,
 }
 
-impl Links {
+impl LinkFigures {
     /// Times of a link from rank to rank.
     pub fn message(&self, link: LinkKind) -> Option<&MessageTimes> {
         match link {
@@ -195,7 +195,7 @@ impl Links {
     }
 
     /// Times and prices of a link through a store.
-    pub fn store(&self, link: LinkKind) -> Option<&Mediator> {
+    pub fn store(&self, link: LinkKind) -> Option<&StorePrices> {
         match link {
             LinkKind::Redis => self.redis.as_ref(),
             LinkKind::S3 => self.s3.as_ref(),
@@ -205,7 +205,7 @@ impl Links {
     }
 
     /// Returns whether there are figures for a link.
-    pub fn knows(&self, link: LinkKind) -> bool {
+    pub fn has(&self, link: LinkKind) -> bool {
         self.message(link).is_some() || self.store(link).is_some()
     }
 }
@@ -219,13 +219,13 @@ pub struct Prices {
     /// Currency of all prices.
     pub currency: String,
     /// Functions.
-    pub function: Function,
+    pub function: FunctionPrice,
     /// The rendezvous that direct links need.
-    pub rendezvous: Server,
+    pub rendezvous: ServerPrice,
     /// Local work of a rank.
     pub rank: RankTimes,
     /// Links by name.
-    pub link: Links,
+    pub link: LinkFigures,
 }
 
 impl Prices {
@@ -259,7 +259,7 @@ impl Prices {
     pub fn with_message_times(&self, times: &MessageTimes) -> Result<Prices, Error> {
         let times = Some(times.clone());
         let prices = Prices {
-            link: Links {
+            link: LinkFigures {
                 shm: times.clone(),
                 ofi: times.clone(),
                 tcp: times,
@@ -273,24 +273,20 @@ impl Prices {
 
     fn check(&self) -> Result<(), String> {
         if self.version != 1 {
-            return Err(format!(
-                "they are of version {}, and 1 is known here",
-                self.version
-            ));
+            return Err(format!("they are of version {}, and 1 is known here", self.version));
         }
         let currency = &self.currency;
-        if currency.is_empty() || currency.len() > CURRENCY_MAX || !currency.chars().all(char::is_alphabetic)
-        {
+        if currency.is_empty() || currency.len() > CURRENCY_MAX || !currency.chars().all(char::is_alphabetic) {
             return Err(format!(
                 "the currency {currency:?} is no name of up to {CURRENCY_MAX} letters"
             ));
         }
-        let mut checks = Checks::default();
-        checks.least("function.gib_second_price", self.function.gib_second_price);
+        let mut checks = FigureChecks::default();
+        checks.not_negative("function.gib_second_price", self.function.gib_second_price);
         checks.origin("function", &self.function.origin);
         checks.server("rendezvous", &self.rendezvous);
-        checks.more("rank.copy_mb_s", self.rank.copy_mb_s);
-        checks.more("rank.reduce_mb_s", self.rank.reduce_mb_s);
+        checks.positive("rank.copy_mb_s", self.rank.copy_mb_s);
+        checks.positive("rank.reduce_mb_s", self.rank.reduce_mb_s);
         checks.origin("rank", &self.rank.origin);
         for (link, name) in LinkKind::NAMES {
             if let Some(times) = self.link.message(link) {
@@ -310,32 +306,31 @@ fn byte_s(mb_s: f64) -> f64 {
 
 /// Checks of figures; keeps the first error.
 #[derive(Default)]
-struct Checks {
+struct FigureChecks {
     wrong: Option<String>,
 }
 
-impl Checks {
+impl FigureChecks {
     fn say(&mut self, wrong: String) {
         self.wrong.get_or_insert(wrong);
     }
 
-    fn least(&mut self, name: &str, value: f64) {
-        if !(0.0..=MOST).contains(&value) {
-            self.say(format!("{name} is {value}; it is from 0 to {MOST}"));
+    fn not_negative(&mut self, name: &str, value: f64) {
+        if !(0.0..=FIGURE_MAX).contains(&value) {
+            self.say(format!("{name} is {value}; it is from 0 to {FIGURE_MAX}"));
         }
     }
 
-    fn more(&mut self, name: &str, value: f64) {
-        if !(value > 0.0 && value <= MOST) {
-            self.say(format!("{name} is {value}; it is more than 0, and up to {MOST}"));
+    fn positive(&mut self, name: &str, value: f64) {
+        if !(value > 0.0 && value <= FIGURE_MAX) {
+            self.say(format!("{name} is {value}; it is more than 0, and up to {FIGURE_MAX}"));
         }
     }
 
     fn origin(&mut self, name: &str, origin: &Origin) {
         let date = origin.date.as_bytes();
         let digits = |at: &[usize]| at.iter().all(|&at| date[at].is_ascii_digit());
-        let is_date =
-            date.len() == 10 && digits(&[0, 1, 2, 3, 5, 6, 8, 9]) && date[4] == b'-' && date[7] == b'-';
+        let is_date = date.len() == 10 && digits(&[0, 1, 2, 3, 5, 6, 8, 9]) && date[4] == b'-' && date[7] == b'-';
         if origin.source.trim().is_empty() {
             self.say(format!("{name} has no source"));
         } else if !is_date {
@@ -343,23 +338,23 @@ impl Checks {
         }
     }
 
-    fn server(&mut self, name: &str, server: &Server) {
-        self.least(&format!("{name}.hour_price"), server.hour_price);
+    fn server(&mut self, name: &str, server: &ServerPrice) {
+        self.not_negative(&format!("{name}.hour_price"), server.hour_price);
         self.origin(name, &server.origin);
     }
 
     fn message(&mut self, name: &str, times: &MessageTimes) {
-        self.more(&format!("{name}.latency_us"), times.latency_us);
-        self.least(&format!("{name}.gap_us"), times.gap_us.unwrap_or(0.0));
-        self.more(&format!("{name}.bandwidth_mb_s"), times.bandwidth_mb_s);
+        self.positive(&format!("{name}.latency_us"), times.latency_us);
+        self.not_negative(&format!("{name}.gap_us"), times.gap_us.unwrap_or(0.0));
+        self.positive(&format!("{name}.bandwidth_mb_s"), times.bandwidth_mb_s);
         self.origin(name, &times.origin);
     }
 
-    fn store(&mut self, name: &str, store: &Mediator) {
+    fn store(&mut self, name: &str, store: &StorePrices) {
         let times = &store.times;
-        self.more(&format!("{name}.times.write_ms"), times.write_ms);
-        self.more(&format!("{name}.times.read_ms"), times.read_ms);
-        self.more(&format!("{name}.times.bandwidth_mb_s"), times.bandwidth_mb_s);
+        self.positive(&format!("{name}.times.write_ms"), times.write_ms);
+        self.positive(&format!("{name}.times.read_ms"), times.read_ms);
+        self.positive(&format!("{name}.times.bandwidth_mb_s"), times.bandwidth_mb_s);
         for (field, value) in [
             ("shared_write_mb_s", times.shared_write_mb_s),
             ("shared_read_mb_s", times.shared_read_mb_s),
@@ -368,7 +363,7 @@ impl Checks {
             ("poll_first_ms", times.poll_first_ms),
             ("poll_most_ms", times.poll_most_ms),
         ] {
-            self.more(&format!("{name}.times.{field}"), value.unwrap_or(1.0));
+            self.positive(&format!("{name}.times.{field}"), value.unwrap_or(1.0));
         }
         if times
             .poll_most_ms
@@ -383,9 +378,9 @@ impl Checks {
             self.server(&format!("{name}.server"), server);
         }
         if let Some(requests) = &store.requests {
-            self.least(&format!("{name}.requests.write_price"), requests.write_price);
-            self.least(&format!("{name}.requests.read_price"), requests.read_price);
-            self.least(&format!("{name}.requests.remove_price"), requests.remove_price);
+            self.not_negative(&format!("{name}.requests.write_price"), requests.write_price);
+            self.not_negative(&format!("{name}.requests.read_price"), requests.read_price);
+            self.not_negative(&format!("{name}.requests.remove_price"), requests.remove_price);
             if requests.write_unit_bytes == Some(0) || requests.read_unit_bytes == Some(0) {
                 self.say(format!("{name}.requests has a unit of no bytes"));
             }

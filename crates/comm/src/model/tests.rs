@@ -6,7 +6,7 @@ mod grid;
 
 fn scenario(operation: Operation, count: usize, ranks: Rank) -> Scenario<'static> {
     Scenario {
-        call: Call::new(of_size(operation, 0, ranks, count), 0, ranks),
+        call: Call::new(collective_of_size(operation, 0, ranks, count), 0, ranks),
         element: 1,
         memory_bytes: 2 << 30,
         operations_per_hour: None,
@@ -124,19 +124,19 @@ fn the_link_is_chosen_in_one_unit() {
             .expect("a choice")
             .link
     };
-    assert_eq!(best(By::Time, 10_000_000, &round()), LinkKind::S3);
+    assert_eq!(best(Criterion::Time, 10_000_000, &round()), LinkKind::S3);
     assert_eq!(
-        best(By::Time, 100_000, &round()),
+        best(Criterion::Time, 100_000, &round()),
         LinkKind::Tcp,
         "where latency counts"
     );
     // The store's requests are expensive, until they cost nothing.
-    assert_eq!(best(By::Price, 10_000_000, &round()), LinkKind::Tcp);
-    assert_eq!(best(By::Product, 10_000_000, &round()), LinkKind::Tcp);
+    assert_eq!(best(Criterion::Price, 10_000_000, &round()), LinkKind::Tcp);
+    assert_eq!(best(Criterion::Product, 10_000_000, &round()), LinkKind::Tcp);
     let mut cheap = round();
     cheap.link.s3.as_mut().expect("S3").requests = None;
-    assert_eq!(best(By::Price, 10_000_000, &cheap), LinkKind::S3);
-    assert_eq!(best(By::Product, 10_000_000, &cheap), LinkKind::S3);
+    assert_eq!(best(Criterion::Price, 10_000_000, &cheap), LinkKind::S3);
+    assert_eq!(best(Criterion::Product, 10_000_000, &cheap), LinkKind::S3);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn what_is_unknown_or_too_large_is_said() {
     );
     let links = [LinkKind::Redis, LinkKind::DynamoDb];
     no(
-        choose(&allreduce, By::Time, &links, table, &round()),
+        choose(&allreduce, Criterion::Time, &links, table, &round()),
         "nothing about redis, dynamodb",
     );
     no(
@@ -175,12 +175,7 @@ fn what_is_unknown_or_too_large_is_said() {
         "ranks",
     );
     no(
-        estimate(
-            &scenario(Operation::Barrier, 0, 0),
-            LinkKind::Tcp,
-            table,
-            &round(),
-        ),
+        estimate(&scenario(Operation::Barrier, 0, 0), LinkKind::Tcp, table, &round()),
         "no such rank",
     );
     for (change, expected) in [
@@ -216,10 +211,10 @@ fn what_is_unknown_or_too_large_is_said() {
     ] {
         no(estimate(&change, LinkKind::Tcp, table, &round()), expected);
     }
-    assert!("cheapest".parse::<By>().is_err());
+    assert!("cheapest".parse::<Criterion>().is_err());
     assert_eq!(
-        By::NAMES.map(|(by, name)| (name.parse::<By>(), by.to_string() == name)),
-        By::NAMES.map(|(by, _)| (Ok(by), true))
+        Criterion::NAMES.map(|(by, name)| (name.parse::<Criterion>(), by.to_string() == name)),
+        Criterion::NAMES.map(|(by, _)| (Ok(by), true))
     );
 }
 
@@ -238,11 +233,7 @@ fn prices_without_a_source_or_a_unit_are_refused() {
         ("gib_second_price = 0.5", "gib_second_price = nan", "is NaN"),
         ("gib_second_price = 0.5", "", "missing field"),
         ("latency_us = 1000.0", "latency = 1000.0", "unknown field"),
-        (
-            "latency_us = 1000.0",
-            "latency_us = 0.0",
-            "link.tcp.latency_us is 0",
-        ),
+        ("latency_us = 1000.0", "latency_us = 0.0", "link.tcp.latency_us is 0"),
         (
             "bandwidth_mb_s = 10.0",
             "bandwidth_mb_s = inf",
@@ -254,11 +245,7 @@ fn prices_without_a_source_or_a_unit_are_refused() {
             "read_ms = 30.0\npoll_most_ms = 3.0",
             "needs a poll_first_ms",
         ),
-        (
-            "write_unit_bytes = 1024",
-            "write_unit_bytes = 0",
-            "a unit of no bytes",
-        ),
+        ("write_unit_bytes = 1024", "write_unit_bytes = 0", "a unit of no bytes"),
         ("read_price = 0.125", "read_price = 1e10", "from 0 to"),
         ("[link.tcp]", "[link.telex]", "unknown field"),
         ("source = \"nobody\"", "source = \" \"", "has no source"),

@@ -1,6 +1,6 @@
 //! Requests of schedules to a store: objects by size, because some stores charge by the kilobyte.
 
-use super::prices::Requests;
+use super::prices::RequestPrices;
 use crate::algorithm::Recipe;
 use crate::collective::Call;
 use crate::error::Error;
@@ -27,7 +27,7 @@ impl Traffic {
     }
 
     /// Price of these writes and reads, of removing each object, and of `polls` reads that found nothing.
-    pub(super) fn price(&self, requests: &Requests, polls: u64) -> f64 {
+    pub(super) fn price(&self, requests: &RequestPrices, polls: u64) -> f64 {
         let sum = |sizes: &BTreeMap<u64, u64>, unit: Option<u64>| -> f64 {
             let of_size = |(bytes, count): (&u64, &u64)| requests.units(*bytes, unit) as f64 * *count as f64;
             sizes.iter().map(of_size).sum()
@@ -70,7 +70,7 @@ pub(super) fn survey(call: &Call, recipe: Recipe, occupies: &dyn Fn(usize) -> f6
             }
         }
         Ok::<_, Error>(Survey {
-            transfers: if part.more { u64::MAX } else { all },
+            transfers: if part.has_more { u64::MAX } else { all },
             at_once: most,
             least_s: f64::max(out_s, in_s),
         })

@@ -6,7 +6,7 @@ use crate::datatype::Datatype;
 
 fn zip<const N: usize>(operands: Operands<'_>, of: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     match operands {
-        Operands::Apart { left, right, into } => {
+        Operands::Separate { left, right, into } => {
             let sources = left.as_chunks().0.iter().zip(right.as_chunks().0);
             for (into, (left, right)) in into.as_chunks_mut().0.iter_mut().zip(sources) {
                 *into = of(*left, *right);
@@ -126,12 +126,8 @@ macro_rules! located {
             if right_wins { right } else { left }
         }
         match $operator {
-            Operator::MinLoc => {
-                Some((|operands| zip(operands, |l, r| pick(l, r, |b, a| b < a))) as fn(Operands<'_>))
-            }
-            Operator::MaxLoc => {
-                Some((|operands| zip(operands, |l, r| pick(l, r, |b, a| b > a))) as fn(Operands<'_>))
-            }
+            Operator::MinLoc => Some((|operands| zip(operands, |l, r| pick(l, r, |b, a| b < a))) as fn(Operands<'_>)),
+            Operator::MaxLoc => Some((|operands| zip(operands, |l, r| pick(l, r, |b, a| b > a))) as fn(Operands<'_>)),
             _ => None,
         }
     }};

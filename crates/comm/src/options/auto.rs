@@ -4,7 +4,7 @@ use super::link::LinkChoice;
 use crate::choice::Table;
 use crate::collective::{Call, Operation};
 use crate::error::Error;
-use crate::model::{By, Estimate, Prices, Scenario, estimate, of_bytes};
+use crate::model::{Criterion, Estimate, Prices, Scenario, collective_of_bytes, estimate};
 use crate::schedule::Rank;
 use std::fmt;
 use std::str::FromStr;
@@ -35,7 +35,7 @@ use std::str::FromStr;
 /// # Ok::<(), hotlease_comm::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Auto {
+pub struct AutoLink {
     /// Links to choose from, at most 8, none of them `auto`; of equal ones the first is chosen. Empty: the links of
     /// `HOTLEASE_COMM_LINKS`.
     pub links: Vec<LinkChoice>,
@@ -44,7 +44,7 @@ pub struct Auto {
     /// Bytes of the operation: `size=`, counted as in [`of_size`](crate::model::of_size) (default: 1 MiB).
     pub bytes: usize,
     /// Criterion: `by=time`, `price` or `product` (default: price).
-    pub by: By,
+    pub by: Criterion,
     /// Memory of each member, which is charged for: `memory=` (default: 2 GiB).
     pub memory_bytes: u64,
     /// Number of these operations that share an hour of a store or rendezvous: `operations-per-hour=` (default:
@@ -56,13 +56,13 @@ pub struct Auto {
 const LINKS_MAX: usize = 8;
 const LINKS: &str = "HOTLEASE_COMM_LINKS";
 
-impl Default for Auto {
+impl Default for AutoLink {
     fn default() -> Self {
         Self {
             links: Vec::new(),
             operation: Operation::Allreduce,
             bytes: 1 << 20,
-            by: By::Price,
+            by: Criterion::Price,
             memory_bytes: 2 << 30,
             operations_per_hour: None,
         }
@@ -74,7 +74,7 @@ fn wrong(why: impl fmt::Display) -> Error {
     Error::Options { what }
 }
 
-impl Auto {
+impl AutoLink {
     /// Adds the links of the environment, unless there are links.
     pub(super) fn with_links(self) -> Result<Self, Error> {
         if !self.links.is_empty() {
@@ -120,7 +120,7 @@ impl Auto {
     /// # Errors
     /// [`Error::Model`] if a link has no prices or cannot be simulated; [`Error::Options`].
     pub fn estimates(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<Vec<Estimate>, Error> {
-        let (collective, element) = of_bytes(self.operation, 0, ranks, self.bytes);
+        let (collective, element) = collective_of_bytes(self.operation, 0, ranks, self.bytes);
         let scenario = Scenario {
             call: Call::new(collective, 0, ranks),
             element,
@@ -128,22 +128,17 @@ impl Auto {
             operations_per_hour: self.operations_per_hour.map(f64::from),
         };
         let kinds = self.links.iter().filter_map(LinkChoice::kind);
-        kinds
-            .map(|kind| estimate(&scenario, kind, table, prices))
-            .collect()
+        kinds.map(|kind| estimate(&scenario, kind, table, prices)).collect()
     }
 
     /// Text of the settings that all members must agree on.
     pub(super) fn agreed(&self) -> String {
-        self.said(LinkChoice::agreed)
+        self.describe(LinkChoice::agreed)
     }
 
-    fn said(&self, link: impl Fn(&LinkChoice) -> String) -> String {
+    fn describe(&self, link: impl Fn(&LinkChoice) -> String) -> String {
         let mut parts: Vec<String> = self.links.iter().map(link).collect();
-        parts.push(format!(
-            "op={},size={},by={}",
-            self.operation, self.bytes, self.by
-        ));
+        parts.push(format!("op={},size={},by={}", self.operation, self.bytes, self.by));
         parts.push(format!("memory={}", self.memory_bytes));
         parts.extend(
             self.operations_per_hour
@@ -156,23 +151,18 @@ impl Auto {
     pub(super) fn choose(&self, ranks: Rank, table: &Table, prices: &Prices) -> Result<LinkChoice, Error> {
         let estimates = self.estimates(ranks, table, prices)?;
         let best = self.by.best(&estimates).map(|best| best.link);
-        let found = self
-            .links
-            .iter()
-            .find(|link| best.is_some() && link.kind() == best);
-        found
-            .cloned()
-            .ok_or_else(|| wrong("it has no links to choose from"))
+        let found = self.links.iter().find(|link| best.is_some() && link.kind() == best);
+        found.cloned().ok_or_else(|| wrong("it has no links to choose from"))
     }
 }
 
-impl fmt::Display for Auto {
+impl fmt::Display for AutoLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.said(LinkChoice::to_string))
+        f.write_str(&self.describe(LinkChoice::to_string))
     }
 }
 
-impl FromStr for Auto {
+impl FromStr for AutoLink {
     type Err = Error;
 
     /// Parses the text after `auto:`.
@@ -182,9 +172,8 @@ impl FromStr for Auto {
     fn from_str(text: &str) -> Result<Self, Error> {
         let mut auto = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-            let number = |value: &str| {
-                bytes(value).ok_or_else(|| wrong("a size is a number such as 4096, 64KiB or 1MiB"))
-            };
+            let number =
+                |value: &str| bytes(value).ok_or_else(|| wrong("a size is a number such as 4096, 64KiB or 1MiB"));
             match part.split_once('=') {
                 Some(("op", value)) => auto.operation = value.parse()?,
                 Some(("by", value)) => auto.by = value.parse()?,
@@ -225,7 +214,7 @@ fn bytes(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn auto(text: &str) -> Auto {
+    fn auto(text: &str) -> AutoLink {
         match text.parse().expect(text) {
             LinkChoice::Auto(auto) => auto,
             link => panic!("{link:?}"),
@@ -242,7 +231,7 @@ mod tests {
             "auto:direct,redis://h,s3://b,op=scan,size=3072,by=time,memory=1073741824,operations-per-hour=9"
         );
         assert_eq!(said.links[1].prefix(), "a/");
-        assert_eq!(auto("auto"), Auto::default());
+        assert_eq!(auto("auto"), AutoLink::default());
         assert_eq!(auto(&said.to_string()).to_string(), said.to_string());
     }
 
@@ -262,10 +251,7 @@ mod tests {
             ("automatic", "it can be"),
         ] {
             let error = text.parse::<LinkChoice>().expect_err(text).to_string();
-            assert!(
-                error.contains(expected) && !error.contains("secret"),
-                "{text}: {error}"
-            );
+            assert!(error.contains(expected) && !error.contains("secret"), "{text}: {error}");
         }
     }
 
@@ -285,9 +271,7 @@ mod tests {
             "of equal ones the first"
         );
         prices.link.redis = None;
-        let error = among
-            .choose(16, table, &prices)
-            .expect_err("nothing is known of it");
+        let error = among.choose(16, table, &prices).expect_err("nothing is known of it");
         assert!(
             error.to_string().contains("the prices say nothing about redis"),
             "{error}"

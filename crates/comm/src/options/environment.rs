@@ -95,10 +95,7 @@ mod tests {
     #[test]
     fn what_is_named_is_taken() {
         let options = of(&ALL).expect("all that is needed");
-        assert_eq!(
-            (options.name.as_str(), options.size, options.rank),
-            ("sums", 4, None)
-        );
+        assert_eq!((options.name.as_str(), options.size, options.rank), ("sums", 4, None));
         assert_eq!(options.rendezvous, "localhost:7072");
         let with_rank: Vec<_> = ALL.into_iter().chain([(RANK, "3")]).collect();
         assert_eq!(of(&with_rank).expect("a rank too").rank, Some(3));

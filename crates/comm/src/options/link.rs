@@ -1,6 +1,6 @@
 //! Choice of the link that members communicate over.
 
-use super::Auto;
+use super::AutoLink;
 use crate::choice::LinkKind;
 use crate::error::Error;
 use std::fmt;
@@ -46,7 +46,7 @@ pub enum LinkChoice {
     /// `dynamodb://table?endpoint=https://host&region=name`. Credentials come from the environment as for S3.
     DynamoDb(StoreAddress),
     /// The best of several links, as the model chooses it: see [`Auto`].
-    Auto(Auto),
+    Auto(AutoLink),
 }
 
 /// Address of a store. Its credentials are never shown.

@@ -6,25 +6,25 @@
 //! In checked mode each collective begins with an exchange of what members are about to call, which is a schedule as
 //! well.
 
-mod failing;
+mod failures;
 
 use super::contexts::is_before;
-use super::{Owner, Protocol, Request, Status};
+use super::{Owner, Protocol, RequestState, Status};
 use crate::areas::Areas;
-use crate::communicator::{Card, differ};
-use crate::error::{During, Error};
+use crate::arena::Key;
+use crate::communicator::{CallSummary, first_difference};
+use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::memory::{Memory, Piece};
 use crate::operator::Reduction;
 use crate::schedule::{Area, Rank, Schedule, Span, Step};
-use crate::slots::Key;
-use hotlease_wire::comm::frame::{Address, Class};
+use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// Parameters of a collective.
-pub(crate) struct Start {
+pub(crate) struct CollectiveStart {
     pub(crate) schedule: Arc<Schedule>,
     /// Size of an element, bytes.
     pub(crate) element: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Check {
     /// Allgather of cards.
     pub(crate) schedule: Arc<Schedule>,
     /// Card of this member.
-    pub(crate) card: Card,
+    pub(crate) card: CallSummary,
 }
 
 /// Schedule, and the memory that it works on.
@@ -68,7 +68,7 @@ impl Work {
 }
 
 /// Collective that is under way.
-pub(super) struct Running {
+pub(super) struct RunningCollective {
     pub(super) context: u64,
     pub(super) number: u32,
     pub(super) members: Arc<[Rank]>,
@@ -86,7 +86,7 @@ pub(super) struct Running {
     pub(super) counts: HashMap<(bool, Rank), u32>,
 }
 
-impl Running {
+impl RunningCollective {
     pub(super) fn members(&self) -> &[Rank] {
         &self.members
     }
@@ -142,9 +142,7 @@ impl Job {
             let steps = steps.iter();
             steps.for_each(|step| areas.local(step, reduction.as_ref()));
         };
-        let work = || {
-            input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))))
-        };
+        let work = || input.read(|input| output.write(|output| scratch.write(|scratch| run(input, output, scratch))));
         let result = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Some(Some(Some(())))) => Ok(()),
             Ok(_) => Err("the memory was taken back".into()),
@@ -162,23 +160,21 @@ fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
 
 impl Protocol {
     /// Begins the next collective of a communicator; every member counts it, even if it fails here.
-    pub(crate) fn collective(&mut self, context: u64, start: Start) -> Result<Key, Error> {
+    pub(crate) fn collective(&mut self, context: u64, start: CollectiveStart) -> Result<Key, Error> {
         let of_context = self.context(context);
         let number = of_context.number;
         of_context.number = number.wrapping_add(1);
         let broken = of_context.broken;
         let members: Arc<[Rank]> = of_context.members.clone().unwrap_or_default();
-        let during = During::Collective { number };
+        let during = Activity::Collective { number };
         let request = self.request(during)?;
         let error = match broken {
-            Some((rank, first)) if !is_before(number, first) => Some(Error::Broken { during, rank }),
-            _ => self.wrong(&start, &members, during),
+            Some((rank, first)) if !is_before(number, first) => Some(Error::CollectiveFailed { during, rank }),
+            _ => self.check_start(&start, &members, during),
         };
-        let mut lost = members
-            .iter()
-            .filter(|rank| self.peers[**rank as usize].lost.is_some());
+        let mut lost = members.iter().filter(|rank| self.peers[**rank as usize].lost.is_some());
         let lost = lost.next().copied().unwrap_or(self.me);
-        let error = error.or_else(|| self.gone(lost, during));
+        let error = error.or_else(|| self.departure(lost, during));
         let is_to_run = error.is_none();
         let mut scratch = |schedule: &Schedule, element| {
             let bytes = schedule.scratch.saturating_mul(element);
@@ -204,7 +200,7 @@ impl Protocol {
             Some(check) => (check, Some(work)),
             None => (work, None),
         };
-        let running = Running {
+        let running = RunningCollective {
             context,
             number,
             members,
@@ -235,7 +231,7 @@ impl Protocol {
     }
 
     /// Keeps memory for the next use, unless it is still in use or too large.
-    pub(super) fn spare(&mut self, memory: Memory) {
+    pub(super) fn keep_scratch(&mut self, memory: Memory) {
         if memory.len() == 0 || memory.len() > SPARE_BYTES_MAX || !memory.is_free() {
             return;
         }
@@ -246,7 +242,7 @@ impl Protocol {
     }
 
     /// Checks a collective before anything is sent; returns what is wrong with it.
-    fn wrong(&self, start: &Start, members: &[Rank], during: During) -> Option<Error> {
+    fn check_start(&self, start: &CollectiveStart, members: &[Rank], during: Activity) -> Option<Error> {
         if start.is_built {
             return None;
         }
@@ -276,9 +272,7 @@ impl Protocol {
             return wrong("it reduces, and was given nothing to reduce by".into());
         }
         let (rank, ranks) = (rank as Rank, members.len() as Rank);
-        let checked = start
-            .schedule
-            .check(rank, ranks, input / element, output / element);
+        let checked = start.schedule.check(rank, ranks, input / element, output / element);
         checked.err().and_then(wrong)
     }
 
@@ -308,7 +302,7 @@ impl Protocol {
                 continue;
             }
             let (context, number) = (running.context, running.number);
-            let (owner, class) = (Owner::Collective(key), Class::Collective);
+            let (owner, class) = (Owner::Collective(key), MessageClass::Collective);
             match *step {
                 Step::Receive { from, into } => {
                     let into = running.work.piece(into);
@@ -318,7 +312,7 @@ impl Protocol {
                 Step::Send { to, from } => {
                     let body = running.work.piece(from);
                     let to = running.members[to as usize];
-                    let address = Address {
+                    let address = MessageAddress {
                         class,
                         context,
                         tag: number,
@@ -329,18 +323,18 @@ impl Protocol {
                 _ => running.outstanding -= 1,
             }
         }
-        self.one_less(key);
+        self.count_transfer(key);
     }
 
     /// Notes the end of a transfer of a collective.
-    pub(super) fn transferred(&mut self, key: Key, result: Result<Status, Error>) {
+    pub(super) fn end_transfer(&mut self, key: Key, result: Result<Status, Error>) {
         if let Err(error) = result {
             self.fail_collective(key, error);
         }
-        self.one_less(key);
+        self.count_transfer(key);
     }
 
-    fn one_less(&mut self, key: Key) {
+    fn count_transfer(&mut self, key: Key) {
         if let Some(running) = self.collectives.get_mut(key) {
             running.outstanding -= 1;
             if running.outstanding == 0 {
@@ -351,7 +345,7 @@ impl Protocol {
 
     /// Goes on with collectives whose transfers are done.
     pub(crate) fn settle(&mut self) {
-        self.look();
+        self.request_awaited();
         while let Some(key) = self.ready.pop_front() {
             let Some(running) = self.collectives.get_mut(key) else {
                 continue;
@@ -380,13 +374,13 @@ impl Protocol {
     }
 
     /// Goes on with a collective whose local work is done.
-    pub(crate) fn worked(&mut self, (key, result): (Key, Result<(), String>)) {
+    pub(crate) fn end_job(&mut self, (key, result): (Key, Result<(), String>)) {
         let Some(running) = self.collectives.get_mut(key) else {
             return;
         };
         running.is_at_work = false;
         let number = running.number;
-        let during = During::Collective { number };
+        let during = Activity::Collective { number };
         let has_failed = running.error.is_some();
         match result {
             _ if has_failed => self.end(key),
@@ -410,11 +404,11 @@ impl Protocol {
             && let Some(then) = running.then.take()
         {
             let Work { areas, .. } = std::mem::replace(&mut running.work, then);
-            running.error = areas[1].whole().read(differ).flatten();
+            running.error = areas[1].whole().read(first_difference).flatten();
             running.round = 0;
             let [_, _, scratch] = areas;
             let differs = running.error.is_some();
-            self.spare(scratch);
+            self.keep_scratch(scratch);
             if !differs {
                 return self.begin_round(key);
             }
@@ -429,22 +423,22 @@ impl Protocol {
             };
             let result = running.error.map_or(Ok(status), Err);
             let [_, _, scratch] = running.work.areas;
-            self.spare(scratch);
+            self.keep_scratch(scratch);
             self.complete(Owner::Request(running.request), result);
         }
     }
 
     /// Description of a collective for errors.
-    pub(super) fn during_collective(&self, key: Key) -> During {
+    pub(super) fn during_collective(&self, key: Key) -> Activity {
         let number = self.collectives.get(key).map_or(0, |running| running.number);
-        During::Collective { number }
+        Activity::Collective { number }
     }
 
     /// Description of a request for errors.
-    pub(super) fn during(&self, key: Key) -> During {
+    pub(super) fn during(&self, key: Key) -> Activity {
         match self.requests.get(key) {
-            Some(Request::Pending(during)) => *during,
-            _ => During::Collective { number: 0 },
+            Some(RequestState::Pending(during)) => *during,
+            _ => Activity::Collective { number: 0 },
         }
     }
 }

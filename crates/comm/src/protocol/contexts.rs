@@ -4,12 +4,12 @@
 //! has sent there, and takes nothing more. Operations of other members that still send to it or wait for it end with an
 //! error. When all members have left, no frame of the communicator can be on its way, and it is forgotten.
 
-use super::{Action, Context, Kept, Owner, Protocol};
-use crate::error::{During, Error};
+use super::{Action, ContextState, KeptMessage, Owner, Protocol};
+use crate::error::{Activity, Error};
 use crate::matching::{Matching, Pattern};
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{Address, Class, Frame};
+use hotlease_wire::comm::frame::{MemberFrame, MessageAddress, MessageClass};
 use std::sync::Arc;
 
 /// Communicators on one set of connections. Those that other members have opened before this one count, and those that
@@ -18,12 +18,12 @@ pub(crate) const CONTEXTS_MAX: usize = 4096;
 
 /// State of this member in a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stay {
-    Here,
+pub(super) enum Membership {
+    Joined,
     /// The member takes no messages; what it has begun goes on.
     Leaving,
     /// The other members have been told.
-    Gone,
+    Left,
 }
 
 /// Whether a collective comes before another one of its communicator. Numbers wrap around.
@@ -31,14 +31,14 @@ pub(super) fn is_before(number: u32, other: u32) -> bool {
     number.wrapping_sub(other).cast_signed() < 0
 }
 
-impl Context {
+impl ContextState {
     pub(super) fn new(posted_max: usize) -> Self {
         Self {
             members: None,
             matching: [Matching::new(posted_max), Matching::new(posted_max)],
             number: 0,
             broken: None,
-            stay: Stay::Here,
+            stay: Membership::Joined,
             left: Vec::new(),
         }
     }
@@ -89,7 +89,7 @@ impl Protocol {
         let me = self.me;
         if gives_up {
             let number = self.first_running(context);
-            let word = Frame::Broken {
+            let word = MemberFrame::Broken {
                 context,
                 rank: me,
                 number,
@@ -97,12 +97,12 @@ impl Protocol {
             self.tell_members(context, word);
             self.end_broken(context, me, number);
         }
-        self.context(context).stay = Stay::Leaving;
-        let withdrawn = self.matching(Class::Message, context).withdraw(|_, _| true);
+        self.context(context).stay = Membership::Leaving;
+        let withdrawn = self.matching(MessageClass::Message, context).withdraw(|_, _| true);
         for (_, posted) in withdrawn {
             self.complete(posted.owner, Err(Error::Finished));
         }
-        self.drop_kept(context, Class::Message);
+        self.drop_kept(context, MessageClass::Message);
         self.abandon_messages(context);
         self.leaving.push(context);
         self.is_leaving_due = true;
@@ -117,7 +117,7 @@ impl Protocol {
             .keys(|running| running.context() == context && !is_before(running.number(), number))
         {
             let during = self.during_collective(collective);
-            self.fail_collective(collective, Error::Broken { during, rank });
+            self.fail_collective(collective, Error::CollectiveFailed { during, rank });
         }
     }
 
@@ -143,34 +143,31 @@ impl Protocol {
         let mut leaving = std::mem::take(&mut self.leaving);
         leaving.retain(|context| {
             self.tell_leave(*context);
-            !self.forget_context(*context)
+            !self.forget_if_left(*context)
         });
         self.leaving.append(&mut leaving);
     }
 
     fn tell_leave(&mut self, context: u64) {
-        let is_meant = |address: &Address| address.context == context;
+        let is_meant = |address: &MessageAddress| address.context == context;
         let mut waiting = self.peers.iter().flat_map(|peer| &peer.waiting).flatten();
         let is_busy = waiting.any(|waiting| is_meant(&waiting.address))
-            || !self
-                .collectives
-                .keys(|running| running.context() == context)
-                .is_empty();
-        if is_busy || self.context(context).stay != Stay::Leaving {
+            || !self.collectives.keys(|running| running.context() == context).is_empty();
+        if is_busy || self.context(context).stay != Membership::Leaving {
             return;
         }
-        self.context(context).stay = Stay::Gone;
-        self.drop_kept(context, Class::Collective);
-        self.tell_members(context, Frame::Leave { context });
+        self.context(context).stay = Membership::Left;
+        self.drop_kept(context, MessageClass::Collective);
+        self.tell_members(context, MemberFrame::Leave { context });
     }
 
     /// Forgets a communicator if all members have left it; returns whether it is forgotten.
-    fn forget_context(&mut self, context: u64) -> bool {
+    fn forget_if_left(&mut self, context: u64) -> bool {
         let Some(of_context) = self.contexts.get(&context) else {
             return true;
         };
         let others = self.members(context).iter().filter(|rank| **rank != self.me);
-        let is_over = of_context.stay == Stay::Gone
+        let is_over = of_context.stay == Membership::Left
             && others
                 .into_iter()
                 .all(|rank| of_context.left.contains(rank) || !self.is_here(*rank));
@@ -181,7 +178,7 @@ impl Protocol {
         is_over
     }
 
-    pub(super) fn tell_members(&mut self, context: u64, frame: Frame) {
+    pub(super) fn tell_members(&mut self, context: u64, frame: MemberFrame) {
         let members = self
             .contexts
             .get(&context)
@@ -194,17 +191,17 @@ impl Protocol {
     }
 
     /// Whether this member still takes messages to this address, because it has not left the communicator.
-    pub(super) fn takes(&self, to: &Address) -> bool {
+    pub(super) fn is_accepting(&self, to: &MessageAddress) -> bool {
         let stay = self.contexts.get(&to.context).map(|of_context| of_context.stay);
         match stay {
-            None | Some(Stay::Here) => true,
-            Some(Stay::Leaving) => to.class == Class::Collective,
-            Some(Stay::Gone) => false,
+            None | Some(Membership::Joined) => true,
+            Some(Membership::Leaving) => to.class == MessageClass::Collective,
+            Some(Membership::Left) => false,
         }
     }
 
     /// Notes that a member has left a communicator: it sends nothing more there, and takes nothing.
-    pub(super) fn left(&mut self, from: Rank, context: u64) -> Result<(), Loss> {
+    pub(super) fn note_leave(&mut self, from: Rank, context: u64) -> Result<(), Loss> {
         let is_new = !self.contexts.contains_key(&context);
         if is_new && self.is_full() {
             return Err(Loss::Protocol);
@@ -223,9 +220,9 @@ impl Protocol {
     /// Ends operations that cannot end otherwise, because a member has left a communicator. What the member sent before
     /// can still be received.
     pub(super) fn end_in(&mut self, context: u64, from: Rank) {
-        let mut ended: Vec<(Owner, Option<During>)> = Vec::new();
+        let mut ended: Vec<(Owner, Option<Activity>)> = Vec::new();
         for waiting in &mut self.peers[from as usize].waiting {
-            let is_meant = |owner: &super::Waiting| owner.address.context == context;
+            let is_meant = |owner: &super::QueuedMessage| owner.address.context == context;
             ended.extend(
                 waiting
                     .iter()
@@ -236,25 +233,18 @@ impl Protocol {
         }
         // Messages that were granted still go, and so do those that a store is getting.
         let is_stored = self.is_stored();
-        let announced = self.sends.keys(|sending| {
-            !is_stored && sending.to == from && sending.context == context && sending.is_announced()
-        });
+        let announced = self
+            .sends
+            .keys(|sending| !is_stored && sending.to == from && sending.context == context && sending.is_announced());
         for send in announced {
             let sending = self.sends.remove(send);
             ended.extend(sending.map(|sending| (sending.owner, Some(sending.during))));
         }
-        let any = During::Receive {
-            from: None,
-            tag: None,
-        };
-        let is_of_any = self.hopeless(context, Pattern::ANY, any).is_some();
-        let may_come = self.may_still_come(context, from);
+        let any = Activity::Receive { from: None, tag: None };
+        let is_of_any = self.receive_error(context, Pattern::ANY, any).is_some();
+        let may_come = self.can_still_come(context, from);
         let matching = &mut self.context(context).matching;
-        let is_over = |pattern: Pattern| {
-            pattern
-                .source
-                .map_or(is_of_any, |source| source == from && !may_come)
-        };
+        let is_over = |pattern: Pattern| pattern.source.map_or(is_of_any, |source| source == from && !may_come);
         let posted = matching
             .iter_mut()
             .flat_map(|matching| matching.withdraw(|pattern, _| is_over(*pattern)));
@@ -266,13 +256,13 @@ impl Protocol {
     }
 
     /// Forgets messages that no receive will ask for; their senders may send as much again.
-    fn drop_kept(&mut self, context: u64, class: Class) {
+    fn drop_kept(&mut self, context: u64, class: MessageClass) {
         for (source, kept) in self.matching(class, context).drain() {
             match kept {
-                Kept::Announced { .. } => self.taken(source, class, 0),
-                Kept::Landing(key) => self.drop_landing(key),
-                Kept::Own { owner, .. } => self.complete(owner, Err(Error::Finished)),
-                Kept::Stored { .. } => self.no_longer_kept(&kept),
+                KeptMessage::Announced { .. } => self.repay_credit(source, class, 0),
+                KeptMessage::Landing(key) => self.drop_landing(key),
+                KeptMessage::Own { owner, .. } => self.complete(owner, Err(Error::Finished)),
+                KeptMessage::Stored { .. } => self.no_longer_kept(&kept),
             }
         }
     }

@@ -72,14 +72,14 @@ impl Lender {
     }
 
     /// Counts a message that has come; false if the sender had no credit for it.
-    pub(super) fn came(&mut self, bytes: u64) -> bool {
+    pub(super) fn charge(&mut self, bytes: u64) -> bool {
         self.spent += cost(bytes);
         self.spent <= self.limit
     }
 
     /// Counts a message that was taken. Returns what to give back now: not each time, but before the sender has spent
     /// half.
-    pub(super) fn taken(&mut self, bytes: u64) -> Option<u64> {
+    pub(super) fn repay(&mut self, bytes: u64) -> Option<u64> {
         self.owed += cost(bytes);
         let amount = self.owed;
         if amount < self.limit / 4 {
@@ -108,8 +108,8 @@ mod tests {
             for number in 0..10_000_u64 {
                 let bytes = (number * 7919) % (EAGER_BYTES_MAX + 1);
                 assert!(spender.spend_large(bytes), "message {number} of {size} ranks");
-                assert!(lender.came(bytes));
-                if let Some(amount) = lender.taken(bytes) {
+                assert!(lender.charge(bytes));
+                if let Some(amount) = lender.repay(bytes) {
                     spender.give_back(amount);
                 }
             }
@@ -134,9 +134,9 @@ mod tests {
         let mut sent = 0;
         while spender.spend(0) {
             sent += 1;
-            assert!(lender.came(0));
+            assert!(lender.charge(0));
         }
         assert_eq!(sent, credit_of(2) / ENTRY_COST);
-        assert!(!lender.came(0), "a sender that does not count is noticed");
+        assert!(!lender.charge(0), "a sender that does not count is noticed");
     }
 }

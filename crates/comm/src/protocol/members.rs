@@ -5,14 +5,14 @@
 //! receives from it or from any rank, and every collective of a communicator that it belongs to. What had come from it
 //! before can still be received.
 
-use super::{Action, Owner, Peer, Protocol, Stay};
-use crate::error::{During, Error};
+use super::{Action, Membership, Owner, PeerState, Protocol};
+use crate::error::{Activity, Error};
 use crate::matching::Pattern;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 
-impl Peer {
+impl PeerState {
     fn is_here(&self) -> bool {
         self.lost.is_none() && !self.has_left
     }
@@ -20,7 +20,7 @@ impl Peer {
 
 impl Protocol {
     /// Reason why nothing can be done with a member, if there is one.
-    pub(crate) fn gone(&self, rank: Rank, during: During) -> Option<Error> {
+    pub(crate) fn departure(&self, rank: Rank, during: Activity) -> Option<Error> {
         if let Some(why) = &self.severed {
             let why = why.to_string();
             return Some(Error::Store { during, why });
@@ -29,7 +29,7 @@ impl Protocol {
             return Some(Error::Outcast {
                 during,
                 rank: self.me,
-                by: Some(by),
+                reporter: Some(by),
                 loss,
             });
         }
@@ -45,8 +45,8 @@ impl Protocol {
     }
 
     /// Reason why nothing can be done with a member in a communicator, which the member may have left.
-    pub(super) fn gone_in(&self, context: u64, rank: Rank, during: During) -> Option<Error> {
-        let gone = self.gone(rank, during);
+    pub(super) fn departure_in(&self, context: u64, rank: Rank, during: Activity) -> Option<Error> {
+        let gone = self.departure(rank, during);
         // Most of the time no member has left any communicator.
         if gone.is_some() || self.leaves == 0 {
             return gone;
@@ -66,42 +66,37 @@ impl Protocol {
     }
 
     /// Reason why no message can come for this receive, if there is one.
-    pub(crate) fn hopeless(&self, context: u64, pattern: Pattern, during: During) -> Option<Error> {
+    pub(crate) fn receive_error(&self, context: u64, pattern: Pattern, during: Activity) -> Option<Error> {
         if let Some(source) = pattern.source {
-            let may_come = self.may_still_come(context, source);
-            return self.gone_in(context, source, during).filter(|_| !may_come);
+            let may_come = self.can_still_come(context, source);
+            return self.departure_in(context, source, during).filter(|_| !may_come);
         }
-        if let Some(error) = self.gone(self.me, during) {
+        if let Some(error) = self.departure(self.me, during) {
             return Some(error);
         }
         let members = self.members(context);
-        let lost = members
-            .iter()
-            .find(|rank| self.peers[**rank as usize].lost.is_some());
+        let lost = members.iter().find(|rank| self.peers[**rank as usize].lost.is_some());
         if let Some(rank) = lost {
-            return self.gone(*rank, during);
+            return self.departure(*rank, during);
         }
         let others = || members.iter().filter(|rank| **rank != self.me);
         let last = others().next_back()?;
-        let has_left = |rank: &Rank| self.has_left(context, *rank) && !self.may_still_come(context, *rank);
+        let has_left = |rank: &Rank| self.has_left(context, *rank) && !self.can_still_come(context, *rank);
         let all_have_left = others().all(has_left);
         if all_have_left {
-            self.gone_in(context, *last, during)
+            self.departure_in(context, *last, during)
         } else {
             None
         }
     }
 
     pub(super) fn members(&self, context: u64) -> &[Rank] {
-        let members = self
-            .contexts
-            .get(&context)
-            .and_then(|context| context.members.as_ref());
+        let members = self.contexts.get(&context).and_then(|context| context.members.as_ref());
         members.map_or(&[], |members| members)
     }
 
     /// Handles the loss of a member, which a link has found.
-    pub(crate) fn lost(&mut self, rank: Rank, loss: Loss) {
+    pub(crate) fn handle_loss(&mut self, rank: Rank, loss: Loss) {
         // A member that has said goodbye may close its connection.
         if self.peers[rank as usize].has_left {
             self.peer(rank).has_read_all = true;
@@ -124,12 +119,12 @@ impl Protocol {
         self.news += 1;
         self.is_leaving_due = true;
         if is_news && self.outcast.is_none() {
-            self.tell_all(Frame::Lost { rank, loss });
+            self.tell_all(MemberFrame::Lost { rank, loss });
         }
         if is_news {
             // The member may be alive, and only out of reach or stopped for a while: it learns why no member talks to
             // it.
-            let frame = Frame::Lost { rank, loss };
+            let frame = MemberFrame::Lost { rank, loss };
             self.actions.push_back(Action::Frame { to: rank, frame });
         }
         self.actions.push_back(Action::Close { rank });
@@ -137,7 +132,7 @@ impl Protocol {
         let concerned = self.collectives.keys(|running| running.members().contains(&rank));
         for collective in concerned {
             let during = self.during_collective(collective);
-            if let Some(error) = self.gone(rank, during) {
+            if let Some(error) = self.departure(rank, during) {
                 self.fail_collective(collective, error);
             }
         }
@@ -162,14 +157,11 @@ impl Protocol {
         let contexts: Vec<u64> = self.contexts.keys().copied().collect();
         for context in contexts {
             let is_of_any = {
-                let during = During::Receive {
-                    from: None,
-                    tag: None,
-                };
+                let during = Activity::Receive { from: None, tag: None };
                 let is_member = self.members(context).contains(&rank);
-                is_member && self.hopeless(context, Pattern::ANY, during).is_some()
+                is_member && self.receive_error(context, Pattern::ANY, during).is_some()
             };
-            let may_come = self.may_still_come(context, rank);
+            let may_come = self.can_still_come(context, rank);
             let Some(of_context) = self.contexts.get_mut(&context) else {
                 continue;
             };
@@ -189,22 +181,22 @@ impl Protocol {
         }
     }
 
-    pub(super) fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<During>) {
+    pub(super) fn complete_gone(&mut self, owner: Owner, rank: Rank, during: Option<Activity>) {
         let during = during.unwrap_or_else(|| self.during_of(owner));
-        if let Some(error) = self.gone(rank, during) {
+        if let Some(error) = self.departure(rank, during) {
             self.complete(owner, Err(error));
         }
     }
 
     /// Description of an operation for errors.
-    pub(super) fn during_of(&self, owner: Owner) -> During {
+    pub(super) fn during_of(&self, owner: Owner) -> Activity {
         match owner {
             Owner::Request(key) => self.during(key),
             Owner::Collective(key) => self.during_collective(key),
         }
     }
 
-    fn tell_all(&mut self, frame: Frame) {
+    fn tell_all(&mut self, frame: MemberFrame) {
         let me = self.me as usize;
         let others = self.peers.iter().enumerate();
         let others = others.filter(|(rank, peer)| *rank != me && peer.is_here());
@@ -216,32 +208,28 @@ impl Protocol {
     }
 
     /// Handles what a member says of itself, of others, and of communicators.
-    pub(super) fn word(&mut self, from: Rank, frame: Frame) -> Result<(), Loss> {
+    pub(super) fn handle_notice(&mut self, from: Rank, frame: MemberFrame) -> Result<(), Loss> {
         match frame {
-            Frame::Goodbye if self.peers[from as usize].is_here() => {
+            MemberFrame::Goodbye if self.peers[from as usize].is_here() => {
                 self.peer(from).has_left = true;
                 self.is_leaving_due = true;
-                let frame = Frame::Farewell;
+                let frame = MemberFrame::Farewell;
                 self.actions.push_back(Action::Frame { to: from, frame });
                 self.end_with(from);
             }
-            Frame::Farewell => {
+            MemberFrame::Farewell => {
                 self.news += 1;
                 self.peer(from).has_read_all = true;
             }
-            Frame::Lost { rank, loss } if rank == self.me => self.cast_out(from, loss),
-            Frame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
-            Frame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
-            Frame::Leave { context } => return self.left(from, context),
+            MemberFrame::Lost { rank, loss } if rank == self.me => self.cast_out(from, loss),
+            MemberFrame::Lost { rank, loss } if rank == from => self.fail(from, loss, true),
+            MemberFrame::Lost { rank, loss } if (rank as usize) < self.peers.len() => self.fail(rank, loss, false),
+            MemberFrame::Leave { context } => return self.note_leave(from, context),
             // A member that opens a communicator has reserved a place for it.
-            Frame::Broken { context, .. } if !self.contexts.contains_key(&context) && self.is_full() => {
+            MemberFrame::Broken { context, .. } if !self.contexts.contains_key(&context) && self.is_full() => {
                 return Err(Loss::Protocol);
             }
-            Frame::Broken {
-                context,
-                rank,
-                number,
-            } => self.end_broken(context, rank, number),
+            MemberFrame::Broken { context, rank, number } => self.end_broken(context, rank, number),
             _ => {}
         }
         Ok(())
@@ -267,15 +255,11 @@ impl Protocol {
         let lost = self.peers.iter().enumerate();
         let lost = lost.filter_map(|(rank, peer)| Some((rank as Rank, peer.lost?)));
         let broken = self.contexts.iter();
-        let broken = broken.filter(|(_, of_context)| of_context.stay == Stay::Here);
+        let broken = broken.filter(|(_, of_context)| of_context.stay == Membership::Joined);
         let broken = broken.filter_map(|(context, of_context)| Some((*context, of_context.broken?)));
-        let lost = lost.map(|(rank, loss)| Frame::Lost { rank, loss });
-        let broken = broken.map(|(context, (rank, number))| Frame::Broken {
-            context,
-            rank,
-            number,
-        });
-        let causes: Vec<Frame> = lost.chain(broken).collect();
+        let lost = lost.map(|(rank, loss)| MemberFrame::Lost { rank, loss });
+        let broken = broken.map(|(context, (rank, number))| MemberFrame::Broken { context, rank, number });
+        let causes: Vec<MemberFrame> = lost.chain(broken).collect();
         if self.outcast.is_none() {
             causes.into_iter().for_each(|cause| self.tell_all(cause));
         }
@@ -284,7 +268,7 @@ impl Protocol {
     /// Gives up: the others learn that, and not only that a connection was closed.
     pub(crate) fn give_up(&mut self) {
         self.tell_causes();
-        let frame = Frame::Lost {
+        let frame = MemberFrame::Lost {
             rank: self.me,
             loss: Loss::GaveUp,
         };
@@ -299,7 +283,7 @@ impl Protocol {
         }
         self.tell_causes();
         self.has_finished = true;
-        self.tell_all(Frame::Goodbye);
+        self.tell_all(MemberFrame::Goodbye);
         let mut withdrawn = Vec::new();
         for context in self.contexts.values_mut() {
             for matching in &mut context.matching {
@@ -314,14 +298,14 @@ impl Protocol {
 
     /// Whether every other member has read what this one sent before it finished, or is gone.
     pub(crate) fn has_parted(&self) -> bool {
-        self.not_parted().is_none()
+        self.unparted_member().is_none()
     }
 
     /// A member that has not read it yet, and is not gone.
-    pub(crate) fn not_parted(&self) -> Option<Rank> {
+    pub(crate) fn unparted_member(&self) -> Option<Rank> {
         let others = self.peers.iter().enumerate();
         let mut others = others.filter(|(rank, _)| *rank != self.me as usize);
-        let is_waited_for = |peer: &Peer| peer.lost.is_none() && !peer.has_read_all;
+        let is_waited_for = |peer: &PeerState| peer.lost.is_none() && !peer.has_read_all;
         let found = others.find(|(_, peer)| is_waited_for(peer));
         found.map(|(rank, _)| rank as Rank)
     }

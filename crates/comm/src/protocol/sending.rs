@@ -1,18 +1,18 @@
 //! Sender's half: credit, announcements, and large messages, which are sent from where they are.
 
-use super::{Action, Bounds, Kept, Owner, PENDING_MAX, Protocol, Status};
-use crate::error::{During, Error};
+use super::{Action, Bounds, KeptMessage, Owner, PENDING_MAX, Protocol, Status};
+use crate::arena::Key;
+use crate::error::{Activity, Error};
 use crate::matching::Envelope;
 use crate::memory::{Memory, Piece};
 use crate::schedule::Rank;
-use crate::slots::Key;
-use hotlease_wire::comm::frame::{Address, Class, DATA_BYTES_MAX, Frame};
+use hotlease_wire::comm::frame::{DATA_BYTES_MAX, MemberFrame, MessageAddress, MessageClass};
 
 /// Message that is sent from where it is, at once or when it is granted.
-pub(super) struct Sending {
+pub(super) struct OutgoingMessage {
     pub(super) to: Rank,
     pub(super) owner: Owner,
-    pub(super) during: During,
+    pub(super) during: Activity,
     pub(super) context: u64,
     tag: u32,
     body: Piece,
@@ -22,9 +22,9 @@ pub(super) struct Sending {
     given: u64,
 }
 
-impl Sending {
+impl OutgoingMessage {
     /// Makes a message that was given to the link completely.
-    pub(super) fn whole(to: Rank, owner: Owner, during: During, address: &Address, body: Piece) -> Self {
+    pub(super) fn whole(to: Rank, owner: Owner, during: Activity, address: &MessageAddress, body: Piece) -> Self {
         Self {
             to,
             owner,
@@ -48,24 +48,24 @@ impl Sending {
 }
 
 /// Message for which there was no credit.
-pub(super) struct Waiting {
-    pub(super) address: Address,
+pub(super) struct QueuedMessage {
+    pub(super) address: MessageAddress,
     body: Piece,
     pub(super) owner: Owner,
 }
 
 /// Description of a send for errors.
-pub(super) fn during(to: Rank, address: &Address) -> During {
+pub(super) fn during(to: Rank, address: &MessageAddress) -> Activity {
     match address.class {
-        Class::Message => During::Send { to, tag: address.tag },
-        Class::Collective => During::Collective { number: address.tag },
+        MessageClass::Message => Activity::Send { to, tag: address.tag },
+        MessageClass::Collective => Activity::Collective { number: address.tag },
     }
 }
 
 impl Protocol {
     /// Sends a message, now or when there is credit for it.
-    pub(crate) fn send(&mut self, to: Rank, address: Address, body: Piece, owner: Owner) {
-        if let Some(error) = self.gone_in(address.context, to, during(to, &address)) {
+    pub(crate) fn send(&mut self, to: Rank, address: MessageAddress, body: Piece, owner: Owner) {
+        if let Some(error) = self.departure_in(address.context, to, during(to, &address)) {
             return self.complete(owner, Err(error));
         }
         if to == self.me {
@@ -82,28 +82,24 @@ impl Protocol {
         // Messages that wait already go first.
         if !waiting.is_empty() || !self.dispatch(to, &address, &body, owner) {
             let waiting = &mut self.peer(to).waiting[address.class as usize];
-            waiting.push_back(Waiting { address, body, owner });
+            waiting.push_back(QueuedMessage { address, body, owner });
         }
     }
 
     /// Whether a message may be sent with its frame right now; if so, the caller sends it.
-    pub(crate) fn admit(&mut self, to: Rank, address: &Address, bytes: u64) -> Result<bool, Error> {
-        if let Some(error) = self.gone_in(address.context, to, during(to, address)) {
+    pub(crate) fn admit(&mut self, to: Rank, address: &MessageAddress, bytes: u64) -> Result<bool, Error> {
+        if let Some(error) = self.departure_in(address.context, to, during(to, address)) {
             return Err(error);
         }
         let is_small = bytes <= self.bounds.small_bytes;
-        if to == self.me
-            || self.is_stored()
-            || !is_small
-            || !self.peer(to).waiting[address.class as usize].is_empty()
-        {
+        if to == self.me || self.is_stored() || !is_small || !self.peer(to).waiting[address.class as usize].is_empty() {
             return Ok(false);
         }
         Ok(self.peer(to).spend[address.class as usize].spend(bytes))
     }
 
     /// Sends or announces a message; false if there is no credit.
-    fn dispatch(&mut self, to: Rank, address: &Address, body: &Piece, owner: Owner) -> bool {
+    fn dispatch(&mut self, to: Rank, address: &MessageAddress, body: &Piece, owner: Owner) -> bool {
         let length = body.len() as u64;
         let Bounds {
             small_bytes,
@@ -111,7 +107,7 @@ impl Protocol {
             ..
         } = self.bounds;
         let spend = &mut self.peer(to).spend[address.class as usize];
-        let frame = Frame::Eager { to: *address, length };
+        let frame = MemberFrame::Eager { to: *address, length };
         if length <= small_bytes {
             if !spend.spend(length) {
                 return false;
@@ -125,7 +121,7 @@ impl Protocol {
         if !goes_at_once && !spend.spend(0) {
             return false;
         }
-        let id = self.sends.insert(Sending {
+        let id = self.sends.insert(OutgoingMessage {
             to,
             owner,
             during: during(to, address),
@@ -144,7 +140,7 @@ impl Protocol {
             },
             false => Action::Frame {
                 to,
-                frame: Frame::Announce {
+                frame: MemberFrame::Announce {
                     to: *address,
                     length,
                     id,
@@ -160,39 +156,39 @@ impl Protocol {
     }
 
     /// Sends a message to this member: to another thread, or to a later receive.
-    fn send_to_self(&mut self, address: Address, body: Piece, owner: Owner) {
+    fn send_to_self(&mut self, address: MessageAddress, body: Piece, owner: Owner) {
         let (class, length) = (address.class, body.len() as u64);
         let envelope = Envelope {
             source: self.me,
             tag: address.tag,
         };
         if let Some(posted) = self.receiver_of(&address, envelope, length) {
-            return self.deliver(class, envelope, Kept::Own { body, owner }, posted);
+            return self.deliver(class, envelope, KeptMessage::Own { body, owner }, posted);
         }
         let is_small = length <= self.bounds.small_bytes;
         let me = self.me;
         let kept = if is_small && self.peer(me).spend[class as usize].spend(length) {
-            self.peer(me).lend[class as usize].came(length);
+            self.peer(me).lend[class as usize].charge(length);
             let copy = Memory::zeroed(body.len());
             let copied = body.copy_to(&copy.whole());
-            let landed = self.landed(envelope, class, length, copy);
+            let landed = self.insert_landed(envelope, class, length, copy);
             let result = copied.map(|()| Status {
                 source: me,
                 tag: address.tag,
                 bytes: length,
             });
             let during = during(me, &address);
-            self.complete(owner, result.ok_or(Error::MemoryGone { during }));
+            self.complete(owner, result.ok_or(Error::MemoryReclaimed { during }));
             landed
         } else {
-            Kept::Own { body, owner }
+            KeptMessage::Own { body, owner }
         };
         self.news += 1;
         self.matching(class, address.context).keep(envelope, kept);
     }
 
     /// Adds credit that a member has given back.
-    pub(super) fn credit(&mut self, from: Rank, class: Class, amount: u64) {
+    pub(super) fn handle_credit(&mut self, from: Rank, class: MessageClass, amount: u64) {
         let index = class as usize;
         self.peer(from).spend[index].give_back(amount);
         self.is_leaving_due = true;
@@ -204,7 +200,7 @@ impl Protocol {
     }
 
     /// Begins a message that was announced, because its receiver has memory for it.
-    pub(super) fn granted(&mut self, from: Rank, id: Key, landing: u64) {
+    pub(super) fn handle_grant(&mut self, from: Rank, id: Key, landing: u64) {
         match self.sends.get_mut(id) {
             Some(sending) if sending.to == from && sending.is_announced() => {
                 sending.landing = Some(landing);
@@ -214,14 +210,14 @@ impl Protocol {
             Some(_) => {}
             // It was given up meanwhile, with the collective that it belonged to.
             None => {
-                let frame = Frame::Withdraw { landing };
+                let frame = MemberFrame::Withdraw { landing };
                 self.actions.push_back(Action::Frame { to: from, frame });
             }
         }
     }
 
     /// Notes that the link has sent what it had of a message.
-    pub(crate) fn sent(&mut self, send: Key) {
+    pub(crate) fn handle_sent(&mut self, send: Key) {
         let Some(sending) = self.sends.get(send) else {
             return;
         };
@@ -242,28 +238,23 @@ impl Protocol {
         let start = sending.given as usize;
         let body = sending.body.part(start..start + length as usize);
         sending.given += length;
-        let frame = Frame::Data { landing, length };
+        let frame = MemberFrame::Data { landing, length };
         let to = sending.to;
-        self.actions.push_back(Action::Data {
-            to,
-            frame,
-            body,
-            send,
-        });
+        self.actions.push_back(Action::Data { to, frame, body, send });
     }
 
     /// Ends a message whose memory was taken back in the middle of it: its receiver can be sent nothing more that makes
     /// sense.
-    pub(crate) fn cannot_send(&mut self, send: Key) {
+    pub(crate) fn fail_send(&mut self, send: Key) {
         if let Some(sending) = self.sends.remove(send) {
             let during = sending.during;
-            self.complete(sending.owner, Err(Error::MemoryGone { during }));
+            self.complete(sending.owner, Err(Error::MemoryReclaimed { during }));
         }
     }
 
     /// Whether anything is still to be sent.
     pub(crate) fn is_sending(&self) -> bool {
-        let waits = |peer: &super::Peer| peer.waiting.iter().any(|waiting| !waiting.is_empty());
+        let waits = |peer: &super::PeerState| peer.waiting.iter().any(|waiting| !waiting.is_empty());
         self.sends.len() > 0 || self.peers.iter().any(waits)
     }
 
@@ -291,10 +282,7 @@ impl Protocol {
         let meant = self
             .sends
             .keys(|sending| sending.owner == owner && sending.is_announced());
-        meant
-            .iter()
-            .filter(|send| self.sends.remove(**send).is_some())
-            .count()
+        meant.iter().filter(|send| self.sends.remove(**send).is_some()).count()
     }
 
     fn withdraw_own(&mut self, owner: Owner) -> bool {
@@ -303,7 +291,7 @@ impl Protocol {
         for context in self.contexts.values_mut() {
             for matching in &mut context.matching {
                 matching.retain(me, |kept| match kept {
-                    Kept::Own { owner: sender, .. } if *sender == owner => {
+                    KeptMessage::Own { owner: sender, .. } if *sender == owner => {
                         withdrawn = true;
                         false
                     }

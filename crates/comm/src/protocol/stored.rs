@@ -15,15 +15,15 @@
 mod ends;
 mod steps;
 
-use super::sending::Sending;
-use super::{Action, Kept, Owner, Posted, Protocol, Status};
-use crate::error::{During, Error};
-use crate::link::store::{Head, Name, Order};
+use super::sending::OutgoingMessage;
+use super::{Action, KeptMessage, Owner, PostedReceive, Protocol, Status};
+use crate::arena::{Arena, Key};
+use crate::error::{Activity, Error};
+use crate::link::store::{ObjectHead, ObjectName, Order};
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use crate::slots::{Key, Slots};
-use hotlease_wire::comm::frame::{Address, Class, ENTRY_COST};
+use hotlease_wire::comm::frame::{ENTRY_COST, MessageAddress, MessageClass};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ const ASKED_MAX: u64 = 32;
 
 /// State of a member when it finished, as far as it concerns this one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Parting {
+pub(crate) struct FinalCounts {
     /// Number of messages that it has sent to this one, by communicator.
     pub(crate) sent: BTreeMap<u64, u64>,
     /// Number of collectives that it took part in, by communicator.
@@ -41,17 +41,17 @@ pub(crate) struct Parting {
 
 /// Messages of one member in one communicator.
 #[derive(Default)]
-struct Channel {
+struct MessageStream {
     /// Number of the next message to ask for.
     asked: u64,
     /// Number of the next message that a receive may take.
     taken: u64,
     /// Messages that came before their turn.
-    come: BTreeMap<u64, (Head, Vec<u8>)>,
+    come: BTreeMap<u64, (ObjectHead, Vec<u8>)>,
 }
 
 /// Request to the link for an object.
-enum Getting {
+enum PendingGet {
     Message {
         context: u64,
         from: Rank,
@@ -60,29 +60,29 @@ enum Getting {
     /// Object of a collective.
     Fetch {
         owner: Owner,
-        during: During,
+        during: Activity,
         from: Rank,
-        name: Name,
+        name: ObjectName,
         into: Piece,
     },
     /// Rest of an object, and the operation that gets it.
     Rest {
         owner: Owner,
-        during: During,
+        during: Activity,
         status: Status,
     },
 }
 
 /// State of messages through a store.
 #[derive(Default)]
-pub(super) struct Stored {
+pub(super) struct StoreState {
     /// Number of messages sent, by communicator and receiver.
     sent: HashMap<(u64, Rank), u64>,
-    channels: HashMap<(u64, Rank), Channel>,
-    gets: Slots<Getting>,
+    channels: HashMap<(u64, Rank), MessageStream>,
+    gets: Arena<PendingGet>,
     /// Size of messages that no receive has asked for.
     kept_bytes: u64,
-    partings: HashMap<Rank, Parting>,
+    partings: HashMap<Rank, FinalCounts>,
     /// Number of messages that a member has sent to this one in a communicator that it has left, and of collectives
     /// that it took part in.
     quits: HashMap<(u64, Rank), (u64, u32)>,
@@ -90,11 +90,11 @@ pub(super) struct Stored {
     is_changed: bool,
 }
 
-impl Stored {
+impl StoreState {
     /// Number of messages that a member has sent to this one in a communicator, and of collectives that it took part
     /// in; none while the member has neither finished nor left it.
-    fn in_all(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
-        let of = |parting: &Parting| {
+    fn final_counts_of(&self, context: u64, from: Rank) -> Option<(u64, u32)> {
+        let of = |parting: &FinalCounts| {
             let sent = parting.sent.get(&context).copied().unwrap_or(0);
             (sent, parting.done.get(&context).copied().unwrap_or(0))
         };
@@ -108,7 +108,7 @@ impl Stored {
 impl Protocol {
     /// Makes this the protocol of members that talk through a store.
     pub(crate) fn through_a_store(mut self) -> Self {
-        self.stored = Some(Stored::default());
+        self.stored = Some(StoreState::default());
         self
     }
 
@@ -117,25 +117,25 @@ impl Protocol {
     }
 
     /// Sends a user's message.
-    pub(super) fn put_message(&mut self, to: Rank, address: Address, body: Piece, owner: Owner) {
+    pub(super) fn put_message(&mut self, to: Rank, address: MessageAddress, body: Piece, owner: Owner) {
         let Some(stored) = &mut self.stored else { return };
         let sent = stored.sent.entry((address.context, to)).or_default();
-        let name = Name::Message {
+        let name = ObjectName::Message {
             context: address.context,
             from: self.me,
             to,
             number: *sent,
         };
         *sent += 1;
-        let during = During::Send { to, tag: address.tag };
-        let sending = Sending::whole(to, owner, during, &address, body.clone());
+        let during = Activity::Send { to, tag: address.tag };
+        let sending = OutgoingMessage::whole(to, owner, during, &address, body.clone());
         self.put(name, sending, 1, Arc::from([to]), body);
     }
 
     /// Writes an object of a collective, for `readers` of these members.
     pub(super) fn publish(
         &mut self,
-        name: Name,
+        name: ObjectName,
         body: Piece,
         readers: u32,
         members: Arc<[Rank]>,
@@ -143,16 +143,16 @@ impl Protocol {
     ) {
         let during = self.during_collective(collective);
         let owner = Owner::Collective(collective);
-        let address = Address {
-            class: Class::Collective,
+        let address = MessageAddress {
+            class: MessageClass::Collective,
             context: name.context(),
             tag: 0,
         };
-        let sending = Sending::whole(self.me, owner, during, &address, body.clone());
+        let sending = OutgoingMessage::whole(self.me, owner, during, &address, body.clone());
         self.put(name, sending, readers, members, body);
     }
 
-    fn put(&mut self, name: Name, sending: Sending, readers: u32, members: Arc<[Rank]>, body: Piece) {
+    fn put(&mut self, name: ObjectName, sending: OutgoingMessage, readers: u32, members: Arc<[Rank]>, body: Piece) {
         let tag = sending.tag();
         let send = self.sends.insert(sending);
         self.actions.push_back(Action::Store(Order::Put {
@@ -166,15 +166,15 @@ impl Protocol {
     }
 
     /// Reads an object of a collective, of exactly the length of `into`.
-    pub(super) fn fetch(&mut self, from: Rank, name: Name, into: Piece, collective: Key) {
+    pub(super) fn fetch(&mut self, from: Rank, name: ObjectName, into: Piece, collective: Key) {
         let during = self.during_collective(collective);
         let owner = Owner::Collective(collective);
-        if self.never_wrote(from, &name) {
+        if self.is_unwritten(from, &name) {
             return self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
         }
         self.get(
             name,
-            Getting::Fetch {
+            PendingGet::Fetch {
                 owner,
                 during,
                 from,
@@ -184,7 +184,7 @@ impl Protocol {
         );
     }
 
-    fn get(&mut self, name: Name, getting: Getting) {
+    fn get(&mut self, name: ObjectName, getting: PendingGet) {
         if let Some(stored) = &mut self.stored {
             let get = stored.gets.insert(getting);
             self.actions.push_back(Action::Store(Order::Get { name, get }));
@@ -192,35 +192,29 @@ impl Protocol {
     }
 
     /// Whether a member has gone before it wrote this object of a collective.
-    fn never_wrote(&self, from: Rank, name: &Name) -> bool {
+    fn is_unwritten(&self, from: Rank, name: &ObjectName) -> bool {
         let (Some(stored), Some(number)) = (&self.stored, name.collective()) else {
             return false;
         };
         stored
-            .in_all(name.context(), from)
+            .final_counts_of(name.context(), from)
             .is_some_and(|(_, done)| number >= done)
     }
 
     /// Whether messages of a member that has gone are still in the store, or here before their turn.
-    pub(super) fn may_still_come(&self, context: u64, from: Rank) -> bool {
+    pub(super) fn can_still_come(&self, context: u64, from: Rank) -> bool {
         let Some(stored) = &self.stored else { return false };
-        let Some((sent, _)) = stored.in_all(context, from) else {
+        let Some((sent, _)) = stored.final_counts_of(context, from) else {
             return false;
         };
-        let taken = stored
-            .channels
-            .get(&(context, from))
-            .map_or(0, |channel| channel.taken);
+        let taken = stored.channels.get(&(context, from)).map_or(0, |channel| channel.taken);
         self.severed.is_none() && self.peers[from as usize].lost.is_none() && taken < sent
     }
 
-    fn may_ask(&self, context: u64, from: Rank) -> bool {
+    fn can_ask(&self, context: u64, from: Rank) -> bool {
         let Some(stored) = &self.stored else { return false };
-        let asked = stored
-            .channels
-            .get(&(context, from))
-            .map_or(0, |channel| channel.asked);
-        let all = stored.in_all(context, from).map_or(u64::MAX, |(sent, _)| sent);
+        let asked = stored.channels.get(&(context, from)).map_or(0, |channel| channel.asked);
+        let all = stored.final_counts_of(context, from).map_or(u64::MAX, |(sent, _)| sent);
         from != self.me
             && self.severed.is_none()
             && self.peers[from as usize].lost.is_none()
@@ -234,20 +228,13 @@ impl Protocol {
         let channel = stored.channels.entry((context, from)).or_default();
         let number = channel.asked;
         channel.asked += 1;
-        let name = Name::Message {
+        let name = ObjectName::Message {
             context,
             from,
             to,
             number,
         };
-        self.get(
-            name,
-            Getting::Message {
-                context,
-                from,
-                number,
-            },
-        );
+        self.get(name, PendingGet::Message { context, from, number });
     }
 
     fn asked(&self, context: u64, from: Rank) -> u64 {
@@ -259,14 +246,14 @@ impl Protocol {
     }
 
     /// Notes that a thread waits for something else.
-    pub(super) fn wants_change(&mut self) {
+    pub(super) fn note_change(&mut self) {
         if let Some(stored) = &mut self.stored {
             stored.is_changed = true;
         }
     }
 
     /// Asks for the messages that receives wait for.
-    pub(super) fn look(&mut self) {
+    pub(super) fn request_awaited(&mut self) {
         match &mut self.stored {
             Some(stored) if stored.is_changed => stored.is_changed = false,
             _ => return,
@@ -275,9 +262,9 @@ impl Protocol {
         for context in contexts {
             let members = self.contexts.get(&context).and_then(|of| of.members.clone());
             for from in members.iter().flat_map(|members| members.iter().copied()) {
-                let matching = self.matching(Class::Message, context);
+                let matching = self.matching(MessageClass::Message, context);
                 let wanted = (matching.waiting_for(from) as u64).min(ASKED_MAX);
-                while self.asked(context, from) < wanted && self.may_ask(context, from) {
+                while self.asked(context, from) < wanted && self.can_ask(context, from) {
                     self.ask(context, from);
                 }
             }
@@ -294,26 +281,22 @@ impl Protocol {
             None => self.members(context).to_vec(),
         };
         for from in sources {
-            if self.asked(context, from) == 0 && self.may_ask(context, from) {
+            if self.asked(context, from) == 0 && self.can_ask(context, from) {
                 self.ask(context, from);
             }
         }
     }
 
     /// Takes in an object that was asked for: its head, and its first bytes.
-    pub(crate) fn object(&mut self, get: Key, head: Head, first: Vec<u8>) {
+    pub(crate) fn object(&mut self, get: Key, head: ObjectHead, first: Vec<u8>) {
         let Some(stored) = &mut self.stored else { return };
         match stored.gets.remove(get) {
-            Some(Getting::Message {
-                context,
-                from,
-                number,
-            }) => {
+            Some(PendingGet::Message { context, from, number }) => {
                 let channel = stored.channels.entry((context, from)).or_default();
                 channel.come.insert(number, (head, first));
                 self.take_in(context, from);
             }
-            Some(Getting::Fetch {
+            Some(PendingGet::Fetch {
                 owner,
                 during,
                 from,
@@ -338,14 +321,14 @@ impl Protocol {
                 self.fill(name, &first, into, owner, during, status);
             }
             // Its collective has failed, or the object was reported twice.
-            Some(Getting::Rest { .. }) | None => {}
+            Some(PendingGet::Rest { .. }) | None => {}
         }
     }
 
     /// Gives the messages that have come from a member to the receives that wait for them, in the order in which they
     /// were sent.
     fn take_in(&mut self, context: u64, from: Rank) {
-        let class = Class::Message;
+        let class = MessageClass::Message;
         loop {
             let Some(stored) = &mut self.stored else { return };
             let channel = stored.channels.entry((context, from)).or_default();
@@ -359,13 +342,13 @@ impl Protocol {
                 source: from,
                 tag: head.tag,
             };
-            let address = Address {
+            let address = MessageAddress {
                 class,
                 context,
                 tag: head.tag,
             };
-            let kept = Kept::Stored {
-                name: Name::Message {
+            let kept = KeptMessage::Stored {
+                name: ObjectName::Message {
                     context,
                     from,
                     to: self.me,
@@ -383,7 +366,7 @@ impl Protocol {
                 }
             }
         }
-        if self.may_still_come(context, from) {
+        if self.can_still_come(context, from) {
             return;
         }
         if self.peers[from as usize].has_left {
@@ -393,20 +376,27 @@ impl Protocol {
         }
     }
 
-    fn keep_bytes(&mut self, kept: &Kept, count: fn(u64, u64) -> u64) {
-        if let (Some(stored), Kept::Stored { first, .. }) = (&mut self.stored, kept) {
+    fn keep_bytes(&mut self, kept: &KeptMessage, count: fn(u64, u64) -> u64) {
+        if let (Some(stored), KeptMessage::Stored { first, .. }) = (&mut self.stored, kept) {
             stored.kept_bytes = count(stored.kept_bytes, first.len() as u64 + ENTRY_COST);
             stored.is_changed = true;
         }
     }
 
     /// Notes that a kept message is received after all.
-    pub(super) fn no_longer_kept(&mut self, kept: &Kept) {
+    pub(super) fn no_longer_kept(&mut self, kept: &KeptMessage) {
         self.keep_bytes(kept, u64::saturating_sub);
     }
 
     /// Gives an object to a receive, whose memory it fits.
-    pub(super) fn hand(&mut self, name: Name, envelope: Envelope, length: u64, first: &[u8], posted: Posted) {
+    pub(super) fn hand(
+        &mut self,
+        name: ObjectName,
+        envelope: Envelope,
+        length: u64,
+        first: &[u8],
+        posted: PostedReceive,
+    ) {
         let status = Status {
             source: envelope.source,
             tag: envelope.tag,
@@ -416,43 +406,30 @@ impl Protocol {
         self.fill(name, first, into.part(0..length as usize), owner, during, status);
     }
 
-    fn fill(&mut self, name: Name, first: &[u8], into: Piece, owner: Owner, during: During, status: Status) {
+    fn fill(&mut self, name: ObjectName, first: &[u8], into: Piece, owner: Owner, during: Activity, status: Status) {
         let written = into.write(|into| into[..first.len()].copy_from_slice(first));
         if written.is_none() {
-            return self.complete(owner, Err(Error::MemoryGone { during }));
+            return self.complete(owner, Err(Error::MemoryReclaimed { during }));
         }
         if first.len() as u64 == status.bytes {
             return self.complete(owner, Ok(status));
         }
         let Some(stored) = &mut self.stored else { return };
-        let rest = Getting::Rest {
-            owner,
-            during,
-            status,
-        };
+        let rest = PendingGet::Rest { owner, during, status };
         let get = stored.gets.insert(rest);
         let first = first.len();
-        self.actions.push_back(Action::Store(Order::Rest {
-            name,
-            first,
-            into,
-            get,
-        }));
+        self.actions
+            .push_back(Action::Store(Order::Rest { name, first, into, get }));
     }
 
     /// Ends an operation whose object was read completely; it was not written if its memory was taken back.
-    pub(crate) fn rested(&mut self, get: Key, is_written: bool) {
+    pub(crate) fn end_rest(&mut self, get: Key, is_written: bool) {
         let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
-        if let Some(Getting::Rest {
-            owner,
-            during,
-            status,
-        }) = getting
-        {
+        if let Some(PendingGet::Rest { owner, during, status }) = getting {
             let result = if is_written {
                 Ok(status)
             } else {
-                Err(Error::MemoryGone { during })
+                Err(Error::MemoryReclaimed { during })
             };
             self.complete(owner, result);
         }

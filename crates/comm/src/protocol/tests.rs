@@ -4,7 +4,7 @@ use super::*;
 use crate::matching::{Envelope, Pattern};
 use crate::memory::Memory;
 use crate::schedule::{Area, Round, Schedule, Span, Step};
-use hotlease_wire::comm::frame::{Address, credit_of};
+use hotlease_wire::comm::frame::{MessageAddress, credit_of};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -28,7 +28,7 @@ fn seed() -> u64 {
 
 /// Frame on its way, its body, and the number by which its sender wants to know that it is gone.
 struct Sent {
-    frame: Frame,
+    frame: MemberFrame,
     body: Vec<u8>,
     send: Option<Key>,
 }
@@ -75,7 +75,7 @@ impl Net {
             member.settle();
             if let Some(job) = member.next_job() {
                 let done = job.run();
-                member.worked(done);
+                member.end_job(done);
                 any = true;
                 continue;
             }
@@ -88,12 +88,7 @@ impl Net {
                 Action::Store(order) => panic!("{order:?} without a store"),
                 Action::Frame { to, frame } => (to, (frame, Vec::new(), None)),
                 Action::Eager { to, frame, body } => (to, (frame, read(body), None)),
-                Action::Data {
-                    to,
-                    frame,
-                    body,
-                    send,
-                } => (to, (frame, read(body), Some(send))),
+                Action::Data { to, frame, body, send } => (to, (frame, read(body), Some(send))),
                 Action::Close { rank } => {
                     self.wires[from][rank as usize].clear();
                     continue;
@@ -122,9 +117,9 @@ impl Net {
         let (from, to) = busy[self.random.random_range(0..busy.len())];
         let sent = self.wires[from][to].pop_front().expect("it is not empty");
         // Encoded and decoded, as over a link.
-        let frame = Frame::decode(&sent.frame.encode()).expect("a frame of our own");
+        let frame = MemberFrame::decode(&sent.frame.encode()).expect("a frame of our own");
         if let Some(send) = sent.send {
-            self.members[from].sent(send);
+            self.members[from].handle_sent(send);
         }
         if self.dead.contains(&(to as Rank)) {
             return true;
@@ -133,7 +128,7 @@ impl Net {
         let into = receiver
             .frame(from as Rank, frame)
             .unwrap_or_else(|loss| panic!("rank {to} did not take {frame:?} of rank {from}: {loss}"));
-        if matches!(frame, Frame::Eager { .. } | Frame::Data { .. }) {
+        if matches!(frame, MemberFrame::Eager { .. } | MemberFrame::Data { .. }) {
             if let Some(into) = into {
                 into.write(|into| into.copy_from_slice(&sent.body));
             }
@@ -152,7 +147,7 @@ impl Net {
     }
 
     fn send(&mut self, from: Rank, to: Rank, tag: u32, bytes: Vec<u8>) -> Key {
-        let during = During::Send { to, tag };
+        let during = Activity::Send { to, tag };
         let member = self.at(from);
         let key = member.request(during).expect("room");
         let body = Memory::of(bytes).whole();
@@ -161,21 +156,21 @@ impl Net {
     }
 
     fn receive(&mut self, at: Rank, pattern: Pattern, memory: &Memory) -> Key {
-        let during = During::Receive {
+        let during = Activity::Receive {
             from: pattern.source,
             tag: pattern.tag,
         };
         let member = self.at(at);
         let key = member.request(during).expect("room");
         let into = memory.whole();
-        member.receive(Class::Message, 0, pattern, into, Owner::Request(key));
+        member.receive(MessageClass::Message, 0, pattern, into, Owner::Request(key));
         key
     }
 }
 
-fn message(tag: u32) -> Address {
-    Address {
-        class: Class::Message,
+fn message(tag: u32) -> MessageAddress {
+    MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag,
     }

@@ -1,12 +1,14 @@
 //! Client of the rendezvous: one request, and the answer when all members have come.
 
 use crate::error::Error;
-use crate::link::cipher::{self, Caller, Cipher, Failure};
+use crate::link::cipher::{self, Cipher, HandshakeError, Initiator};
 use crate::link::port::{Port, call_from_any};
 use crate::options::Options;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::{Greeting, Purpose, Verdict};
-use hotlease_wire::comm::rendezvous::{Answer, Join, MAPPING_MS_MAX, Meeting, Pieces, Place, Question};
+use hotlease_wire::comm::rendezvous::{
+    AnswerPieces, Join, JoinAnswer, JoinQuestion, MAPPING_MS_MAX, Meeting, MemberAddress,
+};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
@@ -18,10 +20,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Place of a member in its group.
-pub(crate) struct Met {
+pub(crate) struct MeetingResult {
     pub(crate) group: GroupId,
     pub(crate) rank: u32,
-    pub(crate) members: Vec<Place>,
+    pub(crate) members: Vec<MemberAddress>,
     /// Address of the rendezvous, if it relays.
     pub(crate) relay: Option<SocketAddr>,
     /// Port on which this member listens.
@@ -31,7 +33,7 @@ pub(crate) struct Met {
 }
 
 /// Purpose for which a member comes to the rendezvous.
-pub(crate) struct Errand<'a> {
+pub(crate) struct MeetingRequest<'a> {
     pub(crate) options: &'a Options,
     /// Number of members that are to meet, or that there were before.
     pub(crate) size: u32,
@@ -41,10 +43,10 @@ pub(crate) struct Errand<'a> {
 }
 
 /// Interval at which a member that waits for the rest of a communicator checks for further losses.
-const LOOK: Duration = Duration::from_millis(50);
+const LOSS_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Comes to the rendezvous, and waits until all members have come.
-pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
+pub(crate) fn meet(errand: &MeetingRequest<'_>, began: Instant) -> Result<MeetingResult, Error> {
     let options = errand.options;
     let mut meeting = (errand.meeting)();
     let deadline = began + options.join_timeout;
@@ -62,28 +64,28 @@ pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
         address.set_ip(told);
     }
     let remaining = deadline.saturating_duration_since(Instant::now());
-    let join = Question::Join(Join {
+    let join = JoinQuestion::Join(Join {
         name: options.name.clone(),
         size: errand.size,
         rank: errand.rank,
         address,
         wait_ms: remaining.as_millis() as u64,
         meeting: meeting.clone(),
-        link: options.agreed()?,
+        link: options.agreement()?,
     });
     let lost = |error: io::Error| match error.kind() {
-        io::ErrorKind::InvalidData => senseless(options),
-        _ => unanswered(options, began, explain(&error)),
+        io::ErrorKind::InvalidData => bad_answer_error(options),
+        _ => unanswered_error(options, began, explain(&error)),
     };
     ask(&mut stream, &mut cipher, &join).map_err(lost)?;
     let rendezvous = stream.peer_addr().map_err(lost)?;
     let latest = deadline + GRACE;
     let is_rest = matches!(meeting, Meeting::Rest { .. });
-    let mut pieces = Pieces::default();
+    let mut pieces = AnswerPieces::default();
     let mut is_seen = false;
     loop {
         let until = if is_rest {
-            latest.min(Instant::now() + LOOK)
+            latest.min(Instant::now() + LOSS_CHECK_INTERVAL)
         } else {
             latest
         };
@@ -96,27 +98,27 @@ pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
                     && now != meeting
                 {
                     // On this connection, because the answer may be on its way there.
-                    ask(&mut stream, &mut cipher, &Question::Lost(ranks.clone())).map_err(lost)?;
+                    ask(&mut stream, &mut cipher, &JoinQuestion::Lost(ranks.clone())).map_err(lost)?;
                     meeting = now;
                 }
                 continue;
             }
         };
         match answer {
-            Answer::Seen { port: second, number } if !is_seen => {
+            JoinAnswer::Seen { port: second, number } if !is_seen => {
                 is_seen = true;
                 let to = SocketAddr::new(rendezvous.ip(), second);
-                if let Err(error) = show(options, &port, to, number) {
+                if let Err(error) = show_mapping(options, &port, to, number) {
                     tracing::debug!(%to, %error, "the second port of the rendezvous does not answer");
                 }
             }
-            Answer::Together {
+            JoinAnswer::Together {
                 group,
                 rank,
                 members,
                 relays,
             } if members.len() == errand.size as usize || is_rest && members.len() < errand.size as usize => {
-                return Ok(Met {
+                return Ok(MeetingResult {
                     group,
                     rank,
                     members,
@@ -125,26 +127,26 @@ pub(crate) fn meet(errand: &Errand<'_>, began: Instant) -> Result<Met, Error> {
                     stream,
                 });
             }
-            Answer::Refused(refused) => {
-                return Err(Error::NotTogether {
+            JoinAnswer::Refused(refused) => {
+                return Err(Error::RendezvousRefused {
                     name: options.name.clone(),
                     refused,
                 });
             }
-            _ => return Err(senseless(options)),
+            _ => return Err(bad_answer_error(options)),
         }
     }
 }
 
-fn senseless(options: &Options) -> Error {
-    Error::NotLetIn {
-        whom: whom(options),
+fn bad_answer_error(options: &Options) -> Error {
+    Error::Rejection {
+        whom: rendezvous_text(options),
         why: "its answer makes no sense; install the same hotlease everywhere".into(),
     }
 }
 
 /// Shows the second port of the rendezvous the address that a NAT gives to this member there.
-fn show(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::Result<()> {
+fn show_mapping(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::Result<()> {
     let mut stream = port.call_and_wait(to, Duration::from_millis(MAPPING_MS_MAX))?;
     let greeting = Greeting {
         purpose: Purpose::Mapping,
@@ -154,11 +156,11 @@ fn show(options: &Options, port: &Port, to: SocketAddr, number: GroupId) -> io::
     stream.write_all(&greeting.encode())
 }
 
-fn whom(options: &Options) -> String {
+fn rendezvous_text(options: &Options) -> String {
     format!("the rendezvous at {}", options.rendezvous)
 }
 
-fn unanswered(options: &Options, began: Instant, why: String) -> Error {
+fn unanswered_error(options: &Options, began: Instant, why: String) -> Error {
     Error::NoRendezvous {
         address: options.rendezvous.clone(),
         waited: began.elapsed(),
@@ -188,30 +190,30 @@ pub(super) fn reach(
     loop {
         let why = match call(options, deadline) {
             Ok(reached) => return Ok(reached),
-            Err(Tried::Final(error)) => return Err(error),
-            Err(Tried::Again(why)) => why,
+            Err(CallError::Final(error)) => return Err(error),
+            Err(CallError::Again(why)) => why,
         };
         if Instant::now() + pause >= deadline {
-            return Err(unanswered(options, began, why));
+            return Err(unanswered_error(options, began, why));
         }
         std::thread::sleep(pause);
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
 
-enum Tried {
+enum CallError {
     Again(String),
     Final(Error),
 }
 
-fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<u8>), Tried> {
-    let again = |error: io::Error| Tried::Again(explain(&error));
+fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<u8>), CallError> {
+    let again = |error: io::Error| CallError::Again(explain(&error));
     let addresses = options
         .rendezvous
         .to_socket_addrs()
         .map_err(|error| match error.kind() {
             // The text is no address: another look-up finds nothing else.
-            io::ErrorKind::InvalidInput => Tried::Final(Error::Options {
+            io::ErrorKind::InvalidInput => CallError::Final(Error::Options {
                 what: format!("a rendezvous at {:?}; it must be `host:port`", options.rendezvous),
             }),
             _ => again(error),
@@ -231,29 +233,29 @@ fn call(options: &Options, deadline: Instant) -> Result<(TcpStream, Cipher, Vec<
         key: options.secret.id(),
         group: GroupId::NONE,
     };
-    let caller = Caller::new(&options.secret, &greeting, &[]);
-    let (mut caller, first) = caller.ok_or_else(|| Tried::Again("no random numbers".into()))?;
+    let caller = Initiator::new(&options.secret, &greeting, &[]);
+    let (mut caller, first) = caller.ok_or_else(|| CallError::Again("no random numbers".into()))?;
     stream.write_all(&first).map_err(again)?;
     let mut bytes = [0; 1024];
     loop {
         let got = read_some(&mut stream, &mut bytes, deadline).map_err(again)?;
-        let whom = || whom(options);
+        let whom = || rendezvous_text(options);
         match caller.read(&bytes[..got]) {
             Ok(None) => {}
             Ok(Some((cipher, rest))) => return Ok((stream, cipher, rest)),
-            Err(Failure::Refused(Verdict::OtherSecret)) => {
-                return Err(Tried::Final(Error::OtherSecret { whom: whom() }));
+            Err(HandshakeError::Refused(Verdict::OtherSecret)) => {
+                return Err(CallError::Final(Error::SecretMismatch { whom: whom() }));
             }
-            Err(Failure::Refused(Verdict::Busy)) => {
-                return Err(Tried::Again(cipher::explain(Verdict::Busy).into()));
+            Err(HandshakeError::Refused(Verdict::Busy)) => {
+                return Err(CallError::Again(cipher::explain(Verdict::Busy).into()));
             }
-            Err(Failure::Refused(verdict) | Failure::Refuse(verdict)) => {
+            Err(HandshakeError::Refused(verdict) | HandshakeError::Refuse(verdict)) => {
                 let why = cipher::explain(verdict).into();
-                return Err(Tried::Final(Error::NotLetIn { whom: whom(), why }));
+                return Err(CallError::Final(Error::Rejection { whom: whom(), why }));
             }
-            Err(Failure::Stranger(why)) => {
+            Err(HandshakeError::Stranger(why)) => {
                 let why = why.into();
-                return Err(Tried::Final(Error::NotLetIn { whom: whom(), why }));
+                return Err(CallError::Final(Error::Rejection { whom: whom(), why }));
             }
         }
     }
@@ -274,7 +276,7 @@ fn read_some(stream: &mut TcpStream, bytes: &mut [u8], deadline: Instant) -> io:
     }
 }
 
-pub(super) fn ask(stream: &mut TcpStream, cipher: &mut Cipher, question: &Question) -> io::Result<()> {
+pub(super) fn ask(stream: &mut TcpStream, cipher: &mut Cipher, question: &JoinQuestion) -> io::Result<()> {
     let mut record = Vec::new();
     cipher.seal(&hotlease_wire::encode(question), &mut record);
     stream.write_all(&record)
@@ -284,9 +286,9 @@ pub(super) fn read_answer(
     stream: &mut TcpStream,
     cipher: &mut Cipher,
     got: &mut Vec<u8>,
-    pieces: &mut Pieces,
+    pieces: &mut AnswerPieces,
     deadline: Instant,
-) -> io::Result<Answer> {
+) -> io::Result<JoinAnswer> {
     let wrong = || io::Error::from(io::ErrorKind::InvalidData);
     let mut bytes = [0; 16 * 1024];
     loop {

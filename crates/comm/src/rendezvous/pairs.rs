@@ -1,6 +1,6 @@
 //! Matchmaker of pairs of members that are to be relayed. A pure state machine.
 
-use super::book::Guest;
+use super::matchmaker::ConnectionId;
 use hotlease_wire::comm::GroupId;
 use hotlease_wire::comm::greeting::KeyId;
 use hotlease_wire::comm::rendezvous::Relay;
@@ -9,20 +9,20 @@ use std::collections::HashMap;
 /// Two ranks of a group, the lower one first, and the secret of its members.
 type Pair = (KeyId, GroupId, u32, u32);
 
-struct Half {
-    guest: Guest,
+struct WaitingHalf {
+    guest: ConnectionId,
     rank: u32,
 }
 
 /// Result of a request to be relayed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum PairResult {
     /// The other member has not asked yet.
     Waits,
     /// The same member has asked before, on this connection, which is to be closed.
-    Again(Guest),
+    Repeated(ConnectionId),
     /// The other member waits on this connection.
-    Meets(Guest),
+    Meets(ConnectionId),
     /// The limit of pairs is reached.
     Full,
 }
@@ -30,13 +30,13 @@ pub(super) enum Asked {
 /// Members that have asked, while the other member of their pair has not.
 #[derive(Default)]
 pub(super) struct Pairs {
-    halves: HashMap<Pair, Half>,
-    of: HashMap<Guest, Pair>,
+    halves: HashMap<Pair, WaitingHalf>,
+    of: HashMap<ConnectionId, Pair>,
 }
 
 impl Pairs {
     /// Records the request of a member, while `room` more pairs may be relayed.
-    pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, guest: Guest, room: usize) -> Asked {
+    pub(super) fn ask(&mut self, key: KeyId, relay: &Relay, guest: ConnectionId, room: usize) -> PairResult {
         let (rank, other) = (relay.from, relay.to);
         let pair = (key, relay.group, rank.min(other), rank.max(other));
         let before = self.halves.remove(&pair);
@@ -44,20 +44,20 @@ impl Pairs {
             Some(half) => {
                 self.of.remove(&half.guest);
                 if half.rank != rank {
-                    return Asked::Meets(half.guest);
+                    return PairResult::Meets(half.guest);
                 }
-                Asked::Again(half.guest)
+                PairResult::Repeated(half.guest)
             }
-            None if self.halves.len() >= room => return Asked::Full,
-            None => Asked::Waits,
+            None if self.halves.len() >= room => return PairResult::Full,
+            None => PairResult::Waits,
         };
-        self.halves.insert(pair, Half { guest, rank });
+        self.halves.insert(pair, WaitingHalf { guest, rank });
         self.of.insert(guest, pair);
         asked
     }
 
     /// Removes a connection that is gone.
-    pub(super) fn gone(&mut self, guest: Guest) {
+    pub(super) fn remove(&mut self, guest: ConnectionId) {
         if let Some(pair) = self.of.remove(&guest) {
             self.halves.remove(&pair);
         }
@@ -81,34 +81,34 @@ mod tests {
     #[test]
     fn the_two_of_a_pair_meet_and_nobody_else() {
         let mut pairs = Pairs::default();
-        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 9), Asked::Waits);
-        assert_eq!(pairs.ask(KEY, &between(3, 2), 11, 9), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 9), PairResult::Waits);
+        assert_eq!(pairs.ask(KEY, &between(3, 2), 11, 9), PairResult::Waits);
         let mut other_group = between(1, 3);
         other_group.group = GroupId([8; 16]);
-        assert_eq!(pairs.ask(KEY, &other_group, 12, 9), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &other_group, 12, 9), PairResult::Waits);
         let other_secret = KeyId([2; 16]);
-        assert_eq!(pairs.ask(other_secret, &between(1, 3), 13, 9), Asked::Waits);
-        assert_eq!(pairs.ask(KEY, &between(1, 3), 14, 9), Asked::Meets(10));
+        assert_eq!(pairs.ask(other_secret, &between(1, 3), 13, 9), PairResult::Waits);
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 14, 9), PairResult::Meets(10));
         // They may meet once more, when that connection is gone.
-        assert_eq!(pairs.ask(KEY, &between(1, 3), 15, 9), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 15, 9), PairResult::Waits);
     }
 
     #[test]
     fn who_asks_again_takes_its_own_place() {
         let mut pairs = Pairs::default();
-        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 1), Asked::Waits);
-        assert_eq!(pairs.ask(KEY, &between(3, 1), 11, 1), Asked::Again(10));
-        pairs.gone(10);
-        assert_eq!(pairs.ask(KEY, &between(1, 3), 12, 1), Asked::Meets(11));
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 10, 1), PairResult::Waits);
+        assert_eq!(pairs.ask(KEY, &between(3, 1), 11, 1), PairResult::Repeated(10));
+        pairs.remove(10);
+        assert_eq!(pairs.ask(KEY, &between(1, 3), 12, 1), PairResult::Meets(11));
     }
 
     #[test]
     fn no_more_wait_than_may() {
         let mut pairs = Pairs::default();
-        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 0), Asked::Full);
-        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 1), Asked::Waits);
-        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), Asked::Full);
-        pairs.gone(10);
-        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), Asked::Waits);
+        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 0), PairResult::Full);
+        assert_eq!(pairs.ask(KEY, &between(0, 1), 10, 1), PairResult::Waits);
+        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), PairResult::Full);
+        pairs.remove(10);
+        assert_eq!(pairs.ask(KEY, &between(0, 2), 11, 1), PairResult::Waits);
     }
 }

@@ -9,7 +9,7 @@ mod pipe;
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 pub(super) use pipe::Pipe;
-use pipe::Turn;
+use pipe::PipeState;
 use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Relay {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), BELL)?);
         let (pairs, arriving) = channel();
-        let exchange = Exchange {
+        let exchange = RelayLoop {
             poll,
             arriving,
             pipes: HashMap::new(),
@@ -69,7 +69,7 @@ impl Drop for Relay {
     }
 }
 
-struct Exchange {
+struct RelayLoop {
     poll: Poll,
     arriving: Receiver<Pipe>,
     pipes: HashMap<usize, Pipe>,
@@ -92,7 +92,7 @@ fn register(registry: &Registry, pair: usize, streams: [&mut TcpStream; 2]) -> i
     Ok(())
 }
 
-impl Exchange {
+impl RelayLoop {
     fn serve(mut self) {
         let mut events = Events::with_capacity(256);
         loop {
@@ -117,9 +117,9 @@ impl Exchange {
                     continue;
                 };
                 match pipe.turn() {
-                    Turn::Idle => {}
-                    Turn::More => drop(self.busy.insert(pair)),
-                    Turn::Over => self.end(pair),
+                    PipeState::Idle => {}
+                    PipeState::More => drop(self.busy.insert(pair)),
+                    PipeState::Over => self.end(pair),
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Server of a rendezvous: its ports, its limits, and its statistics.
 
-use super::desk::Desk;
+use super::ports::Ports;
 use crate::secret::Secret;
 use mio::Waker;
 use std::io;
@@ -48,7 +48,7 @@ pub struct Refusals {
 
 /// Counters of a rendezvous.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct Counters {
     pub(super) waiting: AtomicU64,
     /// Number of pairs that are relayed.
     pub(super) relayed: Arc<AtomicU32>,
@@ -57,7 +57,7 @@ pub(super) struct Tally {
     last: Mutex<Option<String>>,
 }
 
-impl Tally {
+impl Counters {
     pub(super) fn count(&self, from: SocketAddr, is_other_secret: bool, why: &str) {
         let counter = if is_other_secret {
             &self.other_secret
@@ -77,7 +77,7 @@ impl Tally {
 
 /// Orders of the owner of a rendezvous.
 #[derive(Default)]
-pub(super) struct Wishes {
+pub(super) struct OwnerOrders {
     pub(super) is_closed: AtomicBool,
     pub(super) is_over: AtomicBool,
 }
@@ -95,8 +95,8 @@ pub struct Server {
     address: SocketAddr,
     second: Option<SocketAddr>,
     waker: Arc<Waker>,
-    wishes: Arc<Wishes>,
-    tally: Arc<Tally>,
+    wishes: Arc<OwnerOrders>,
+    tally: Arc<Counters>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -107,11 +107,7 @@ impl Server {
     ///
     /// # Errors
     /// [`crate::Error::Local`] if it cannot listen at the address, [`crate::Error::Secret`] without a secret.
-    pub fn start(
-        address: impl ToSocketAddrs,
-        secrets: Vec<Secret>,
-        limits: Limits,
-    ) -> Result<Self, crate::Error> {
+    pub fn start(address: impl ToSocketAddrs, secrets: Vec<Secret>, limits: Limits) -> Result<Self, crate::Error> {
         if secrets.is_empty() {
             let why = "a rendezvous needs one at least".into();
             return Err(crate::Error::Secret { why });
@@ -130,10 +126,10 @@ impl Server {
         };
         let (first, second, address) = ports().map_err(local("listen for members"))?;
         let second_address = second.as_ref().and_then(|port| port.local_addr().ok());
-        let tally = Arc::new(Tally::default());
-        let wishes = Arc::new(Wishes::default());
+        let tally = Arc::new(Counters::default());
+        let wishes = Arc::new(OwnerOrders::default());
         let set_up = || {
-            let (desk, waker) = Desk::new(first, second, secrets, limits, Arc::clone(&tally))?;
+            let (desk, waker) = Ports::new(first, second, secrets, limits, Arc::clone(&tally))?;
             let owner = Arc::clone(&wishes);
             let thread = std::thread::Builder::new().name("rendezvous".into());
             let thread = thread.spawn(move || desk.serve(&owner))?;
@@ -183,12 +179,7 @@ impl Server {
         Refusals {
             other_secret: self.tally.other_secret.load(Ordering::Relaxed),
             others: self.tally.others.load(Ordering::Relaxed),
-            last: self
-                .tally
-                .last
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .clone(),
+            last: self.tally.last.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 }

@@ -90,10 +90,7 @@ pub fn each_over<R: Send>(
 pub fn hidden(options: &mut Options) {
     options.address = Some(Ipv4Addr::new(240, 0, 0, 1).into());
     let nat = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let outside = std::mem::replace(
-        &mut options.rendezvous,
-        nat.local_addr().expect("bound").to_string(),
-    );
+    let outside = std::mem::replace(&mut options.rendezvous, nat.local_addr().expect("bound").to_string());
     let pass = |mut from: TcpStream, mut to: TcpStream| {
         std::thread::spawn(move || {
             // Any end of the stream is passed on.

@@ -26,9 +26,7 @@ fn members_choose_anew_when_they_become_fewer_and_more() {
     let server = group::rendezvous();
     let mut options = group::options(&server, "auto", 3);
     let store = redis.link();
-    options.link = format!("auto:direct,{store},size=8,by=time")
-        .parse()
-        .expect("a link");
+    options.link = format!("auto:direct,{store},size=8,by=time").parse().expect("a link");
     options.prices = Some(Arc::new(prices()));
     let sum = |all: &Communicator| -> Result<u32, Error> {
         let mut sum = [0];

@@ -4,7 +4,7 @@ use crate::redis::Redis;
 use crate::typed::{LENGTHS, all_operations};
 use crate::{each, group};
 use hotlease_comm::{
-    Ask, Collective, Communicator, Datatype, Error, LinkChoice, Operator, Pattern, Rank, Route,
+    Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Operator, Pattern, Rank, Route,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
@@ -166,7 +166,7 @@ pub fn checked(link: &LinkChoice, size: Rank) {
             all.broadcast(&mut [0u16; 3], 2)
         };
         let error = wrong.expect_err("they do not belong together");
-        assert!(matches!(error, Error::Differ { .. }), "{error}");
+        assert!(matches!(error, Error::CallMismatch { .. }), "{error}");
         all_operations(&all, &LENGTHS[..4]);
         all.finish().expect("everything is read");
     });
@@ -217,7 +217,7 @@ fn calls_are_checked_over_redis_and_the_table_chooses_for_it() {
     let Some(redis) = Redis::start() else { return };
     checked(&redis.link(), 3);
     each(3, &redis.link(), |all| {
-        let ask = Ask::new(Collective::Broadcast { root: 0, count: 1 }, Datatype::U64);
+        let ask = CollectiveArguments::new(Collective::Broadcast { root: 0, count: 1 }, Datatype::U64);
         let why = all.explain(&ask).expect("a call that makes sense");
         assert!(why.to_string().contains("redis"), "{why}");
     });

@@ -48,10 +48,7 @@ fn messages_through_dynamodb_are_whole_in_order_and_read_by_slow_readers() {
 #[ignore = "started by another test"]
 fn exchanges() {
     passes("exchanges", |link| {
-        messages::sizes(
-            link,
-            &[0, 1, FIRST, FIRST + 1, FIRST + PART, FIRST + PART + 1, 4 << 20],
-        );
+        messages::sizes(link, &[0, 1, FIRST, FIRST + 1, FIRST + PART, FIRST + PART + 1, 4 << 20]);
         messages::rules(link);
         messages::many(link, 20);
         messages::early_end(link, 60);

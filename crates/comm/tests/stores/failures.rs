@@ -44,10 +44,7 @@ fn link(text: &str) -> LinkChoice {
 /// Error of all members if the store cannot be used.
 pub fn refusal(link: &LinkChoice) -> String {
     let results = join(&[link.clone(), link.clone()], |_| ());
-    let errors: Vec<_> = results
-        .into_iter()
-        .map(|result| result.expect_err("refused"))
-        .collect();
+    let errors: Vec<_> = results.into_iter().map(|result| result.expect_err("refused")).collect();
     assert!(matches!(errors[0], Error::NoStore { .. }), "{errors:?}");
     errors[0].to_string()
 }
@@ -76,15 +73,7 @@ fn redis_that_refuses_is_an_error_that_says_what_to_do_and_no_password() {
 
 #[test]
 fn a_redis_user_who_may_not_write_is_told_so() {
-    let weak = [
-        "--user",
-        "weak",
-        "on",
-        ">weak-password",
-        "~*",
-        "+@read",
-        "+@connection",
-    ];
+    let weak = ["--user", "weak", "on", ">weak-password", "~*", "+@read", "+@connection"];
     let Some(redis) = Redis::start_with(&weak) else {
         return;
     };
@@ -264,9 +253,7 @@ pub fn strike_member(text: &str, signal: Signal) {
             })
         });
         let members: Vec<_> = members.collect();
-        members
-            .into_iter()
-            .for_each(|member| member.join().expect("no panic"));
+        members.into_iter().for_each(|member| member.join().expect("no panic"));
     });
     victim.kill().expect("it is ours");
     victim.wait().expect("it ends");
@@ -278,11 +265,7 @@ fn a_member_that_is_killed_or_stands_still_is_told_to_all_over_redis_and_what_it
         let Some(redis) = Redis::start() else { return };
         strike_member(&redis.link().to_string(), signal);
         if signal == Signal::SIGKILL {
-            assert_eq!(
-                redis.keys(),
-                0,
-                "the last one to leave removes what the dead one left"
-            );
+            assert_eq!(redis.keys(), 0, "the last one to leave removes what the dead one left");
         }
     }
 }
@@ -306,19 +289,16 @@ fn a_member_that_gives_up_leaves_nothing_over_redis_however_soon_the_others_fini
                     }
                     let error = barrier(&all).expect_err("one has given up");
                     let loss = Loss::GaveUp;
-                    assert!(matches!(error, Error::MemberLost { rank, loss: why, .. } if rank == aborts && why == loss), "{error}");
+                    assert!(
+                        matches!(error, Error::MemberLost { rank, loss: why, .. } if rank == aborts && why == loss),
+                        "{error}"
+                    );
                     all.finish().expect("everything is read");
                 })
             });
-            members
-                .into_iter()
-                .for_each(|member| member.join().expect("no panic"));
+            members.into_iter().for_each(|member| member.join().expect("no panic"));
         });
-        assert_eq!(
-            redis.ask_all("KEYS *"),
-            ["*0", "+OK"],
-            "after rank {aborts} gave up"
-        );
+        assert_eq!(redis.ask_all("KEYS *"), ["*0", "+OK"], "after rank {aborts} gave up");
     }
 }
 

@@ -29,21 +29,16 @@ fn run(all: &Communicator, collective: &Collective, kind: LinkKind, commutes: bo
         collective: of_rank(rank),
         ..call
     });
-    let inputs: Vec<_> = calls
-        .map(|call| reference::input(call.rank, call.input()))
-        .collect();
+    let inputs: Vec<_> = calls.map(|call| reference::input(call.rank, call.input())).collect();
     let me = all.rank() as usize;
-    let given: Vec<u8> = inputs[me]
-        .iter()
-        .flat_map(|number| number.to_ne_bytes())
-        .collect();
+    let given: Vec<u8> = inputs[me].iter().flat_map(|number| number.to_ne_bytes()).collect();
     let before: Vec<u64> = (0..call.output() as u64).map(|place| !place).collect();
     let expected = reference::output(collective, me, &inputs, &before, commutes);
     let recipes = Question::new(&call, 8, kind).candidates();
     for recipe in &recipes {
         let schedule = Arc::new(recipe.build(&call).expect("it serves"));
         let mut output: Vec<u8> = before.iter().flat_map(|number| number.to_ne_bytes()).collect();
-        let reduces = collective.operation().reduces();
+        let reduces = collective.operation().is_reduction();
         let reduction = reduces.then(|| reference::reduction(commutes));
         all.run(schedule, 8, &given, &mut output, reduction)
             .expect("all are well");
@@ -86,9 +81,7 @@ fn all_operations(all: &Communicator, kind: LinkKind, counts: &[usize]) -> usize
             Collective::Gather { root, blocks: each },
             Collective::Scatter { root, blocks: each },
             Collective::Allgather { blocks: each },
-            Collective::Alltoall {
-                count: count.min(2000),
-            },
+            Collective::Alltoall { count: count.min(2000) },
             Collective::Gatherv {
                 root,
                 mine,
@@ -100,10 +93,7 @@ fn all_operations(all: &Communicator, kind: LinkKind, counts: &[usize]) -> usize
                 blocks: uneven,
             },
             Collective::Allgather { blocks: uneven },
-            Collective::Alltoallv {
-                sent: uneven,
-                received,
-            },
+            Collective::Alltoallv { sent: uneven, received },
         ];
         tried += plain
             .iter()

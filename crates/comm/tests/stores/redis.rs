@@ -59,9 +59,7 @@ impl Redis {
     }
 
     pub fn link(&self) -> LinkChoice {
-        format!("redis://127.0.0.1:{}", self.port)
-            .parse()
-            .expect("a link")
+        format!("redis://127.0.0.1:{}", self.port).parse().expect("a link")
     }
 
     fn try_ask(&self, command: &str) -> Option<String> {
@@ -70,9 +68,7 @@ impl Redis {
 
     fn try_ask_all(&self, command: &str) -> Option<Vec<String>> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).ok()?;
-        stream
-            .write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
-            .ok()?;
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         Some(answer.lines().map(str::to_owned).collect())

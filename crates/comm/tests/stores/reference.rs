@@ -37,19 +37,12 @@ pub fn reduction(commutes: bool) -> Reduction {
 
 /// Input of a rank: numbers that are different at every rank and position.
 pub fn input(rank: Rank, count: usize) -> Vec<u64> {
-    let number =
-        |place: usize| (u64::from(rank) * 1_000_003 + place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let number = |place: usize| (u64::from(rank) * 1_000_003 + place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..count).map(number).collect()
 }
 
 /// Expected output of a rank whose output was `before`, from the inputs of all ranks.
-pub fn output(
-    collective: &Collective,
-    rank: usize,
-    inputs: &[Vec<u64>],
-    before: &[u64],
-    commutes: bool,
-) -> Vec<u64> {
+pub fn output(collective: &Collective, rank: usize, inputs: &[Vec<u64>], before: &[u64], commutes: bool) -> Vec<u64> {
     let mut output = before.to_vec();
     let sum_of = |ranks: std::ops::RangeInclusive<usize>| {
         let given = ranks.map(|rank| inputs[rank].clone());

@@ -27,9 +27,7 @@ fn run_at(s3: &Versitygw, test: &str, secret: &str, bucket: &str) {
     let mut child = Command::new(std::env::current_exe().expect("this program"));
     child.args(["--exact", &format!("s3::{test}"), "--ignored", "--nocapture"]);
     let link = format!("s3://{bucket}?endpoint={}", s3.endpoint());
-    child
-        .env("HOTLEASE_TEST_LINK", link)
-        .env("AWS_REGION", "us-east-1");
+    child.env("HOTLEASE_TEST_LINK", link).env("AWS_REGION", "us-east-1");
     child
         .env("AWS_ACCESS_KEY_ID", ACCESS)
         .env("AWS_SECRET_ACCESS_KEY", secret);

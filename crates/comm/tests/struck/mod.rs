@@ -5,8 +5,8 @@
 
 use crate::group::{options, rendezvous, secret, until};
 use hotlease_comm::{
-    Ask, Blocks, Call, Collective, Communicator, Datatype, Error, LinkChoice, Loss, Operation, Operator,
-    Options, Rank,
+    Blocks, Call, Collective, CollectiveArguments, Communicator, Datatype, Error, LinkChoice, Loss, Operation,
+    Operator, Options, Rank,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -37,11 +37,7 @@ fn scenes() -> impl Iterator<Item = (Operation, Rank)> {
     let is_rooted = |operation: &Operation| collective(*operation, 0, 1, Blocks::Equal(1)).root().is_some();
     let operations = || Operation::NAMES.into_iter().map(|(operation, _)| operation);
     let well = operations().map(|operation| (operation, 0));
-    well.chain(
-        operations()
-            .filter(is_rooted)
-            .map(|operation| (operation, VICTIM)),
-    )
+    well.chain(operations().filter(is_rooted).map(|operation| (operation, VICTIM)))
 }
 
 fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>) -> Collective<'_> {
@@ -70,9 +66,9 @@ fn collective(operation: Operation, root: Rank, count: usize, blocks: Blocks<'_>
 /// Runs one collective after the other until one fails.
 fn act(all: &Communicator, (operation, root): (Operation, Rank), count: usize, done: &AtomicUsize) -> Error {
     let collective = collective(operation, root, count, Blocks::Equal(count));
-    let mut ask = Ask::new(collective, Datatype::U64);
-    if operation.reduces() {
-        ask = ask.by(&Operator::Sum);
+    let mut ask = CollectiveArguments::new(collective, Datatype::U64);
+    if operation.is_reduction() {
+        ask = ask.with_operator(&Operator::Sum);
     }
     let call = Call::new(collective, all.rank(), all.size());
     let (input, mut output) = (vec![1; 8 * call.input()], vec![0; 8 * call.output()]);
@@ -145,10 +141,7 @@ pub fn hold(
         .env("HOTLEASE_TEST_LINK", link.to_string())
         .env("HOTLEASE_TEST_ADDRESS", address.unwrap_or_default())
         .env("HOTLEASE_TEST_COUNT", count.to_string())
-        .env(
-            "HOTLEASE_TEST_BOUND_MS",
-            options.failure_bound.as_millis().to_string(),
-        )
+        .env("HOTLEASE_TEST_BOUND_MS", options.failure_bound.as_millis().to_string())
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");

@@ -1,6 +1,6 @@
 //! Types of elements and their operators: one operator for each type.
 
-use super::Scene;
+use super::TypedCase;
 use bytemuck::{Pod, Zeroable};
 use hotlease_comm::{Datatype, Operator, Plain, Rank};
 use std::fmt::Debug;
@@ -15,7 +15,7 @@ pub(super) trait Kind: Plain + Debug + PartialEq {
 }
 
 /// Runs all operations with elements of one type.
-pub(super) type Everything = fn(&Scene<'_>);
+pub(super) type Everything = fn(&TypedCase<'_>);
 
 /// Size of an element, and the function that runs all operations with it.
 const fn kind<K: Kind>() -> (usize, Everything) {
@@ -151,8 +151,7 @@ impl Kind for Function {
             function: Arc::new(|first, second, _| {
                 let pairs = first.as_chunks::<8>().0.iter().zip(second.as_chunks_mut::<8>().0);
                 for (first, second) in pairs {
-                    let [first, next] =
-                        [first, &*second].map(|one| bytemuck::pod_read_unaligned::<Self>(one));
+                    let [first, next] = [first, &*second].map(|one| bytemuck::pod_read_unaligned::<Self>(one));
                     second.copy_from_slice(bytemuck::bytes_of(&first.then(next)));
                 }
             }),

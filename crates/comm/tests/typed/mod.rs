@@ -42,7 +42,7 @@ fn uneven(size: Rank, count: usize) -> (Vec<usize>, Vec<usize>) {
 
 /// Arguments that all ways to call a collective share.
 #[derive(Clone, Copy)]
-struct Scene<'a> {
+struct TypedCase<'a> {
     all: &'a Communicator,
     size: Rank,
     me: Rank,
@@ -50,17 +50,13 @@ struct Scene<'a> {
     root: Rank,
 }
 
-impl Scene<'_> {
+impl TypedCase<'_> {
     fn is_root(&self) -> bool {
         self.me == self.root
     }
 
     fn at_root<K: Kind>(&self, elements: &[K]) -> Vec<K> {
-        if self.is_root() {
-            elements.to_vec()
-        } else {
-            Vec::new()
-        }
+        if self.is_root() { elements.to_vec() } else { Vec::new() }
     }
 
     #[track_caller]
@@ -72,7 +68,7 @@ impl Scene<'_> {
 
     /// Collectives with a root in which all members use all elements.
     fn rooted<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all,
             size,
             me,
@@ -80,21 +76,10 @@ impl Scene<'_> {
             root,
         } = *self;
         let mine = given::<K>(me, count);
-        let mut buffer = if self.is_root() {
-            mine.clone()
-        } else {
-            blank(count)
-        };
+        let mut buffer = if self.is_root() { mine.clone() } else { blank(count) };
         all.broadcast(&mut buffer, root).expect("all are well");
         self.same("broadcast", &buffer, &given(root, count));
-        let begun = all.ibroadcast(
-            if self.is_root() {
-                mine.clone()
-            } else {
-                blank(count)
-            },
-            root,
-        );
+        let begun = all.ibroadcast(if self.is_root() { mine.clone() } else { blank(count) }, root);
         self.same(
             "ibroadcast",
             &begun.expect("begun").wait().expect("all are well"),
@@ -114,15 +99,14 @@ impl Scene<'_> {
                 .expect("all are well");
             self.same("reduce in place", &result, &total);
         } else {
-            all.reduce(&mine, &mut [], &K::operator(), root)
-                .expect("all are well");
+            all.reduce(&mine, &mut [], &K::operator(), root).expect("all are well");
         }
         self.same("what was given", &mine, &given(me, count));
     }
 
     /// Collectives with a root in which each member has a share.
     fn rooted_shares<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all,
             size,
             me,
@@ -135,11 +119,7 @@ impl Scene<'_> {
         all.gather(&mine, &mut gathered, root).expect("all are well");
         self.same("gather", &gathered, &self.at_root(&every));
         let begun = all.igather(mine.clone(), root).expect("begun");
-        self.same(
-            "igather",
-            &begun.wait().expect("all are well"),
-            &self.at_root(&every),
-        );
+        self.same("igather", &begun.wait().expect("all are well"), &self.at_root(&every));
         if self.is_root() {
             let own = me as usize * count;
             let mut gathered = blank(every.len());
@@ -159,16 +139,12 @@ impl Scene<'_> {
         let mut part = if self.is_root() { Vec::new() } else { blank(count) };
         all.scatter(&self.at_root(&every), &mut part, root)
             .expect("all are well");
-        self.same(
-            "scatter in place",
-            &part,
-            if self.is_root() { &[] } else { &mine },
-        );
+        self.same("scatter in place", &part, if self.is_root() { &[] } else { &mine });
         self.same("what was given", &mine, &given(me, count));
     }
 
     fn rooted_uneven<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all, size, me, root, ..
         } = *self;
         let (counts, displacements) = uneven(size, self.count);
@@ -193,8 +169,7 @@ impl Scene<'_> {
             }
         };
         let mut gathered = self.at_root(&blank(extent));
-        all.gatherv(&mine, &mut gathered, blocks, root)
-            .expect("all are well");
+        all.gatherv(&mine, &mut gathered, blocks, root).expect("all are well");
         self.same("gatherv", &gathered, if self.is_root() { &every } else { &[] });
         let begun = all.igatherv(mine.clone(), blocks, root).expect("begun");
         let gathered = begun.wait().expect("all are well");
@@ -204,17 +179,13 @@ impl Scene<'_> {
             assert!(gathered.is_empty());
         }
         let mut part = blank(mine.len());
-        all.scatterv(&every, blocks, &mut part, root)
-            .expect("all are well");
+        all.scatterv(&every, blocks, &mut part, root).expect("all are well");
         self.same("scatterv", &part, &mine);
-        let begun = all
-            .iscatterv(every.clone(), blocks, mine.len(), root)
-            .expect("begun");
+        let begun = all.iscatterv(every.clone(), blocks, mine.len(), root).expect("begun");
         self.same("iscatterv", &begun.wait().expect("all are well"), &mine);
 
         let mut gathered = blank(extent);
-        all.allgatherv(&mine, &mut gathered, blocks)
-            .expect("all are well");
+        all.allgatherv(&mine, &mut gathered, blocks).expect("all are well");
         self.same("allgatherv", &gathered, &every);
         let begun = all.iallgatherv(mine, blocks).expect("begun");
         in_places("iallgatherv", &begun.wait().expect("all are well"));
@@ -231,14 +202,12 @@ impl Scene<'_> {
         all.reduce_scatter(InPlace, &mut part, &counts, &K::operator())
             .expect("all are well");
         self.same("reduce_scatter in place", &part[..own.len()], own);
-        let begun = all
-            .ireduce_scatter(given, &counts, &K::operator())
-            .expect("begun");
+        let begun = all.ireduce_scatter(given, &counts, &K::operator()).expect("begun");
         self.same("ireduce_scatter", &begun.wait().expect("all are well"), own);
     }
 
     fn of_all<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all, size, me, count, ..
         } = *self;
         let mine = given::<K>(me, count);
@@ -247,8 +216,7 @@ impl Scene<'_> {
 
         let total = reduced::<K>(size, count);
         let mut result = blank(count);
-        all.allreduce(&mine, &mut result, &K::operator())
-            .expect("all are well");
+        all.allreduce(&mine, &mut result, &K::operator()).expect("all are well");
         self.same("allreduce", &result, &total);
         let mut result = mine.clone();
         all.allreduce(InPlace, &mut result, &K::operator())
@@ -259,31 +227,24 @@ impl Scene<'_> {
 
         let so_far = reduced::<K>(me + 1, count);
         let mut result = blank(count);
-        all.scan(&mine, &mut result, &K::operator())
-            .expect("all are well");
+        all.scan(&mine, &mut result, &K::operator()).expect("all are well");
         self.same("scan", &result, &so_far);
         let mut result = mine.clone();
-        all.scan(InPlace, &mut result, &K::operator())
-            .expect("all are well");
+        all.scan(InPlace, &mut result, &K::operator()).expect("all are well");
         self.same("scan in place", &result, &so_far);
         let begun = all.iscan(mine.clone(), &K::operator()).expect("begun");
         self.same("iscan", &begun.wait().expect("all are well"), &so_far);
         let before = |untouched: Vec<K>| if me == 0 { untouched } else { reduced(me, count) };
         let mut result = blank(count);
-        all.exscan(&mine, &mut result, &K::operator())
-            .expect("all are well");
+        all.exscan(&mine, &mut result, &K::operator()).expect("all are well");
         self.same("exscan", &result, &before(blank(count)));
         let begun = all.iexscan(mine.clone(), &K::operator()).expect("begun");
-        self.same(
-            "iexscan",
-            &begun.wait().expect("all are well"),
-            &before(mine.clone()),
-        );
+        self.same("iexscan", &begun.wait().expect("all are well"), &before(mine.clone()));
         self.same("what was given", &mine, &given(me, count));
     }
 
     fn shares_of_all<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all, size, me, count, ..
         } = *self;
         let mine = given::<K>(me, count);
@@ -326,7 +287,7 @@ impl Scene<'_> {
 
     /// Rank `i` sends `i + j` elements to rank `j`, modulo 4, scaled with the count.
     fn exchange<K: Kind>(&self) {
-        let Scene {
+        let TypedCase {
             all, size, me, count, ..
         } = *self;
         let length = |from: Rank, to: Rank| (from + to) as usize % 4 * count / 3;
@@ -385,7 +346,7 @@ pub fn all_operations(all: &Communicator, lengths: &[usize]) {
     let (size, me) = (all.size(), all.rank());
     for (number, &bytes) in lengths.iter().enumerate() {
         let of = |(element_bytes, everything): (usize, Everything)| {
-            everything(&Scene {
+            everything(&TypedCase {
                 all,
                 size,
                 me,

@@ -1,15 +1,15 @@
 //! Attempts at the agent that started the sandbox; `hotlease sandbox test` plays its part.
 
 use super::processes::read_memory;
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied, untried};
-use crate::given::{PREFIX, number, path, text};
-use crate::syscall::{kernel, reached};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, untried, with_place};
+use crate::syscall::{judge_senseless_call, kernel};
+use crate::variables::{PREFIX, number, path, text};
 use nix::errno::Errno;
 use std::fs;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "reach the agent: its memory, its descriptors, its sockets, what only it was told",
     attempts: &[
         attempt(
@@ -17,7 +17,7 @@ pub(super) const THEME: Theme = Theme {
             "read the agent's memory by process_vm_readv",
             agent_memory,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "agent-environment",
             "read the agent's environment from /proc",
@@ -28,46 +28,46 @@ pub(super) const THEME: Theme = Theme {
             "list the agent's descriptors in /proc",
             agent_descriptors,
         ),
-        attempt("agent-signal", "send the agent a signal", agent_signal).seen(),
+        attempt("agent-signal", "send the agent a signal", agent_signal).by_effect(),
         attempt(
             "agent-socket",
             "connect to a socket in the agent's runtime folder",
             agent_socket,
         )
-        .secret(),
+        .by_secret(),
         attempt("agent-folder", "list the agent's runtime folder", agent_folder),
         attempt(
             "inherited-descriptor",
             "find and read a descriptor that the agent forgot to close",
             inherited_descriptor,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "inherited-folder",
             "walk out through a folder that the agent forgot to close (openat, fchdir)",
             inherited_folder,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "control-pidfd",
             "get a pidfd of the agent from the control socket, and signal through it",
             control_pidfd,
         )
-        .seen()
+        .by_effect()
         .needs("Linux 6.5"),
         attempt(
             "control-descriptors",
             "send the agent thousands of descriptors over the control socket",
             control_descriptors,
         )
-        .seen()
-        .by_nobody(),
+        .by_effect()
+        .need_not_succeed(),
         attempt(
             "control-buffer",
             "make the control socket's buffer larger than the system allows (SO_SNDBUFFORCE)",
             control_buffer,
         )
-        .with(Capability::NetAdmin),
+        .with_capability(Capability::NetAdmin),
         attempt(
             "control-interfaces",
             "ask the control socket, which was made outside, for the network's interfaces there",
@@ -79,77 +79,73 @@ pub(super) const THEME: Theme = Theme {
             "get the network that the control socket was made in (SIOCGSKNS)",
             control_namespace,
         )
-        .with(Capability::NetAdmin),
-        attempt(
-            "parent-trace",
-            "trace the process that it was started by",
-            parent_trace,
-        ),
+        .with_capability(Capability::NetAdmin),
+        attempt("parent-trace", "trace the process that it was started by", parent_trace),
         attempt(
             "parent-descriptors",
             "walk out through a descriptor of the process that it was started by",
             parent_descriptors,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "own-environment",
             "find a variable of the agent's environment in its own",
             own_environment,
         )
-        .by_nobody(),
+        .need_not_succeed(),
         attempt(
             "own-program",
             "open its own program for writing through /proc/self/exe",
             own_program,
         )
-        .with(Capability::DacOverride),
+        .with_capability(Capability::DacOverride),
     ],
 };
 
-fn agent_memory() -> Attempted {
+fn agent_memory() -> AttemptResult {
     read_memory(number("AGENT")?, number("AGENT_ADDRESS")?)
 }
 
-fn of_agent(entry: &str) -> Result<String, Stop> {
+fn of_agent(entry: &str) -> Result<String, StopReason> {
     Ok(format!("/proc/{}/{entry}", number::<i32>("AGENT")?))
 }
 
-fn agent_environment() -> Attempted {
-    let environment = fs::read(of_agent("environ")?).map_err(at("open"))?;
+fn agent_environment() -> AttemptResult {
+    let environment = fs::read(of_agent("environ")?).map_err(with_place("open"))?;
     match environment.is_empty() {
         true => denied("nothing in it"),
         false => Ok(format!("{} bytes of the agent's environment", environment.len())),
     }
 }
 
-fn agent_descriptors() -> Attempted {
-    let count = fs::read_dir(of_agent("fd")?).map_err(at("open"))?.count();
+fn agent_descriptors() -> AttemptResult {
+    let count = fs::read_dir(of_agent("fd")?).map_err(with_place("open"))?.count();
     match count {
         0 => denied("nothing in it"),
         count => Ok(format!("sees {count} descriptors of the agent")),
     }
 }
 
-fn agent_signal() -> Attempted {
+fn agent_signal() -> AttemptResult {
     // A signal that is ignored by default, so it does no harm where it is not counted.
     kernel!(SYS_kill, number::<i32>("AGENT")?, libc::SIGURG)?;
     Ok("kill was taken".into())
 }
 
-fn agent_socket() -> Attempted {
-    let mut socket = UnixStream::connect(path("AGENT_SOCKET")?).map_err(at("connect"))?;
+fn agent_socket() -> AttemptResult {
+    let mut socket = UnixStream::connect(path("AGENT_SOCKET")?).map_err(with_place("connect"))?;
     let mut read = String::new();
     socket.read_to_string(&mut read)?;
     Ok(read)
 }
 
-fn agent_folder() -> Attempted {
+fn agent_folder() -> AttemptResult {
     let folder = path("AGENT_SOCKET")?;
     let Some(folder) = folder.parent() else {
         return untried("the agent's socket is in no folder");
     };
     let names: Vec<String> = fs::read_dir(folder)
-        .map_err(at("open"))?
+        .map_err(with_place("open"))?
         .flatten()
         .map(|entry| entry.file_name().display().to_string())
         .collect();
@@ -160,14 +156,14 @@ fn agent_folder() -> Attempted {
 }
 
 /// Open descriptors that this process was not given.
-fn strangers() -> Vec<i32> {
+fn foreign_descriptors() -> Vec<i32> {
     (3..4096)
         .filter(|fd| kernel!(SYS_fcntl, *fd, libc::F_GETFD).is_ok())
         .collect()
 }
 
-fn inherited_descriptor() -> Attempted {
-    let found = strangers();
+fn inherited_descriptor() -> AttemptResult {
+    let found = foreign_descriptors();
     for fd in &found {
         let mut read = [0u8; 64];
         if let Ok(count @ 1..) = kernel!(SYS_pread64, *fd, read.as_mut_ptr(), read.len(), 0) {
@@ -177,10 +173,10 @@ fn inherited_descriptor() -> Attempted {
     denied(format!("{} descriptors above 2, none to be read", found.len()))
 }
 
-fn inherited_folder() -> Attempted {
+fn inherited_folder() -> AttemptResult {
     let wanted = text("FILE_FROM_AGENT")?;
     let wanted = std::ffi::CString::new(wanted).expect("a variable has no null byte");
-    for fd in strangers() {
+    for fd in foreign_descriptors() {
         if kernel!(SYS_fchdir, fd).is_err() {
             continue;
         }
@@ -192,7 +188,7 @@ fn inherited_folder() -> Attempted {
     denied("no folder among the descriptors")
 }
 
-fn control_pidfd() -> Attempted {
+fn control_pidfd() -> AttemptResult {
     const SO_PEERPIDFD: i32 = 77;
     let (mut pidfd, mut length) = (-1i32, 4u32);
     kernel!(
@@ -207,9 +203,9 @@ fn control_pidfd() -> Attempted {
     Ok("the signal was taken".into())
 }
 
-fn control_descriptors() -> Attempted {
+fn control_descriptors() -> AttemptResult {
     // As many descriptors as one message carries, in more messages than a socket buffers.
-    let null = fs::File::open("/dev/null").map_err(at("/dev/null"))?;
+    let null = fs::File::open("/dev/null").map_err(with_place("/dev/null"))?;
     let fds = vec![std::os::fd::AsRawFd::as_raw_fd(&null); 253];
     let mut sent = 0;
     for _ in 0..64 {
@@ -224,7 +220,7 @@ fn control_descriptors() -> Attempted {
     Ok(format!("sent {sent} descriptors"))
 }
 
-fn control_buffer() -> Attempted {
+fn control_buffer() -> AttemptResult {
     let size = 64 << 20;
     let set = kernel!(
         SYS_setsockopt,
@@ -234,17 +230,17 @@ fn control_buffer() -> Attempted {
         &raw const size,
         4
     );
-    reached("SO_SNDBUFFORCE", set, &[])
+    judge_senseless_call("SO_SNDBUFFORCE", set, &[])
 }
 
-fn control_interfaces() -> Attempted {
+fn control_interfaces() -> AttemptResult {
     // struct ifreq: a name of 16 bytes, and a union, which holds an index here.
     for index in 1..64u32 {
         let mut about = [0u32; 10];
         about[4] = index;
         match kernel!(SYS_ioctl, 0, 0x8910 /* SIOCGIFNAME */, about.as_mut_ptr()) {
             Ok(_) => {}
-            Err(Stop::Denied(how)) if how.ends_with("ENODEV") => continue,
+            Err(StopReason::Denied(how)) if how.ends_with("ENODEV") => continue,
             Err(stop) => return Err(stop),
         }
         let name: Vec<u8> = about[..4].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -256,12 +252,12 @@ fn control_interfaces() -> Attempted {
     denied("none but lo")
 }
 
-fn control_namespace() -> Attempted {
+fn control_namespace() -> AttemptResult {
     kernel!(SYS_ioctl, 0, 0x894c /* SIOCGSKNS */)?;
     Ok("has a descriptor of the agent's network namespace".into())
 }
 
-fn parent_trace() -> Attempted {
+fn parent_trace() -> AttemptResult {
     kernel!(
         SYS_ptrace,
         libc::PTRACE_SEIZE,
@@ -272,11 +268,11 @@ fn parent_trace() -> Attempted {
     Ok("traces its parent".into())
 }
 
-fn parent_descriptors() -> Attempted {
+fn parent_descriptors() -> AttemptResult {
     let file = text("FILE_FROM_AGENT")?;
     let folder = format!("/proc/{}/fd", std::os::unix::process::parent_id());
-    let mut stopped = Stop::Denied("no descriptor leads out".into());
-    for entry in fs::read_dir(folder).map_err(at("open"))?.flatten() {
+    let mut stopped = StopReason::Denied("no descriptor leads out".into());
+    for entry in fs::read_dir(folder).map_err(with_place("open"))?.flatten() {
         match fs::read_to_string(entry.path().join(&file)) {
             Ok(read) => return Ok(read),
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {}
@@ -305,7 +301,7 @@ const EXPECTED: [&str; 15] = [
     "_",
 ];
 
-fn own_environment() -> Attempted {
+fn own_environment() -> AttemptResult {
     let mut strange = std::env::vars_os().filter_map(|(name, _)| {
         let name = name.to_string_lossy().into_owned();
         (!name.starts_with(PREFIX) && !EXPECTED.contains(&name.as_str())).then_some(name)
@@ -316,13 +312,8 @@ fn own_environment() -> Attempted {
     }
 }
 
-fn own_program() -> Attempted {
-    let opened = kernel!(
-        SYS_openat,
-        libc::AT_FDCWD,
-        c"/proc/self/exe".as_ptr(),
-        libc::O_WRONLY
-    );
+fn own_program() -> AttemptResult {
+    let opened = kernel!(SYS_openat, libc::AT_FDCWD, c"/proc/self/exe".as_ptr(), libc::O_WRONLY);
     // The kernel checks the rights before it finds that the program is running.
-    reached("writing its own program", opened, &[Errno::ETXTBSY])
+    judge_senseless_call("writing its own program", opened, &[Errno::ETXTBSY])
 }

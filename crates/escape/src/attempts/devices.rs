@@ -1,6 +1,6 @@
 //! Attempts at devices that were not granted.
 
-use crate::attempt::{Attempted, Capability, Theme, at, attempt, denied};
+use crate::attempt::{AttemptResult, Capability, Threat, attempt, denied, with_place};
 use crate::syscall::kernel;
 use std::ffi::CString;
 use std::fs::{self, OpenOptions};
@@ -8,53 +8,41 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "use devices that were not granted",
     attempts: &[
-        attempt(
-            "mknod",
-            "make a device node of its own for the machine's memory",
-            mknod,
-        )
-        .with(Capability::Mknod),
+        attempt("mknod", "make a device node of its own for the machine's memory", mknod)
+            .with_capability(Capability::Mknod),
         attempt("dev-mem", "open the machine's memory or its ports", dev_mem)
-            .with(Capability::SysRawio)
+            .with_capability(Capability::SysRawio)
             .needs("/dev/mem or /dev/port"),
         attempt("dev-kmsg", "write into the kernel's log", dev_kmsg)
-            .with(Capability::DacOverride)
+            .with_capability(Capability::DacOverride)
             .needs("/dev/kmsg"),
         attempt("dev-disk", "open a disk", dev_disk)
-            .with(Capability::DacReadSearch)
+            .with_capability(Capability::DacReadSearch)
             .needs("disks"),
-        attempt(
-            "dev-loop",
-            "open loop devices, by which files become disks",
-            dev_loop,
-        )
-        .with(Capability::DacOverride)
-        .needs("/dev/loop-control"),
+        attempt("dev-loop", "open loop devices, by which files become disks", dev_loop)
+            .with_capability(Capability::DacOverride)
+            .needs("/dev/loop-control"),
         attempt("dev-kvm", "open the machine's hypervisor", dev_kvm)
-            .with(Capability::DacOverride)
+            .with_capability(Capability::DacOverride)
             .needs("/dev/kvm"),
         attempt("dev-fuse", "open a file system of its own (/dev/fuse)", dev_fuse)
-            .with(Capability::DacOverride)
+            .with_capability(Capability::DacOverride)
             .needs("/dev/fuse"),
-        attempt(
-            "dev-tun",
-            "open a network interface of its own (/dev/net/tun)",
-            dev_tun,
-        )
-        .with(Capability::DacOverride)
-        .needs("/dev/net/tun"),
+        attempt("dev-tun", "open a network interface of its own (/dev/net/tun)", dev_tun)
+            .with_capability(Capability::DacOverride)
+            .needs("/dev/net/tun"),
         attempt(
             "dev-accelerator",
             "open a GPU, a fabric's adapter or a sound card",
             dev_accelerator,
         )
-        .with(Capability::DacOverride)
+        .with_capability(Capability::DacOverride)
         .needs("one of them"),
         attempt("dev-console", "open a console of the machine", dev_console)
-            .with(Capability::DacOverride)
+            .with_capability(Capability::DacOverride)
             .needs("consoles"),
         attempt(
             "dev-terminal",
@@ -62,18 +50,13 @@ pub(super) const THEME: Theme = Theme {
             dev_terminal,
         )
         .needs("a terminal"),
-        attempt(
-            "terminal-list",
-            "find somebody's terminal in /dev/pts",
-            terminal_list,
-        )
-        .needs("a terminal in use"),
+        attempt("terminal-list", "find somebody's terminal in /dev/pts", terminal_list).needs("a terminal in use"),
         attempt(
             "terminal-input",
             "type into a terminal as if somebody had (TIOCSTI)",
             terminal_input,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("pseudo-terminals"),
         attempt(
             "dev-list",
@@ -84,13 +67,13 @@ pub(super) const THEME: Theme = Theme {
 };
 
 /// Opens the first of these files that it can, for writing or for reading.
-fn open_one(files: &[&str], write: bool) -> Attempted {
+fn open_one(files: &[&str], write: bool) -> AttemptResult {
     let mut stopped = None;
     for file in files {
         match OpenOptions::new().read(!write).write(write).open(file) {
             Ok(_) => return Ok(format!("opened {file}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => stopped = Some(at(file)(error)),
+            Err(error) => stopped = Some(with_place(file)(error)),
         }
     }
     match stopped {
@@ -99,8 +82,8 @@ fn open_one(files: &[&str], write: bool) -> Attempted {
     }
 }
 
-fn mknod() -> Attempted {
-    let name = super::files::own("-device")?;
+fn mknod() -> AttemptResult {
+    let name = super::files::own_path("-device")?;
     let path = CString::new(name.as_os_str().as_bytes()).expect("a path has no null byte");
     let memory = 0x101; // character device 1, 1
     kernel!(
@@ -114,35 +97,35 @@ fn mknod() -> Attempted {
     Ok("made a device node".into())
 }
 
-fn dev_mem() -> Attempted {
+fn dev_mem() -> AttemptResult {
     open_one(&["/dev/mem", "/dev/port"], false)
 }
 
-fn dev_kmsg() -> Attempted {
+fn dev_kmsg() -> AttemptResult {
     open_one(&["/dev/kmsg"], true)
 }
 
-fn dev_disk() -> Attempted {
+fn dev_disk() -> AttemptResult {
     open_one(&["/dev/vda", "/dev/sda", "/dev/nvme0n1", "/dev/dm-0"], false)
 }
 
-fn dev_loop() -> Attempted {
+fn dev_loop() -> AttemptResult {
     open_one(&["/dev/loop-control", "/dev/loop0"], true)
 }
 
-fn dev_kvm() -> Attempted {
+fn dev_kvm() -> AttemptResult {
     open_one(&["/dev/kvm"], true)
 }
 
-fn dev_fuse() -> Attempted {
+fn dev_fuse() -> AttemptResult {
     open_one(&["/dev/fuse"], true)
 }
 
-fn dev_tun() -> Attempted {
+fn dev_tun() -> AttemptResult {
     open_one(&["/dev/net/tun"], true)
 }
 
-fn dev_accelerator() -> Attempted {
+fn dev_accelerator() -> AttemptResult {
     let names = [
         "/dev/nvidiactl",
         "/dev/nvidia0",
@@ -155,24 +138,24 @@ fn dev_accelerator() -> Attempted {
     open_one(&names, true)
 }
 
-fn dev_console() -> Attempted {
+fn dev_console() -> AttemptResult {
     // Virtual consoles only, because opening a serial console may wait for a line.
     open_one(&["/dev/tty0", "/dev/tty1"], true)
 }
 
-fn dev_terminal() -> Attempted {
+fn dev_terminal() -> AttemptResult {
     open_one(&["/dev/tty"], true)
 }
 
-fn terminal_list() -> Attempted {
-    let mut names = fs::read_dir("/dev/pts").map_err(at("/dev/pts"))?.flatten();
+fn terminal_list() -> AttemptResult {
+    let mut names = fs::read_dir("/dev/pts").map_err(with_place("/dev/pts"))?.flatten();
     match names.find(|entry| entry.file_name() != "ptmx") {
         Some(entry) => Ok(format!("sees {}", entry.path().display())),
         None => denied("nobody's"),
     }
 }
 
-fn terminal_input() -> Attempted {
+fn terminal_input() -> AttemptResult {
     // Into a terminal of its own, which no process reads.
     let ptmx = kernel!(
         SYS_openat,
@@ -189,12 +172,12 @@ fn terminal_input() -> Attempted {
 
 /// Devices that libraries look for; all are harmless.
 const HARMLESS: [&str; 16] = [
-    "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts",
-    "ptmx", "mqueue", "core", "log",
+    "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts", "ptmx",
+    "mqueue", "core", "log",
 ];
 
-fn dev_list() -> Attempted {
-    for entry in fs::read_dir(Path::new("/dev")).map_err(at("/dev"))?.flatten() {
+fn dev_list() -> AttemptResult {
+    for entry in fs::read_dir(Path::new("/dev")).map_err(with_place("/dev"))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let is_device = entry
             .file_type()

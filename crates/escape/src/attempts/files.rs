@@ -1,9 +1,9 @@
 //! Attempts at files of the user, of neighbours, of the system, and of images that many sandboxes share.
 
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
-use crate::given::{path, text};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
 use crate::residue::{ATTEMPT, FOLDERS};
-use crate::syscall::{kernel, reached};
+use crate::syscall::{judge_senseless_call, kernel};
+use crate::variables::{path, text};
 use nix::errno::Errno;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::Write;
@@ -11,80 +11,76 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "read or change files that were not given: of the user, of neighbours, of the system, of shared images",
     attempts: &[
-        attempt("file-read", "read the neighbour's private file", file_read).secret(),
-        attempt("file-write", "overwrite the neighbour's file", file_write).seen(),
+        attempt("file-read", "read the neighbour's private file", file_read).by_secret(),
+        attempt("file-write", "overwrite the neighbour's file", file_write).by_effect(),
         attempt(
             "file-remove",
             "remove the file that the neighbour holds a lock on",
             file_remove,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "file-symlink",
             "read the neighbour's file through a symbolic link of its own",
             file_symlink,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "file-hardlink",
             "link the neighbour's file to a name of its own",
             file_hardlink,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "file-dotdot",
             "climb from its own folder to the neighbour's by ..",
             file_dotdot,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "file-cwd",
             "climb from where it was started, which may be outside its root folder",
             file_cwd,
         )
-        .secret(),
+        .by_secret(),
         attempt("file-list", "see the neighbour's folder in a listing", file_list),
         attempt(
             "file-by-handle",
             "open a file by its handle, which passes by all folders (open_by_handle_at)",
             file_by_handle,
         )
-        .with(Capability::DacReadSearch),
+        .with_capability(Capability::DacReadSearch),
         attempt("home-list", "list the home folder of the agent's user", home_list).needs("files in it"),
         attempt("shadow-read", "read the system's password hashes", shadow_read)
-            .with(Capability::DacReadSearch)
+            .with_capability(Capability::DacReadSearch)
             .needs("/etc/shadow"),
         attempt(
             "system-create",
             "create a file in a folder of the system",
             system_create,
         )
-        .seen()
-        .with(Capability::DacOverride),
-        attempt(
-            "system-write",
-            "open a file of the system for writing",
-            system_write,
-        )
-        .with(Capability::DacOverride),
-        attempt("image-create", "create a file in a shared image", image_create).seen(),
-        attempt("image-write", "overwrite a file in a shared image", image_write).seen(),
+        .by_effect()
+        .with_capability(Capability::DacOverride),
+        attempt("system-write", "open a file of the system for writing", system_write)
+            .with_capability(Capability::DacOverride),
+        attempt("image-create", "create a file in a shared image", image_create).by_effect(),
+        attempt("image-write", "overwrite a file in a shared image", image_write).by_effect(),
         attempt(
             "image-symlink",
             "follow a symbolic link in a shared image that leads out of it",
             image_symlink,
         )
-        .secret(),
-        attempt("image-rename", "rename a file in a shared image", image_rename).seen(),
+        .by_secret(),
+        attempt("image-rename", "rename a file in a shared image", image_rename).by_effect(),
         attempt(
             "image-mode",
             "make a file in a shared image writable, then write it",
             image_mode,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "suid-in-tmp",
             "make a set-user-id program in its temporary folder",
@@ -96,89 +92,91 @@ pub(super) const THEME: Theme = Theme {
             "give a file of its own capabilities",
             file_capability,
         )
-        .with(Capability::Setfcap),
-        attempt("chown", "give a file of its own to another user", chown).with(Capability::Chown),
+        .with_capability(Capability::Setfcap),
+        attempt("chown", "give a file of its own to another user", chown).with_capability(Capability::Chown),
     ],
 };
 
 /// A path of this attempt's own in its temporary folder. If the file stays there, it is found as residue.
-pub(super) fn own(suffix: &str) -> Result<PathBuf, Stop> {
+pub(super) fn own_path(suffix: &str) -> Result<PathBuf, StopReason> {
     let token = text("TOKEN")?;
     Ok(std::env::temp_dir().join(format!("hotlease-escape-{token}.{ATTEMPT}{suffix}")))
 }
 
 /// Makes a file of its own, runs `go` with it, and removes it.
-fn with_own_file(suffix: &str, go: impl FnOnce(&Path) -> Attempted) -> Attempted {
-    let file = own(suffix)?;
-    fs::write(&file, "of the attempt").map_err(at("create"))?;
+fn with_own_file(suffix: &str, go: impl FnOnce(&Path) -> AttemptResult) -> AttemptResult {
+    let file = own_path(suffix)?;
+    fs::write(&file, "of the attempt").map_err(with_place("create"))?;
     let outcome = go(&file);
     fs::remove_file(&file)?;
     outcome
 }
 
-fn contents(path: impl AsRef<Path>) -> Attempted {
-    fs::read_to_string(path).map_err(at("open"))
+fn contents(path: impl AsRef<Path>) -> AttemptResult {
+    fs::read_to_string(path).map_err(with_place("open"))
 }
 
 /// Overwrites an existing file.
-fn overwrite(path: impl AsRef<Path>) -> Attempted {
-    let mut file = OpenOptions::new().write(true).open(path).map_err(at("open"))?;
+fn overwrite(path: impl AsRef<Path>) -> AttemptResult {
+    let mut file = OpenOptions::new().write(true).open(path).map_err(with_place("open"))?;
     file.write_all(b"overwritten")?;
     Ok("wrote the file".into())
 }
 
-fn file_read() -> Attempted {
+fn file_read() -> AttemptResult {
     contents(path("FILE")?)
 }
 
-fn file_write() -> Attempted {
+fn file_write() -> AttemptResult {
     overwrite(path("FILE")?)
 }
 
-fn file_remove() -> Attempted {
+fn file_remove() -> AttemptResult {
     fs::remove_file(path("LOCK")?)?;
     Ok("removed the file".into())
 }
 
-fn file_symlink() -> Attempted {
-    let link = own("-link")?;
-    symlink(path("FILE")?, &link).map_err(at("symlink"))?;
+fn file_symlink() -> AttemptResult {
+    let link = own_path("-link")?;
+    symlink(path("FILE")?, &link).map_err(with_place("symlink"))?;
     let read = contents(&link);
     fs::remove_file(link)?;
     read
 }
 
-fn file_hardlink() -> Attempted {
-    let link = own("-link")?;
-    fs::hard_link(path("FILE")?, &link).map_err(at("link"))?;
+fn file_hardlink() -> AttemptResult {
+    let link = own_path("-link")?;
+    fs::hard_link(path("FILE")?, &link).map_err(with_place("link"))?;
     // Stays, so that the neighbour can see it; removed with the residue.
     Ok("linked the file".into())
 }
 
-fn file_dotdot() -> Attempted {
-    std::env::set_current_dir(std::env::temp_dir()).map_err(at("chdir"))?;
+fn file_dotdot() -> AttemptResult {
+    std::env::set_current_dir(std::env::temp_dir()).map_err(with_place("chdir"))?;
     file_cwd()
 }
 
-fn file_cwd() -> Attempted {
+fn file_cwd() -> AttemptResult {
     let mut climbing = PathBuf::new();
     (0..64).for_each(|_| climbing.push(".."));
     let wanted = path("FILE")?;
     contents(climbing.join(wanted.strip_prefix("/").unwrap_or(&wanted)))
 }
 
-fn file_list() -> Attempted {
+fn file_list() -> AttemptResult {
     let token = text("NEIGHBOUR_TOKEN")?;
-    let mut names = fs::read_dir(std::env::temp_dir()).map_err(at("open"))?.flatten();
+    let mut names = fs::read_dir(std::env::temp_dir())
+        .map_err(with_place("open"))?
+        .flatten();
     match names.find(|entry| entry.file_name().to_string_lossy().contains(&token)) {
         Some(entry) => Ok(format!("sees {}", entry.path().display())),
         None => denied("not in the listing"),
     }
 }
 
-fn file_by_handle() -> Attempted {
+fn file_by_handle() -> AttemptResult {
     // struct file_handle: bytes, type, then up to 128 bytes.
-    let mut stopped = Stop::Denied("no file system here has handles".into());
+    let mut stopped = StopReason::Denied("no file system here has handles".into());
     for place in [c"/tmp", c"/dev/shm", c"/", c"/usr", c"/proc/self/exe"] {
         let mut handle = [0u32; 34];
         handle[0] = 128;
@@ -203,15 +201,15 @@ fn file_by_handle() -> Attempted {
     Err(stopped)
 }
 
-fn home_list() -> Attempted {
+fn home_list() -> AttemptResult {
     let home = path("AGENT_HOME")?;
-    match fs::read_dir(&home).map_err(at("open"))?.flatten().next() {
+    match fs::read_dir(&home).map_err(with_place("open"))?.flatten().next() {
         Some(entry) => Ok(format!("sees {}", entry.path().display())),
         None => denied("nothing in it"),
     }
 }
 
-fn shadow_read() -> Attempted {
+fn shadow_read() -> AttemptResult {
     let shadow = contents("/etc/shadow")?;
     match shadow.is_empty() {
         true => denied("nothing in it"),
@@ -219,10 +217,10 @@ fn shadow_read() -> Attempted {
     }
 }
 
-fn system_create() -> Attempted {
-    let name = own("-system")?;
+fn system_create() -> AttemptResult {
+    let name = own_path("-system")?;
     let name = name.file_name().unwrap_or_default();
-    let mut stopped = Stop::Denied("none of them is there".into());
+    let mut stopped = StopReason::Denied("none of them is there".into());
     // Without the folders for temporary files, which come first and are tried by another attempt.
     for folder in FOLDERS
         .iter()
@@ -232,14 +230,14 @@ fn system_create() -> Attempted {
         match fs::write(Path::new(folder).join(name), "left") {
             Ok(()) => return Ok(format!("created a file in {folder}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => stopped = at(folder)(error),
+            Err(error) => stopped = with_place(folder)(error),
         }
     }
     Err(stopped)
 }
 
-fn system_write() -> Attempted {
-    let mut stopped = Stop::Denied("none of them is there".into());
+fn system_write() -> AttemptResult {
+    let mut stopped = StopReason::Denied("none of them is there".into());
     // Opens them only, and writes nothing.
     for file in [
         "/etc/passwd",
@@ -252,47 +250,47 @@ fn system_write() -> Attempted {
         match OpenOptions::new().write(true).open(file) {
             Ok(_) => return Ok(format!("may write {file}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => stopped = at(file)(error),
+            Err(error) => stopped = with_place(file)(error),
         }
     }
     Err(stopped)
 }
 
-fn image_create() -> Attempted {
+fn image_create() -> AttemptResult {
     fs::write(path("IMAGE")?.join("created"), "left")?;
     Ok("created a file".into())
 }
 
-fn image_write() -> Attempted {
+fn image_write() -> AttemptResult {
     overwrite(path("IMAGE")?.join("module.py"))
 }
 
-fn image_symlink() -> Attempted {
+fn image_symlink() -> AttemptResult {
     let image = path("IMAGE")?;
     contents(image.join("relative")).or_else(|_| contents(image.join("absolute")))
 }
 
-fn image_rename() -> Attempted {
+fn image_rename() -> AttemptResult {
     let image = path("IMAGE")?;
     fs::rename(image.join("module.py"), image.join("other.py"))?;
     Ok("renamed a file".into())
 }
 
-fn image_mode() -> Attempted {
+fn image_mode() -> AttemptResult {
     let file = path("IMAGE")?.join("module.py");
-    fs::set_permissions(&file, Permissions::from_mode(0o666)).map_err(at("chmod"))?;
+    fs::set_permissions(&file, Permissions::from_mode(0o666)).map_err(with_place("chmod"))?;
     overwrite(file)
 }
 
 /// Whether the file system of this path has `ST_NOSUID`.
-fn nosuid(path: &Path) -> Result<bool, Stop> {
+fn nosuid(path: &Path) -> Result<bool, StopReason> {
     let flags = nix::sys::statvfs::statvfs(path)?.flags();
     Ok(flags.contains(nix::sys::statvfs::FsFlags::ST_NOSUID))
 }
 
-fn suid_in_tmp() -> Attempted {
+fn suid_in_tmp() -> AttemptResult {
     with_own_file("-suid", |file| {
-        fs::set_permissions(file, Permissions::from_mode(0o4755)).map_err(at("chmod"))?;
+        fs::set_permissions(file, Permissions::from_mode(0o4755)).map_err(with_place("chmod"))?;
         let mode = fs::metadata(file)?.permissions().mode();
         match mode & 0o4000 != 0 && !nosuid(file)? {
             true => Ok("whoever runs it becomes this user".into()),
@@ -301,7 +299,7 @@ fn suid_in_tmp() -> Attempted {
     })
 }
 
-fn file_capability() -> Attempted {
+fn file_capability() -> AttemptResult {
     with_own_file("-caps", |file| {
         let name = std::ffi::CString::new(file.as_os_str().as_bytes()).expect("a path has no null byte");
         // struct vfs_cap_data, version 2: CAP_NET_RAW, effective.
@@ -314,14 +312,14 @@ fn file_capability() -> Attempted {
             20,
             0
         );
-        reached("setting a file's capabilities", set, &[Errno::EOPNOTSUPP])
+        judge_senseless_call("setting a file's capabilities", set, &[Errno::EOPNOTSUPP])
     })
 }
 
-fn chown() -> Attempted {
+fn chown() -> AttemptResult {
     with_own_file("-owner", |file| {
         let other = nix::unistd::Uid::from_raw(nix::unistd::getuid().as_raw() + 1);
-        nix::unistd::chown(file, Some(other), None).map_err(at("chown"))?;
+        nix::unistd::chown(file, Some(other), None).map_err(with_place("chown"))?;
         Ok(format!("gave a file to user {other}"))
     })
 }

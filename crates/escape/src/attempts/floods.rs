@@ -1,10 +1,10 @@
 //! Attempts to use up resources. Each flood takes twice the granted amount if it can, and otherwise goes on for a
 //! while, so that the neighbour's pace during it can be measured.
 
-use super::files::own;
-use crate::attempt::{Attempted, Stop, Theme, at, attempt, denied};
-use crate::given::number;
+use super::files::own_path;
+use crate::attempt::{AttemptResult, StopReason, Threat, attempt, denied, with_place};
 use crate::syscall::kernel;
+use crate::variables::number;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "use up processes, memory, disk, descriptors or time of others",
     attempts: &[
         attempt(
@@ -21,12 +21,7 @@ pub(super) const THEME: Theme = Theme {
             processes,
         )
         .flood(),
-        attempt(
-            "flood-threads",
-            "have twice as many threads as were granted",
-            threads,
-        )
-        .flood(),
+        attempt("flood-threads", "have twice as many threads as were granted", threads).flood(),
         attempt(
             "flood-zombies",
             "leave twice as many dead processes unwaited for",
@@ -52,12 +47,7 @@ pub(super) const THEME: Theme = Theme {
             tmp,
         )
         .flood(),
-        attempt(
-            "flood-shm",
-            "write twice as much into /dev/shm as was granted",
-            shm,
-        )
-        .flood(),
+        attempt("flood-shm", "write twice as much into /dev/shm as was granted", shm).flood(),
         attempt(
             "flood-descriptors",
             "open twice as many descriptors as were granted",
@@ -66,16 +56,16 @@ pub(super) const THEME: Theme = Theme {
         .flood(),
         attempt("flood-log", "print until the agent's memory is full", log)
             .flood()
-            .seen()
-            .by_nobody(),
+            .by_effect()
+            .need_not_succeed(),
         attempt("flood-cpu", "compute on more processors than were granted", cpu)
             .flood()
-            .by_nobody(),
+            .need_not_succeed(),
     ],
 };
 
 /// Repeats the attempt for the time of a flood; ends at once when it succeeds.
-fn keep_on(mut go: impl FnMut() -> Attempted) -> Attempted {
+fn keep_on(mut go: impl FnMut() -> AttemptResult) -> AttemptResult {
     let patience = Duration::from_millis(number("FLOOD_MILLIS")?);
     let begin = Instant::now();
     loop {
@@ -87,7 +77,7 @@ fn keep_on(mut go: impl FnMut() -> Attempted) -> Attempted {
 }
 
 /// `fork`: the child runs `child` and ends, so it never returns.
-pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, Stop> {
+pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, StopReason> {
     // SAFETY: this process has one thread, so the child may do what any process may.
     match unsafe { libc::fork() } {
         0 => {
@@ -95,19 +85,19 @@ pub(super) fn spawn(child: impl FnOnce()) -> Result<libc::pid_t, Stop> {
             // SAFETY: ends this process without running the exit handlers of its parent.
             unsafe { libc::_exit(0) }
         }
-        -1 => Err(at("fork")(nix::errno::Errno::last())),
+        -1 => Err(with_place("fork")(nix::errno::Errno::last())),
         pid => Ok(pid),
     }
 }
 
 /// Sleeps until the process is killed.
-pub(super) fn sleep() -> ! {
+pub(super) fn sleep_forever() -> ! {
     loop {
         std::thread::sleep(Duration::from_secs(3600));
     }
 }
 
-fn end(children: &[libc::pid_t]) {
+fn end_children(children: &[libc::pid_t]) {
     for child in children {
         // Each is a child of this process and not waited for yet, so it can be killed and waited for.
         let _ = kernel!(SYS_kill, *child, libc::SIGKILL);
@@ -118,35 +108,35 @@ fn end(children: &[libc::pid_t]) {
 }
 
 /// Starts this number of children, which live at the same time, and ends them.
-fn with_children(count: usize, child: impl Fn()) -> Result<(), Stop> {
+fn with_children(count: usize, child: impl Fn()) -> Result<(), StopReason> {
     let mut children = Vec::with_capacity(count);
     let mut outcome = Ok(());
     for _ in 0..count {
         match spawn(&child) {
             Ok(pid) => children.push(pid),
             Err(stop) => {
-                outcome = Err(at(format!("after {}", children.len()))(stop));
+                outcome = Err(with_place(format!("after {}", children.len()))(stop));
                 break;
             }
         }
     }
-    end(&children);
+    end_children(&children);
     outcome
 }
 
-fn twice(name: &str) -> Result<usize, Stop> {
+fn twice(name: &str) -> Result<usize, StopReason> {
     Ok(2 * number::<usize>(name)?)
 }
 
-fn processes() -> Attempted {
+fn processes() -> AttemptResult {
     let count = twice("PROCESSES")?;
     keep_on(|| {
-        with_children(count, || sleep())?;
+        with_children(count, || sleep_forever())?;
         Ok(format!("had {count} processes"))
     })
 }
 
-fn threads() -> Attempted {
+fn threads() -> AttemptResult {
     let count = twice("PROCESSES")?;
     keep_on(|| {
         let stop = AtomicBool::new(false);
@@ -162,7 +152,7 @@ fn threads() -> Attempted {
                 }) {
                     Ok(handle) => started.push(handle),
                     Err(error) => {
-                        outcome = Err(at(format!("after {number}: clone"))(error));
+                        outcome = Err(with_place(format!("after {number}: clone"))(error));
                         break;
                     }
                 }
@@ -174,7 +164,7 @@ fn threads() -> Attempted {
     })
 }
 
-fn zombies() -> Attempted {
+fn zombies() -> AttemptResult {
     let count = twice("PROCESSES")?;
     keep_on(|| {
         with_children(count, || {})?;
@@ -185,12 +175,12 @@ fn zombies() -> Attempted {
 const STEP: usize = 1 << 20;
 
 /// Allocates this much memory, page by page, and keeps it.
-fn take(bytes: usize) -> Result<(), Stop> {
+fn allocate(bytes: usize) -> Result<(), StopReason> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
     for taken in (0..bytes).step_by(STEP) {
         let address = kernel!(SYS_mmap, 0, STEP, protection, flags, -1, 0)
-            .map_err(at(format!("after {} MiB", taken >> 20)))?;
+            .map_err(with_place(format!("after {} MiB", taken >> 20)))?;
         for offset in (0..STEP).step_by(4096) {
             // SAFETY: the address is in the mapping that was just made, which is writable.
             unsafe { std::ptr::write_volatile((address as usize + offset) as *mut u8, 1) };
@@ -199,30 +189,30 @@ fn take(bytes: usize) -> Result<(), Stop> {
     Ok(())
 }
 
-fn memory() -> Attempted {
+fn memory() -> AttemptResult {
     let bytes = twice("MEMORY_BYTES")?;
     // In a child, because each try may get it killed.
     keep_on(|| memory_of(1, bytes))
 }
 
-fn memory_children() -> Attempted {
+fn memory_children() -> AttemptResult {
     let bytes = twice("MEMORY_BYTES")?;
     keep_on(|| memory_of(4, bytes / 4))
 }
 
 /// Starts children that allocate this much memory each, at the same time.
-fn memory_of(children: usize, bytes: usize) -> Attempted {
+fn memory_of(children: usize, bytes: usize) -> AttemptResult {
     let (mut done, said) = std::io::pipe()?;
     let mut started = Vec::new();
     for _ in 0..children {
         let said = said.try_clone()?;
         started.push(spawn(move || {
-            let answer = match take(bytes) {
+            let answer = match allocate(bytes) {
                 Ok(()) => b'k',
                 Err(_) => b'n',
             };
             let _ = (&said).write_all(&[answer]);
-            sleep();
+            sleep_forever();
         })?);
     }
     drop(said);
@@ -245,7 +235,7 @@ fn memory_of(children: usize, bytes: usize) -> Attempted {
             !gone
         });
     }
-    end(&started);
+    end_children(&started);
     match answers.iter().filter(|answer| **answer == b'k').count() {
         all if all == children => Ok(format!("used {} MiB", (children * bytes) >> 20)),
         _ if killed > 0 => denied(format!("{killed} of {children} killed")),
@@ -254,16 +244,16 @@ fn memory_of(children: usize, bytes: usize) -> Attempted {
 }
 
 /// Writes this many bytes into an open file; stops at an error of the file system or of a limit.
-fn fill(file: &mut File, bytes: usize) -> Result<(), Stop> {
+fn fill(file: &mut File, bytes: usize) -> Result<(), StopReason> {
     let chunk = vec![0x5a; STEP];
     for written in (0..bytes).step_by(STEP) {
         file.write_all(&chunk)
-            .map_err(at(format!("after {} MiB", written >> 20)))?;
+            .map_err(with_place(format!("after {} MiB", written >> 20)))?;
     }
     Ok(())
 }
 
-fn memory_files() -> Attempted {
+fn memory_files() -> AttemptResult {
     let bytes = twice("MEMORY_BYTES")?;
     keep_on(|| {
         // Several files, so that a limit on the length of one file would not stop them.
@@ -271,22 +261,22 @@ fn memory_files() -> Attempted {
         for _ in 0..8 {
             let fd = nix::sys::memfd::memfd_create(c"flood", nix::sys::memfd::MFdFlags::empty())?;
             let mut file = File::from(fd);
-            fill(&mut file, bytes / 8).map_err(at(format!("file {}", files.len())))?;
+            fill(&mut file, bytes / 8).map_err(with_place(format!("file {}", files.len())))?;
             files.push(file);
         }
         Ok(format!("used {} MiB", bytes >> 20))
     })
 }
 
-fn fill_folder(names: impl Fn(usize) -> PathBuf) -> Attempted {
+fn fill_folder(names: impl Fn(usize) -> PathBuf) -> AttemptResult {
     let bytes = twice("TMP_BYTES")?;
     ignore_file_size();
     keep_on(|| {
         let mut outcome = Ok(format!("wrote {} MiB", bytes >> 20));
         for number in 0..4 {
             let filled = File::create(names(number))
-                .map_err(at("create"))
-                .and_then(|mut file| fill(&mut file, bytes / 4).map_err(at(format!("file {number}"))));
+                .map_err(with_place("create"))
+                .and_then(|mut file| fill(&mut file, bytes / 4).map_err(with_place(format!("file {number}"))));
             if let Err(stop) = filled {
                 outcome = Err(stop);
                 break;
@@ -306,18 +296,18 @@ fn ignore_file_size() {
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-fn tmp() -> Attempted {
-    let name = own("-flood")?;
+fn tmp() -> AttemptResult {
+    let name = own_path("-flood")?;
     fill_folder(|number| name.with_extension(format!("attempt-flood{number}")))
 }
 
-fn shm() -> Attempted {
-    let name = own("-flood")?;
+fn shm() -> AttemptResult {
+    let name = own_path("-flood")?;
     let name = Path::new("/dev/shm").join(name.file_name().unwrap_or_default());
     fill_folder(|number| name.with_extension(format!("attempt-flood{number}")))
 }
 
-fn descriptors() -> Attempted {
+fn descriptors() -> AttemptResult {
     let count = twice("DESCRIPTORS")?;
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -330,13 +320,13 @@ fn descriptors() -> Attempted {
         let mut open = Vec::with_capacity(count);
         for number in 0..count {
             let copy = std::io::stdout().as_fd().try_clone_to_owned();
-            open.push(copy.map_err(at(format!("after {number}")))?);
+            open.push(copy.map_err(with_place(format!("after {number}")))?);
         }
         Ok(format!("opened {count} descriptors"))
     })
 }
 
-fn log() -> Attempted {
+fn log() -> AttemptResult {
     let line = [b'x'; 4095];
     let mut out = std::io::stdout().lock();
     let bytes = number::<usize>("LOG_BYTES")?;
@@ -347,7 +337,7 @@ fn log() -> Attempted {
     Ok(format!("printed {} MiB", bytes >> 20))
 }
 
-fn cpu() -> Attempted {
+fn cpu() -> AttemptResult {
     let granted: usize = number("CPUS")?;
     let millis = Duration::from_millis(number("FLOOD_MILLIS")?);
     let all = [u64::MAX; 16];

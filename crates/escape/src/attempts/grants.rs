@@ -1,10 +1,10 @@
 //! Attempts to get more than the grant: priority, processors, limits.
 
-use crate::attempt::{Attempted, Capability, Theme, attempt, denied, untried};
-use crate::given::number;
+use crate::attempt::{AttemptResult, Capability, Threat, attempt, denied, untried};
 use crate::syscall::kernel;
+use crate::variables::number;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "take more processors, priority or locked memory than was granted, or raise its limits",
     attempts: &[
         attempt(
@@ -14,32 +14,28 @@ pub(super) const THEME: Theme = Theme {
         )
         .needs("two processors"),
         attempt("realtime", "run before everybody else (SCHED_FIFO)", realtime)
-            .with(Capability::SysNice)
+            .with_capability(Capability::SysNice)
             .needs("real-time scheduling"),
         attempt("deadline", "reserve a processor (SCHED_DEADLINE)", deadline)
-            .with(Capability::SysNice)
+            .with_capability(Capability::SysNice)
             .needs("a processor that can be reserved"),
-        attempt("nice", "raise its own priority", nice).with(Capability::SysNice),
+        attempt("nice", "raise its own priority", nice).with_capability(Capability::SysNice),
         attempt(
             "io-priority",
             "have its disk accesses made first (ioprio_set)",
             io_priority,
         )
-        .with(Capability::SysNice),
-        attempt("mlock", "lock more memory than its limit allows", mlock).with(Capability::IpcLock),
-        attempt("limits-raise", "raise its own hard limits", limits_raise).with(Capability::SysResource),
-        attempt(
-            "oom-score",
-            "be the last to be killed when memory runs out",
-            oom_score,
-        )
-        .with(Capability::SysResource),
+        .with_capability(Capability::SysNice),
+        attempt("mlock", "lock more memory than its limit allows", mlock).with_capability(Capability::IpcLock),
+        attempt("limits-raise", "raise its own hard limits", limits_raise).with_capability(Capability::SysResource),
+        attempt("oom-score", "be the last to be killed when memory runs out", oom_score)
+            .with_capability(Capability::SysResource),
         attempt("pipe-size", "make pipes larger than the system allows", pipe_size)
-            .with(Capability::SysResource),
+            .with_capability(Capability::SysResource),
     ],
 };
 
-fn processors() -> Attempted {
+fn processors() -> AttemptResult {
     let granted: u32 = number("CPUS")?;
     let all = [u64::MAX; 16];
     let asked = kernel!(SYS_sched_setaffinity, 0, 128, all.as_ptr());
@@ -47,9 +43,7 @@ fn processors() -> Attempted {
     kernel!(SYS_sched_getaffinity, 0, 128, now.as_mut_ptr())?;
     let count: u32 = now.iter().map(|word| word.count_ones()).sum();
     match count > granted {
-        true => Ok(format!(
-            "may run on {count} processors, and was granted {granted}"
-        )),
+        true => Ok(format!("may run on {count} processors, and was granted {granted}")),
         false => {
             asked?;
             denied(format!("without effect: still on {count} of them"))
@@ -57,13 +51,13 @@ fn processors() -> Attempted {
     }
 }
 
-fn realtime() -> Attempted {
+fn realtime() -> AttemptResult {
     let priority = 1i32;
     kernel!(SYS_sched_setscheduler, 0, libc::SCHED_FIFO, &raw const priority)?;
     Ok("runs before everybody".into())
 }
 
-fn deadline() -> Attempted {
+fn deadline() -> AttemptResult {
     // struct sched_attr: size, policy, flags, nice, priority, runtime, deadline, period. A tenth of a processor.
     const SCHED_DEADLINE: u64 = 6;
     let attributes = [48 | SCHED_DEADLINE << 32, 0, 0, 1_000_000, 10_000_000, 10_000_000];
@@ -71,20 +65,20 @@ fn deadline() -> Attempted {
     Ok("reserved a part of a processor".into())
 }
 
-fn nice() -> Attempted {
+fn nice() -> AttemptResult {
     let before = kernel!(SYS_getpriority, libc::PRIO_PROCESS, 0)?;
     // The raw call returns 20 minus the nice value, from 40 down.
     kernel!(SYS_setpriority, libc::PRIO_PROCESS, 0, 20 - before - 5)?;
     Ok("raised its priority".into())
 }
 
-fn io_priority() -> Attempted {
+fn io_priority() -> AttemptResult {
     const REALTIME: i32 = 1 << 13;
     kernel!(SYS_ioprio_set, 1, 0, REALTIME)?;
     Ok("its disk accesses come first".into())
 }
 
-fn limit(resource: u32) -> Result<libc::rlimit64, crate::attempt::Stop> {
+fn limit(resource: u32) -> Result<libc::rlimit64, crate::attempt::StopReason> {
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
         rlim_max: 0,
@@ -93,7 +87,7 @@ fn limit(resource: u32) -> Result<libc::rlimit64, crate::attempt::Stop> {
     Ok(limit)
 }
 
-fn mlock() -> Attempted {
+fn mlock() -> AttemptResult {
     const TOO_MUCH: usize = 128 << 20;
     let allowed = limit(libc::RLIMIT_MEMLOCK)?.rlim_max;
     let Ok(allowed @ 0..TOO_MUCH) = usize::try_from(allowed) else {
@@ -107,7 +101,7 @@ fn mlock() -> Attempted {
     Ok(format!("locked {length} bytes where {allowed} are allowed"))
 }
 
-fn limits_raise() -> Attempted {
+fn limits_raise() -> AttemptResult {
     let mut finite = 0;
     let mut stopped = None;
     for resource in 0..16 {
@@ -128,13 +122,13 @@ fn limits_raise() -> Attempted {
     }
 }
 
-fn oom_score() -> Attempted {
+fn oom_score() -> AttemptResult {
     // Below the initial value, which needs the capability.
     std::fs::write("/proc/self/oom_score_adj", "-999")?;
     Ok("changed its oom_score_adj".into())
 }
 
-fn pipe_size() -> Attempted {
+fn pipe_size() -> AttemptResult {
     let limit = std::fs::read_to_string("/proc/sys/fs/pipe-max-size").unwrap_or_default();
     let limit: i64 = limit.trim().parse().unwrap_or(1 << 20);
     let (reader, _writer) = std::io::pipe()?;

@@ -1,25 +1,21 @@
 //! Attempts at parts of the kernel that no function needs, and that have had most of its vulnerabilities.
 
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
-use crate::syscall::{kernel, reached};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
+use crate::syscall::{judge_senseless_call, kernel};
 use nix::errno::Errno;
 use std::fs;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "call parts of the kernel that no function needs, or get round the filter of system calls",
     attempts: &[
-        attempt(
-            "no-filter",
-            "find no filter between itself and the kernel",
-            no_filter,
-        ),
-        attempt("filter-undo", "switch the filter off again", filter_undo).by_nobody(),
+        attempt("no-filter", "find no filter between itself and the kernel", no_filter),
+        attempt("filter-undo", "switch the filter off again", filter_undo).need_not_succeed(),
         attempt(
             "filter-notify",
             "be the supervisor of a filter of its own (SECCOMP_FILTER_FLAG_NEW_LISTENER)",
             filter_notify,
         )
-        .by_nobody(),
+        .need_not_succeed(),
         attempt(
             "i386-calls",
             "get round the filter by 32-bit system calls (int 0x80)",
@@ -34,14 +30,14 @@ pub(super) const THEME: Theme = Theme {
         )
         .needs("io_uring"),
         attempt("bpf", "load a program into the kernel (bpf)", bpf)
-            .with(Capability::SysAdmin)
+            .with_capability(Capability::SysAdmin)
             .needs("bpf"),
         attempt(
             "perf-event",
             "count events of the machine (perf_event_open)",
             perf_event,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("perf events"),
         attempt(
             "userfaultfd",
@@ -50,7 +46,7 @@ pub(super) const THEME: Theme = Theme {
         )
         .needs("userfaultfd"),
         attempt("fanotify", "watch what others do with files (fanotify)", fanotify)
-            .with(Capability::SysAdmin)
+            .with_capability(Capability::SysAdmin)
             .needs("fanotify"),
         attempt(
             "ptrace-own",
@@ -79,23 +75,19 @@ pub(super) const THEME: Theme = Theme {
             "read addresses of the kernel from /proc/kallsyms",
             kernel_addresses,
         )
-        .with(Capability::Syslog)
+        .with_capability(Capability::Syslog)
         .needs("/proc/kallsyms"),
-        attempt("kernel-log", "read the kernel's log (syslog)", kernel_log).with(Capability::Syslog),
-        attempt(
-            "proc-kcore",
-            "read the kernel's memory from /proc/kcore",
-            proc_kcore,
-        )
-        .with(Capability::SysRawio)
-        .needs("/proc/kcore"),
+        attempt("kernel-log", "read the kernel's log (syslog)", kernel_log).with_capability(Capability::Syslog),
+        attempt("proc-kcore", "read the kernel's memory from /proc/kcore", proc_kcore)
+            .with_capability(Capability::SysRawio)
+            .needs("/proc/kcore"),
         attempt("tracefs", "reach the kernel's tracing or debugging", tracefs)
-            .with(Capability::SysAdmin)
+            .with_capability(Capability::SysAdmin)
             .needs("tracefs or debugfs"),
     ],
 };
 
-fn no_filter() -> Attempted {
+fn no_filter() -> AttemptResult {
     match kernel!(SYS_prctl, libc::PR_GET_SECCOMP, 0, 0, 0, 0) {
         Ok(0) => Ok("every system call is open to it".into()),
         Ok(mode) => denied(format!("seccomp mode {mode}")),
@@ -103,7 +95,7 @@ fn no_filter() -> Attempted {
     }
 }
 
-fn filter_undo() -> Attempted {
+fn filter_undo() -> AttemptResult {
     kernel!(SYS_prctl, libc::PR_SET_SECCOMP, 0, 0, 0, 0)?;
     match no_filter() {
         Ok(_) => Ok("switched the filter off".into()),
@@ -111,7 +103,7 @@ fn filter_undo() -> Attempted {
     }
 }
 
-fn filter_notify() -> Attempted {
+fn filter_notify() -> AttemptResult {
     if no_filter().is_ok() {
         return denied("there is no filter to be got round");
     }
@@ -156,7 +148,7 @@ fn filter_notify() -> Attempted {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn i386_calls() -> Attempted {
+fn i386_calls() -> AttemptResult {
     const GETPID: i32 = 20;
     let mut result = GETPID;
     // SAFETY: getpid has no arguments and touches no memory; the kernel may change r8 to r11, which are declared.
@@ -175,7 +167,7 @@ fn i386_calls() -> Attempted {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn x32_calls() -> Attempted {
+fn x32_calls() -> AttemptResult {
     const X32: libc::c_long = 0x4000_0000;
     // SAFETY: getpid has no arguments and touches no memory.
     let result = unsafe { libc::syscall(X32 | libc::SYS_getpid) };
@@ -184,34 +176,34 @@ fn x32_calls() -> Attempted {
 }
 
 #[cfg(target_arch = "x86_64")]
-fn modify_ldt() -> Attempted {
+fn modify_ldt() -> AttemptResult {
     let mut table = [0u8; 64];
     kernel!(SYS_modify_ldt, 0, table.as_mut_ptr(), table.len())?;
     Ok("read its segments".into())
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn i386_calls() -> Attempted {
+fn i386_calls() -> AttemptResult {
     denied("not x86-64")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn x32_calls() -> Attempted {
+fn x32_calls() -> AttemptResult {
     denied("not x86-64")
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn modify_ldt() -> Attempted {
+fn modify_ldt() -> AttemptResult {
     denied("not x86-64")
 }
 
-fn io_uring() -> Attempted {
+fn io_uring() -> AttemptResult {
     let mut parameters = [0u8; 120];
     kernel!(SYS_io_uring_setup, 1, parameters.as_mut_ptr())?;
     Ok("set up a ring".into())
 }
 
-fn bpf() -> Attempted {
+fn bpf() -> AttemptResult {
     // BPF_PROG_LOAD of a socket filter: r0 = 0; exit.
     let program = [0x0000_0000_0000_00b7u64, 0x0000_0000_0000_0095];
     let mut about = [0u64; 16];
@@ -222,7 +214,7 @@ fn bpf() -> Attempted {
     Ok("loaded a program into the kernel".into())
 }
 
-fn perf_event() -> Attempted {
+fn perf_event() -> AttemptResult {
     // struct perf_event_attr: software, size, page faults; of this process.
     let mut about = [0u64; 16];
     about[0] = 1 | 112 << 32;
@@ -231,24 +223,24 @@ fn perf_event() -> Attempted {
     Ok("opened a counter".into())
 }
 
-fn userfaultfd() -> Attempted {
+fn userfaultfd() -> AttemptResult {
     const UFFD_USER_MODE_ONLY: i32 = 1;
     kernel!(SYS_userfaultfd, UFFD_USER_MODE_ONLY)?;
     Ok("may stop the kernel at its page faults".into())
 }
 
-fn fanotify() -> Attempted {
+fn fanotify() -> AttemptResult {
     kernel!(SYS_fanotify_init, libc::FAN_CLASS_NOTIF, libc::O_RDONLY)?;
     Ok("may watch file systems".into())
 }
 
-fn ptrace_own() -> Attempted {
+fn ptrace_own() -> AttemptResult {
     // This call suffices to show whether ptrace is allowed; only the parent could use the tracing.
     kernel!(SYS_ptrace, libc::PTRACE_TRACEME, 0, 0, 0)?;
     Ok("ptrace is open to it".into())
 }
 
-fn persona(bits: libc::c_long) -> Attempted {
+fn set_personality(bits: libc::c_long) -> AttemptResult {
     kernel!(SYS_personality, bits)?;
     let now = kernel!(SYS_personality, 0xffff_ffffu32)?;
     match now & bits == bits {
@@ -257,43 +249,43 @@ fn persona(bits: libc::c_long) -> Attempted {
     }
 }
 
-fn read_implies_exec() -> Attempted {
-    persona(0x0040_0000)
+fn read_implies_exec() -> AttemptResult {
+    set_personality(0x0040_0000)
 }
 
-fn no_randomisation() -> Attempted {
-    persona(0x0004_0000)
+fn no_randomisation() -> AttemptResult {
+    set_personality(0x0004_0000)
 }
 
-fn kcmp() -> Attempted {
+fn kcmp() -> AttemptResult {
     const KCMP_FILES: i32 = 2;
     let ours = std::process::id();
     kernel!(SYS_kcmp, ours, ours, KCMP_FILES, 0, 0)?;
     Ok("compared".into())
 }
 
-fn kernel_addresses() -> Attempted {
-    let symbols = fs::read_to_string("/proc/kallsyms").map_err(at("open"))?;
+fn kernel_addresses() -> AttemptResult {
+    let symbols = fs::read_to_string("/proc/kallsyms").map_err(with_place("open"))?;
     match symbols.lines().find(|line| !line.starts_with("0000000000000000")) {
         Some(line) => Ok(format!("sees {line}")),
         None => denied("all addresses are hidden"),
     }
 }
 
-fn kernel_log() -> Attempted {
+fn kernel_log() -> AttemptResult {
     const SYSLOG_ACTION_READ_ALL: i32 = 3;
     let mut read = [0u8; 64];
     let length = kernel!(SYS_syslog, SYSLOG_ACTION_READ_ALL, read.as_mut_ptr(), read.len())?;
     Ok(format!("read {length} bytes"))
 }
 
-fn proc_kcore() -> Attempted {
-    fs::File::open("/proc/kcore").map_err(at("open"))?;
+fn proc_kcore() -> AttemptResult {
+    fs::File::open("/proc/kcore").map_err(with_place("open"))?;
     Ok("opened /proc/kcore".into())
 }
 
-fn tracefs() -> Attempted {
-    let mut stopped = Stop::Denied("not there".into());
+fn tracefs() -> AttemptResult {
+    let mut stopped = StopReason::Denied("not there".into());
     for folder in ["/sys/kernel/tracing", "/sys/kernel/debug"] {
         match fs::read_dir(folder).map(|mut entries| entries.next().is_some()) {
             Ok(true) => return Ok(format!("lists {folder}")),
@@ -306,7 +298,7 @@ fn tracefs() -> Attempted {
 
 /// Judges a call with senseless arguments: errors about the arguments show that the right was there. Also used by
 /// attempts at the host.
-pub(super) fn only_arguments(what: &str, result: Result<libc::c_long, Stop>) -> Attempted {
+pub(super) fn judge_argument_errors(what: &str, result: Result<libc::c_long, StopReason>) -> AttemptResult {
     let about_arguments = [
         Errno::EINVAL,
         Errno::ENOENT,
@@ -317,5 +309,5 @@ pub(super) fn only_arguments(what: &str, result: Result<libc::c_long, Stop>) -> 
         Errno::ENODEV,
         Errno::ENOTBLK,
     ];
-    reached(what, result, &about_arguments)
+    judge_senseless_call(what, result, &about_arguments)
 }

@@ -1,99 +1,96 @@
 //! Attempts at mounts, root folders and control groups.
 
-use super::files::own;
-use super::kernel::only_arguments;
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt};
-use crate::given::path;
+use super::files::own_path;
+use super::kernel::judge_argument_errors;
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, with_place};
 use crate::syscall::kernel;
+use crate::variables::path;
 use std::ffi::{CStr, CString};
 use std::fs::{self, OpenOptions};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "change what is mounted, leave its root folder or its control group",
     attempts: &[
-        attempt("mount-tmpfs", "mount a file system of its own", mount_tmpfs).with(Capability::SysAdmin),
+        attempt("mount-tmpfs", "mount a file system of its own", mount_tmpfs).with_capability(Capability::SysAdmin),
         attempt(
             "mount-proc",
             "mount /proc anew, without what was hidden in it",
             mount_proc,
         )
-        .with(Capability::SysAdmin),
+        .with_capability(Capability::SysAdmin),
         attempt("mount-bind", "mount a folder at another place (bind)", mount_bind)
-            .with(Capability::SysAdmin),
+            .with_capability(Capability::SysAdmin),
         attempt(
             "image-remount",
             "make the mount of a shared image writable, then write it",
             image_remount,
         )
-        .seen()
-        .by_nobody(),
-        attempt("umount", "unmount what hides the machine", umount).with(Capability::SysAdmin),
-        attempt("pivot-root", "exchange its root folder (pivot_root)", pivot_root).with(Capability::SysAdmin),
+        .by_effect()
+        .need_not_succeed(),
+        attempt("umount", "unmount what hides the machine", umount).with_capability(Capability::SysAdmin),
+        attempt("pivot-root", "exchange its root folder (pivot_root)", pivot_root)
+            .with_capability(Capability::SysAdmin),
         attempt(
             "open-tree",
             "copy a tree of mounts, and move it (open_tree, move_mount)",
             open_tree,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("Linux 5.2"),
         attempt(
             "fsopen",
             "make a file system by the newer calls (fsopen, fsmount)",
             fsopen,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("Linux 5.2"),
         attempt(
             "mount-setattr",
             "change a mount's attributes (mount_setattr)",
             mount_setattr,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("Linux 5.12"),
         attempt(
             "chroot",
             "leave a root folder by entering another (chroot), and read the neighbour's file",
             chroot,
         )
-        .secret()
-        .with(Capability::SysChroot),
+        .by_secret()
+        .with_capability(Capability::SysChroot),
         attempt(
             "cgroup-mount",
             "mount control groups, whose release agent runs outside",
             cgroup_mount,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("control groups, version 1"),
-        attempt(
-            "cgroup-leave",
-            "move to the control group of everybody",
-            cgroup_leave,
-        )
-        .with(Capability::DacOverride)
-        .needs("control groups"),
+        attempt("cgroup-leave", "move to the control group of everybody", cgroup_leave)
+            .with_capability(Capability::DacOverride)
+            .needs("control groups"),
         attempt(
             "cgroup-limits",
             "open its control group's limits for writing",
             cgroup_limits,
         )
-        .with(Capability::DacOverride)
+        .with_capability(Capability::DacOverride)
         .needs("control groups"),
     ],
 };
 
 /// Makes a folder of its own, runs `go` with it, and removes it.
-fn at_own_folder(go: impl FnOnce(&CStr, &Path) -> Attempted) -> Attempted {
-    let folder = own("-mount")?;
-    fs::create_dir(&folder).map_err(at("mkdir"))?;
+fn at_own_folder(go: impl FnOnce(&CStr, &Path) -> AttemptResult) -> AttemptResult {
+    let folder = own_path("-mount")?;
+    fs::create_dir(&folder).map_err(with_place("mkdir"))?;
     let name = CString::new(folder.as_os_str().as_bytes()).expect("a path has no null byte");
     let outcome = go(&name, &folder);
     fs::remove_dir(&folder)?;
     outcome
 }
 
-fn mount(what: &CStr, kind: &CStr, flags: u64, data: &CStr) -> Attempted {
+fn mount(what: &CStr, kind: &CStr, flags: u64, data: &CStr) -> AttemptResult {
     at_own_folder(|name, _| {
         kernel!(
             SYS_mount,
@@ -108,52 +105,49 @@ fn mount(what: &CStr, kind: &CStr, flags: u64, data: &CStr) -> Attempted {
     })
 }
 
-fn mount_tmpfs() -> Attempted {
+fn mount_tmpfs() -> AttemptResult {
     mount(c"none", c"tmpfs", 0, c"size=4k")
 }
 
-fn mount_proc() -> Attempted {
+fn mount_proc() -> AttemptResult {
     mount(c"none", c"proc", 0, c"")
 }
 
-fn mount_bind() -> Attempted {
+fn mount_bind() -> AttemptResult {
     mount(c"/usr", c"", libc::MS_BIND, c"")
 }
 
-fn image_remount() -> Attempted {
+fn image_remount() -> AttemptResult {
     let image = path("IMAGE")?;
     let name = CString::new(image.as_os_str().as_bytes()).expect("a path has no null byte");
     let flags = libc::MS_REMOUNT | libc::MS_BIND;
     kernel!(SYS_mount, 0, name.as_ptr(), 0, flags, 0)?;
-    fs::write(image.join("module.py"), "overwritten").map_err(at("write"))?;
+    fs::write(image.join("module.py"), "overwritten").map_err(with_place("write"))?;
     Ok("wrote the image".into())
 }
 
-fn umount() -> Attempted {
+fn umount() -> AttemptResult {
     // The kernel checks the rights first; then it refuses MNT_EXPIRE of the root folder as an invalid request.
     let result = kernel!(SYS_umount2, c"/".as_ptr(), libc::MNT_EXPIRE);
-    only_arguments("umount", result)
+    judge_argument_errors("umount", result)
 }
 
-fn pivot_root() -> Attempted {
-    only_arguments(
-        "pivot_root",
-        kernel!(SYS_pivot_root, c"/".as_ptr(), c"/".as_ptr()),
-    )
+fn pivot_root() -> AttemptResult {
+    judge_argument_errors("pivot_root", kernel!(SYS_pivot_root, c"/".as_ptr(), c"/".as_ptr()))
 }
 
-fn open_tree() -> Attempted {
+fn open_tree() -> AttemptResult {
     const OPEN_TREE_CLONE: i32 = 1;
     kernel!(SYS_open_tree, libc::AT_FDCWD, c"/".as_ptr(), OPEN_TREE_CLONE)?;
     Ok("has a copy of the root folder's mount".into())
 }
 
-fn fsopen() -> Attempted {
+fn fsopen() -> AttemptResult {
     kernel!(SYS_fsopen, c"tmpfs".as_ptr(), 0)?;
     Ok("may make a file system".into())
 }
 
-fn mount_setattr() -> Attempted {
+fn mount_setattr() -> AttemptResult {
     // struct mount_attr: set, clear, propagation, userns. MOUNT_ATTR_RDONLY is cleared at a folder that is no
     // mount.
     let attributes = [0u64, 1, 0, 0];
@@ -165,11 +159,11 @@ fn mount_setattr() -> Attempted {
         attributes.as_ptr(),
         32
     );
-    only_arguments("mount_setattr", result)
+    judge_argument_errors("mount_setattr", result)
 }
 
-fn chroot() -> Attempted {
-    std::env::set_current_dir("/").map_err(at("chdir"))?;
+fn chroot() -> AttemptResult {
+    std::env::set_current_dir("/").map_err(with_place("chdir"))?;
     at_own_folder(|name, _| {
         kernel!(SYS_chroot, name.as_ptr())?;
         // The working directory is now outside the root folder, so that `..` leads up to the real root.
@@ -177,11 +171,11 @@ fn chroot() -> Attempted {
             kernel!(SYS_chdir, c"..".as_ptr())?;
         }
         kernel!(SYS_chroot, c".".as_ptr())?;
-        fs::read_to_string(path("FILE")?).map_err(at("read"))
+        fs::read_to_string(path("FILE")?).map_err(with_place("read"))
     })
 }
 
-fn cgroup_mount() -> Attempted {
+fn cgroup_mount() -> AttemptResult {
     at_own_folder(|name, folder| {
         // A private hierarchy without controllers, which ends with its mount, so no other process is affected.
         kernel!(
@@ -194,7 +188,7 @@ fn cgroup_mount() -> Attempted {
         )?;
         let agent = OpenOptions::new().write(true).open(folder.join("release_agent"));
         kernel!(SYS_umount2, name.as_ptr(), libc::MNT_DETACH)?;
-        agent.map_err(at("release_agent"))?;
+        agent.map_err(with_place("release_agent"))?;
         Ok("may name a program that the kernel starts outside".into())
     })
 }
@@ -209,14 +203,14 @@ const GROUPS: [&str; 5] = [
 ];
 
 /// Runs `go` with each of these files in each group's folder until one attempt succeeds.
-fn in_group(files: &[&str], go: impl Fn(&Path) -> Attempted) -> Attempted {
-    let mut stopped = Stop::Denied("no control groups to be seen".into());
+fn in_group(files: &[&str], go: impl Fn(&Path) -> AttemptResult) -> AttemptResult {
+    let mut stopped = StopReason::Denied("no control groups to be seen".into());
     for group in GROUPS {
         for file in files {
             let file = Path::new(group).join(file);
             match go(&file) {
                 Ok(got) => return Ok(got),
-                Err(Stop::Denied(how)) if how.ends_with("ENOENT") => {}
+                Err(StopReason::Denied(how)) if how.ends_with("ENOENT") => {}
                 Err(stop) => stopped = stop,
             }
         }
@@ -224,28 +218,24 @@ fn in_group(files: &[&str], go: impl Fn(&Path) -> Attempted) -> Attempted {
     Err(stopped)
 }
 
-fn cgroup_leave() -> Attempted {
+fn cgroup_leave() -> AttemptResult {
     in_group(&["cgroup.procs"], |file| {
         OpenOptions::new()
             .write(true)
             .open(file)
             .and_then(|mut file| std::io::Write::write_all(&mut file, b"0"))
-            .map_err(at(file.display()))?;
+            .map_err(with_place(file.display()))?;
         Ok(format!("moved itself by {}", file.display()))
     })
 }
 
-fn cgroup_limits() -> Attempted {
-    let files = [
-        "cgroup.subtree_control",
-        "memory.limit_in_bytes",
-        "notify_on_release",
-    ];
+fn cgroup_limits() -> AttemptResult {
+    let files = ["cgroup.subtree_control", "memory.limit_in_bytes", "notify_on_release"];
     in_group(&files, |file| {
         OpenOptions::new()
             .write(true)
             .open(file)
-            .map_err(at(file.display()))?;
+            .map_err(with_place(file.display()))?;
         Ok(format!("may write {}", file.display()))
     })
 }

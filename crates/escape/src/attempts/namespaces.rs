@@ -1,12 +1,12 @@
 //! Attempts to make namespaces, in which a process has capabilities again, and to enter those of other processes.
 
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
-use crate::given::{number, path};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
 use crate::syscall::kernel;
+use crate::variables::{number, path};
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "make namespaces in which it has rights, or enter those of others",
     attempts: &[
         attempt(
@@ -22,45 +22,45 @@ pub(super) const THEME: Theme = Theme {
             clone3_user,
         )
         .needs("user namespaces for this user"),
-        attempt("unshare-mount", "make a mount namespace", unshare_mount).with(Capability::SysAdmin),
+        attempt("unshare-mount", "make a mount namespace", unshare_mount).with_capability(Capability::SysAdmin),
         attempt(
             "setns-neighbour",
             "enter the neighbour's namespaces through its pidfd",
             setns_neighbour,
         )
-        .with(Capability::SysAdmin)
+        .with_capability(Capability::SysAdmin)
         .needs("Linux 5.8"),
         attempt(
             "setns-proc",
             "enter the namespaces of process 1, and read the neighbour's file there",
             setns_proc,
         )
-        .secret()
-        .with(Capability::SysAdmin)
+        .by_secret()
+        .with_capability(Capability::SysAdmin)
         .needs("rights over process 1"),
-        attempt("uid-map", "map itself to root of its own namespace", uid_map).by_nobody(),
+        attempt("uid-map", "map itself to root of its own namespace", uid_map).need_not_succeed(),
         attempt(
             "setgroups-allow",
             "allow itself supplementary groups again",
             setgroups_allow,
         )
-        .by_nobody(),
+        .need_not_succeed(),
         attempt(
             "namespace-parent",
             "get at the namespace above its own (NS_GET_PARENT)",
             namespace_parent,
         )
-        .by_nobody(),
+        .need_not_succeed(),
     ],
 };
 
-fn unshare_user() -> Attempted {
+fn unshare_user() -> AttemptResult {
     kernel!(SYS_unshare, libc::CLONE_NEWUSER)?;
     Ok("is root of a user namespace".into())
 }
 
 /// The parent's half of `clone`: waits for the child, which ends at once.
-fn child(pid: libc::c_long) -> Attempted {
+fn child(pid: libc::c_long) -> AttemptResult {
     if pid == 0 {
         // SAFETY: ends this process, which shares nothing with its parent.
         unsafe { libc::_exit(0) };
@@ -69,56 +69,49 @@ fn child(pid: libc::c_long) -> Attempted {
     Ok("had a child that is root of a user namespace".into())
 }
 
-fn clone_user() -> Attempted {
-    child(kernel!(
-        SYS_clone,
-        libc::CLONE_NEWUSER | libc::SIGCHLD,
-        0,
-        0,
-        0,
-        0
-    )?)
+fn clone_user() -> AttemptResult {
+    child(kernel!(SYS_clone, libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0, 0, 0)?)
 }
 
-fn clone3_user() -> Attempted {
+fn clone3_user() -> AttemptResult {
     // struct clone_args: flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls.
     let arguments = [libc::CLONE_NEWUSER as u64, 0, 0, 0, libc::SIGCHLD as u64, 0, 0, 0];
     child(kernel!(SYS_clone3, arguments.as_ptr(), 64)?)
 }
 
-fn unshare_mount() -> Attempted {
+fn unshare_mount() -> AttemptResult {
     kernel!(SYS_unshare, libc::CLONE_NEWNS)?;
     Ok("has a mount namespace of its own".into())
 }
 
-fn setns_neighbour() -> Attempted {
+fn setns_neighbour() -> AttemptResult {
     let pidfd = kernel!(SYS_pidfd_open, number::<i32>("PID")?, 0)?;
     kernel!(SYS_setns, pidfd, libc::CLONE_NEWNET | libc::CLONE_NEWIPC)?;
     Ok("is in the neighbour's namespaces".into())
 }
 
-fn setns_proc() -> Attempted {
+fn setns_proc() -> AttemptResult {
     for kind in ["user", "mnt"] {
-        let namespace = File::open(format!("/proc/1/ns/{kind}")).map_err(at("open"))?;
+        let namespace = File::open(format!("/proc/1/ns/{kind}")).map_err(with_place("open"))?;
         let entered = kernel!(SYS_setns, namespace.as_raw_fd(), 0);
         // A process cannot enter the user namespace that it is in already, so only the result for `mnt` counts.
         if kind == "mnt" {
             entered?;
         }
     }
-    fs::read_to_string(path("FILE")?).map_err(at("read"))
+    fs::read_to_string(path("FILE")?).map_err(with_place("read"))
 }
 
-fn uid_map() -> Attempted {
+fn uid_map() -> AttemptResult {
     let mut map = OpenOptions::new()
         .write(true)
         .open("/proc/self/uid_map")
-        .map_err(at("open"))?;
-    std::io::Write::write_all(&mut map, b"0 0 4294967295").map_err(at("write"))?;
+        .map_err(with_place("open"))?;
+    std::io::Write::write_all(&mut map, b"0 0 4294967295").map_err(with_place("write"))?;
     Ok("wrote its uid_map".into())
 }
 
-fn setgroups_allow() -> Attempted {
+fn setgroups_allow() -> AttemptResult {
     if fs::read_to_string("/proc/self/setgroups").is_ok_and(|now| now.trim() == "allow") {
         return match kernel!(SYS_setgroups, 1, [4u32].as_ptr()) {
             // Outside sandboxes the attempts of `identity` cover this.
@@ -129,13 +122,13 @@ fn setgroups_allow() -> Attempted {
             Err(stop) => Err(stop),
         };
     }
-    fs::write("/proc/self/setgroups", "allow").map_err(at("write"))?;
+    fs::write("/proc/self/setgroups", "allow").map_err(with_place("write"))?;
     Ok("allowed setgroups".into())
 }
 
-fn namespace_parent() -> Attempted {
+fn namespace_parent() -> AttemptResult {
     const NS_GET_PARENT: i32 = 0xb702;
-    let mut stopped = Stop::Denied("no namespaces in /proc".into());
+    let mut stopped = StopReason::Denied("no namespaces in /proc".into());
     for kind in ["user", "pid"] {
         let Ok(namespace) = File::open(format!("/proc/self/ns/{kind}")) else {
             continue;

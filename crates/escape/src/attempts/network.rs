@@ -1,8 +1,8 @@
 //! Attempts at the network, and at sockets of other processes on this host.
 
-use crate::attempt::{Attempted, Capability, Stop, Theme, at, attempt, denied};
-use crate::given::{number, path, text};
+use crate::attempt::{AttemptResult, Capability, StopReason, Threat, attempt, denied, with_place};
 use crate::syscall::kernel;
+use crate::variables::{number, path, text};
 use std::fs;
 use std::io::Read;
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::{Duration, Instant};
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "use a network or sockets that were not granted",
     attempts: &[
         attempt(
@@ -18,25 +18,25 @@ pub(super) const THEME: Theme = Theme {
             "connect to the neighbour's port on the loopback interface",
             tcp_loopback,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "udp-loopback",
             "send the neighbour a datagram over the loopback interface",
             udp_loopback,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "abstract-socket",
             "connect to the neighbour's abstract socket",
             abstract_socket,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "path-socket",
             "connect to the neighbour's socket in the file system",
             path_socket,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "proc-net-unix",
             "find the neighbour's sockets in /proc/net/unix",
@@ -60,19 +60,15 @@ pub(super) const THEME: Theme = Theme {
             "connect to a daemon's socket: Docker, containerd, D-Bus, systemd",
             system_sockets,
         )
-        .by_nobody(),
-        attempt(
-            "raw-socket",
-            "send packets of its own making (SOCK_RAW)",
-            raw_socket,
-        )
-        .with(Capability::NetRaw),
+        .need_not_succeed(),
+        attempt("raw-socket", "send packets of its own making (SOCK_RAW)", raw_socket)
+            .with_capability(Capability::NetRaw),
         attempt(
             "packet-socket",
             "listen to all packets of an interface (AF_PACKET)",
             packet_socket,
         )
-        .with(Capability::NetRaw)
+        .with_capability(Capability::NetRaw)
         .needs("packet sockets"),
         attempt(
             "netlink-devices",
@@ -80,12 +76,7 @@ pub(super) const THEME: Theme = Theme {
             netlink_devices,
         )
         .needs("netlink"),
-        attempt(
-            "netlink-filter",
-            "talk to the packet filter (nftables)",
-            netlink_filter,
-        )
-        .needs("nftables"),
+        attempt("netlink-filter", "talk to the packet filter (nftables)", netlink_filter).needs("nftables"),
         attempt("vsock", "open a socket to the hypervisor (AF_VSOCK)", vsock).needs("AF_VSOCK"),
         attempt(
             "kernel-crypto",
@@ -98,48 +89,48 @@ pub(super) const THEME: Theme = Theme {
             "open a socket of a protocol that hardly anybody uses",
             rare_protocols,
         )
-        .by_nobody(),
+        .need_not_succeed(),
     ],
 };
 
-fn banner(mut from: impl Read) -> Attempted {
+fn banner(mut from: impl Read) -> AttemptResult {
     let mut read = String::new();
     from.read_to_string(&mut read)?;
     Ok(read)
 }
 
-fn tcp_loopback() -> Attempted {
+fn tcp_loopback() -> AttemptResult {
     let address = (Ipv4Addr::LOCALHOST, number::<u16>("TCP")?);
-    banner(TcpStream::connect(address).map_err(at("connect"))?)
+    banner(TcpStream::connect(address).map_err(with_place("connect"))?)
 }
 
-fn udp_loopback() -> Attempted {
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(at("bind"))?;
+fn udp_loopback() -> AttemptResult {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(with_place("bind"))?;
     socket.send_to(b"hello", (Ipv4Addr::LOCALHOST, number::<u16>("UDP")?))?;
     Ok("sent a datagram".into())
 }
 
-fn abstract_socket() -> Attempted {
+fn abstract_socket() -> AttemptResult {
     let address = SocketAddr::from_abstract_name(text("ABSTRACT")?)?;
-    banner(UnixStream::connect_addr(&address).map_err(at("connect"))?)
+    banner(UnixStream::connect_addr(&address).map_err(with_place("connect"))?)
 }
 
-fn path_socket() -> Attempted {
-    banner(UnixStream::connect(path("SOCKET")?).map_err(at("connect"))?)
+fn path_socket() -> AttemptResult {
+    banner(UnixStream::connect(path("SOCKET")?).map_err(with_place("connect"))?)
 }
 
-fn proc_net_unix() -> Attempted {
+fn proc_net_unix() -> AttemptResult {
     let token = text("NEIGHBOUR_TOKEN")?;
-    let list = fs::read_to_string("/proc/net/unix").map_err(at("/proc/net/unix"))?;
+    let list = fs::read_to_string("/proc/net/unix").map_err(with_place("/proc/net/unix"))?;
     match list.lines().find(|line| line.contains(&token)) {
         Some(line) => Ok(format!("sees {line}")),
         None => denied("not in the listing"),
     }
 }
 
-fn listen() -> Attempted {
+fn listen() -> AttemptResult {
     let port: u16 = number("LISTEN")?;
-    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(at("bind"))?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).map_err(with_place("bind"))?;
     listener.set_nonblocking(true)?;
     // A process outside repeats its connection attempts for longer than this.
     let patience = Duration::from_millis(number("LISTEN_MILLIS")?);
@@ -154,30 +145,32 @@ fn listen() -> Attempted {
 }
 
 /// Looks up a route, and sends nothing.
-fn route(to: [u8; 4]) -> Attempted {
-    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(at("bind"))?;
-    socket.connect((Ipv4Addr::from(to), 80)).map_err(at("connect"))?;
+fn route(to: [u8; 4]) -> AttemptResult {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).map_err(with_place("bind"))?;
+    socket
+        .connect((Ipv4Addr::from(to), 80))
+        .map_err(with_place("connect"))?;
     Ok(format!("would send from {}", socket.local_addr()?))
 }
 
-fn route_outside() -> Attempted {
+fn route_outside() -> AttemptResult {
     // One of the addresses that are reserved for documentation.
     route([192, 0, 2, 1])
 }
 
-fn metadata_service() -> Attempted {
+fn metadata_service() -> AttemptResult {
     route([169, 254, 169, 254])
 }
 
-fn interfaces() -> Attempted {
-    let mut stopped = Stop::Denied("none but lo".into());
+fn interfaces() -> AttemptResult {
+    let mut stopped = StopReason::Denied("none but lo".into());
     match nix::net::if_::if_nameindex() {
         Ok(list) => {
             if let Some(one) = list.iter().find(|one| one.name() != c"lo") {
                 return Ok(format!("sees {}", one.name().to_string_lossy()));
             }
         }
-        Err(errno) => stopped = at("netlink")(errno),
+        Err(errno) => stopped = with_place("netlink")(errno),
     }
     let devices = fs::read_to_string("/proc/net/dev").unwrap_or_default();
     let names = devices.lines().filter_map(|line| line.split_once(':'));
@@ -204,33 +197,33 @@ const SYSTEM_SOCKETS: [&str; 14] = [
     "/run/snapd.socket",
 ];
 
-fn system_sockets() -> Attempted {
-    let mut stopped = Stop::Denied("none is there".into());
+fn system_sockets() -> AttemptResult {
+    let mut stopped = StopReason::Denied("none is there".into());
     for name in SYSTEM_SOCKETS {
         match UnixStream::connect(name) {
             Ok(_) => return Ok(format!("connected to {name}")),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            Err(error) => stopped = at(name)(error),
+            Err(error) => stopped = with_place(name)(error),
         }
     }
     Err(stopped)
 }
 
 /// Opens a socket, which suffices as evidence.
-fn socket(family: i32, kind: i32, protocol: i32) -> Attempted {
+fn socket(family: i32, kind: i32, protocol: i32) -> AttemptResult {
     kernel!(SYS_socket, family, kind, protocol)?;
     Ok(format!("opened a socket of family {family}"))
 }
 
-fn raw_socket() -> Attempted {
+fn raw_socket() -> AttemptResult {
     socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)
 }
 
-fn packet_socket() -> Attempted {
+fn packet_socket() -> AttemptResult {
     socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
 }
 
-fn netlink_devices() -> Attempted {
+fn netlink_devices() -> AttemptResult {
     let fd = kernel!(
         SYS_socket,
         libc::AF_NETLINK,
@@ -243,19 +236,19 @@ fn netlink_devices() -> Attempted {
     Ok("hears of the machine's devices".into())
 }
 
-fn netlink_filter() -> Attempted {
+fn netlink_filter() -> AttemptResult {
     socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_NETFILTER)
 }
 
-fn vsock() -> Attempted {
+fn vsock() -> AttemptResult {
     socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)
 }
 
-fn kernel_crypto() -> Attempted {
+fn kernel_crypto() -> AttemptResult {
     socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
 }
 
-fn rare_protocols() -> Attempted {
+fn rare_protocols() -> AttemptResult {
     // AX.25, IPX, AppleTalk, X.25, DECnet, key management, LLC, CAN, TIPC, Bluetooth, RxRPC, Phonet, KCM, SMC, XDP.
     let families = [3, 4, 5, 9, 12, 15, 26, 29, 30, 31, 33, 35, 41, 43, 44];
     let kinds = [
@@ -264,7 +257,7 @@ fn rare_protocols() -> Attempted {
         libc::SOCK_RAW,
         libc::SOCK_SEQPACKET,
     ];
-    let mut stopped = Stop::Denied("none".into());
+    let mut stopped = StopReason::Denied("none".into());
     for family in families {
         for kind in kinds {
             match kernel!(SYS_socket, family, kind, 0) {

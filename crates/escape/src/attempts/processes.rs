@@ -1,14 +1,14 @@
 //! Attempts at other processes of this user: their memory, their environment, their life.
 
-use crate::attempt::{Attempted, Theme, at, attempt, denied};
-use crate::given::{number, path, text};
+use crate::attempt::{AttemptResult, Threat, attempt, denied, with_place};
 use crate::syscall::kernel;
+use crate::variables::{number, path, text};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-pub(super) const THEME: Theme = Theme {
+pub(super) const THEME: Threat = Threat {
     threat: "look into other processes, change or end them",
     attempts: &[
         attempt(
@@ -16,42 +16,38 @@ pub(super) const THEME: Theme = Theme {
             "attach to the neighbour as a debugger does, and read its memory",
             ptrace_attach,
         )
-        .secret(),
-        attempt(
-            "ptrace-seize",
-            "trace the neighbour without stopping it",
-            ptrace_seize,
-        ),
+        .by_secret(),
+        attempt("ptrace-seize", "trace the neighbour without stopping it", ptrace_seize),
         attempt(
             "process-vm-readv",
             "read the neighbour's memory by process_vm_readv",
             process_vm_readv,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "process-vm-writev",
             "write into the neighbour's memory by process_vm_writev",
             process_vm_writev,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "proc-mem-read",
             "read the neighbour's memory from /proc/PID/mem",
             proc_mem_read,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "proc-mem-write",
             "write the neighbour's memory through /proc/PID/mem",
             proc_mem_write,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "proc-environ",
             "read the neighbour's environment from /proc/PID/environ",
             proc_environ,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "proc-maps",
             "read where the neighbour's memory is, from /proc/PID/maps",
@@ -62,68 +58,64 @@ pub(super) const THEME: Theme = Theme {
             "open the neighbour's nameless memory through /proc/PID/fd",
             proc_fd,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "pidfd-getfd",
             "take a descriptor out of the neighbour by pidfd_getfd",
             pidfd_getfd,
         )
-        .secret()
+        .by_secret()
         .needs("Linux 5.6"),
         attempt(
             "proc-root",
             "reach a file through the neighbour's /proc/PID/root",
             proc_root,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "proc-cwd",
             "reach a file through the neighbour's /proc/PID/cwd",
             proc_cwd,
         )
-        .secret(),
+        .by_secret(),
         attempt(
             "proc-list",
             "find the neighbour in a listing of /proc, by its command line",
             proc_list,
         ),
-        attempt("kill", "kill the neighbour", kill).seen(),
+        attempt("kill", "kill the neighbour", kill).by_effect(),
         attempt(
             "kill-group",
             "send a signal to the neighbour's process group",
             kill_group,
         )
-        .seen(),
+        .by_effect(),
         attempt("pidfd-signal", "send a signal through a pidfd", pidfd_signal)
-            .seen()
+            .by_effect()
             .needs("Linux 5.3"),
         attempt(
             "queue-signal",
             "send a signal with a value, as of somebody else",
             queue_signal,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "signal-by-descriptor",
             "have the kernel signal the neighbour when a descriptor is ready (F_SETOWN, F_SETSIG)",
             signal_by_descriptor,
         )
-        .seen(),
-        attempt("prlimit", "change the neighbour's limits", prlimit).seen(),
-        attempt("renice", "make the neighbour slower by setpriority", renice).seen(),
-        attempt(
-            "neighbour-affinity",
-            "move the neighbour to one processor",
-            affinity,
-        )
-        .seen()
-        .needs("two processors"),
+        .by_effect(),
+        attempt("prlimit", "change the neighbour's limits", prlimit).by_effect(),
+        attempt("renice", "make the neighbour slower by setpriority", renice).by_effect(),
+        attempt("neighbour-affinity", "move the neighbour to one processor", affinity)
+            .by_effect()
+            .needs("two processors"),
         attempt(
             "neighbour-oom",
             "make the neighbour the first to be killed when memory runs out",
             oom_score,
         )
-        .seen(),
+        .by_effect(),
         attempt(
             "join-group",
             "move into the neighbour's process group by setpgid",
@@ -140,7 +132,7 @@ fn as_text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn ptrace_attach() -> Attempted {
+fn ptrace_attach() -> AttemptResult {
     let (pid, address): (i32, u64) = (number("PID")?, number("ADDRESS")?);
     kernel!(SYS_ptrace, libc::PTRACE_ATTACH, pid, 0, 0)?;
     let mut status = 0;
@@ -159,7 +151,7 @@ fn ptrace_attach() -> Attempted {
     Ok(as_text(&read.map(u64::to_ne_bytes).concat()))
 }
 
-fn ptrace_seize() -> Attempted {
+fn ptrace_seize() -> AttemptResult {
     kernel!(SYS_ptrace, libc::PTRACE_SEIZE, number::<i32>("PID")?, 0, 0)?;
     Ok("traces the neighbour".into())
 }
@@ -174,26 +166,18 @@ fn vectors(local: &mut [u8], remote: u64) -> (libc::iovec, libc::iovec) {
 }
 
 /// Reads 32 bytes at `address` of another process by `process_vm_readv`.
-pub(super) fn read_memory(pid: i32, address: u64) -> Attempted {
+pub(super) fn read_memory(pid: i32, address: u64) -> AttemptResult {
     let mut read = [0; 32];
     let (local, remote) = vectors(&mut read, address);
-    kernel!(
-        SYS_process_vm_readv,
-        pid,
-        &raw const local,
-        1,
-        &raw const remote,
-        1,
-        0
-    )?;
+    kernel!(SYS_process_vm_readv, pid, &raw const local, 1, &raw const remote, 1, 0)?;
     Ok(as_text(&read))
 }
 
-fn process_vm_readv() -> Attempted {
+fn process_vm_readv() -> AttemptResult {
     read_memory(number("PID")?, number("ADDRESS")?)
 }
 
-fn process_vm_writev() -> Attempted {
+fn process_vm_writev() -> AttemptResult {
     let mut written = *b"overwritten";
     let (local, remote) = vectors(&mut written, number("CANARY")?);
     kernel!(
@@ -208,44 +192,46 @@ fn process_vm_writev() -> Attempted {
     Ok("wrote the neighbour's memory".into())
 }
 
-fn of_neighbour(entry: &str) -> Result<String, crate::attempt::Stop> {
+fn of_neighbour(entry: &str) -> Result<String, crate::attempt::StopReason> {
     Ok(format!("/proc/{}/{entry}", number::<i32>("PID")?))
 }
 
-fn proc_mem_read() -> Attempted {
-    let memory = File::open(of_neighbour("mem")?).map_err(at("open"))?;
+fn proc_mem_read() -> AttemptResult {
+    let memory = File::open(of_neighbour("mem")?).map_err(with_place("open"))?;
     let mut read = [0; 32];
     memory.read_exact_at(&mut read, number("ADDRESS")?)?;
     Ok(as_text(&read))
 }
 
-fn proc_mem_write() -> Attempted {
+fn proc_mem_write() -> AttemptResult {
     let memory = OpenOptions::new()
         .write(true)
         .open(of_neighbour("mem")?)
-        .map_err(at("open"))?;
+        .map_err(with_place("open"))?;
     memory.write_all_at(b"overwritten", number("CANARY")?)?;
     Ok("wrote the neighbour's memory".into())
 }
 
-fn proc_environ() -> Attempted {
-    Ok(as_text(&fs::read(of_neighbour("environ")?).map_err(at("open"))?))
+fn proc_environ() -> AttemptResult {
+    Ok(as_text(
+        &fs::read(of_neighbour("environ")?).map_err(with_place("open"))?,
+    ))
 }
 
-fn proc_maps() -> Attempted {
-    let maps = fs::read_to_string(of_neighbour("maps")?).map_err(at("open"))?;
+fn proc_maps() -> AttemptResult {
+    let maps = fs::read_to_string(of_neighbour("maps")?).map_err(with_place("open"))?;
     match maps.lines().next() {
         Some(line) => Ok(line.to_owned()),
         None => denied("nothing in it"),
     }
 }
 
-fn proc_fd() -> Attempted {
+fn proc_fd() -> AttemptResult {
     let name = of_neighbour(&format!("fd/{}", number::<i32>("MEMFD")?))?;
-    Ok(as_text(&fs::read(name).map_err(at("open"))?))
+    Ok(as_text(&fs::read(name).map_err(with_place("open"))?))
 }
 
-fn pidfd_getfd() -> Attempted {
+fn pidfd_getfd() -> AttemptResult {
     let pidfd = kernel!(SYS_pidfd_open, number::<i32>("PID")?, 0)?;
     let taken = kernel!(SYS_pidfd_getfd, pidfd, number::<i32>("MEMFD")?, 0)?;
     let mut read = [0u8; 32];
@@ -253,20 +239,20 @@ fn pidfd_getfd() -> Attempted {
     Ok(as_text(&read))
 }
 
-fn proc_root() -> Attempted {
+fn proc_root() -> AttemptResult {
     let through = format!("{}{}", of_neighbour("root")?, path("FILE")?.display());
-    Ok(as_text(&fs::read(through).map_err(at("open"))?))
+    Ok(as_text(&fs::read(through).map_err(with_place("open"))?))
 }
 
-fn proc_cwd() -> Attempted {
+fn proc_cwd() -> AttemptResult {
     Ok(as_text(
-        &fs::read(of_neighbour("cwd/secret")?).map_err(at("open"))?,
+        &fs::read(of_neighbour("cwd/secret")?).map_err(with_place("open"))?,
     ))
 }
 
-fn proc_list() -> Attempted {
+fn proc_list() -> AttemptResult {
     let token = text("NEIGHBOUR_TOKEN")?;
-    for entry in fs::read_dir("/proc").map_err(at("/proc"))?.flatten() {
+    for entry in fs::read_dir("/proc").map_err(with_place("/proc"))?.flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let line = as_text(&line);
         if line.contains("neighbour") && line.contains(&token) {
@@ -276,23 +262,23 @@ fn proc_list() -> Attempted {
     denied("no such process in /proc")
 }
 
-fn kill() -> Attempted {
+fn kill() -> AttemptResult {
     kernel!(SYS_kill, number::<i32>("PID")?, libc::SIGKILL)?;
     Ok("kill was taken".into())
 }
 
-fn kill_group() -> Attempted {
+fn kill_group() -> AttemptResult {
     kernel!(SYS_kill, -number::<i32>("PID")?, SIGNAL)?;
     Ok("kill was taken".into())
 }
 
-fn pidfd_signal() -> Attempted {
+fn pidfd_signal() -> AttemptResult {
     let pidfd = kernel!(SYS_pidfd_open, number::<i32>("PID")?, 0)?;
     kernel!(SYS_pidfd_send_signal, pidfd, SIGNAL, 0, 0)?;
     Ok("the signal was taken".into())
 }
 
-fn queue_signal() -> Attempted {
+fn queue_signal() -> AttemptResult {
     // A siginfo_t: number, errno, code (SI_QUEUE), and a sender that does not exist.
     let mut info = [0i32; 32];
     info[0] = SIGNAL;
@@ -301,7 +287,7 @@ fn queue_signal() -> Attempted {
     Ok("the signal was taken".into())
 }
 
-fn signal_by_descriptor() -> Attempted {
+fn signal_by_descriptor() -> AttemptResult {
     let (ours, mut theirs) = std::os::unix::net::UnixStream::pair()?;
     let fd = ours.as_raw_fd();
     kernel!(SYS_fcntl, fd, libc::F_SETOWN, number::<i32>("PID")?)?;
@@ -311,7 +297,7 @@ fn signal_by_descriptor() -> Attempted {
     Ok("the descriptor has the neighbour as its owner".into())
 }
 
-fn prlimit() -> Attempted {
+fn prlimit() -> AttemptResult {
     let pid: i32 = number("PID")?;
     let mut limit = libc::rlimit64 {
         rlim_cur: 0,
@@ -323,23 +309,23 @@ fn prlimit() -> Attempted {
     Ok("changed the neighbour's limit of descriptors".into())
 }
 
-fn renice() -> Attempted {
+fn renice() -> AttemptResult {
     kernel!(SYS_setpriority, libc::PRIO_PROCESS, number::<i32>("PID")?, 19)?;
     Ok("changed the neighbour's priority".into())
 }
 
-fn affinity() -> Attempted {
+fn affinity() -> AttemptResult {
     let mask = 1u64;
     kernel!(SYS_sched_setaffinity, number::<i32>("PID")?, 8, &raw const mask)?;
     Ok("moved the neighbour".into())
 }
 
-fn oom_score() -> Attempted {
-    fs::write(of_neighbour("oom_score_adj")?, "1000").map_err(at("oom_score_adj"))?;
+fn oom_score() -> AttemptResult {
+    fs::write(of_neighbour("oom_score_adj")?, "1000").map_err(with_place("oom_score_adj"))?;
     Ok("changed the neighbour's oom_score_adj".into())
 }
 
-fn join_group() -> Attempted {
+fn join_group() -> AttemptResult {
     kernel!(SYS_setpgid, 0, number::<i32>("PID")?)?;
     Ok("is of the neighbour's group now, and no longer of the agent's".into())
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// Durations of a small loop, which is repeated many times, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pulse {
+pub struct LoopTimes {
     /// Number of repetitions.
     pub count: usize,
     /// Half of them took at most this time.
@@ -18,7 +18,7 @@ pub struct Pulse {
 /// Steps of the loop: some microseconds.
 const STEPS: u64 = 8192;
 
-impl Pulse {
+impl LoopTimes {
     /// Measures this process for this time.
     pub(crate) fn measure(over: Duration) -> Self {
         let begin = Instant::now();
@@ -52,7 +52,7 @@ impl Pulse {
     }
 }
 
-impl fmt::Display for Pulse {
+impl fmt::Display for LoopTimes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.count, self.p50_ns, self.p99_ns)
     }

@@ -1,10 +1,10 @@
 //! Process of a neighbour: it has secrets, answers orders, and notices what is done to it.
 
-use super::pace::Pulse;
+use super::pace::LoopTimes;
 use super::secrets::{Listeners, Secrets};
-use crate::given::PREFIX;
 use crate::residue::Residue;
 use crate::syscall::{kernel, may_be_traced};
+use crate::variables::PREFIX;
 use std::fs;
 use std::io::{self, BufRead, Write};
 use std::path::Path;
@@ -15,13 +15,13 @@ use std::time::Duration;
 /// Received signals, a bit each.
 static SIGNALS: AtomicU64 = AtomicU64::new(0);
 
-extern "C" fn count(signal: libc::c_int) {
+extern "C" fn record_signal(signal: libc::c_int) {
     SIGNALS.fetch_or(1 << signal, Ordering::Relaxed);
 }
 
 /// Attributes of a process that the kernel keeps, and that other processes might change.
 #[derive(Debug, PartialEq, Eq)]
-struct Standing {
+struct KernelAttributes {
     descriptors_max: u64,
     priority: libc::c_long,
     processors: [u64; 16],
@@ -29,7 +29,7 @@ struct Standing {
     tracer: String,
 }
 
-impl Standing {
+impl KernelAttributes {
     fn now() -> Self {
         let mut limit = libc::rlimit64 {
             rlim_cur: 0,
@@ -52,19 +52,10 @@ impl Standing {
 
     fn changes(&self, now: &Self) -> Vec<String> {
         [
-            (
-                self.descriptors_max != now.descriptors_max,
-                "its limits were changed",
-            ),
+            (self.descriptors_max != now.descriptors_max, "its limits were changed"),
             (self.priority != now.priority, "its priority was changed"),
-            (
-                self.processors != now.processors,
-                "it was moved to other processors",
-            ),
-            (
-                self.oom_score_adj != now.oom_score_adj,
-                "its oom_score_adj was changed",
-            ),
+            (self.processors != now.processors, "it was moved to other processors"),
+            (self.oom_score_adj != now.oom_score_adj, "its oom_score_adj was changed"),
             (self.tracer != now.tracer, "it is traced"),
         ]
         .into_iter()
@@ -88,12 +79,12 @@ pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
         libc::SIGTERM,
     ] {
         // SAFETY: the handler does nothing but an atomic operation.
-        unsafe { libc::signal(signal, count as *const () as libc::sighandler_t) };
+        unsafe { libc::signal(signal, record_signal as *const () as libc::sighandler_t) };
     }
     let mut given = Vec::new();
     let (mut secrets, listeners) = Secrets::make(token, &secret, folder, &mut given)?;
-    welcome(listeners, &secret);
-    let before = Standing::now();
+    serve_secret(listeners, &secret);
+    let before = KernelAttributes::now();
     let mut out = io::stdout().lock();
     for (name, value) in given {
         writeln!(out, "{name}={value}")?;
@@ -104,11 +95,11 @@ pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
         match order.split_once(' ') {
             Some(("pulse", millis)) => {
                 let over = Duration::from_millis(millis.parse().unwrap_or(1));
-                writeln!(out, "{}", Pulse::measure(over))?;
+                writeln!(out, "{}", LoopTimes::measure(over))?;
             }
             _ => {
                 let mut harm = secrets.harm(&secret);
-                harm.extend(before.changes(&Standing::now()));
+                harm.extend(before.changes(&KernelAttributes::now()));
                 let signals = SIGNALS.load(Ordering::Relaxed);
                 harm.extend(
                     (1..64)
@@ -128,7 +119,7 @@ pub fn serve(token: &str, folder: &Path) -> io::Result<()> {
 }
 
 /// Sends the secret to every process that connects, as a careless service would.
-fn welcome(listeners: Listeners, secret: &str) {
+fn serve_secret(listeners: Listeners, secret: &str) {
     let Listeners { tcp, path, nameless } = listeners;
     let tell = |secret: &str, mut stranger: Box<dyn Write>| drop(stranger.write_all(secret.as_bytes()));
     let own = secret.to_owned();

@@ -46,7 +46,7 @@ fn private() -> OpenOptions {
 }
 
 /// A failed call as an error of the standard library.
-fn or_stop(result: Result<libc::c_long, crate::attempt::Stop>) -> io::Result<libc::c_long> {
+fn or_stop(result: Result<libc::c_long, crate::attempt::StopReason>) -> io::Result<libc::c_long> {
     result.map_err(|stop| io::Error::other(format!("{stop:?}")))
 }
 
@@ -159,10 +159,7 @@ impl Secrets {
         };
         unless(memory == secret.as_bytes(), "its memory was written");
         unless(canary.starts_with(CANARY.as_bytes()), "its memory was written");
-        unless(
-            is_whole(&self.folder.join("secret"), secret),
-            "its file was changed",
-        );
+        unless(is_whole(&self.folder.join("secret"), secret), "its file was changed");
         unless(
             fs::metadata(self.folder.join("secret")).is_ok_and(|about| about.nlink() == 1),
             "its file got another name",
@@ -208,12 +205,7 @@ fn is_whole(file: &Path, secret: &str) -> bool {
 /// Makes a System V segment with the secret, and attaches it; returns its id and address.
 fn segment(token: &str, secret: &str) -> io::Result<(i32, usize)> {
     let flags = libc::IPC_CREAT | libc::IPC_EXCL | 0o600;
-    let id = or_stop(kernel!(
-        SYS_shmget,
-        sysv_key(token, SysvKey::Segment),
-        4096,
-        flags
-    ))?;
+    let id = or_stop(kernel!(SYS_shmget, sysv_key(token, SysvKey::Segment), 4096, flags))?;
     let address = or_stop(kernel!(SYS_shmat, id, 0, 0))? as usize;
     let mut bytes = [b'-'; 32];
     let length = secret.len().min(bytes.len());

@@ -49,7 +49,7 @@ pub struct Call {
 /// The payload does not fit into a request entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("payload of {bytes} bytes is over the channel's {capacity}")]
-pub struct TooLong {
+pub struct PayloadTooLong {
     /// Size of the payload.
     pub bytes: usize,
     /// Size of the entry.
@@ -128,7 +128,7 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Writes a request and wakes the slot if it sleeps. `payload` is the concatenation of its parts.
     #[inline]
-    pub fn publish(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+    pub fn publish(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.publish_quiet(number, call, payload)?;
         self.requests.ring();
         Ok(())
@@ -136,7 +136,7 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Writes a request without waking the slot; a sleeping slot sees it after [`ClientChannel::ring`]. For batches.
     #[inline]
-    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.publish_in(self.entry_of(number), number, call, payload)
     }
 
@@ -147,11 +147,11 @@ impl<F: FarRing> ClientChannel<F> {
     }
 
     #[inline]
-    fn publish_in(&self, entry: u32, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+    fn publish_in(&self, entry: u32, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         let bytes: usize = payload.iter().map(|part| part.len()).sum();
         let capacity = self.requests.payload_bytes();
         if bytes > capacity {
-            return Err(TooLong { bytes, capacity });
+            return Err(PayloadTooLong { bytes, capacity });
         }
         let inline = bytes <= INLINE_BYTES;
         let header = RequestHeader {
@@ -223,13 +223,13 @@ impl<F: FarRing> ClientChannel<F> {
 
     /// Handle of the reply to `number`, for polling in a tight loop.
     #[inline]
-    pub fn awaited(&self, number: u64) -> Awaited<'_, F> {
+    pub fn awaited(&self, number: u64) -> ReplyHandle<'_, F> {
         self.awaited_in(self.entry_of(number), number)
     }
 
     #[inline]
-    fn awaited_in(&self, entry: u32, number: u64) -> Awaited<'_, F> {
-        Awaited {
+    fn awaited_in(&self, entry: u32, number: u64) -> ReplyHandle<'_, F> {
+        ReplyHandle {
             channel: self,
             line: self.replies.line(entry),
             seq: Seq::new(self.generation, number),
@@ -258,11 +258,7 @@ impl<F: FarRing> ClientChannel<F> {
             // SAFETY: bytes <= entry_bytes, the size of the entry's payload, and <= output.len(). The worker
             // is done with the entry; if it is hostile and writes on, the bytes are garbage, no more.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    self.replies.payload(entry).as_ptr(),
-                    output.as_mut_ptr(),
-                    bytes,
-                );
+                std::ptr::copy_nonoverlapping(self.replies.payload(entry).as_ptr(), output.as_mut_ptr(), bytes);
             }
         }
         bytes
@@ -276,7 +272,7 @@ pub struct ExpressEntry<'a, F: FarRing = ShmRing>(&'a ClientChannel<F>);
 impl<'a, F: FarRing> ExpressEntry<'a, F> {
     /// See [`ClientChannel::publish_quiet`]. The caller owns the express entry.
     #[inline]
-    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), TooLong> {
+    pub fn publish_quiet(&self, number: u64, call: &Call, payload: &[&[u8]]) -> Result<(), PayloadTooLong> {
         self.0.publish_in(EXPRESS_ENTRY, number, call, payload)
     }
 
@@ -287,7 +283,7 @@ impl<'a, F: FarRing> ExpressEntry<'a, F> {
 
     /// See [`ClientChannel::awaited`].
     #[inline]
-    pub fn awaited(&self, number: u64) -> Awaited<'a, F> {
+    pub fn awaited(&self, number: u64) -> ReplyHandle<'a, F> {
         self.0.awaited_in(EXPRESS_ENTRY, number)
     }
 
@@ -305,13 +301,13 @@ impl<'a, F: FarRing> ExpressEntry<'a, F> {
 }
 
 /// Line in which a reply will appear.
-pub struct Awaited<'a, F: FarRing = ShmRing> {
+pub struct ReplyHandle<'a, F: FarRing = ShmRing> {
     channel: &'a ClientChannel<F>,
     line: &'a Line,
     seq: Seq,
 }
 
-impl<F: FarRing> Awaited<'_, F> {
+impl<F: FarRing> ReplyHandle<'_, F> {
     /// Private copy of the reply, if it has arrived.
     #[inline(always)]
     pub fn poll(&self) -> Option<Result<ReplyHeader, DecodeError>> {

@@ -18,10 +18,7 @@ const CALL: Call = Call {
 fn pair(depth: u32, entry_bytes: u32) -> (ClientChannel, WorkerChannel) {
     let shape = RingShape { depth, entry_bytes };
     let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-    let (replies, requests) = (
-        ReplyRing::create(shape).unwrap(),
-        RequestRing::create(shape).unwrap(),
-    );
+    let (replies, requests) = (ReplyRing::create(shape).unwrap(), RequestRing::create(shape).unwrap());
     let (client_bell, slot_bell) = (Doorbell::create().unwrap(), Doorbell::create().unwrap());
     let request_fd = own(requests.fd());
     let worker = WorkerChannel::open(requests, 7, shape, own(replies.fd()), own(client_bell.fd())).unwrap();
@@ -47,10 +44,7 @@ fn every_size_comes_back_whole_over_many_laps() {
         let input: Vec<u8> = (0..size).map(|i| (i * 7 + id) as u8).collect();
         let (head, tail) = input.split_at(size / 3);
         client.publish(id as u64, &CALL, &[head, tail]).unwrap();
-        assert!(
-            client.poll(id as u64).is_none(),
-            "no reply before the worker has run"
-        );
+        assert!(client.poll(id as u64).is_none(), "no reply before the worker has run");
         echo(&mut worker);
         let header = client.poll(id as u64).expect("a reply").unwrap();
         let bytes = client.read(id as u64, &header, &mut output);
@@ -80,7 +74,7 @@ fn too_long_a_payload_is_refused_before_it_is_written() {
     let (client, mut worker) = pair(2, 64);
     assert_eq!(
         client.publish(0, &CALL, &[&[0; 65]]),
-        Err(TooLong {
+        Err(PayloadTooLong {
             bytes: 65,
             capacity: 64
         })
@@ -201,10 +195,7 @@ fn ring_and_express_entry_are_served_in_turn() {
             client.express().poll(id).is_some(),
             "the ring kept the express entry waiting"
         );
-        assert!(
-            client.poll(id).is_some(),
-            "the express entry kept the ring waiting"
-        );
+        assert!(client.poll(id).is_some(), "the express entry kept the ring waiting");
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering};
 use crate::doorbell;
-use crate::memory::{Mapping, MemoryError, PAGE_BYTES, check_sealed, sealed_memfd};
+use crate::memory::{AddressMapping, MemoryError, PAGE_BYTES, check_sealed, sealed_memfd};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use std::fs::{File, OpenOptions};
@@ -27,26 +27,26 @@ pub(super) fn open(process: u32, descriptor: u32) -> Result<OwnedFd, Errno> {
 }
 
 #[repr(C)]
-struct Page {
+struct BellPage {
     /// Key that proves that this is the intended page.
     key: AtomicU64,
     armed: AtomicU32,
 }
 
-struct Shared(Mapping);
+struct BellMemory(AddressMapping);
 
-impl Shared {
+impl BellMemory {
     fn map(memory: &OwnedFd) -> Result<Self, MemoryError> {
-        let mapping = Mapping::reserve(PAGE_BYTES).map_err(system("reserve"))?;
-        let placed = mapping.place(0, memory.as_fd(), 0, PAGE_BYTES);
+        let mapping = AddressMapping::reserve(PAGE_BYTES).map_err(system("reserve"))?;
+        let placed = mapping.map_at(0, memory.as_fd(), 0, PAGE_BYTES);
         placed.map_err(system("map"))?;
         Ok(Self(mapping))
     }
 
     #[inline]
-    fn page(&self) -> &Page {
+    fn page(&self) -> &BellPage {
         // SAFETY: the page is mapped as long as self lives, aligned, and only used as these atomics.
-        unsafe { self.0.start().cast::<Page>().as_ref() }
+        unsafe { self.0.start().cast::<BellPage>().as_ref() }
     }
 }
 
@@ -60,7 +60,7 @@ fn system(step: &'static str) -> impl FnOnce(Errno) -> MemoryError {
 
 /// Address of a bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct BellPlace {
+pub struct BellAddress {
     /// Process that owns the bell.
     pub process: u32,
     /// Descriptor of the bell's memory in that process.
@@ -73,7 +73,7 @@ pub struct BellPlace {
 
 /// This process's own bell, for all peers that write to it.
 pub struct Bell {
-    shared: Shared,
+    shared: BellMemory,
     memory: OwnedFd,
     reader: File,
     writer: OwnedFd,
@@ -84,7 +84,7 @@ impl Bell {
     /// Creates a bell. Any process of this user that knows its key can ring it.
     pub fn create(key: u64) -> Result<Self, MemoryError> {
         let memory = sealed_memfd("hotlease-bell", PAGE_BYTES as u64)?;
-        let shared = Shared::map(&memory)?;
+        let shared = BellMemory::map(&memory)?;
         shared.page().key.store(key, Ordering::Release);
         let flags = OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
         let (reader, writer) = nix::unistd::pipe2(flags).map_err(system("make a pipe beside"))?;
@@ -97,9 +97,9 @@ impl Bell {
         })
     }
 
-    /// Address of the bell for [`FarBell::open`].
-    pub fn place(&self) -> BellPlace {
-        BellPlace {
+    /// Address of the bell for [`PeerBell::open`].
+    pub fn place(&self) -> BellAddress {
+        BellAddress {
             process: std::process::id(),
             memory: self.memory.as_raw_fd() as u32,
             pipe: self.writer.as_raw_fd() as u32,
@@ -130,17 +130,17 @@ impl Bell {
 }
 
 /// Bell of another process.
-pub struct FarBell {
-    shared: Shared,
+pub struct PeerBell {
+    shared: BellMemory,
     pipe: File,
 }
 
-impl FarBell {
+impl PeerBell {
     /// Opens the bell and checks seals, key and pipe.
-    pub fn open(place: &BellPlace) -> Result<Self, MemoryError> {
+    pub fn open(place: &BellAddress) -> Result<Self, MemoryError> {
         let memory = open(place.process, place.memory).map_err(system("open"))?;
         check_sealed(memory.as_fd(), PAGE_BYTES as u64)?;
-        let shared = Shared::map(&memory)?;
+        let shared = BellMemory::map(&memory)?;
         if shared.page().key.load(Ordering::Acquire) != place.key {
             return Err(MemoryError::NotMeant);
         }

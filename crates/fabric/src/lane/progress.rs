@@ -6,49 +6,49 @@ use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 /// The other side of a lane has written an impossible value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the other process has written nonsense into shared memory")]
-pub struct Broken;
+pub struct LaneError;
 
 /// Keeps the words that one side writes off the cache lines of the other side.
 #[repr(C, align(128))]
-struct Apart<T>(T);
+struct CacheAligned<T>(T);
 
-/// Control words of a lane: the reader's progress, and the writer's flag. Zeroed memory is a valid `Control` of an
+/// Control words of a lane: the reader's progress, and the writer's flag. Zeroed memory is a valid `LaneControl` of an
 /// unused lane.
 #[repr(C)]
-pub(super) struct Control {
+pub(super) struct LaneControl {
     /// Key that proves to the process that opens the memory that it is the intended one.
     pub(super) key: AtomicU64,
-    taken: Apart<[AtomicU64; 2]>,
-    stalled: Apart<AtomicU32>,
+    taken: CacheAligned<[AtomicU64; 2]>,
+    stalled: CacheAligned<AtomicU32>,
 }
 
 /// Number of lines and bytes since the lane was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Count {
+pub(super) struct LaneCount {
     pub(super) lines: u64,
     pub(super) bytes: u64,
 }
 
 /// The writer's view of a lane.
-pub(super) struct Room {
+pub(super) struct LaneRoom {
     /// Capacity of the lane in bytes.
     capacity: u64,
-    pub(super) written: Count,
-    taken: Count,
+    pub(super) written: LaneCount,
+    taken: LaneCount,
 }
 
-impl Room {
+impl LaneRoom {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             capacity,
-            written: Count::default(),
-            taken: Count::default(),
+            written: LaneCount::default(),
+            taken: LaneCount::default(),
         }
     }
 
     /// Whether there is room for a line and this many bytes.
     #[inline]
-    pub(super) fn has(&self, bytes: u64) -> bool {
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
         self.written.lines - self.taken.lines < LINES && self.bytes() >= bytes
     }
 
@@ -60,18 +60,18 @@ impl Room {
     /// Whether there is room for a line and this many bytes; reads the reader's progress only if there seems to be
     /// none.
     #[inline]
-    pub(super) fn look(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
-        if self.has(bytes) {
+    pub(super) fn check_room(&mut self, control: &LaneControl, bytes: u64) -> Result<bool, LaneError> {
+        if self.has_room(bytes) {
             return Ok(true);
         }
         self.refresh(control)?;
-        Ok(self.has(bytes))
+        Ok(self.has_room(bytes))
     }
 
-    fn refresh(&mut self, control: &Control) -> Result<(), Broken> {
+    fn refresh(&mut self, control: &LaneControl) -> Result<(), LaneError> {
         let [lines, bytes] = &control.taken.0;
-        // Pairs with the release in `Progress::tell`.
-        let taken = Count {
+        // Pairs with the release in `ReaderProgress::report`.
+        let taken = LaneCount {
             lines: lines.load(Ordering::Acquire),
             bytes: bytes.load(Ordering::Acquire),
         };
@@ -79,41 +79,41 @@ impl Room {
         if !is_between(taken.lines, self.taken.lines, self.written.lines)
             || !is_between(taken.bytes, self.taken.bytes, self.written.bytes)
         {
-            return Err(Broken);
+            return Err(LaneError);
         }
         self.taken = taken;
         Ok(())
     }
 
     /// Announces to the reader that the writer waits, and checks the room once more.
-    pub(super) fn stall(&mut self, control: &Control, bytes: u64) -> Result<bool, Broken> {
+    pub(super) fn stall(&mut self, control: &LaneControl, bytes: u64) -> Result<bool, LaneError> {
         control.stalled.0.store(1, Ordering::Relaxed);
-        // Pairs with the fence in `Progress::tell`.
+        // Pairs with the fence in `ReaderProgress::report`.
         fence(Ordering::SeqCst);
-        self.look(control, bytes)
+        self.check_room(control, bytes)
     }
 }
 
 /// The reader's view of a lane.
-pub(super) struct Progress {
+pub(super) struct ReaderProgress {
     capacity: u64,
-    pub(super) taken: Count,
-    told: Count,
+    pub(super) taken: LaneCount,
+    told: LaneCount,
 }
 
-impl Progress {
+impl ReaderProgress {
     pub(super) fn new(capacity: u64) -> Self {
         Self {
             capacity,
-            taken: Count::default(),
-            told: Count::default(),
+            taken: LaneCount::default(),
+            told: LaneCount::default(),
         }
     }
 
     /// Reports the reader's progress, not each time, but early enough that the writer always has the room that it may
     /// wait for, which is at most half of the bytes. Returns whether the writer waits and must be woken.
     #[inline]
-    pub(super) fn tell(&mut self, control: &Control) -> bool {
+    pub(super) fn report(&mut self, control: &LaneControl) -> bool {
         let lines = self.taken.lines - self.told.lines;
         let bytes = self.taken.bytes - self.told.bytes;
         if lines < LINES / 4 && bytes < self.capacity / 4 {
@@ -122,7 +122,7 @@ impl Progress {
         self.told = self.taken;
         control.taken.0[0].store(self.taken.lines, Ordering::Release);
         control.taken.0[1].store(self.taken.bytes, Ordering::Release);
-        // Pairs with the fence in `Room::stall`.
+        // Pairs with the fence in `LaneRoom::stall`.
         fence(Ordering::SeqCst);
         control.stalled.0.load(Ordering::Relaxed) != 0 && control.stalled.0.swap(0, Ordering::AcqRel) != 0
     }
@@ -132,11 +132,11 @@ impl Progress {
 mod tests {
     use super::*;
 
-    fn control() -> Control {
-        Control {
+    fn control() -> LaneControl {
+        LaneControl {
             key: AtomicU64::new(0),
-            taken: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
-            stalled: Apart(AtomicU32::new(0)),
+            taken: CacheAligned([AtomicU64::new(0), AtomicU64::new(0)]),
+            stalled: CacheAligned(AtomicU32::new(0)),
         }
     }
 
@@ -144,17 +144,14 @@ mod tests {
     fn progress_that_cannot_be_is_noticed() {
         let claims = [(11, 0), (0, 4097), (u64::MAX, 0), (4, 0), (5, 63)];
         for (lines, bytes) in claims {
-            let (control, mut room) = (control(), Room::new(4096));
-            room.written = Count {
-                lines: 10,
-                bytes: 4096,
-            };
-            room.taken = Count { lines: 5, bytes: 64 };
+            let (control, mut room) = (control(), LaneRoom::new(4096));
+            room.written = LaneCount { lines: 10, bytes: 4096 };
+            room.taken = LaneCount { lines: 5, bytes: 64 };
             control.taken.0[0].store(lines, Ordering::Relaxed);
             control.taken.0[1].store(bytes, Ordering::Relaxed);
             assert_eq!(
-                room.look(&control, 4096),
-                Err(Broken),
+                room.check_room(&control, 4096),
+                Err(LaneError),
                 "{lines} lines, {bytes} bytes"
             );
         }
@@ -163,13 +160,13 @@ mod tests {
     #[test]
     fn a_reader_that_has_taken_everything_leaves_room_for_half_of_the_bytes() {
         for step in [1, 63, 1000] {
-            let (control, mut room, mut progress) = (control(), Room::new(4096), Progress::new(4096));
+            let (control, mut room, mut progress) = (control(), LaneRoom::new(4096), ReaderProgress::new(4096));
             for _ in 0..10_000 {
-                assert_eq!(room.look(&control, 2048), Ok(true));
+                assert_eq!(room.check_room(&control, 2048), Ok(true));
                 room.written.lines += 1;
                 room.written.bytes += step;
                 progress.taken = room.written;
-                assert!(!progress.tell(&control), "nobody waits");
+                assert!(!progress.report(&control), "nobody waits");
             }
         }
     }
@@ -186,7 +183,7 @@ mod loom_tests {
     /// A lane with one cell for bodies and one line for each message. The test checks when the cell is written again,
     /// and that no side sleeps for ever.
     struct Lane {
-        control: Control,
+        control: LaneControl,
         lines: [Line; 2],
         cell: UnsafeCell<u64>,
         /// Works as an eventfd: a wake-up is kept until the sleeper consumes it.
@@ -199,10 +196,10 @@ mod loom_tests {
     fn what_is_not_read_yet_is_not_written_again_and_no_wake_up_is_lost() {
         loom::model(|| {
             let lane = Arc::new(Lane {
-                control: Control {
+                control: LaneControl {
                     key: AtomicU64::new(0),
-                    taken: Apart([AtomicU64::new(0), AtomicU64::new(0)]),
-                    stalled: Apart(AtomicU32::new(0)),
+                    taken: CacheAligned([AtomicU64::new(0), AtomicU64::new(0)]),
+                    stalled: CacheAligned(AtomicU32::new(0)),
                 },
                 lines: [Line::empty(), Line::empty()],
                 cell: UnsafeCell::new(0),
@@ -210,7 +207,7 @@ mod loom_tests {
             });
             let theirs = lane.clone();
             let reader = loom::thread::spawn(move || {
-                let mut progress = Progress::new(1);
+                let mut progress = ReaderProgress::new(1);
                 for number in 0..2 {
                     while theirs.lines[number].poll(Seq::new(1, number as u64)).is_none() {
                         loom::thread::yield_now();
@@ -226,7 +223,7 @@ mod loom_tests {
                     }
                 }
             });
-            let mut room = Room::new(1);
+            let mut room = LaneRoom::new(1);
             for number in 0..2_u64 {
                 while !room.look(&lane.control, 1).unwrap() {
                     if room.stall(&lane.control, 1).unwrap() {

@@ -28,7 +28,7 @@ impl OwnAddress {
     }
 
     /// The address in the form that peers get.
-    pub(super) fn told(&self) -> PortAddress {
+    pub(super) fn to_port_address(&self) -> PortAddress {
         PortAddress {
             provider: self.provider.to_owned(),
             address: self.bytes.clone(),

@@ -12,9 +12,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 mod open;
-mod outcome;
+mod results;
 
-pub use outcome::{Completions, Failure, Posted};
+pub use results::{Completions, FailedOperation, PostResult};
 
 /// Keys of registered memory, for a local operation and for the peer.
 #[derive(Debug, Clone, Copy)]
@@ -28,10 +28,10 @@ pub struct RegionKeys {
 }
 
 /// A registration of memory. Must be closed by [`Endpoint::deregister`].
-pub struct Region(NonNull<fid_mr>);
+pub struct RegionHandle(NonNull<fid_mr>);
 
 // SAFETY: a handle that only Endpoint's methods use, under the rule at the top.
-unsafe impl Send for Region {}
+unsafe impl Send for RegionHandle {}
 
 /// One `fid`, closed when dropped.
 struct Handle<T>(NonNull<T>);
@@ -48,22 +48,20 @@ impl<T> Drop for Handle<T> {
 }
 
 /// The libfabric endpoint, which can be closed before the other objects.
-struct ClosedFirst(Option<Handle<fid_ep>>);
+struct EndpointHandle(Option<Handle<fid_ep>>);
 
-impl ClosedFirst {
+impl EndpointHandle {
     /// The endpoint; null after it was closed, when it must not be used any more.
     #[inline]
     fn get(&self) -> *mut fid_ep {
-        self.0
-            .as_ref()
-            .map_or(ptr::null_mut(), |endpoint| endpoint.0.as_ptr())
+        self.0.as_ref().map_or(ptr::null_mut(), |endpoint| endpoint.0.as_ptr())
     }
 }
 
 /// Fabric, domain, address vector, completion queue and an endpoint of kind RDM.
 pub struct Endpoint {
     // Dropped in this order: each object is made of those below it.
-    endpoint: ClosedFirst,
+    endpoint: EndpointHandle,
     vector: Handle<fid_av>,
     queue: Handle<fid_cq>,
     domain: Handle<fid_domain>,
@@ -198,7 +196,7 @@ impl Endpoint {
         length: usize,
         access: u64,
         key: u64,
-    ) -> Result<(Region, RegionKeys), OfiError> {
+    ) -> Result<(RegionHandle, RegionKeys), OfiError> {
         let provider_keys = self.mr_mode & FI_MR_PROV_KEY != 0;
         let bits = 8 * self.key_bytes.min(8) as u32;
         let key = if provider_keys || bits == 0 {
@@ -241,13 +239,9 @@ impl Endpoint {
         let keys = RegionKeys {
             descriptor,
             key,
-            address: if virtual_addresses {
-                start.as_ptr() as u64
-            } else {
-                0
-            },
+            address: if virtual_addresses { start.as_ptr() as u64 } else { 0 },
         };
-        let region = Region(std::mem::ManuallyDrop::new(region).0);
+        let region = RegionHandle(std::mem::ManuallyDrop::new(region).0);
         Ok((region, keys))
     }
 
@@ -260,7 +254,7 @@ impl Endpoint {
     }
 
     /// Ends a registration.
-    pub fn deregister(&mut self, region: Region) {
+    pub fn deregister(&mut self, region: RegionHandle) {
         drop(Handle(region.0));
     }
 
@@ -275,20 +269,12 @@ impl Endpoint {
         length: usize,
         descriptor: *mut c_void,
         context: *mut c_void,
-    ) -> Posted {
+    ) -> PostResult {
         let endpoint = self.endpoint.get();
         // SAFETY: an enabled endpoint; buffers by the caller's promise.
         unsafe {
             let call = (*(*endpoint).msg).recv;
-            call(
-                endpoint,
-                buffer.cast(),
-                length,
-                descriptor,
-                FI_ADDR_UNSPEC,
-                context,
-            )
-            .into()
+            call(endpoint, buffer.cast(), length, descriptor, FI_ADDR_UNSPEC, context).into()
         }
     }
 
@@ -304,27 +290,19 @@ impl Endpoint {
         descriptor: *mut c_void,
         peer: fi_addr_t,
         context: *mut c_void,
-    ) -> Posted {
+    ) -> PostResult {
         let endpoint = self.endpoint.get();
         // SAFETY: as above.
         unsafe {
             let call = (*(*endpoint).msg).send;
-            call(
-                endpoint,
-                buffer.cast_mut().cast(),
-                length,
-                descriptor,
-                peer,
-                context,
-            )
-            .into()
+            call(endpoint, buffer.cast_mut().cast(), length, descriptor, peer, context).into()
         }
     }
 
     /// Sends a message of at most [`Endpoint::inject_bytes`]; the buffer is free again at once, and there is no
     /// completion.
     #[inline]
-    pub fn inject(&mut self, message: &[u8], peer: fi_addr_t) -> Posted {
+    pub fn inject(&mut self, message: &[u8], peer: fi_addr_t) -> PostResult {
         let endpoint = self.endpoint.get();
         // SAFETY: an enabled endpoint and a buffer that is needed during the call only.
         unsafe {
@@ -350,7 +328,7 @@ impl Endpoint {
         key: u64,
         context: *mut c_void,
         delivered: bool,
-    ) -> Posted {
+    ) -> PostResult {
         let endpoint = self.endpoint.get();
         let buffer = buffer.cast_mut().cast::<c_void>();
         if !delivered {
@@ -401,22 +379,12 @@ impl Endpoint {
         address: u64,
         key: u64,
         context: *mut c_void,
-    ) -> Posted {
+    ) -> PostResult {
         let endpoint = self.endpoint.get();
         // SAFETY: as above.
         unsafe {
             let call = (*(*endpoint).rma).read;
-            call(
-                endpoint,
-                buffer.cast(),
-                length,
-                descriptor,
-                peer,
-                address,
-                key,
-                context,
-            )
-            .into()
+            call(endpoint, buffer.cast(), length, descriptor, peer, address, key, context).into()
         }
     }
 
@@ -452,7 +420,7 @@ impl Endpoint {
         // SAFETY: an open queue and room for an entry of any version.
         let result = unsafe { ((*(*queue).ops).readerr)(queue, &mut entry, 0) };
         match result {
-            1 => Completions::Error(Failure {
+            1 => Completions::Error(FailedOperation {
                 context: entry.op_context,
                 flags: entry.flags,
                 code: entry.err,
@@ -467,14 +435,14 @@ impl Endpoint {
         self.source
     }
 
-    /// Descriptor that is readable when completions may be waiting, after [`Endpoint::may_sleep`] returned true.
+    /// Descriptor that is readable when completions may be waiting, after [`Endpoint::can_sleep`] returned true.
     pub fn wait_fd(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the descriptor is the queue's and lives as long as it.
         self.wait_fd.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) })
     }
 
     /// Whether the descriptor will become readable for every later completion; otherwise there is work to do.
-    pub fn may_sleep(&mut self) -> bool {
+    pub fn can_sleep(&mut self) -> bool {
         let mut fids = [self.queue.0.as_ptr().cast::<fid>()];
         // SAFETY: an open fabric and a queue of it.
         let result = unsafe {

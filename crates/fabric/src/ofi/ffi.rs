@@ -188,8 +188,7 @@ pub type unused = *const c_void;
 #[repr(C)]
 pub struct fi_ops_fabric {
     pub size: usize,
-    pub domain:
-        unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int,
+    pub domain: unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int,
     pub passive_ep: unused,
     pub eq_open: unused,
     pub wait_open: unused,
@@ -206,10 +205,8 @@ pub struct fid_fabric {
 #[repr(C)]
 pub struct fi_ops_domain {
     pub size: usize,
-    pub av_open:
-        unsafe extern "C" fn(*mut fid_domain, *mut fi_av_attr, *mut *mut fid_av, *mut c_void) -> c_int,
-    pub cq_open:
-        unsafe extern "C" fn(*mut fid_domain, *mut fi_cq_attr, *mut *mut fid_cq, *mut c_void) -> c_int,
+    pub av_open: unsafe extern "C" fn(*mut fid_domain, *mut fi_av_attr, *mut *mut fid_av, *mut c_void) -> c_int,
+    pub cq_open: unsafe extern "C" fn(*mut fid_domain, *mut fi_cq_attr, *mut *mut fid_cq, *mut c_void) -> c_int,
     pub endpoint: unsafe extern "C" fn(*mut fid_domain, *mut fi_info, *mut *mut fid_ep, *mut c_void) -> c_int,
 }
 
@@ -258,8 +255,7 @@ pub struct fi_av_attr {
 #[repr(C)]
 pub struct fi_ops_av {
     pub size: usize,
-    pub insert:
-        unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int,
+    pub insert: unsafe extern "C" fn(*mut fid_av, *const c_void, usize, *mut fi_addr_t, u64, *mut c_void) -> c_int,
     pub insertsvc: unused,
     pub insertsym: unused,
     pub remove: unsafe extern "C" fn(*mut fid_av, *mut fi_addr_t, usize, u64) -> c_int,
@@ -323,8 +319,7 @@ pub struct fid_cq {
 }
 
 /// Endpoint, buffer, length, descriptor, peer, context.
-type transfer =
-    unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, *mut c_void) -> isize;
+type transfer = unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, *mut c_void) -> isize;
 
 #[repr(C)]
 pub struct fi_ops_msg {
@@ -358,16 +353,8 @@ pub struct fi_msg_rma {
 }
 
 /// Endpoint, buffer, length, descriptor, peer, remote address, remote key, context.
-type remote = unsafe extern "C" fn(
-    *mut fid_ep,
-    *mut c_void,
-    usize,
-    *mut c_void,
-    fi_addr_t,
-    u64,
-    u64,
-    *mut c_void,
-) -> isize;
+type remote =
+    unsafe extern "C" fn(*mut fid_ep, *mut c_void, usize, *mut c_void, fi_addr_t, u64, u64, *mut c_void) -> isize;
 
 #[repr(C)]
 pub struct fi_ops_rma {

@@ -2,7 +2,7 @@
 
 use super::error::OfiError;
 use super::ffi::{self, fi_fabric_attr, fi_info, fid_fabric};
-use super::handlers::Handlers;
+use super::signal_handlers::SignalHandlers;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
@@ -15,8 +15,7 @@ const ENVIRONMENT: &str = "HOTLEASE_LIBFABRIC";
 /// Name of the system's library.
 const SYSTEM: &str = "libfabric.so.1";
 
-type GetInfo =
-    unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
+type GetInfo = unsafe extern "C" fn(u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info) -> c_int;
 
 /// Libraries that this process has loaded. The lock is held while loading, so that nothing is loaded twice.
 static LOADED: Mutex<Vec<Arc<Libfabric>>> = Mutex::new(Vec::new());
@@ -53,7 +52,7 @@ impl Libfabric {
         if let Some(loaded) = all.iter().find(|loaded| loaded.path == path) {
             return Ok(loaded.clone());
         }
-        let before = Handlers::note();
+        let before = SignalHandlers::note();
         let loaded = Self::open(path);
         before.restore();
         let loaded = loaded?;
@@ -93,11 +92,7 @@ impl Libfabric {
             let found = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
             NonNull::new(found).ok_or_else(|| OfiError::Foreign {
                 path: path.to_owned(),
-                why: format!(
-                    "it has no {}@{}",
-                    name.to_string_lossy(),
-                    version.to_string_lossy()
-                ),
+                why: format!("it has no {}@{}", name.to_string_lossy(), version.to_string_lossy()),
             })
         };
         // FABRIC_1.3 is the version whose structures `ffi` declares; FABRIC_1.0 and 1.1 are the only versions of the
@@ -115,9 +110,7 @@ impl Libfabric {
                 path: path.to_owned(),
                 version: version(),
                 get_info: std::mem::transmute::<NonNull<c_void>, GetInfo>(get_info),
-                free_info: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut fi_info)>(
-                    free_info,
-                ),
+                free_info: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(*mut fi_info)>(free_info),
                 duplicate_info: std::mem::transmute::<
                     NonNull<c_void>,
                     unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
@@ -126,10 +119,9 @@ impl Libfabric {
                     NonNull<c_void>,
                     unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
                 >(fabric),
-                error_text: std::mem::transmute::<
-                    NonNull<c_void>,
-                    unsafe extern "C" fn(c_int) -> *const c_char,
-                >(error_text),
+                error_text: std::mem::transmute::<NonNull<c_void>, unsafe extern "C" fn(c_int) -> *const c_char>(
+                    error_text,
+                ),
             }
         };
         if loaded.version < API_VERSION {
@@ -176,13 +168,15 @@ impl Libfabric {
         let mut fabric = ptr::null_mut();
         // SAFETY: attributes of an info of this library, which the caller keeps alive.
         let result = unsafe { (self.fabric)(attributes, &mut fabric, ptr::null_mut()) };
-        NonNull::new(fabric)
-            .filter(|_| result == 0)
-            .ok_or(result as isize)
+        NonNull::new(fabric).filter(|_| result == 0).ok_or(result as isize)
     }
 
     /// Infos of the library that match `hints`, in its own order.
-    pub(super) fn infos(self: &Arc<Self>, hints: &Info, source: Option<&str>) -> Result<Vec<Info>, isize> {
+    pub(super) fn infos(
+        self: &Arc<Self>,
+        hints: &ProviderInfo,
+        source: Option<&str>,
+    ) -> Result<Vec<ProviderInfo>, isize> {
         let source = source.map(|text| CString::new(text).map_err(|_| -(libc::EINVAL as isize)));
         let source = source.transpose()?;
         let node = source.as_ref().map_or(ptr::null(), |text| text.as_ptr());
@@ -193,8 +187,7 @@ impl Libfabric {
         };
         let mut list = ptr::null_mut();
         // SAFETY: hints of this library, a C string or null, and a place for the result.
-        let result =
-            unsafe { (self.get_info)(API_VERSION, node, ptr::null(), flags, hints.0.as_ptr(), &mut list) };
+        let result = unsafe { (self.get_info)(API_VERSION, node, ptr::null(), flags, hints.0.as_ptr(), &mut list) };
         if result != 0 {
             return Err(result as isize);
         }
@@ -205,7 +198,7 @@ impl Libfabric {
             unsafe {
                 next = found.as_ref().next;
                 infos.extend(
-                    NonNull::new((self.duplicate_info)(found.as_ptr())).map(|copy| Info(copy, self.clone())),
+                    NonNull::new((self.duplicate_info)(found.as_ptr())).map(|copy| ProviderInfo(copy, self.clone())),
                 );
             }
         }
@@ -215,20 +208,20 @@ impl Libfabric {
     }
 
     /// Makes empty hints.
-    pub(super) fn new_info(self: &Arc<Self>) -> Option<Info> {
+    pub(super) fn new_info(self: &Arc<Self>) -> Option<ProviderInfo> {
         // SAFETY: fi_dupinfo of nothing allocates an empty info with all its attributes.
         let info = unsafe { (self.duplicate_info)(ptr::null()) };
-        NonNull::new(info).map(|info| Info(info, self.clone()))
+        NonNull::new(info).map(|info| ProviderInfo(info, self.clone()))
     }
 }
 
 /// One `fi_info`, with everything it points to.
-pub(super) struct Info(NonNull<fi_info>, Arc<Libfabric>);
+pub(super) struct ProviderInfo(NonNull<fi_info>, Arc<Libfabric>);
 
 // SAFETY: plain memory owned by this value; libfabric keeps no reference to it.
-unsafe impl Send for Info {}
+unsafe impl Send for ProviderInfo {}
 // SAFETY: as above, and it is only changed through `&mut`.
-unsafe impl Sync for Info {}
+unsafe impl Sync for ProviderInfo {}
 
 macro_rules! part {
     ($name:ident, $kind:ident, $field:ident) => {
@@ -246,7 +239,7 @@ macro_rules! part {
     };
 }
 
-impl Info {
+impl ProviderInfo {
     part!(tx, fi_tx_attr, tx_attr);
     part!(rx, fi_rx_attr, rx_attr);
     part!(endpoint, endpoint_mut, fi_ep_attr, ep_attr);
@@ -304,7 +297,7 @@ impl Info {
     }
 }
 
-impl Drop for Info {
+impl Drop for ProviderInfo {
     fn drop(&mut self) {
         // SAFETY: ours, made by the same library.
         unsafe { (self.1.free_info)(self.0.as_ptr()) }

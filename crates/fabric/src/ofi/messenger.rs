@@ -19,7 +19,7 @@
 //! | send buffer | the closure of [`Messenger::send`] | it returns; then the provider reads it until the completion |
 //! | receive buffer | the provider | its completion; then [`Messenger::poll`] lends it, and posts it again |
 //!
-//! A peer has at most [`HELD_MAX`] send buffers, so that a peer that reads slowly does not block the others; further
+//! A peer has at most [`SENDS_PER_PEER_MAX`] send buffers, so that a peer that reads slowly does not block the others; further
 //! messages wait with the caller. The buffers of a peer that is gone become free when the provider reports the end of
 //! its operations.
 
@@ -27,7 +27,7 @@ mod polling;
 mod sending;
 
 use super::address::OwnAddress;
-use super::endpoint::{Endpoint, Region};
+use super::endpoint::{Endpoint, RegionHandle};
 use super::error::OfiError;
 use super::ffi::{self, fi_addr_t};
 use super::operation::Operations;
@@ -41,25 +41,25 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 /// Most send buffers of one peer: some are under way while the next ones are written.
-const HELD_MAX: u32 = 4;
+const SENDS_PER_PEER_MAX: u32 = 4;
 /// Most send buffers of all peers.
 const SENDS: usize = 256;
 /// Receive buffers: 8 MiB of messages of 64 KiB, which an adapter has to pin.
 const RECEIVES: u32 = 128;
 
 /// Operation of a completion.
-enum Work {
+enum MessengerOperation {
     Receive(u32),
     Send { buffer: u32, to: u32 },
 }
 
 /// A message that the provider has not accepted yet.
-struct Ready {
+struct QueuedMessage {
     buffer: u32,
     bytes: usize,
 }
 
-struct Peer {
+struct MessengerPeer {
     /// Key that its messages must carry; `None` once messages of it are refused.
     key: Option<u64>,
     /// Sequence number of its next message.
@@ -68,15 +68,15 @@ struct Peer {
     early: BTreeMap<u32, Vec<u8>>,
     early_bytes: usize,
     /// Address and inbox of the peer, once it is known.
-    far: Option<Far>,
+    far: Option<PeerInbox>,
     /// Number of send buffers in use for it.
     held: u32,
     /// Messages to be posted, in order.
-    ready: VecDeque<Ready>,
+    ready: VecDeque<QueuedMessage>,
     has_failed: bool,
 }
 
-struct Far {
+struct PeerInbox {
     address: fi_addr_t,
     key: u64,
     number: u32,
@@ -88,18 +88,18 @@ struct Far {
 pub struct Messenger {
     // Closed before everything that its operations use.
     endpoint: Endpoint,
-    operations: Operations<Work>,
+    operations: Operations<MessengerOperation>,
     /// Receive buffers, then send buffers.
     memory: Arc<Memory>,
     descriptor: *mut c_void,
-    region: Option<Region>,
+    region: Option<RegionHandle>,
     message_bytes: usize,
     pitch: usize,
     /// Free send buffers.
     free: Vec<u32>,
     /// Receive operations that the provider had no room for.
     unposted: Vec<u32>,
-    peers: Vec<Peer>,
+    peers: Vec<MessengerPeer>,
     /// Peers with messages that the provider had no room for.
     stalled: Vec<u32>,
     failed: VecDeque<(u32, OfiError)>,
@@ -124,15 +124,13 @@ impl Messenger {
         let mut endpoint = Endpoint::open(provider, true)?;
         let message_bytes = (Envelope::BYTES + content_bytes).min(endpoint.message_bytes());
         if message_bytes <= Envelope::BYTES {
-            return Err(unusable(format!(
-                "its messages are at most {message_bytes} bytes long"
-            )));
+            return Err(unusable(format!("its messages are at most {message_bytes} bytes long")));
         }
         let address = OwnAddress::of(provider, endpoint.address()?);
         let (sends_max, receives_max) = endpoint.sizes();
         let receives = provider.quirks().receives.min(RECEIVES) as usize;
         let receives = receives.min(receives_max).max(1);
-        let sends = (peers as usize).saturating_mul(HELD_MAX as usize);
+        let sends = (peers as usize).saturating_mul(SENDS_PER_PEER_MAX as usize);
         let sends = sends.min(SENDS).min(sends_max).max(1);
         let pitch = message_bytes.next_multiple_of(64);
         // Pages of it are allocated when they are used first, unless the provider needs them all registered.
@@ -146,7 +144,7 @@ impl Messenger {
             descriptor = made.1.descriptor;
             region = Some(made.0);
         }
-        let peer = |_| Peer {
+        let peer = |_| MessengerPeer {
             key: Some(rand::random()),
             next: 0,
             early: BTreeMap::new(),
@@ -173,7 +171,7 @@ impl Messenger {
             refused: 0,
         };
         for buffer in (0..receives as u32).rev() {
-            let begun = messenger.operations.begin(Work::Receive(buffer), None);
+            let begun = messenger.operations.begin(MessengerOperation::Receive(buffer), None);
             let (number, _) = begun.expect("there is a place for each buffer");
             messenger.unposted.push(number);
         }
@@ -192,7 +190,7 @@ impl Messenger {
     /// There is no peer of this number.
     pub fn inbox(&self, peer: u32) -> Inbox {
         Inbox {
-            address: self.address.told(),
+            address: self.address.to_port_address(),
             number: peer,
             key: self.peers[peer as usize].key.unwrap_or_default(),
             message_bytes: self.message_bytes as u32,
@@ -200,7 +198,7 @@ impl Messenger {
     }
 
     /// Records a peer's inbox. The peer must learn that this was called before it sends: earlier messages are refused.
-    pub fn meet(&mut self, peer: u32, inbox: &Inbox) -> Result<(), OfiError> {
+    pub fn add_inbox(&mut self, peer: u32, inbox: &Inbox) -> Result<(), OfiError> {
         self.address.check(&inbox.address)?;
         let Some(place) = self.peers.get_mut(peer as usize) else {
             return Err(OfiError::BadEnd {
@@ -214,7 +212,7 @@ impl Messenger {
         }
         // SAFETY: format and length were checked to be those of our own address.
         let address = unsafe { self.endpoint.insert(&inbox.address.address) }?;
-        place.far = Some(Far {
+        place.far = Some(PeerInbox {
             address,
             key: inbox.key,
             number: inbox.number,
@@ -225,7 +223,7 @@ impl Messenger {
     }
 
     /// Parts with a peer: sends nothing more to it and refuses its messages. Operations under way to it go on.
-    pub fn part(&mut self, peer: u32) {
+    pub fn drop_peer(&mut self, peer: u32) {
         let Some(place) = self.peers.get_mut(peer as usize) else {
             return;
         };
@@ -246,7 +244,7 @@ impl Messenger {
 
     /// Next peer that has failed, and why: it cannot be sent to any more, or a message of it is missing. Each is
     /// returned once.
-    pub fn failed(&mut self) -> Option<(u32, OfiError)> {
+    pub fn next_failure(&mut self) -> Option<(u32, OfiError)> {
         self.failed.pop_front()
     }
 
@@ -265,7 +263,7 @@ impl Messenger {
         if self.peers[number as usize].has_failed {
             return;
         }
-        self.part(number);
+        self.drop_peer(number);
         self.failed.push_back((number, error));
     }
 
@@ -285,7 +283,7 @@ impl Messenger {
     /// nothing came.
     pub fn may_sleep(&mut self) -> bool {
         let is_quiet = self.stalled.is_empty() && self.unposted.is_empty();
-        is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.may_sleep()
+        is_quiet && self.endpoint.wait_fd().is_some() && self.endpoint.can_sleep()
     }
 }
 

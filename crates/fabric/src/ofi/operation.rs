@@ -1,21 +1,21 @@
 //! Operations of a port that are under way, found again by the context that the provider hands back.
 
 use super::error::OfiError;
-use super::link::{Link, RingState};
+use super::peer_state::{PeerState, RingState};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Memory that providers may use while an operation is under way (`fi_context2`).
 #[repr(C, align(64))]
-struct Context([*mut c_void; 8]);
+struct OperationContext([*mut c_void; 8]);
 
 /// An operation, and so the action on its completion.
 pub(super) enum Operation {
     /// A receive buffer; on completion it holds a message.
     Receive { buffer: u32 },
     /// A control message; on completion its buffer is free again.
-    Control { buffer: u32, link: Arc<Link> },
+    Control { buffer: u32, link: Arc<PeerState> },
     /// A part of a frame; on completion it has left its staging entry.
     Frame { ring: Arc<RingState>, entry: usize },
     /// A piece of a transfer.
@@ -41,12 +41,12 @@ impl Transfer {
 
 /// Table of a fixed number of operations.
 pub(super) struct Operations<T = Operation> {
-    contexts: Box<[Context]>,
-    places: Vec<Option<Place<T>>>,
+    contexts: Box<[OperationContext]>,
+    places: Vec<Option<OperationEntry<T>>>,
     free: Vec<u32>,
 }
 
-struct Place<T> {
+struct OperationEntry<T> {
     operation: T,
     /// Number of the registration that it uses.
     region: Option<u32>,
@@ -58,7 +58,9 @@ unsafe impl<T: Send> Send for Operations<T> {}
 impl<T> Operations<T> {
     pub(super) fn new(count: usize) -> Self {
         Self {
-            contexts: (0..count).map(|_| Context([std::ptr::null_mut(); 8])).collect(),
+            contexts: (0..count)
+                .map(|_| OperationContext([std::ptr::null_mut(); 8]))
+                .collect(),
             places: (0..count).map(|_| None).collect(),
             free: (0..count as u32).rev().collect(),
         }
@@ -68,7 +70,7 @@ impl<T> Operations<T> {
     #[inline]
     pub(super) fn begin(&mut self, operation: T, region: Option<u32>) -> Option<(u32, *mut c_void)> {
         let number = self.free.pop()?;
-        self.places[number as usize] = Some(Place { operation, region });
+        self.places[number as usize] = Some(OperationEntry { operation, region });
         Some((number, self.context(number)))
     }
 
@@ -81,8 +83,8 @@ impl<T> Operations<T> {
     #[inline]
     pub(super) fn find(&self, context: *mut c_void) -> Option<u32> {
         let offset = (context as usize).checked_sub(self.contexts.as_ptr() as usize)?;
-        let number = offset / size_of::<Context>();
-        let taken = self.places.get(number)?.is_some() && offset.is_multiple_of(size_of::<Context>());
+        let number = offset / size_of::<OperationContext>();
+        let taken = self.places.get(number)?.is_some() && offset.is_multiple_of(size_of::<OperationContext>());
         taken.then_some(number as u32)
     }
 

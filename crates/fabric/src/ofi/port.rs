@@ -1,21 +1,21 @@
 //! A port: this end of a fabric, for any number of peers and channels.
 
 use super::address::OwnAddress;
+use super::dispatch::Counters;
 use super::endpoint::Endpoint;
 use super::error::OfiError;
 use super::ffi;
-use super::link::Link;
-use super::message::Counters;
+use super::peer_state::PeerState;
+use super::port_state::{OpenChannel, PortState};
 use super::providers::Provider;
 use super::ring::NearEnd;
 use super::staging::HEADER_BYTES;
-use super::state::{Channel, State};
 use super::transfer::Registration;
 use super::{CHANNELS_MAX, PEERS_MAX, REGISTRATIONS_MAX};
 use crate::memory::Memory;
 use crate::shm::NearRing;
 use hotlease_wire::connection::RingShape;
-use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
+use hotlease_wire::fabric::{ChannelEnd, MessageKind, PortAddress, Prefix, RemoteMemory};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -66,7 +66,7 @@ pub enum Access {
 /// This end of a fabric: one endpoint, its completion queue and its receive buffers. `Send + Sync`; rings, peers and
 /// registrations hold it, and it is closed when the last of them is gone.
 pub struct Port {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<PortState>,
     /// Wakes the threads that slept behind the leader.
     pub(super) followers: Condvar,
     /// Interrupts the leader's sleep when another thread took the frame that it waits for.
@@ -87,7 +87,7 @@ pub struct Port {
 /// Numbers of a port's current resources. Each resource is freed when its owners are gone and its operations have
 /// ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Holdings {
+pub struct PortResources {
     /// Registrations of memory.
     pub registrations: usize,
     /// Open ends of channels.
@@ -103,27 +103,24 @@ pub struct Holdings {
 /// A peer of a port. Removed when dropped.
 pub struct Peer {
     pub(super) port: Arc<Port>,
-    pub(super) link: Arc<Link>,
+    pub(super) link: Arc<PeerState>,
     address: Vec<u8>,
 }
 
 /// A wait in small steps until a deadline.
-pub(super) struct Patience {
+pub(super) struct DeadlineWait {
     deadline: Instant,
     /// First check since the last movement.
     moved: Option<Instant>,
 }
 
-impl Patience {
+impl DeadlineWait {
     pub(super) fn until(deadline: Instant) -> Self {
-        Self {
-            deadline,
-            moved: None,
-        }
+        Self { deadline, moved: None }
     }
 
     /// Pauses after a check that found nothing; returns whether to check again.
-    pub(super) fn again(&mut self) -> bool {
+    pub(super) fn should_retry(&mut self) -> bool {
         let now = Instant::now();
         if now - *self.moved.get_or_insert(now) > SPIN {
             std::thread::yield_now();
@@ -134,7 +131,7 @@ impl Patience {
     }
 
     /// Notes that something moved.
-    pub(super) fn moved(&mut self) {
+    pub(super) fn note_movement(&mut self) {
         self.moved = None;
     }
 }
@@ -163,7 +160,7 @@ impl Port {
             followers: Condvar::new(),
             signal,
             wait_fd: endpoint.wait_fd().map(|fd| fd.as_raw_fd()),
-            ordered: provider.ordered(),
+            ordered: provider.keeps_write_order(),
             survives_peers: provider.quirks().survives_peer,
             registers_local: endpoint.registers_local(),
             inject_bytes: endpoint.inject_bytes(),
@@ -172,7 +169,7 @@ impl Port {
             address,
             options,
             probes: AtomicU32::new(0),
-            state: Mutex::new(State::new(endpoint, provider.quirks().receives, message_bytes)?),
+            state: Mutex::new(PortState::new(endpoint, provider.quirks().receives, message_bytes)?),
         }))
     }
 
@@ -183,7 +180,7 @@ impl Port {
 
     /// Address of the port, to give to peers.
     pub fn address(&self) -> PortAddress {
-        self.address.told()
+        self.address.to_port_address()
     }
 
     /// Counts of received messages so far.
@@ -192,23 +189,23 @@ impl Port {
     }
 
     /// Numbers of the port's current resources.
-    pub fn holdings(&self) -> Holdings {
+    pub fn holdings(&self) -> PortResources {
         let state = self.lock();
-        Holdings {
+        PortResources {
             registrations: state.regions.iter().flatten().count(),
             channels: state.channels.iter().flatten().count(),
             peers: state.links.len(),
             addresses: state.addresses.len(),
-            operations: state.sending(),
+            operations: state.send_count(),
         }
     }
 
     /// Reason why the port as a whole does not work any more, if so.
-    pub fn failed(&self) -> Option<OfiError> {
+    pub fn failure(&self) -> Option<OfiError> {
         self.lock().failed.clone()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, PortState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -222,7 +219,7 @@ impl Port {
 
     /// As [`Port::progress`], with the lock held already.
     #[inline]
-    pub(super) fn drive(&self, state: &mut State) {
+    pub(super) fn drive(&self, state: &mut PortState) {
         let delivered = state.drive();
         if delivered > 0 && (state.leader || state.followers > 0) {
             self.wake(state);
@@ -230,7 +227,7 @@ impl Port {
     }
 
     #[cold]
-    fn wake(&self, state: &State) {
+    fn wake(&self, state: &PortState) {
         if state.leader {
             // Fails only if the counter is full: then the leader is being woken already.
             let _ = self.signal.write(1);
@@ -273,7 +270,7 @@ impl Port {
                 inserted
             }
         };
-        let link = Arc::new(Link::new(fabric_address, key));
+        let link = Arc::new(PeerState::new(fabric_address, key));
         state.links.insert(key, link.clone());
         Ok(Peer {
             port: self.clone(),
@@ -283,11 +280,7 @@ impl Port {
     }
 
     /// Registers memory. Local access needs a registration on some providers only; it is cheap on the others.
-    pub fn register(
-        self: &Arc<Self>,
-        memory: &Arc<Memory>,
-        access: Access,
-    ) -> Result<Registration, OfiError> {
+    pub fn register(self: &Arc<Self>, memory: &Arc<Memory>, access: Access) -> Result<Registration, OfiError> {
         let peers = match access {
             Access::Local => 0,
             Access::PeerReads => ffi::FI_REMOTE_READ,
@@ -338,7 +331,7 @@ impl Port {
         }
         // The upper bits are random, so that a frame of a closed channel hits no later one.
         let id = (rand::random::<u32>() & !(CHANNELS_MAX as u32 - 1)) | index as u32;
-        let channel = Channel {
+        let channel = OpenChannel {
             id,
             key,
             near: near.clone(),
@@ -369,15 +362,15 @@ impl Port {
     pub fn probe(&self, peer: &Peer, timeout: Duration) -> Result<Duration, OfiError> {
         let number = self.probes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
         let begin = Instant::now();
-        let probe = Prefix::bare(Kind::Probe, number, peer.link.key);
-        let mut patience = Patience::until(begin + timeout);
+        let probe = Prefix::bare(MessageKind::Probe, number, peer.link.key);
+        let mut patience = DeadlineWait::until(begin + timeout);
         // A peer that does not know us yet drops the probe, so the probe is repeated.
         let mut next = begin;
         let mut interval = PROBE_INTERVAL;
         loop {
             {
                 let mut state = self.lock();
-                if Instant::now() >= next && state.control(&peer.link, probe) {
+                if Instant::now() >= next && state.send_control(&peer.link, probe) {
                     next = Instant::now() + interval;
                     interval = (2 * interval).min(PROBE_INTERVAL_MAX);
                 }
@@ -389,7 +382,7 @@ impl Port {
             if let Some(error) = peer.link.broken() {
                 return Err(error);
             }
-            if !patience.again() {
+            if !patience.should_retry() {
                 return Err(OfiError::Timeout {
                     what: "probe",
                     after: timeout,
@@ -402,10 +395,10 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let mut patience = Patience::until(Instant::now() + LINGER);
-        while state.sending() > 0 && state.failed.is_none() {
+        let mut patience = DeadlineWait::until(Instant::now() + LINGER);
+        while state.send_count() > 0 && state.failed.is_none() {
             state.drive();
-            if !patience.again() {
+            if !patience.should_retry() {
                 break;
             }
         }
@@ -438,7 +431,7 @@ impl Drop for Peer {
             return;
         }
         // Operations under way to it, usually a goodbye, end in a completion or in an error, perhaps much later.
-        let link = std::mem::replace(&mut self.link, Arc::new(Link::new(0, 0)));
+        let link = std::mem::replace(&mut self.link, Arc::new(PeerState::new(0, 0)));
         state.leaving.push((link, std::mem::take(&mut self.address)));
         self.port.drive(&mut state);
         state.forget_peers();

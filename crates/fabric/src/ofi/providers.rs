@@ -5,7 +5,7 @@
 
 use super::error::OfiError;
 use super::ffi;
-use super::library::{Info, Libfabric};
+use super::library::{Libfabric, ProviderInfo};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ pub enum Addressing {
 
 /// Whether a row of the table was tested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Tested {
+pub enum TestStatus {
     /// The conformance suite runs on the provider wherever the library has it.
     Conformance,
     /// Coded from manual pages and sources; no such hardware was at hand.
@@ -51,7 +51,7 @@ pub struct Quirks {
     /// the address vector until the port is closed.
     pub survives_peer: bool,
     /// Whether the conformance suite runs on it.
-    pub tested: Tested,
+    pub tested: TestStatus,
     /// Known faults, and workarounds.
     pub trouble: &'static str,
     /// Source of the row's content.
@@ -83,7 +83,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: true,
         survives_peer: true,
-        tested: Tested::No,
+        tested: TestStatus::No,
         trouble: "needs a service id that the user may use; wait descriptors need FI_CXI_DEFAULT_CQ_SIZE room",
         learned: "fi_cxi(7)",
     },
@@ -96,7 +96,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: true,
         survives_peer: true,
-        tested: Tested::No,
+        tested: TestStatus::No,
         trouble: "locked memory limit (ulimit -l); fork needs IBV_FORK_SAFE or kernel 5.12 copy-on-fork",
         learned: "fi_verbs(7), fi_rxm(7); a reliable connection places in order",
     },
@@ -110,7 +110,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: Tested::No,
+        tested: TestStatus::No,
         trouble: "no wait object before 1.20; fork needs FI_EFA_FORK_SAFE=1; RMA without delivery is emulated",
         learned: "fi_efa(7)",
     },
@@ -123,7 +123,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: Tested::No,
+        tested: TestStatus::No,
         trouble: "no wait object; registers by offset (FI_MR_SCALABLE only in old versions)",
         learned: "fi_opx(7)",
     },
@@ -136,7 +136,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: Tested::No,
+        tested: TestStatus::No,
         trouble: "one endpoint per process unless PSM2_MULTI_EP=1; wait descriptors need a progress thread",
         learned: "fi_psm2(7)",
     },
@@ -151,7 +151,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
         survives_peer: true,
-        tested: Tested::Conformance,
+        tested: TestStatus::Conformance,
         trouble: "keys and bounds of RMA are not checked before the initiator is told of success",
         learned: "fi_tcp(7), measured with 2.4: one stream for each peer, in order",
     },
@@ -164,7 +164,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
         survives_peer: true,
-        tested: Tested::Conformance,
+        tested: TestStatus::Conformance,
         trouble: "as tcp; loses a descriptor for each endpoint that is closed before its connection is set up, \
                   0.6 KB for each endpoint, and 0.7 KB for each connection that it accepts",
         learned: "measured with 1.17 (valgrind), and its sources",
@@ -178,7 +178,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES_SOCKETS,
         wait_fd: true,
         survives_peer: true,
-        tested: Tested::Conformance,
+        tested: TestStatus::Conformance,
         trouble: "8 to 10 us slower than tcp or net; keeps memory of endpoints that were connected and \
                   closed: 0.5 MiB each with 1.17; 2.4 kept nothing in most runs, 117 MiB of 100 in one",
         learned: "fi_rxm(7), measured with 1.17 and 2.4",
@@ -194,7 +194,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES,
         wait_fd: false,
         survives_peer: true,
-        tested: Tested::Conformance,
+        tested: TestStatus::Conformance,
         trouble: "large transfers are slow; no wait object (FI_GETWAIT: function not implemented); 1.17 \
                   never forgets a peer: a client that gets the UDP port of an earlier one of the same \
                   worker is not heard, and says so after its probe's time; 2.4 hears it",
@@ -209,7 +209,7 @@ pub const PROVIDERS: &[Quirks] = &[
         receives: RECEIVES_SOCKETS,
         wait_fd: false,
         survives_peer: false,
-        tested: Tested::Conformance,
+        tested: TestStatus::Conformance,
         trouble: "installs signal handlers; leaves files in /dev/shm when killed; a send to, or the removal \
                   of, an endpoint of \
                   the same process that was closed is a segmentation fault; for conformance only, the \
@@ -220,7 +220,7 @@ pub const PROVIDERS: &[Quirks] = &[
 
 /// A provider that this machine has, and the info to open it with.
 pub struct Provider {
-    pub(super) info: Info,
+    pub(super) info: ProviderInfo,
     quirks: &'static Quirks,
 }
 
@@ -253,16 +253,16 @@ impl Provider {
 
     /// Whether a message that follows an RMA write to the same peer finds the written bytes in place.
     /// Otherwise the write must be complete at its target before the message is sent.
-    pub fn ordered(&self) -> bool {
-        self.claims(ffi::FI_ORDER_SAW) && self.quirks.trust_send_after_write
+    pub fn keeps_write_order(&self) -> bool {
+        self.claims_order(ffi::FI_ORDER_SAW) && self.quirks.trust_send_after_write
     }
 
     /// Whether messages from one peer to another arrive in the order in which they were sent.
     pub(super) fn keeps_order(&self) -> bool {
-        self.claims(ffi::FI_ORDER_SAS)
+        self.claims_order(ffi::FI_ORDER_SAS)
     }
 
-    fn claims(&self, order: u64) -> bool {
+    fn claims_order(&self, order: u64) -> bool {
         self.info.tx().msg_order & self.info.rx().msg_order & order != 0
     }
 }
@@ -275,7 +275,7 @@ pub fn providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provid
 }
 
 /// The providers among [`providers`] that reach other hosts, best first.
-pub fn leading_away(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
+pub fn remote_providers(library: &Arc<Libfabric>, source: Option<IpAddr>) -> Vec<Provider> {
     let mut found = providers(library, source);
     found.retain(|provider| provider.quirks().addressing != Addressing::Node);
     found
@@ -291,11 +291,7 @@ pub fn named(library: &Arc<Libfabric>, name: &str, source: Option<IpAddr>) -> Re
     provider(library, quirks, source)
 }
 
-fn provider(
-    library: &Arc<Libfabric>,
-    quirks: &'static Quirks,
-    source: Option<IpAddr>,
-) -> Result<Provider, OfiError> {
+fn provider(library: &Arc<Libfabric>, quirks: &'static Quirks, source: Option<IpAddr>) -> Result<Provider, OfiError> {
     let unusable = |why: &str| OfiError::Unusable {
         provider: quirks.name.to_owned(),
         why: why.to_owned(),
@@ -311,18 +307,15 @@ fn provider(
     domain.control_progress = ffi::FI_PROGRESS_MANUAL;
     domain.data_progress = ffi::FI_PROGRESS_MANUAL;
     domain.resource_mgmt = ffi::FI_RM_ENABLED;
-    domain.mr_mode = ffi::FI_MR_LOCAL
-        | ffi::FI_MR_VIRT_ADDR
-        | ffi::FI_MR_ALLOCATED
-        | ffi::FI_MR_PROV_KEY
-        | ffi::FI_MR_ENDPOINT;
+    domain.mr_mode =
+        ffi::FI_MR_LOCAL | ffi::FI_MR_VIRT_ADDR | ffi::FI_MR_ALLOCATED | ffi::FI_MR_PROV_KEY | ffi::FI_MR_ENDPOINT;
     let by_ip = quirks.addressing == Addressing::Ip;
     let source_text = source.filter(|_| by_ip).map(|address| address.to_string());
     let infos = library
         .infos(&hints, source_text.as_deref())
         .map_err(|result| library.error(quirks.name, "fi_getinfo", result))?;
     // libfabric also answers with layers over the named provider.
-    let mut fitting: Vec<Info> = infos
+    let mut fitting: Vec<ProviderInfo> = infos
         .into_iter()
         .filter(|info| info.provider() == quirks.name)
         .filter(|info| !by_ip || is_bindable(info))
@@ -337,14 +330,14 @@ fn provider(
     }
 }
 
-fn is_bindable(info: &Info) -> bool {
+fn is_bindable(info: &ProviderInfo) -> bool {
     matches!(
         info.top().addr_format,
         ffi::FI_SOCKADDR | ffi::FI_SOCKADDR_IN | ffi::FI_SOCKADDR_IN6
     ) && ip_of(info.source()).is_some_and(|(address, _)| !address.is_unspecified())
 }
 
-fn is_loopback(info: &Info) -> bool {
+fn is_loopback(info: &ProviderInfo) -> bool {
     ip_of(info.source()).is_none_or(|(address, _)| address.is_loopback())
 }
 

@@ -1,16 +1,16 @@
 //! Both ends of a channel over a fabric: the near ring, open for frames, and the peer's ring.
 
-use super::endpoint::Posted;
+use super::endpoint::PostResult;
 use super::error::OfiError;
-use super::link::RingState;
 use super::operation::Operation;
-use super::port::{Access, Patience, Peer, Port};
+use super::peer_state::RingState;
+use super::port::{Access, DeadlineWait, Peer, Port};
+use super::port_state::PortState;
 use super::staging::{HEADER_BYTES, Staging};
-use super::state::State;
 use super::transfer::Registration;
 use crate::ring::FarRing;
-use crate::shm::Layout;
-use hotlease_wire::fabric::{ChannelEnd, Kind, Prefix};
+use crate::shm::RingLayout;
+use hotlease_wire::fabric::{ChannelEnd, MessageKind, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -43,12 +43,11 @@ impl NearEnd {
     /// functions write there.
     pub fn connect(self, peer: &Arc<Peer>, far: &ChannelEnd, guard: bool) -> Result<OfiRing, OfiError> {
         let bad = |why| OfiError::BadEnd { why };
-        let layout = Layout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
+        let layout = RingLayout::of(far.shape).ok_or_else(|| bad("its shape is over the limits"))?;
         if far.shape.depth != self.end.shape.depth {
             return Err(bad("its depth is another"));
         }
-        if far.ring.size < layout.ring_bytes() as u64 || far.ring.address.checked_add(far.ring.size).is_none()
-        {
+        if far.ring.size < layout.ring_bytes() as u64 || far.ring.address.checked_add(far.ring.size).is_none() {
             return Err(bad("its memory is smaller than its ring"));
         }
         if (far.message_bytes as usize) < HEADER_BYTES {
@@ -109,7 +108,7 @@ pub struct OfiRing {
 impl OfiRing {
     /// Reason why the ring is broken, if it is. Frames published to a broken ring are dropped.
     pub fn is_broken(&self) -> Option<OfiError> {
-        self.state.broken().or_else(|| self.port().failed())
+        self.state.broken().or_else(|| self.port().failure())
     }
 
     /// Port that the ring sends through.
@@ -136,35 +135,31 @@ impl OfiRing {
     #[inline]
     fn reclaim(&self, index: usize) -> bool {
         let idle = || self.state.in_flight[index].load(Ordering::Acquire) == 0;
-        idle() || self.wait("room for a frame", |_| idle().then_some(Posted::Yes))
+        idle() || self.wait("room for a frame", |_| idle().then_some(PostResult::Yes))
     }
 
     /// Repeats `step` until it has posted, making progress in between; false: the ring is broken.
-    fn wait(&self, what: &'static str, mut step: impl FnMut(&mut State) -> Option<Posted>) -> bool {
+    fn wait(&self, what: &'static str, mut step: impl FnMut(&mut PortState) -> Option<PostResult>) -> bool {
         let timeout = self.port().options.send_timeout;
-        let mut patience = Patience::until(Instant::now() + timeout);
+        let mut patience = DeadlineWait::until(Instant::now() + timeout);
         loop {
             if self.state.is_broken() {
                 return false;
             }
             let mut state = self.port().lock();
             match step(&mut state) {
-                Some(Posted::Yes) => return true,
-                Some(Posted::Failed(result)) => {
+                Some(PostResult::Yes) => return true,
+                Some(PostResult::Failed(result)) => {
                     let code = result.unsigned_abs() as i32;
                     let why = state.endpoint.text(code);
-                    self.state
-                        .link
-                        .break_off(OfiError::LinkBroken { what, code, why });
+                    self.state.link.break_off(OfiError::LinkBroken { what, code, why });
                     return false;
                 }
-                Some(Posted::Again) | None => self.port().drive(&mut state),
+                Some(PostResult::Again) | None => self.port().drive(&mut state),
             }
             drop(state);
-            if !patience.again() {
-                self.state
-                    .link
-                    .break_off(OfiError::Timeout { what, after: timeout });
+            if !patience.should_retry() {
+                self.state.link.break_off(OfiError::Timeout { what, after: timeout });
                 return false;
             }
         }
@@ -172,7 +167,7 @@ impl OfiRing {
 
     /// Posts one part of the frame in a staging entry; `None`: no operation is free.
     #[inline]
-    fn post(&self, state: &mut State, index: usize, part: Part) -> Option<Posted> {
+    fn post(&self, state: &mut PortState, index: usize, part: FramePart) -> Option<PostResult> {
         let operation = Operation::Frame {
             ring: self.state.clone(),
             entry: index,
@@ -190,13 +185,13 @@ impl OfiRing {
         // ring that the peer announced, by its layout.
         let posted = unsafe {
             match part {
-                Part::Message(message) => {
+                FramePart::Message(message) => {
                     let start = self.staging.message(index, message.header_bytes);
                     state
                         .endpoint
                         .send(start.as_ptr(), message.bytes, descriptor, peer, context)
                 }
-                Part::Payload { bytes, at, delivered } => {
+                FramePart::Payload { bytes, at, delivered } => {
                     let payload = self.staging.message(index, 0);
                     let (address, key) = (self.far.ring.address + at, self.far.ring.key);
                     state.endpoint.write(
@@ -212,7 +207,7 @@ impl OfiRing {
                 }
             }
         };
-        if posted != Posted::Yes {
+        if posted != PostResult::Yes {
             drop(state.end(number));
             self.state.in_flight[index].fetch_sub(1, Ordering::Relaxed);
         }
@@ -223,14 +218,14 @@ impl OfiRing {
     fn write_ahead(&self, entry: u32, index: usize, bytes: usize) -> bool {
         let delivered = !self.port().ordered;
         let at = self.staging.layout().near_payload_at(entry) as u64;
-        let part = Part::Payload { bytes, at, delivered };
+        let part = FramePart::Payload { bytes, at, delivered };
         self.wait("RMA write", |state| self.post(state, index, part)) && (!delivered || self.reclaim(index))
     }
 }
 
 /// A message in a staging entry.
 #[derive(Clone, Copy)]
-struct Message {
+struct StagedMessage {
     /// Bytes before the payload.
     header_bytes: usize,
     /// Bytes of the whole message.
@@ -239,8 +234,8 @@ struct Message {
 
 /// A part of a frame that goes over the fabric from a staging entry.
 #[derive(Clone, Copy)]
-enum Part {
-    Message(Message),
+enum FramePart {
+    Message(StagedMessage),
     Payload { bytes: usize, at: u64, delivered: bool },
 }
 
@@ -271,20 +266,16 @@ impl FarRing for OfiRing {
             return;
         }
         let prefix = Prefix {
-            kind: Kind::Frame,
+            kind: MessageKind::Frame,
             payload_written: ahead,
             channel: self.far.channel,
             key: self.far.key,
-            entry: if entry == EXPRESS_ENTRY {
-                entry
-            } else {
-                index as u32
-            },
+            entry: if entry == EXPRESS_ENTRY { entry } else { index as u32 },
             length: payload_bytes as u32,
         };
         let line_bytes = Prefix::line_bytes(prefix.length, words);
         let header_bytes = Prefix::BYTES + line_bytes;
-        let message = Message {
+        let message = StagedMessage {
             header_bytes,
             bytes: header_bytes + if ahead { 0 } else { payload_bytes },
         };
@@ -307,7 +298,7 @@ impl FarRing for OfiRing {
             let mut state = self.port().lock();
             self.send(&mut state, index, message)
         };
-        if posted != Some(Posted::Yes) {
+        if posted != Some(PostResult::Yes) {
             self.wait("send", |state| self.send(state, index, message));
         }
     }
@@ -339,9 +330,9 @@ impl FarRing for OfiRing {
 
 impl OfiRing {
     #[inline]
-    fn send(&self, state: &mut State, index: usize, message: Message) -> Option<Posted> {
+    fn send(&self, state: &mut PortState, index: usize, message: StagedMessage) -> Option<PostResult> {
         if message.bytes > self.port().inject_bytes {
-            return self.post(state, index, Part::Message(message));
+            return self.post(state, index, FramePart::Message(message));
         }
         let start = self.staging.message(index, message.header_bytes);
         // SAFETY: the message was built by `publish` and is not written during the call.
@@ -355,11 +346,11 @@ impl Drop for OfiRing {
         if self.state.is_broken() || !self.port().survives_peers {
             return;
         }
-        let goodbye = Prefix::bare(Kind::Goodbye, self.far.channel, self.far.key);
+        let goodbye = Prefix::bare(MessageKind::Goodbye, self.far.channel, self.far.key);
         let mut state = self.port().lock();
-        if !state.control(&self.state.link, goodbye) {
+        if !state.send_control(&self.state.link, goodbye) {
             state.drive();
-            state.control(&self.state.link, goodbye);
+            state.send_control(&self.state.link, goodbye);
         }
     }
 }

@@ -19,7 +19,7 @@ impl Port {
     /// Whether [`Port::wait_fd`] will become readable for every later completion; false: make progress first. For a
     /// port that only one thread uses; several threads use [`Port::sleep`].
     pub fn may_sleep(&self) -> bool {
-        self.wait_fd.is_some() && self.lock().endpoint.may_sleep()
+        self.wait_fd.is_some() && self.lock().endpoint.can_sleep()
     }
 
     /// Sleeps until `ready` returns true or `timeout`, making progress whenever something arrives; returns whether it
@@ -50,7 +50,7 @@ impl Port {
                 state.followers -= 1;
                 continue;
             }
-            if !state.endpoint.may_sleep() {
+            if !state.endpoint.can_sleep() {
                 drop(state);
                 std::hint::spin_loop();
                 state = self.lock();

@@ -9,8 +9,8 @@
 //! behind it; the fabric reads through the plain mapping, which is the registered one.
 
 use super::error::OfiError;
-use crate::memory::{Mapping, Memory, PAGE_BYTES};
-use crate::shm::Layout;
+use crate::memory::{AddressMapping, Memory, PAGE_BYTES};
+use crate::shm::RingLayout;
 use hotlease_wire::fabric::Prefix;
 use hotlease_wire::frame::LineWords;
 use std::ptr::NonNull;
@@ -22,27 +22,27 @@ pub(super) const HEADER_BYTES: usize = Prefix::BYTES + size_of::<LineWords>();
 
 pub(super) struct Staging {
     memory: Arc<Memory>,
-    layout: Layout,
+    layout: RingLayout,
     stride: usize,
-    guarded: Option<Guarded>,
+    guarded: Option<GuardedStaging>,
 }
 
 /// The second mapping, with guard pages; an entry is mapped when it is first used.
-struct Guarded {
-    space: Mapping,
+struct GuardedStaging {
+    space: AddressMapping,
     mapped: Box<[AtomicU64]>,
 }
 
 impl Staging {
-    pub(super) fn new(layout: Layout, guard: bool) -> Result<Self, OfiError> {
+    pub(super) fn new(layout: RingLayout, guard: bool) -> Result<Self, OfiError> {
         let stride = (HEADER_BYTES + padded(&layout)).next_multiple_of(PAGE_BYTES);
         let entries = layout.depth() as usize + 1;
         let memory = Arc::new(Memory::create("hotlease-staging", (entries * stride) as u64)?);
         let guarded = guard.then(|| {
-            let space = Mapping::reserve(entries * (stride + PAGE_BYTES));
+            let space = AddressMapping::reserve(entries * (stride + PAGE_BYTES));
             let space = space.map_err(|error| OfiError::Memory(format!("guard pages: {error}")))?;
             let mapped = (0..=entries / 64).map(|_| AtomicU64::new(0)).collect();
-            Ok::<_, OfiError>(Guarded { space, mapped })
+            Ok::<_, OfiError>(GuardedStaging { space, mapped })
         });
         Ok(Self {
             memory,
@@ -56,7 +56,7 @@ impl Staging {
         &self.memory
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(super) fn layout(&self) -> &RingLayout {
         &self.layout
     }
 
@@ -91,14 +91,14 @@ impl Staging {
     /// Start of an entry in the second mapping. `None` if the kernel has no mapping left: the entry is then used
     /// without a guard page.
     #[inline]
-    fn guarded_entry(&self, guarded: &Guarded, index: usize) -> Option<NonNull<u8>> {
+    fn guarded_entry(&self, guarded: &GuardedStaging, index: usize) -> Option<NonNull<u8>> {
         let at = index * (self.stride + PAGE_BYTES);
         let (word, bit) = (&guarded.mapped[index / 64], 1 << (index % 64));
         // Relaxed: an entry is used by one thread at a time, and passed on with acquire and release.
         if word.load(Ordering::Relaxed) & bit == 0 {
             let placed = guarded
                 .space
-                .place(at, self.memory.fd(), index * self.stride, self.stride);
+                .map_at(at, self.memory.fd(), index * self.stride, self.stride);
             placed.ok()?;
             word.fetch_or(bit, Ordering::Relaxed);
         }
@@ -107,7 +107,7 @@ impl Staging {
     }
 }
 
-fn padded(layout: &Layout) -> usize {
+fn padded(layout: &RingLayout) -> usize {
     layout.entry_bytes().next_multiple_of(64)
 }
 
@@ -119,11 +119,7 @@ mod tests {
     #[test]
     fn both_mappings_show_the_same_payload_and_entries_stand_apart() {
         for entry_bytes in [1, 33, 4000, 4096, 8128, 70_000] {
-            let layout = Layout::of(RingShape {
-                depth: 4,
-                entry_bytes,
-            })
-            .unwrap();
+            let layout = RingLayout::of(RingShape { depth: 4, entry_bytes }).unwrap();
             let staging = Staging::new(layout, true).unwrap();
             for index in 0..5 {
                 let payload = staging.payload(index);

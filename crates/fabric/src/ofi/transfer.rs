@@ -1,10 +1,10 @@
 //! Transfers of large data: reads and writes of spans of a peer's registered memory.
 
-use super::endpoint::Posted;
+use super::endpoint::PostResult;
 use super::error::OfiError;
 use super::operation::{Operation, Transfer};
-use super::port::{Patience, Peer, Port};
-use super::state::State;
+use super::port::{DeadlineWait, Peer, Port};
+use super::port_state::PortState;
 use crate::memory::Memory;
 use hotlease_wire::fabric::RemoteMemory;
 use std::ffi::c_void;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 pub(super) const CHUNK_BYTES: usize = 1 << 20;
 /// After a failure, how long to wait for the other pieces: some providers never report the end of an operation whose
 /// peer is gone.
-const LAST_PIECES: Duration = Duration::from_millis(100);
+const LATE_PIECES_LIMIT: Duration = Duration::from_millis(100);
 /// Most operations of one transfer under way.
 const WINDOW: u32 = 8;
 
@@ -79,7 +79,7 @@ impl Drop for Registration {
 
 /// A span of a peer's memory and a span of our own, equally long.
 #[derive(Clone, Copy)]
-pub struct Spans<'a> {
+pub struct TransferSpans<'a> {
     /// The peer's memory.
     pub remote: &'a RemoteMemory,
     /// First byte there.
@@ -102,20 +102,20 @@ impl Port {
     /// Copies from the peer's memory into ours, and returns when all bytes are there. Makes progress meanwhile.
     ///
     /// After an error pieces may still be under way: the local memory is held, and may still change.
-    pub fn read(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
+    pub fn read(&self, peer: &Peer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Read)
     }
 
     /// Copies from our memory into the peer's. When this returns, a frame published afterwards to the same peer finds
     /// the bytes in place; until then our memory must not change.
-    pub fn write(&self, peer: &Peer, spans: &[Spans<'_>], timeout: Duration) -> Result<(), OfiError> {
+    pub fn write(&self, peer: &Peer, spans: &[TransferSpans<'_>], timeout: Duration) -> Result<(), OfiError> {
         self.transfer(peer, spans, timeout, Direction::Write)
     }
 
     fn transfer(
         &self,
         peer: &Peer,
-        spans: &[Spans<'_>],
+        spans: &[TransferSpans<'_>],
         timeout: Duration,
         direction: Direction,
     ) -> Result<(), OfiError> {
@@ -123,7 +123,7 @@ impl Port {
             self.check(peer, spans)?;
         }
         let transfer = Arc::new(Transfer::default());
-        let mut patience = Patience::until(Instant::now() + timeout);
+        let mut patience = DeadlineWait::until(Instant::now() + timeout);
         let mut pieces = pieces(spans, self.chunk_bytes as u64).peekable();
         let mut failed: Option<Instant> = None;
         loop {
@@ -139,8 +139,8 @@ impl Port {
                     && let Some(piece) = pieces.peek()
                 {
                     match self.post_piece(&mut state, peer, piece, &transfer, direction) {
-                        Some(Posted::Yes) => drop(pieces.next()),
-                        Some(Posted::Failed(result)) => {
+                        Some(PostResult::Yes) => drop(pieces.next()),
+                        Some(PostResult::Failed(result)) => {
                             let call = if direction == Direction::Read {
                                 "fi_read"
                             } else {
@@ -149,7 +149,7 @@ impl Port {
                             let _ = transfer.error.set(state.endpoint.error(call, result));
                             break;
                         }
-                        Some(Posted::Again) | None => break,
+                        Some(PostResult::Again) | None => break,
                     }
                     moved = true;
                 }
@@ -160,16 +160,16 @@ impl Port {
                 None if outstanding == 0 && pieces.peek().is_none() => return Ok(()),
                 Some(error) => {
                     let failed = failed.get_or_insert_with(Instant::now);
-                    if outstanding == 0 || failed.elapsed() > LAST_PIECES {
+                    if outstanding == 0 || failed.elapsed() > LATE_PIECES_LIMIT {
                         return Err(error);
                     }
                 }
                 None => {}
             }
             if moved {
-                patience.moved();
+                patience.note_movement();
             }
-            if !patience.again() && failed.is_none() {
+            if !patience.should_retry() && failed.is_none() {
                 return Err(OfiError::Timeout {
                     what: "RMA transfer",
                     after: timeout,
@@ -178,15 +178,15 @@ impl Port {
         }
     }
 
-    fn check(&self, peer: &Peer, spans: &Spans<'_>) -> Result<(), OfiError> {
+    fn check(&self, peer: &Peer, spans: &TransferSpans<'_>) -> Result<(), OfiError> {
         let bad = |why| Err(OfiError::BadEnd { why });
         if !std::ptr::eq(self, &*spans.local.port) || !std::ptr::eq(self, &*peer.port) {
             return bad("memory or peer is of another port");
         }
         let (remote, local) = (spans.remote, spans.local);
-        inside("remote memory", spans.remote_offset, spans.length, remote.size)?;
+        check_bounds("remote memory", spans.remote_offset, spans.length, remote.size)?;
         let size_bytes = local.memory.size_bytes();
-        inside("local memory", spans.local_offset, spans.length, size_bytes)?;
+        check_bounds("local memory", spans.local_offset, spans.length, size_bytes)?;
         match remote.address.checked_add(remote.size) {
             Some(_) => Ok(()),
             None => bad("remote memory wraps"),
@@ -195,12 +195,12 @@ impl Port {
 
     fn post_piece(
         &self,
-        state: &mut State,
+        state: &mut PortState,
         peer: &Peer,
-        piece: &Spans<'_>,
+        piece: &TransferSpans<'_>,
         transfer: &Arc<Transfer>,
         direction: Direction,
-    ) -> Option<Posted> {
+    ) -> Option<PostResult> {
         let operation = Operation::Chunk {
             transfer: transfer.clone(),
         };
@@ -215,11 +215,9 @@ impl Port {
         let posted = unsafe {
             let start = local.memory.start().add(piece.local_offset as usize).as_ptr();
             match direction {
-                Direction::Read => {
-                    state
-                        .endpoint
-                        .read(start, length, local.descriptor, address, remote, key, context)
-                }
+                Direction::Read => state
+                    .endpoint
+                    .read(start, length, local.descriptor, address, remote, key, context),
                 Direction::Write => {
                     let delivered = !self.ordered;
                     state.endpoint.write(
@@ -235,7 +233,7 @@ impl Port {
                 }
             }
         };
-        if posted != Posted::Yes {
+        if posted != PostResult::Yes {
             drop(state.end(number));
             transfer.outstanding.fetch_sub(1, Ordering::Relaxed);
         }
@@ -244,10 +242,10 @@ impl Port {
 }
 
 /// Cuts the spans into pieces of at most `chunk` bytes.
-fn pieces<'a>(spans: &'a [Spans<'a>], chunk: u64) -> impl Iterator<Item = Spans<'a>> {
+fn pieces<'a>(spans: &'a [TransferSpans<'a>], chunk: u64) -> impl Iterator<Item = TransferSpans<'a>> {
     spans.iter().flat_map(move |spans| {
         let starts = (0..spans.length).step_by(chunk as usize);
-        starts.map(move |done| Spans {
+        starts.map(move |done| TransferSpans {
             remote_offset: spans.remote_offset + done,
             local_offset: spans.local_offset + done,
             length: (spans.length - done).min(chunk),
@@ -256,7 +254,7 @@ fn pieces<'a>(spans: &'a [Spans<'a>], chunk: u64) -> impl Iterator<Item = Spans<
     })
 }
 
-fn inside(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {
+fn check_bounds(what: &'static str, offset: u64, length: u64, size: u64) -> Result<(), OfiError> {
     match offset.checked_add(length) {
         Some(end) if end <= size => Ok(()),
         _ => Err(OfiError::OutOfBounds {

@@ -1,6 +1,6 @@
 //! The writing end of the usage block: one slot's counters.
 
-use super::{SlotCells, ended, packed};
+use super::{SlotCells, pack, without_function};
 use crate::clock::ticks;
 use hotlease_wire::frame::InvocationId;
 use std::sync::atomic::AtomicU64;
@@ -34,12 +34,12 @@ impl<'a> SlotMeter<'a> {
         self.0.deadline_ticks.store(deadline_ticks, Relaxed);
         self.0.timeout_us.store(timeout_us.into(), Relaxed);
         // One store for both: a crash record then names the invocation too, for two more instructions.
-        self.0.running.store(packed(function, invocation), Relaxed);
+        self.0.running.store(pack(function, invocation), Relaxed);
     }
 
     /// Records the function's output area, for the diagnosis of overruns; 0, 0 for none.
     #[inline]
-    pub fn output(&self, end: u64, capacity: u64) {
+    pub fn set_output(&self, end: u64, capacity: u64) {
         self.0.output_end.store(end, Relaxed);
         self.0.output_capacity.store(capacity, Relaxed);
     }
@@ -48,10 +48,10 @@ impl<'a> SlotMeter<'a> {
     #[inline]
     pub fn stop(&self) {
         let running = &self.0.running;
-        running.store(ended(running.load(Relaxed)), Relaxed);
+        running.store(without_function(running.load(Relaxed)), Relaxed);
         let before = self.0.invocations.load(Relaxed);
         if before == 0 {
-            self.first();
+            self.record_first_call();
         }
         self.0.invocations.store(before.wrapping_add(1), Relaxed);
     }
@@ -59,14 +59,14 @@ impl<'a> SlotMeter<'a> {
     /// Records the duration of the first call, which belongs to the cold start: it reads imports and pages of a
     /// function.
     #[cold]
-    fn first(&self) {
+    fn record_first_call(&self) {
         let took = ticks().wrapping_sub(self.0.since_ticks.load(Relaxed));
         self.0.first_ticks.store(took.max(1), Relaxed);
     }
 
     /// Counts an invocation that found no core.
     #[inline]
-    pub fn refuse(&self) {
+    pub fn count_refused_call(&self) {
         add(&self.0.refused, 1);
     }
 

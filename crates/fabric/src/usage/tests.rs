@@ -61,9 +61,7 @@ fn last_invocation_that_began_is_known_while_it_runs_and_afterwards() {
 #[test]
 fn crash_between_two_invocations_is_nobodys() {
     let (agent, worker) = pair();
-    worker
-        .meter(0)
-        .start((7, InvocationId::from_bits(9)), ticks(), 0, 0);
+    worker.meter(0).start((7, InvocationId::from_bits(9)), ticks(), 0, 0);
     worker.meter(0).stop();
     worker.record_crash(Some(0), 11, 0, 0);
     let crash = agent.crash().unwrap();
@@ -76,12 +74,12 @@ fn agent_sees_what_each_function_used_and_the_surplus_together() {
     for function in 0..FUNCTIONS_BILLED_MAX as u16 + 2 {
         let row = worker.row_for(1, 1000 + function);
         assert_eq!(row, worker.row_for(1, 1000 + function), "a row is for ever");
-        worker.count(1, row, 5);
-        worker.count(1, row, 6);
+        worker.count_run(1, row, 5);
+        worker.count_run(1, row, 6);
     }
     let seen: Vec<_> = agent.functions(1).collect();
     assert_eq!(seen.len(), FUNCTIONS_BILLED_MAX + 1);
-    let used = |function, compute_ns, invocations| UsedByFunction {
+    let used = |function, compute_ns, invocations| FunctionUsage {
         function,
         compute_ns,
         invocations,
@@ -107,7 +105,7 @@ fn overrun_is_told_from_other_faults() {
         let meter = worker.meter(0);
         let invocation = InvocationId::from_bits(9);
         meter.start((3, invocation), ticks(), 0, 0);
-        meter.output(0x5000, 4096);
+        meter.set_output(0x5000, 4096);
         worker.record_crash(Some(0), 11, address, 4096);
         let crash = agent.crash().unwrap();
         assert_eq!(crash.invocation, Some(invocation));
@@ -122,36 +120,31 @@ fn overrun_is_told_from_other_faults() {
 #[test]
 fn failures_are_told_once_and_of_many_the_last() {
     let (agent, worker) = pair();
-    let failure = |number: u64| Failure {
+    let failure = |number: u64| InvocationFailure {
         invocation: InvocationId::from_bits(number),
         function: 3,
         status: Some(Status::FunctionError),
         code: -(number as i32),
     };
-    assert_eq!(agent.failed_since(0, 0), (0, vec![]));
-    worker.fail(0, failure(1));
-    worker.fail(0, failure(2));
-    assert_eq!(agent.failed_since(0, 0), (2, vec![failure(1), failure(2)]));
-    assert_eq!(agent.failed_since(0, 2), (2, vec![]));
-    (3..=40).for_each(|number| worker.fail(0, failure(number)));
-    let (count, last) = agent.failed_since(0, 2);
+    assert_eq!(agent.failures_since(0, 0), (0, vec![]));
+    worker.record_failure(0, failure(1));
+    worker.record_failure(0, failure(2));
+    assert_eq!(agent.failures_since(0, 0), (2, vec![failure(1), failure(2)]));
+    assert_eq!(agent.failures_since(0, 2), (2, vec![]));
+    (3..=40).for_each(|number| worker.record_failure(0, failure(number)));
+    let (count, last) = agent.failures_since(0, 2);
     assert_eq!((count, last.len()), (40, FAILURES_KEPT));
     assert_eq!((last[0], last[15]), (failure(25), failure(40)));
-    assert_eq!(agent.failed_since(1, 0).0, 0, "slots are kept apart");
+    assert_eq!(agent.failures_since(1, 0).0, 0, "slots are kept apart");
 }
 
 #[test]
 fn block_filled_with_ones_is_read_without_panic() {
     let (agent, worker) = pair();
     // SAFETY: fills the block's own memory, as a hostile worker could.
-    unsafe {
-        worker
-            .memory
-            .start()
-            .write_bytes(0xff, UsageBlock::bytes(2) as usize)
-    };
+    unsafe { worker.memory.start().write_bytes(0xff, UsageBlock::bytes(2) as usize) };
     let _ = (agent.read(0), agent.read(1), agent.crash());
     assert!(agent.functions(1).all(|row| row.function.is_none()));
-    assert!(agent.failed_since(1, 5).1.len() <= FAILURES_KEPT);
-    worker.count(0, worker.row_for(0, 7), 1);
+    assert!(agent.failures_since(1, 5).1.len() <= FAILURES_KEPT);
+    worker.count_run(0, worker.row_for(0, 7), 1);
 }

@@ -7,15 +7,9 @@ const DEFAULT: u32 = 8128;
 
 pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
     let entry = 70_000;
-    let served = Served::start(
-        pair.connect(shape(4, entry), shape(4, entry)),
-        Wait::Poll,
-        Wait::Poll,
-    );
+    let served = Served::start(pair.connect(shape(4, entry), shape(4, entry)), Wait::Poll, Wait::Poll);
     let sizes = (0..=66)
-        .chain([
-            100, 928, 1023, 1024, 1025, 4000, 4095, 4096, 4097, 8128, 16_384, 65_537,
-        ])
+        .chain([100, 928, 1023, 1024, 1025, 4000, 4095, 4096, 4097, 8128, 16_384, 65_537])
         .chain([entry as usize - 1, entry as usize]);
     let mut number = 0;
     for bytes in sizes {
@@ -33,11 +27,7 @@ pub fn every_size_and_alignment_comes_back_whole<P: Pair>(pair: &P) {
 }
 
 pub fn requests_can_be_read_back_until_their_entry_is_used_again<P: Pair>(pair: &P) {
-    let served = Served::start(
-        pair.connect(shape(2, 16_000), shape(2, 16_000)),
-        Wait::Poll,
-        Wait::Poll,
-    );
+    let served = Served::start(pair.connect(shape(2, 16_000), shape(2, 16_000)), Wait::Poll, Wait::Poll);
     assert_eq!(served.client.recall(0), None, "nothing was published");
     for (number, bytes) in [0, 1, 8, 31, 32, 33, 900, 8128, 16_000].into_iter().enumerate() {
         let (number, input) = (number as u64, pattern(number as u64, bytes));

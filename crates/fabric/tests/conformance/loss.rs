@@ -3,7 +3,7 @@
 use crate::served::{CALL, Served, Wait, pattern};
 use crate::transport::{Fabric, LONG, connected, open, shape};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiError, Spans};
+use hotlease_fabric::ofi::{Access, OfiError, TransferSpans};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -49,9 +49,7 @@ pub fn peer_that_closes_is_noticed(fabric: &Fabric) {
     // Publishing is then harmless and quick.
     let begin = Instant::now();
     for number in 1..100 {
-        ends.client
-            .publish(number, &CALL, &[&pattern(number, 8128)])
-            .unwrap();
+        ends.client.publish(number, &CALL, &[&pattern(number, 8128)]).unwrap();
     }
     assert!(begin.elapsed() < LONG / 4, "publishing on a closed channel waits");
 }
@@ -127,7 +125,7 @@ pub fn peer_that_vanishes_during_a_transfer_hangs_nobody(fabric: &Fabric) {
         let mut result = Ok(());
         // Repeats until the client has left.
         while result.is_ok() && begin.elapsed() < LONG {
-            let spans = Spans {
+            let spans = TransferSpans {
                 remote: &remote,
                 remote_offset: 0,
                 local: &local,
@@ -154,7 +152,7 @@ pub fn peer_that_is_given_up_ends_a_transfer_at_once(fabric: &Fabric) {
     let memory = |bytes| Arc::new(Memory::create("test", bytes).unwrap());
     let lent = client.register(&memory(64 << 20), Access::PeerReads).unwrap();
     let local = worker.register(&memory(64 << 20), Access::Local).unwrap();
-    let spans = Spans {
+    let spans = TransferSpans {
         remote: lent.remote(),
         remote_offset: 0,
         local: &local,

@@ -16,7 +16,7 @@ fn together(fabric: &Fabric, count: u32) -> Vec<Messenger> {
     for one in 0..count {
         for other in (0..count).filter(|other| *other != one) {
             let inbox = all[other as usize].inbox(one);
-            all[one as usize].meet(other, &inbox).unwrap();
+            all[one as usize].add_inbox(other, &inbox).unwrap();
         }
     }
     all
@@ -47,8 +47,7 @@ pub fn messages_come_whole_and_in_order_from_many(fabric: &Fabric) {
         for me in 0..4 {
             for to in (0..4).filter(|to| *to != me) {
                 let number = &mut given[me][to];
-                while *number < EACH && sent(&mut all[me], to as u32, &message(me as u32, to as u32, *number))
-                {
+                while *number < EACH && sent(&mut all[me], to as u32, &message(me as u32, to as u32, *number)) {
                     *number += 1;
                 }
             }
@@ -62,7 +61,7 @@ pub fn messages_come_whole_and_in_order_from_many(fabric: &Fabric) {
     }
     for (number, messenger) in all.iter_mut().enumerate() {
         assert!(
-            messenger.failed().is_none() && messenger.refused() == 0,
+            messenger.next_failure().is_none() && messenger.refused() == 0,
             "{number}"
         );
     }
@@ -76,14 +75,14 @@ pub fn messages_come_whole_and_in_order_from_many(fabric: &Fabric) {
 
 pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
     let (mut here, mut member, mut stranger) = (open(fabric, 2), open(fabric, 2), open(fabric, 2));
-    here.meet(1, &member.inbox(0)).unwrap();
-    member.meet(0, &here.inbox(1)).unwrap();
+    here.add_inbox(1, &member.inbox(0)).unwrap();
+    member.add_inbox(0, &here.inbox(1)).unwrap();
     let mut guessed = here.inbox(1);
     guessed.key ^= 1;
-    stranger.meet(0, &guessed).unwrap();
+    stranger.add_inbox(0, &guessed).unwrap();
     // This end has not met that peer, which has a correct inbox all the same.
     guessed = here.inbox(0);
-    stranger.meet(1, &guessed).unwrap();
+    stranger.add_inbox(1, &guessed).unwrap();
     let began = Instant::now();
     let mut given = [false; 2];
     while here.refused() < 2 {
@@ -102,17 +101,17 @@ pub fn messages_of_strangers_change_nothing(fabric: &Fabric) {
         here.poll(&mut |from, content| came.push((from, content.to_vec())));
     }
     assert_eq!(came, [(1, b"hello".to_vec())]);
-    assert!(here.failed().is_none());
+    assert!(here.next_failure().is_none());
 }
 
 pub fn addresses_that_are_none_are_refused_by_messengers(fabric: &Fabric) {
     let (mut here, there) = (open(fabric, 2), open(fabric, 2));
     let mut inbox = there.inbox(0);
     inbox.address.address = vec![0xff; 7];
-    assert!(here.meet(1, &inbox).is_err(), "a wrong address");
-    assert!(here.meet(2, &there.inbox(0)).is_err(), "no such peer");
-    here.meet(1, &there.inbox(0)).unwrap();
-    assert!(here.meet(1, &there.inbox(0)).is_err(), "met twice");
+    assert!(here.add_inbox(1, &inbox).is_err(), "a wrong address");
+    assert!(here.add_inbox(2, &there.inbox(0)).is_err(), "no such peer");
+    here.add_inbox(1, &there.inbox(0)).unwrap();
+    assert!(here.add_inbox(1, &there.inbox(0)).is_err(), "met twice");
     assert!(!sent(&mut here, 0, b""), "who was not met is sent nothing");
 }
 
@@ -172,9 +171,6 @@ pub fn who_is_gone_keeps_nobody_from_the_others(fabric: &Fabric) {
         here.poll(&mut |_, _| panic!("nobody sends"));
         other.poll(&mut |_, _| come += 1);
     }
-    here.part(2);
-    assert!(
-        !here.is_sending(2) && !sent(&mut here, 2, b""),
-        "it was parted with"
-    );
+    here.drop_peer(2);
+    assert!(!here.is_sending(2) && !sent(&mut here, 2, b""), "it was parted with");
 }

@@ -53,10 +53,7 @@ pub fn probe_measures_the_link_and_needs_the_key(fabric: &Fabric) {
 pub fn addresses_of_another_format_are_refused(fabric: &Fabric) {
     let port = fabric.port();
     let own = port.address();
-    let with = |address: Vec<u8>| PortAddress {
-        address,
-        ..own.clone()
-    };
+    let with = |address: Vec<u8>| PortAddress { address, ..own.clone() };
     let mut long = own.address.clone();
     long.extend([1; 512]);
     for bad in [
@@ -72,10 +69,7 @@ pub fn addresses_of_another_format_are_refused(fabric: &Fabric) {
         provider: "carrier pigeon".into(),
         ..own
     };
-    assert!(matches!(
-        port.peer(&other, 1).err(),
-        Some(OfiError::BadAddress { .. })
-    ));
+    assert!(matches!(port.peer(&other, 1).err(), Some(OfiError::BadAddress { .. })));
 }
 
 pub fn many_channels_share_a_port(fabric: &Fabric) {

@@ -68,7 +68,7 @@ pub fn echo<F: FarRing>(workers: &mut [WorkerChannel<F>], side: &Side, stop: &St
         }
         match wait {
             Wait::Sleep if idle => {
-                side.sleep(|| stop.is_set() || workers.iter().any(WorkerChannel::has_next));
+                side.sleep(|| stop.is_set() || workers.iter().any(WorkerChannel::has_request));
             }
             _ => side.progress(),
         }

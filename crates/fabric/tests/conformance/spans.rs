@@ -4,7 +4,7 @@ use crate::ports::attended;
 use crate::served::pattern;
 use crate::transport::{Fabric, GENERATION, LONG, connected, introduce, open, shape};
 use hotlease_fabric::memory::Memory;
-use hotlease_fabric::ofi::{Access, OfiError, Spans};
+use hotlease_fabric::ofi::{Access, OfiError, TransferSpans};
 use hotlease_fabric::ring::FarRing;
 use hotlease_wire::fabric::RemoteMemory;
 use hotlease_wire::frame::Seq;
@@ -43,7 +43,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
         fill(&far, 3, &data);
         let lent = client.register(&far, Access::PeerReadsAndWrites).unwrap();
         let local = worker.register(&near, Access::Local).unwrap();
-        let spans = Spans {
+        let spans = TransferSpans {
             remote: lent.remote(),
             remote_offset: 3,
             local: &local,
@@ -56,7 +56,7 @@ pub fn spans_of_every_size_are_read_and_written(fabric: &Fabric) {
                 bytes(&near, 5, length as usize) == data,
                 "{length} bytes were read wrong"
             );
-            let back = Spans {
+            let back = TransferSpans {
                 remote_offset: 70,
                 ..spans
             };
@@ -85,7 +85,7 @@ pub fn gibibyte_is_read_whole(fabric: &Fabric) {
     }
     let lent = client.register(&far, Access::PeerReads).unwrap();
     let local = worker.register(&near, Access::Local).unwrap();
-    let spans = Spans {
+    let spans = TransferSpans {
         remote: lent.remote(),
         remote_offset: 0,
         local: &local,
@@ -117,9 +117,7 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
             let (bystander, local) = (memory(4096), memory(4096));
             fill(&bystander, 0, &pattern(7, 4096));
             let kept = client.register(&bystander, Access::PeerReadsAndWrites).unwrap();
-            let gone = client
-                .register(&memory(4096), Access::PeerReadsAndWrites)
-                .unwrap();
+            let gone = client.register(&memory(4096), Access::PeerReadsAndWrites).unwrap();
             let remote = match what {
                 "right" => *kept.remote(),
                 "stale" => *gone.remote(),
@@ -130,7 +128,7 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
             };
             drop(gone);
             let local = worker.register(&local, Access::Local).unwrap();
-            let spans = Spans {
+            let spans = TransferSpans {
                 remote: &remote,
                 remote_offset: 0,
                 local: &local,
@@ -161,11 +159,9 @@ pub fn keys_that_are_guessed_or_stale_are_errors(fabric: &Fabric) {
 pub fn spans_outside_of_the_memory_are_refused(fabric: &Fabric) {
     let (client, worker) = (fabric.port(), fabric.port());
     let (to_worker, to_client) = introduce(&client, &worker);
-    let lent = client
-        .register(&memory(4096), Access::PeerReadsAndWrites)
-        .unwrap();
+    let lent = client.register(&memory(4096), Access::PeerReadsAndWrites).unwrap();
     let local = worker.register(&memory(4096), Access::Local).unwrap();
-    let whole = Spans {
+    let whole = TransferSpans {
         remote: lent.remote(),
         remote_offset: 0,
         local: &local,
@@ -177,29 +173,26 @@ pub fn spans_outside_of_the_memory_are_refused(fabric: &Fabric) {
         ..*lent.remote()
     };
     for bad in [
-        Spans {
-            length: 4097,
-            ..whole
-        },
-        Spans {
+        TransferSpans { length: 4097, ..whole },
+        TransferSpans {
             remote_offset: 1,
             ..whole
         },
-        Spans {
+        TransferSpans {
             local_offset: 1,
             ..whole
         },
-        Spans {
+        TransferSpans {
             remote_offset: u64::MAX,
             length: 2,
             ..whole
         },
-        Spans {
+        TransferSpans {
             local_offset: u64::MAX,
             length: 2,
             ..whole
         },
-        Spans {
+        TransferSpans {
             remote: &wraps,
             ..whole
         },
@@ -241,7 +234,7 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
                 };
                 fill(&near, 0, &vec![round as u8; 1 << 20]);
                 let length = [1 << 20, 4097, 100][round as usize % 3];
-                let spans = Spans {
+                let spans = TransferSpans {
                     remote: lent.remote(),
                     remote_offset: 0,
                     local: &local,
@@ -260,18 +253,12 @@ pub fn written_span_is_in_place_before_the_frame_that_follows(fabric: &Fabric) {
         });
         for round in 1..=rounds {
             let number = round - 1;
-            ends.client
-                .publish(number, &crate::served::CALL, &[b"go"])
-                .unwrap();
+            ends.client.publish(number, &crate::served::CALL, &[b"go"]).unwrap();
             let begin = Instant::now();
             let header = loop {
                 match ends.client.poll(number) {
                     Some(header) => break header.unwrap(),
-                    None => assert!(
-                        begin.elapsed() < LONG,
-                        "no reply to {:?}",
-                        Seq::new(GENERATION, number)
-                    ),
+                    None => assert!(begin.elapsed() < LONG, "no reply to {:?}", Seq::new(GENERATION, number)),
                 }
             };
             let seen = bytes(&far, 0, header.length as usize);

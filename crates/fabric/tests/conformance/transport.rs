@@ -153,12 +153,7 @@ pub fn connected(first: &Arc<Port>, second: &Arc<Port>) -> (Arc<Peer>, Arc<Peer>
 }
 
 /// Opens a channel between two peers: `to_worker` belongs to the client's port.
-pub fn open(
-    to_worker: &Arc<Peer>,
-    to_client: &Arc<Peer>,
-    requests: RingShape,
-    replies: RingShape,
-) -> Ends<OfiRing> {
+pub fn open(to_worker: &Arc<Peer>, to_client: &Arc<Peer>, requests: RingShape, replies: RingShape) -> Ends<OfiRing> {
     let reply_ring = ReplyRing::create(replies).unwrap();
     let request_ring = RequestRing::create(requests).unwrap();
     let client_end = to_worker.port().open_channel(reply_ring.near()).unwrap();

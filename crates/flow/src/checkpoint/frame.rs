@@ -11,7 +11,7 @@
 //! file, so that nothing else passes for a record: neither a result that is itself a piece of a checkpoint, nor
 //! older bytes at the same offset.
 
-use crate::id::Key;
+use crate::id::MemoKey;
 use hotlease_journal::frame::checksum;
 
 /// Length of either header, bytes.
@@ -29,9 +29,9 @@ pub(super) type FileId = [u8; 16];
 
 /// Reason why the beginning of a file is not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum NotAHeader {
+pub(super) enum HeaderError {
     /// It is not a checkpoint's header.
-    Other,
+    NotACheckpoint,
     /// Its version is not known.
     Version(u16),
     /// It is damaged.
@@ -41,7 +41,7 @@ pub(super) enum NotAHeader {
 /// Decoded header of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
-    pub key: Key,
+    pub key: MemoKey,
     pub value_bytes: u64,
     pub value_sum: [u8; 8],
 }
@@ -61,17 +61,17 @@ pub(super) fn is_torn_file(bytes: &[u8]) -> bool {
     bytes.len() < HEADER_BYTES && bytes.iter().zip(FILE_MAGIC).all(|(byte, known)| *byte == known)
 }
 
-pub(super) fn decode_file(header: &[u8; HEADER_BYTES]) -> Result<FileId, NotAHeader> {
+pub(super) fn decode_file(header: &[u8; HEADER_BYTES]) -> Result<FileId, HeaderError> {
     if header[..8] != FILE_MAGIC {
-        return Err(NotAHeader::Other);
+        return Err(HeaderError::NotACheckpoint);
     }
     // Checked before the sum, which another version may have at another offset.
     let version = u16::from_le_bytes([header[8], header[9]]);
     if version != VERSION {
-        return Err(NotAHeader::Version(version));
+        return Err(HeaderError::Version(version));
     }
     if header[SUM_AT..] != checksum(&[&header[..SUM_AT]]) {
-        return Err(NotAHeader::Damaged);
+        return Err(HeaderError::Damaged);
     }
     Ok(piece(header, 16))
 }
@@ -87,7 +87,7 @@ fn record_sum(id: FileId, offset: u64, header: &[u8]) -> [u8; 8] {
 }
 
 /// Encodes the header of a record at this offset of a file.
-pub(super) fn encode_record(id: FileId, offset: u64, key: Key, value: &[u8]) -> [u8; HEADER_BYTES] {
+pub(super) fn encode_record(id: FileId, offset: u64, key: MemoKey, value: &[u8]) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..4].copy_from_slice(&RECORD_MAGIC);
     header[4..6].copy_from_slice(&KIND.to_le_bytes());
@@ -113,7 +113,7 @@ pub(super) fn decode_record(id: FileId, offset: u64, header: &[u8; HEADER_BYTES]
         return None;
     }
     Some(RecordHeader {
-        key: Key(piece(header, 16)),
+        key: MemoKey(piece(header, 16)),
         value_bytes: u64::from_le_bytes(piece(header, 8)),
         value_sum: piece(header, 48),
     })

@@ -1,7 +1,7 @@
 //! Reader of a checkpoint: whole records, in order, and the damage between them.
 
 use super::frame::{self, FileId, HEADER_BYTES, RECORD_MAGIC};
-use super::{Record, VALUE_BYTES_MAX};
+use super::{CheckpointRecord, VALUE_BYTES_MAX};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -10,12 +10,12 @@ use std::os::unix::fs::FileExt;
 const WINDOW: usize = 64 << 10;
 
 /// Source of the bytes: a file, or memory.
-pub(super) trait Source {
+pub(super) trait ByteSource {
     /// Reads from this offset, at most to the end; fewer bytes than requested mean the end.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize>;
 }
 
-impl Source for File {
+impl ByteSource for File {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let mut done = 0;
         while done < into.len() {
@@ -30,7 +30,7 @@ impl Source for File {
     }
 }
 
-impl Source for &[u8] {
+impl ByteSource for &[u8] {
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let from = usize::try_from(offset).map_or(self.len(), |offset| offset.min(self.len()));
         let bytes = into.len().min(self.len() - from);
@@ -41,8 +41,8 @@ impl Source for &[u8] {
 
 /// A record or damage in the source.
 #[derive(Debug)]
-pub(super) enum Found {
-    Record(Record),
+pub(super) enum ScanItem {
+    Record(CheckpointRecord),
     /// Bytes that belong to no record.
     Damage {
         offset: u64,
@@ -58,10 +58,10 @@ pub(super) struct Scan<S> {
     at: u64,
     end: u64,
     /// A record that was found behind damage, to be returned next.
-    next: Option<Record>,
+    next: Option<CheckpointRecord>,
 }
 
-impl<S: Source> Scan<S> {
+impl<S: ByteSource> Scan<S> {
     pub fn new(source: S, id: FileId, end: u64) -> Self {
         Self {
             source,
@@ -73,9 +73,9 @@ impl<S: Source> Scan<S> {
     }
 
     /// The next record or damage; `None`: the end. After an error nothing more is found.
-    pub fn next(&mut self) -> io::Result<Option<Found>> {
+    pub fn next(&mut self) -> io::Result<Option<ScanItem>> {
         if let Some(record) = self.next.take() {
-            return Ok(Some(Found::Record(record)));
+            return Ok(Some(ScanItem::Record(record)));
         }
         let begin = self.at;
         let found = self.next_record();
@@ -87,10 +87,10 @@ impl<S: Source> Scan<S> {
             None => (self.end - begin, None),
         };
         if damage == 0 {
-            return Ok(record.map(Found::Record));
+            return Ok(record.map(ScanItem::Record));
         }
         self.next = record;
-        Ok(Some(Found::Damage {
+        Ok(Some(ScanItem::Damage {
             offset: begin,
             bytes: damage,
         }))
@@ -98,7 +98,7 @@ impl<S: Source> Scan<S> {
 
     /// The next whole record from here on. Any offset may be the beginning of one, even inside the value of a torn
     /// record, because appending went on there.
-    fn next_record(&mut self) -> io::Result<Option<Record>> {
+    fn next_record(&mut self) -> io::Result<Option<CheckpointRecord>> {
         while self.at < self.end {
             if let Some(record) = self.record_here()? {
                 self.at += (HEADER_BYTES + record.value.len()) as u64;
@@ -110,7 +110,7 @@ impl<S: Source> Scan<S> {
         Ok(None)
     }
 
-    fn record_here(&self) -> io::Result<Option<Record>> {
+    fn record_here(&self) -> io::Result<Option<CheckpointRecord>> {
         let mut header = [0; HEADER_BYTES];
         let room = self.end - self.at;
         if room < HEADER_BYTES as u64 || self.source.read_at(self.at, &mut header)? < HEADER_BYTES {
@@ -125,7 +125,7 @@ impl<S: Source> Scan<S> {
         let mut value = vec![0; known.value_bytes as usize];
         let read = self.source.read_at(self.at + HEADER_BYTES as u64, &mut value)?;
         let whole = read == value.len() && frame::value_sum(&value) == known.value_sum;
-        Ok(whole.then_some(Record {
+        Ok(whole.then_some(CheckpointRecord {
             key: known.key,
             value,
             offset: self.at,
@@ -139,18 +139,12 @@ impl<S: Source> Scan<S> {
             let wanted = window.len().min((self.end - self.at) as usize);
             let read = self.source.read_at(self.at, &mut window[..wanted])?;
             let here = &window[..read];
-            if let Some(found) = here
-                .windows(RECORD_MAGIC.len())
-                .position(|four| *four == RECORD_MAGIC)
-            {
+            if let Some(found) = here.windows(RECORD_MAGIC.len()).position(|four| *four == RECORD_MAGIC) {
                 self.at += found as u64;
                 return Ok(());
             }
             // The last three bytes may be the beginning of the magic.
-            match read
-                .checked_sub(RECORD_MAGIC.len() - 1)
-                .filter(|passed| *passed > 0)
-            {
+            match read.checked_sub(RECORD_MAGIC.len() - 1).filter(|passed| *passed > 0) {
                 Some(passed) => self.at += passed as u64,
                 None => self.at = self.end,
             }

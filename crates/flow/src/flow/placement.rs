@@ -5,20 +5,20 @@
 //! on both workers. No worker is left idle in order to wait for a worker that has the data.
 
 use super::Flow;
-use crate::event::Action;
+use crate::event::FlowAction;
 use crate::id::{NIL, WorkerIndex};
-use crate::nodes::State;
+use crate::nodes::NodeState;
 
 impl<P, R, E> Flow<P, R, E> {
     /// Gives out ready tasks while there is credit.
-    pub(super) fn dispatch(&mut self, actions: &mut Vec<Action<P, R, E>>) {
+    pub(super) fn dispatch(&mut self, actions: &mut Vec<FlowAction<P, R, E>>) {
         while self.workers.any_has_credit() {
             let Some((index, sequence)) = self.ready.pop() else {
                 return;
             };
             let node = self.nodes.at(index);
-            if node.sequence != sequence || !matches!(node.state, State::Ready(_)) {
-                self.ready.passed_stale();
+            if node.sequence != sequence || !matches!(node.state, NodeState::Ready(_)) {
+                self.ready.note_popped_stale();
                 continue;
             }
             let Some(worker) = self.choose(index) else {
@@ -32,11 +32,11 @@ impl<P, R, E> Flow<P, R, E> {
             node.worker = worker;
             // 0 is a promise's attempt.
             node.attempt = node.attempt.checked_add(1).unwrap_or(1);
-            let Some(payload) = node.turn(State::Vacant).into_payload() else {
+            let Some(payload) = node.replace_state(NodeState::Vacant).into_payload() else {
                 unreachable!("a ready task has a payload");
             };
-            node.state = State::Running(payload);
-            actions.push(Action::Run {
+            node.state = NodeState::Running(payload);
+            actions.push(FlowAction::Run {
                 task,
                 attempt: node.attempt,
                 worker: WorkerIndex(worker),
@@ -82,7 +82,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Forwards the inputs that a run needs and its worker lacks. Inputs that the driver has travel with the run.
-    fn forward_inputs(&mut self, index: u32, to: u32, actions: &mut Vec<Action<P, R, E>>) {
+    fn forward_inputs(&mut self, index: u32, to: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let mut edge = self.nodes.at(index).first_input;
         while edge != NIL {
             let here = self.edges.get(edge);
@@ -91,7 +91,7 @@ impl<P, R, E> Flow<P, R, E> {
             if producer.flags.local || self.stands_on(here.producer, to) {
                 continue;
             }
-            actions.push(Action::Forward {
+            actions.push(FlowAction::Forward {
                 task: self.nodes.id(here.producer),
                 bytes: producer.bytes,
                 from: WorkerIndex(producer.worker),
@@ -104,16 +104,12 @@ impl<P, R, E> Flow<P, R, E> {
     /// Whether a result is on this worker.
     pub(super) fn stands_on(&self, index: u32, worker: u32) -> bool {
         let node = self.nodes.at(index);
-        let on_copies = || {
-            self.copies
-                .get(&index)
-                .is_some_and(|copies| copies.contains(&worker))
-        };
-        worker != NIL && matches!(node.state, State::Done(_)) && (node.worker == worker || on_copies())
+        let on_copies = || self.copies.get(&index).is_some_and(|copies| copies.contains(&worker));
+        worker != NIL && matches!(node.state, NodeState::Done(_)) && (node.worker == worker || on_copies())
     }
 
     /// Removes a result from this worker; if it was the last copy, the result is lost.
-    pub(super) fn leave_place(&mut self, index: u32, worker: u32, actions: &mut Vec<Action<P, R, E>>) {
+    pub(super) fn leave_place(&mut self, index: u32, worker: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         if !self.stands_on(index, worker) {
             return;
         }
@@ -138,7 +134,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Tells all workers that have a result that it is not needed any more.
-    pub(super) fn forget_places(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
+    pub(super) fn forget_places(&mut self, index: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         let node = self.nodes.at(index);
         if node.worker == NIL {
             return;
@@ -147,7 +143,7 @@ impl<P, R, E> Flow<P, R, E> {
         let copies = self.copies.remove(&index).unwrap_or_default();
         for worker in std::iter::once(node.worker).chain(copies) {
             let worker = WorkerIndex(worker);
-            actions.push(Action::Forget { task, worker });
+            actions.push(FlowAction::Forget { task, worker });
         }
     }
 }

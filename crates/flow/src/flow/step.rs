@@ -1,50 +1,46 @@
 //! Reactions of the kernel to each event.
 
 use super::Flow;
-use crate::event::{Action, Event, Heard, Outcome, Place};
+use crate::event::{FlowAction, FlowEvent, Reaction, ResultPlace, RunOutcome};
 use crate::id::{NIL, TaskId, WorkerIndex};
-use crate::nodes::State;
+use crate::nodes::NodeState;
 
 impl<P, R, E> Flow<P, R, E> {
     /// Applies an event, and appends the resulting actions to `actions`.
-    pub fn step(&mut self, event: Event<R, E>, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    pub fn step(&mut self, event: FlowEvent<R, E>, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         let heard = match event {
-            Event::WorkerUp { worker, credits } => taken(self.workers.set(worker, credits)),
-            Event::WorkerDown { worker } => self.worker_down(worker, actions),
-            Event::Ended {
-                task,
-                attempt,
-                outcome,
-            } => self.ended(task, attempt, outcome, actions),
-            Event::Cancel { task } => self.cancel(task, actions),
-            Event::Hold { task } => self.hold(task),
-            Event::Release { task } => self.release(task),
-            Event::Want { task } => self.want(task, actions),
-            Event::Fetched { task, result } => self.fetched(task, result, actions),
-            Event::CopyLost { task, worker } => self.copy_lost(task, worker, actions),
+            FlowEvent::WorkerUp { worker, credits } => taken(self.workers.set(worker, credits)),
+            FlowEvent::WorkerDown { worker } => self.worker_down(worker, actions),
+            FlowEvent::Ended { task, attempt, outcome } => self.on_ended(task, attempt, outcome, actions),
+            FlowEvent::Cancel { task } => self.cancel(task, actions),
+            FlowEvent::Hold { task } => self.hold(task),
+            FlowEvent::Release { task } => self.release(task),
+            FlowEvent::Want { task } => self.want(task, actions),
+            FlowEvent::Fetched { task, result } => self.on_fetched(task, result, actions),
+            FlowEvent::CopyLost { task, worker } => self.on_copy_lost(task, worker, actions),
         };
         self.settle(actions);
         heard
     }
 
-    fn ended(
+    fn on_ended(
         &mut self,
         task: TaskId,
         attempt: u32,
-        outcome: Outcome<R, E>,
-        actions: &mut Vec<Action<P, R, E>>,
-    ) -> Heard {
+        outcome: RunOutcome<R, E>,
+        actions: &mut Vec<FlowAction<P, R, E>>,
+    ) -> Reaction {
         let found = self.nodes.find(task);
         let Some(index) = found.filter(|index| self.nodes.at(*index).attempt == attempt) else {
-            return stale(task, outcome, actions);
+            return hand_back_stale(task, outcome, actions);
         };
         let node = self.nodes.at_mut(index);
         let (ran, stopping) = match node.state {
-            State::Running(_) => (true, false),
-            State::Stopping(_) => (true, true),
+            NodeState::Running(_) => (true, false),
+            NodeState::Stopping(_) => (true, true),
             // A promise has not started, and cannot be queued again.
-            State::Promised if !matches!(outcome, Outcome::NotRun) => (false, false),
-            _ => return stale(task, outcome, actions),
+            NodeState::Promised if !matches!(outcome, RunOutcome::NotRun) => (false, false),
+            _ => return hand_back_stale(task, outcome, actions),
         };
         let worker = node.worker;
         if ran {
@@ -54,39 +50,39 @@ impl<P, R, E> Flow<P, R, E> {
         }
         let node = self.nodes.at_mut(index);
         match outcome {
-            Outcome::Done { result, bytes, place } => {
-                let worker = if place == Place::Worker { worker } else { NIL };
-                self.done(index, result, bytes, worker, actions);
+            RunOutcome::Done { result, bytes, place } => {
+                let worker = if place == ResultPlace::Worker { worker } else { NIL };
+                self.finish_done(index, result, bytes, worker, actions);
             }
-            Outcome::Failed(error) | Outcome::Fatal(error) | Outcome::Died(error) if stopping => {
+            RunOutcome::Failed(error) | RunOutcome::Fatal(error) | RunOutcome::Died(error) if stopping => {
                 let value = Err(error);
-                actions.push(Action::Dropped { task, value });
-                self.bad(index, State::Cancelled, actions);
+                actions.push(FlowAction::Dropped { task, value });
+                self.finish_bad(index, NodeState::Cancelled, actions);
             }
-            Outcome::Failed(error) if ran && node.retries_left > 0 => {
+            RunOutcome::Failed(error) if ran && node.retries_left > 0 => {
                 node.retries_left -= 1;
-                self.again(index, error, actions);
+                self.retry_run(index, error, actions);
             }
-            Outcome::Died(error) if ran => {
+            RunOutcome::Died(error) if ran => {
                 node.deaths = node.deaths.saturating_add(1);
                 if node.flags.idempotent && node.deaths < self.limits.deaths_max {
-                    self.again(index, error, actions);
+                    self.retry_run(index, error, actions);
                 } else {
-                    self.bad(index, State::Failed(error), actions);
+                    self.finish_bad(index, NodeState::Failed(error), actions);
                 }
             }
-            Outcome::Failed(error) | Outcome::Fatal(error) | Outcome::Died(error) => {
-                self.bad(index, State::Failed(error), actions);
+            RunOutcome::Failed(error) | RunOutcome::Fatal(error) | RunOutcome::Died(error) => {
+                self.finish_bad(index, NodeState::Failed(error), actions);
             }
-            Outcome::NotRun if !stopping => self.requeue(index, actions),
-            Outcome::NotRun | Outcome::Stopped => self.bad(index, State::Cancelled, actions),
+            RunOutcome::NotRun if !stopping => self.requeue(index, actions),
+            RunOutcome::NotRun | RunOutcome::Stopped => self.finish_bad(index, NodeState::Cancelled, actions),
         }
-        Heard::Taken
+        Reaction::Applied
     }
 
     /// Reports a failed run that another one follows, and queues the task again.
-    fn again(&mut self, index: u32, error: E, actions: &mut Vec<Action<P, R, E>>) {
-        actions.push(Action::Retried {
+    fn retry_run(&mut self, index: u32, error: E, actions: &mut Vec<FlowAction<P, R, E>>) {
+        actions.push(FlowAction::Retried {
             task: self.nodes.id(index),
             attempt: self.nodes.at(index).attempt,
             error,
@@ -95,7 +91,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Queues a task again, unless an input was lost meanwhile.
-    fn requeue(&mut self, index: u32, actions: &mut Vec<Action<P, R, E>>) {
+    fn requeue(&mut self, index: u32, actions: &mut Vec<FlowAction<P, R, E>>) {
         match self.broken_input(index) {
             Some(edge) => self.fail_by(index, edge, actions),
             None => self.make_ready(index),
@@ -104,141 +100,145 @@ impl<P, R, E> Flow<P, R, E> {
 
     pub(super) fn make_ready(&mut self, index: u32) {
         let node = self.nodes.at_mut(index);
-        let Some(payload) = node.turn(State::Vacant).into_payload() else {
+        let Some(payload) = node.replace_state(NodeState::Vacant).into_payload() else {
             unreachable!("only what has a payload gets ready");
         };
-        node.state = State::Ready(payload);
+        node.state = NodeState::Ready(payload);
         self.ready.push(index, node.priority, node.sequence);
     }
 
-    fn cancel(&mut self, task: TaskId, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    fn cancel(&mut self, task: TaskId, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         let Some(index) = self.nodes.find(task) else {
-            return Heard::Stale;
+            return Reaction::Stale;
         };
         let node = self.nodes.at_mut(index);
         if node.is_over() {
-            return Heard::TooLate;
+            return Reaction::TooLate;
         }
         if node.holders > 1 {
             node.holders -= 1;
-            return Heard::Shared;
+            return Reaction::Shared;
         }
-        match node.turn(State::Vacant) {
-            State::Running(payload) => {
-                node.state = State::Stopping(payload);
-                actions.push(Action::Stop {
+        match node.replace_state(NodeState::Vacant) {
+            NodeState::Running(payload) => {
+                node.state = NodeState::Stopping(payload);
+                actions.push(FlowAction::Stop {
                     task,
                     attempt: node.attempt,
                     worker: WorkerIndex(node.worker),
                 });
                 // A client that submits the same computation now has not cancelled it: that is a new task.
                 self.forget_key(index);
-                Heard::Stopping
+                Reaction::Stopping
             }
-            State::Stopping(payload) => {
-                node.state = State::Stopping(payload);
-                Heard::Stopping
+            NodeState::Stopping(payload) => {
+                node.state = NodeState::Stopping(payload);
+                Reaction::Stopping
             }
             state => {
                 node.state = state;
-                self.bad(index, State::Cancelled, actions);
-                Heard::Taken
+                self.finish_bad(index, NodeState::Cancelled, actions);
+                Reaction::Applied
             }
         }
     }
 
-    fn hold(&mut self, task: TaskId) -> Heard {
+    fn hold(&mut self, task: TaskId) -> Reaction {
         let Some(index) = self.nodes.find(task) else {
-            return Heard::Stale;
+            return Reaction::Stale;
         };
         let node = self.nodes.at_mut(index);
         match node.holders.checked_add(1) {
             Some(holders) => {
                 node.holders = holders;
-                Heard::Taken
+                Reaction::Applied
             }
-            None => Heard::Stale,
+            None => Reaction::Stale,
         }
     }
 
-    fn release(&mut self, task: TaskId) -> Heard {
+    fn release(&mut self, task: TaskId) -> Reaction {
         let Some(index) = self.nodes.find(task) else {
-            return Heard::Stale;
+            return Reaction::Stale;
         };
         let node = self.nodes.at_mut(index);
         // The driver cannot release the memo's claim.
-        let memos = u32::from(node.flags.keyed && matches!(node.state, State::Done(_)));
+        let memos = u32::from(node.flags.keyed && matches!(node.state, NodeState::Done(_)));
         if node.holders <= memos {
-            return Heard::Stale;
+            return Reaction::Stale;
         }
         node.holders -= 1;
         self.loose.push(index);
-        Heard::Taken
+        Reaction::Applied
     }
 
-    fn want(&mut self, task: TaskId, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    fn want(&mut self, task: TaskId, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         let Some(index) = self.nodes.find(task) else {
-            return Heard::Stale;
+            return Reaction::Stale;
         };
         let node = self.nodes.at_mut(index);
         node.flags.wanted = true;
-        if matches!(node.state, State::Done(_)) && !node.flags.local {
+        if matches!(node.state, NodeState::Done(_)) && !node.flags.local {
             let from = WorkerIndex(node.worker);
-            actions.push(Action::Fetch { task, from });
+            actions.push(FlowAction::Fetch { task, from });
         }
-        Heard::Taken
+        Reaction::Applied
     }
 
-    fn fetched(&mut self, task: TaskId, result: R, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    fn on_fetched(&mut self, task: TaskId, result: R, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         let found = self.nodes.find(task);
         if let Some(index) = found {
             let node = self.nodes.at_mut(index);
-            if let State::Done(known) = &mut node.state
+            if let NodeState::Done(known) = &mut node.state
                 && !node.flags.local
             {
                 node.flags.local = true;
                 let value = Ok(std::mem::replace(known, result));
-                actions.push(Action::Dropped { task, value });
-                return Heard::Taken;
+                actions.push(FlowAction::Dropped { task, value });
+                return Reaction::Applied;
             }
         }
         let value = Ok(result);
-        actions.push(Action::Dropped { task, value });
-        Heard::Stale
+        actions.push(FlowAction::Dropped { task, value });
+        Reaction::Stale
     }
 
-    fn worker_down(&mut self, worker: WorkerIndex, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    fn worker_down(&mut self, worker: WorkerIndex, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         if !self.workers.stop(worker) {
-            return Heard::Stale;
+            return Reaction::Stale;
         }
         for index in 0..self.nodes.places() {
             self.leave_place(index, worker.0, actions);
         }
-        Heard::Taken
+        Reaction::Applied
     }
 
-    fn copy_lost(&mut self, task: TaskId, worker: WorkerIndex, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+    fn on_copy_lost(&mut self, task: TaskId, worker: WorkerIndex, actions: &mut Vec<FlowAction<P, R, E>>) -> Reaction {
         match self.nodes.find(task) {
             Some(index) if self.stands_on(index, worker.0) => {
                 self.leave_place(index, worker.0, actions);
-                Heard::Taken
+                Reaction::Applied
             }
-            _ => Heard::Stale,
+            _ => Reaction::Stale,
         }
     }
 }
 
-fn taken(is: bool) -> Heard {
-    if is { Heard::Taken } else { Heard::Stale }
+fn taken(is: bool) -> Reaction {
+    if is { Reaction::Applied } else { Reaction::Stale }
 }
 
 /// Hands back the value of a report that does not belong to a present run.
-fn stale<P, R, E>(task: TaskId, outcome: Outcome<R, E>, actions: &mut Vec<Action<P, R, E>>) -> Heard {
+fn hand_back_stale<P, R, E>(
+    task: TaskId,
+    outcome: RunOutcome<R, E>,
+    actions: &mut Vec<FlowAction<P, R, E>>,
+) -> Reaction {
     let value = match outcome {
-        Outcome::Done { result, .. } => Ok(result),
-        Outcome::Failed(error) | Outcome::Fatal(error) | Outcome::Died(error) => Err(error),
-        Outcome::NotRun | Outcome::Stopped => return Heard::Stale,
+        RunOutcome::Done { result, .. } => Ok(result),
+        RunOutcome::Failed(error) | RunOutcome::Fatal(error) | RunOutcome::Died(error) => Err(error),
+        RunOutcome::NotRun | RunOutcome::Stopped => return Reaction::Stale,
     };
-    actions.push(Action::Dropped { task, value });
-    Heard::Stale
+    actions.push(FlowAction::Dropped { task, value });
+    Reaction::Stale
 }

@@ -1,9 +1,9 @@
 //! Submission of tasks, and its refusal while the tables are full.
 
 use super::Flow;
-use crate::event::{Action, Admission, Bound, Limits, Refusal, Task};
-use crate::id::{Key, NIL, TaskId};
-use crate::nodes::State;
+use crate::event::{Admission, FlowAction, FlowLimits, LimitKind, SubmitError, Task};
+use crate::id::{MemoKey, NIL, TaskId};
+use crate::nodes::NodeState;
 
 /// Level at which a full table counts as having room again: an eighth below its limit, so that a submitter wakes up
 /// for several tasks, not for each one.
@@ -13,19 +13,19 @@ fn resume_at(limit: u32) -> u32 {
 
 impl<P, R, E> Flow<P, R, E> {
     /// Submits a task that needs the results of `inputs`, in this order; the same task may be named twice. The
-    /// caller has one claim on the new task's result, see [`Event::Release`](crate::Event::Release).
+    /// caller has one claim on the new task's result, see [`FlowEvent::Release`](crate::Event::Release).
     ///
     /// If an input has failed already, the task fails at once, by an ordinary action.
     ///
     /// # Errors
     ///
-    /// [`Refusal`] hands the payload back; nothing has changed.
+    /// [`SubmitError`] hands the payload back; nothing has changed.
     pub fn submit(
         &mut self,
         task: Task<P>,
         inputs: &[TaskId],
-        actions: &mut Vec<Action<P, R, E>>,
-    ) -> Result<Admission<P>, Refusal<P>> {
+        actions: &mut Vec<FlowAction<P, R, E>>,
+    ) -> Result<Admission<P>, SubmitError<P>> {
         if let Some(index) = task.key.and_then(|key| self.memo.find(&key))
             && let Some(holders) = self.nodes.at(index).holders.checked_add(1)
         {
@@ -37,7 +37,7 @@ impl<P, R, E> Flow<P, R, E> {
         }
         let payload = task.payload;
         if inputs.len() > self.limits.inputs_max as usize {
-            return Err(Refusal::TooManyInputs {
+            return Err(SubmitError::TooManyInputs {
                 inputs: inputs.len(),
                 limit: self.limits.inputs_max,
                 payload,
@@ -45,17 +45,17 @@ impl<P, R, E> Flow<P, R, E> {
         }
         if let Some(input) = inputs.iter().find(|input| self.nodes.find(**input).is_none()) {
             let input = *input;
-            return Err(Refusal::UnknownInput { input, payload });
+            return Err(SubmitError::UnknownInput { input, payload });
         }
         if let Some((what, limit, wait_for)) = self.full(inputs.len() as u32) {
-            return Err(Refusal::Full {
+            return Err(SubmitError::Full {
                 what,
                 limit,
                 wait_for,
                 payload,
             });
         }
-        let index = self.insert(State::Waiting(payload), task.tag);
+        let index = self.insert(NodeState::Waiting(payload), task.tag);
         let node = self.nodes.at_mut(index);
         node.priority = task.priority;
         node.retries_left = task.retries;
@@ -76,23 +76,23 @@ impl<P, R, E> Flow<P, R, E> {
         Ok(Admission::Accepted(id))
     }
 
-    /// Makes a task that the driver will end itself, by [`Event::Ended`](crate::Event::Ended) as attempt 0. It
+    /// Makes a task that the driver will end itself, by [`FlowEvent::Ended`](crate::Event::Ended) as attempt 0. It
     /// stands for a future that a task returned, or for a future of another library. Other tasks can depend on it.
     /// The caller has one claim on it.
     ///
     /// # Errors
     ///
-    /// [`Refusal::Full`].
-    pub fn promise(&mut self, tag: u64) -> Result<TaskId, Refusal<()>> {
+    /// [`SubmitError::Full`].
+    pub fn promise(&mut self, tag: u64) -> Result<TaskId, SubmitError<()>> {
         match self.full(0) {
-            Some((what, limit, wait_for)) => Err(Refusal::Full {
+            Some((what, limit, wait_for)) => Err(SubmitError::Full {
                 what,
                 limit,
                 wait_for,
                 payload: (),
             }),
             None => {
-                let index = self.insert(State::Promised, tag);
+                let index = self.insert(NodeState::Promised, tag);
                 Ok(self.nodes.id(index))
             }
         }
@@ -105,15 +105,15 @@ impl<P, R, E> Flow<P, R, E> {
     /// Hands the result back if the key is known already, or there is no room among the known tasks.
     pub fn restore(
         &mut self,
-        key: Key,
+        key: MemoKey,
         result: R,
         bytes: u64,
-        actions: &mut Vec<Action<P, R, E>>,
+        actions: &mut Vec<FlowAction<P, R, E>>,
     ) -> Result<TaskId, R> {
         if self.memo.find(&key).is_some() || self.nodes.len() >= self.limits.tasks_max {
             return Err(result);
         }
-        let index = self.nodes.insert(State::Done(result), self.sequence);
+        let index = self.nodes.insert(NodeState::Done(result), self.sequence);
         self.sequence += 1;
         let node = self.nodes.at_mut(index);
         (node.bytes, node.flags.local) = (bytes, true);
@@ -128,19 +128,19 @@ impl<P, R, E> Flow<P, R, E> {
 
     /// A done computation by its key, for drivers that learn the key only when the inputs are there. The call makes
     /// no claim: the returned task is known until the next call.
-    pub fn recall(&mut self, key: &Key) -> Option<TaskId> {
+    pub fn recall(&mut self, key: &MemoKey) -> Option<TaskId> {
         self.memo.find_done(key).map(|index| self.nodes.id(index))
     }
 
     /// Remembers a done task under a key that the driver learnt late. `false`: the task is not done, or the task or
     /// the key is remembered already.
-    pub fn memoise(&mut self, task: TaskId, key: Key, actions: &mut Vec<Action<P, R, E>>) -> bool {
+    pub fn memoise(&mut self, task: TaskId, key: MemoKey, actions: &mut Vec<FlowAction<P, R, E>>) -> bool {
         let Some(index) = self.nodes.find(task) else {
             return false;
         };
         let known = self.memo.find(&key).is_some();
         let node = self.nodes.at_mut(index);
-        if known || node.flags.keyed || !matches!(node.state, State::Done(_)) || node.holders == u32::MAX {
+        if known || node.flags.keyed || !matches!(node.state, NodeState::Done(_)) || node.holders == u32::MAX {
             return false;
         }
         node.flags.keyed = true;
@@ -152,7 +152,7 @@ impl<P, R, E> Flow<P, R, E> {
         true
     }
 
-    fn insert(&mut self, state: State<P, R, E>, tag: u64) -> u32 {
+    fn insert(&mut self, state: NodeState<P, R, E>, tag: u64) -> u32 {
         let index = self.nodes.insert(state, self.sequence);
         self.nodes.at_mut(index).tag = tag;
         self.sequence += 1;
@@ -176,7 +176,7 @@ impl<P, R, E> Flow<P, R, E> {
         while edge != NIL {
             let here = self.edges.get(edge);
             let producer = self.nodes.at(here.producer);
-            if producer.is_over() && !matches!(producer.state, State::Done(_)) {
+            if producer.is_over() && !matches!(producer.state, NodeState::Done(_)) {
                 return Some(edge);
             }
             edge = here.next_input;
@@ -185,24 +185,24 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// The table that is full for a task with so many inputs, its limit, and how many entries must go.
-    fn full(&mut self, inputs: u32) -> Option<(Bound, u32, u32)> {
-        let Limits {
+    fn full(&mut self, inputs: u32) -> Option<(LimitKind, u32, u32)> {
+        let FlowLimits {
             pending_max,
             tasks_max,
             inputs_max,
             ..
         } = self.limits;
         let found = if self.pending >= pending_max {
-            (Bound::Pending, pending_max, self.pending - resume_at(pending_max))
+            (LimitKind::Pending, pending_max, self.pending - resume_at(pending_max))
         } else if self.nodes.len() >= tasks_max {
             (
-                Bound::Tasks,
+                LimitKind::Tasks,
                 tasks_max,
                 self.nodes.len() - resume_at(tasks_max).min(self.nodes.len()),
             )
         } else if self.edges.len() > inputs_max - inputs {
             let low = resume_at(inputs_max).min(inputs_max - inputs);
-            (Bound::Inputs, inputs_max, self.edges.len() - low)
+            (LimitKind::Inputs, inputs_max, self.edges.len() - low)
         } else {
             return None;
         };
@@ -211,7 +211,7 @@ impl<P, R, E> Flow<P, R, E> {
     }
 
     /// Tells refused submitters when there is room again.
-    pub(super) fn tell_room(&mut self, actions: &mut Vec<Action<P, R, E>>) {
+    pub(super) fn tell_room(&mut self, actions: &mut Vec<FlowAction<P, R, E>>) {
         let Some(inputs) = self.starved else {
             return;
         };
@@ -222,7 +222,7 @@ impl<P, R, E> Flow<P, R, E> {
             && self.edges.len() <= low;
         if roomy {
             self.starved = None;
-            actions.push(Action::Room {
+            actions.push(FlowAction::Room {
                 free: limits.pending_max - self.pending,
             });
         }
@@ -230,9 +230,7 @@ impl<P, R, E> Flow<P, R, E> {
 
     /// Forgets the oldest computations that exceed the memo's limits.
     pub(super) fn bound_memo(&mut self) {
-        while self.memo.len() > self.limits.memo_max as usize
-            || self.memo.bytes() > self.limits.memo_bytes_max
-        {
+        while self.memo.len() > self.limits.memo_max as usize || self.memo.bytes() > self.limits.memo_bytes_max {
             let Some(index) = self.memo.forget_oldest() else {
                 return;
             };

@@ -3,8 +3,8 @@
 use crate::decoders;
 use hotlease_flow::checkpoint::replay_bytes;
 use hotlease_flow::{
-    Action, Admission, Checkpoint, CheckpointError, Event, Flow, Key, Limits, Outcome, Place, Record, Task,
-    WorkerIndex,
+    Admission, Checkpoint, CheckpointError, CheckpointRecord, Flow, FlowAction, FlowEvent, FlowLimits, MemoKey,
+    ResultPlace, RunOutcome, Task, WorkerIndex,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -19,8 +19,8 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-fn key(number: u8) -> Key {
-    Key([number; 32])
+fn key(number: u8) -> MemoKey {
+    MemoKey([number; 32])
 }
 
 fn write(path: &Path, values: &[(u8, &[u8])]) {
@@ -32,7 +32,7 @@ fn write(path: &Path, values: &[(u8, &[u8])]) {
 }
 
 /// Records of a file, and the number of damaged bytes.
-fn read(path: &Path) -> (Vec<Record>, u64) {
+fn read(path: &Path) -> (Vec<CheckpointRecord>, u64) {
     let (mut records, mut damaged) = (Vec::new(), 0);
     for found in Checkpoint::read(path).expect("reads") {
         match found {
@@ -52,10 +52,7 @@ fn what_was_written_is_there_in_order_whatever_its_size() {
     write(&path, &[(1, b"again")]);
     let (records, damaged) = read(&path);
     assert_eq!(damaged, 0);
-    let found: Vec<_> = records
-        .into_iter()
-        .map(|record| (record.key, record.value))
-        .collect();
+    let found: Vec<_> = records.into_iter().map(|record| (record.key, record.value)).collect();
     assert_eq!(found[1].1, large, "a large one comes back whole");
     let small: Vec<_> = [0, 2, 3].into_iter().map(|at| found[at].clone()).collect();
     assert_eq!(
@@ -107,9 +104,7 @@ fn a_file_cut_anywhere_keeps_what_is_before_and_takes_more() {
 #[test]
 fn flipped_bits_cost_only_the_record_in_which_they_are() {
     let (_folder, path) = folder();
-    let values: Vec<Vec<u8>> = (0..40_u8)
-        .map(|number| vec![number; 7 * usize::from(number)])
-        .collect();
+    let values: Vec<Vec<u8>> = (0..40_u8).map(|number| vec![number; 7 * usize::from(number)]).collect();
     let pairs: Vec<_> = values
         .iter()
         .enumerate()
@@ -126,7 +121,7 @@ fn flipped_bits_cost_only_the_record_in_which_they_are() {
         let at = random.random_range(64..bytes.len());
         bytes[at] ^= 1 << random.random_range(0..8);
         fs::write(&path, &bytes).expect("flipped");
-        let hit = |record: &&Record| {
+        let hit = |record: &&CheckpointRecord| {
             let begin = record.offset as usize;
             !(begin..begin + 64 + record.value.len()).contains(&at)
         };
@@ -197,19 +192,10 @@ fn no_other_file_is_touched() {
 fn a_file_that_others_can_write_is_not_believed() {
     let (folder, path) = folder();
     write(&path, &[(1, b"one")]);
-    assert_eq!(
-        fs::metadata(&path).expect("a file").permissions().mode() & 0o777,
-        0o600
-    );
+    assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&path, Permissions::from_mode(0o664)).expect("opened up");
-    assert!(matches!(
-        Checkpoint::open(&path),
-        Err(CheckpointError::Unsafe { .. })
-    ));
-    assert!(matches!(
-        Checkpoint::read(&path),
-        Err(CheckpointError::Unsafe { .. })
-    ));
+    assert!(matches!(Checkpoint::open(&path), Err(CheckpointError::Unsafe { .. })));
+    assert!(matches!(Checkpoint::read(&path), Err(CheckpointError::Unsafe { .. })));
     let error = Checkpoint::open(&folder.path().join("missing/run")).expect_err("no folder");
     assert!(error.to_string().contains("missing/run"), "{error}");
 }
@@ -233,7 +219,8 @@ fn a_failed_write_costs_what_was_gathered_and_nothing_else() {
     }
     let (_folder, path) = folder();
     write(&path, &[(1, b"one")]);
-    let limited = "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact files::a_failed_write_costs_what_was_gathered_and_nothing_else";
+    let limited =
+        "trap '' XFSZ; ulimit -f 8; exec \"$0\" --exact files::a_failed_write_costs_what_was_gathered_and_nothing_else";
     let test = std::env::current_exe().expect("this program");
     let mut child = Command::new("sh");
     let output = child
@@ -243,11 +230,7 @@ fn a_failed_write_costs_what_was_gathered_and_nothing_else() {
         .env(FILE, &path)
         .output()
         .expect("runs");
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     let (records, damaged) = read(&path);
     let keys: Vec<_> = records.iter().map(|record| record.key).collect();
     assert_eq!((keys, damaged), (vec![key(1), key(2), key(4)], 0));
@@ -259,7 +242,7 @@ fn a_second_run_computes_nothing_again() {
     let mut ran = Vec::new();
     for _ in 0..2 {
         let (mut checkpoint, replay) = Checkpoint::open(&path).expect("opens");
-        let mut flow: Flow<u8, Vec<u8>, ()> = Flow::new(Limits::default());
+        let mut flow: Flow<u8, Vec<u8>, ()> = Flow::new(FlowLimits::default());
         let mut actions = Vec::new();
         for record in replay {
             let record = record.expect("nothing is damaged");
@@ -268,7 +251,7 @@ fn a_second_run_computes_nothing_again() {
                 .expect("restored");
         }
         let worker = WorkerIndex(0);
-        flow.step(Event::WorkerUp { worker, credits: 4 }, &mut actions);
+        flow.step(FlowEvent::WorkerUp { worker, credits: 4 }, &mut actions);
         let mut count = 0;
         for number in 0..50 {
             let task = Task::new(number).key(key(number));
@@ -276,23 +259,16 @@ fn a_second_run_computes_nothing_again() {
             let task = admission.task();
             if let Admission::Accepted(_) = admission {
                 for action in std::mem::take(&mut actions) {
-                    if let Action::Run { task, attempt, .. } = action {
+                    if let FlowAction::Run { task, attempt, .. } = action {
                         count += 1;
                         let result = vec![number; 3];
                         checkpoint.append(key(number), &result).expect("appends");
-                        let outcome = Outcome::Done {
+                        let outcome = RunOutcome::Done {
                             result,
                             bytes: 3,
-                            place: Place::Here,
+                            place: ResultPlace::Here,
                         };
-                        flow.step(
-                            Event::Ended {
-                                task,
-                                attempt,
-                                outcome,
-                            },
-                            &mut actions,
-                        );
+                        flow.step(FlowEvent::Ended { task, attempt, outcome }, &mut actions);
                     }
                 }
             }

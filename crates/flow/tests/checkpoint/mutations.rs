@@ -17,11 +17,7 @@ fn no_damage_of_a_checkpoint_makes_a_wrong_result() {
         let mut mutator = Mutator::new(&seeds, StdRng::seed_from_u64(seed));
         let accepted = (0..FILES).filter(|_| (decoder.check)(&mutator.next())).count();
         assert!(accepted > 0, "{}: nothing was accepted", decoder.name);
-        assert!(
-            accepted < FILES as usize,
-            "{}: everything was accepted",
-            decoder.name
-        );
+        assert!(accepted < FILES as usize, "{}: everything was accepted", decoder.name);
     }
 }
 

@@ -5,7 +5,7 @@
 //! also looks at the same bytes with sums that fit.
 
 use hotlease_flow::checkpoint::replay_bytes;
-use hotlease_flow::{CheckpointError, Key};
+use hotlease_flow::{CheckpointError, MemoKey};
 use std::path::Path;
 
 /// One decoder.
@@ -50,7 +50,7 @@ pub fn file_header(id: [u8; 16]) -> Vec<u8> {
 }
 
 /// A record at an offset of a file.
-pub fn record(id: &[u8], offset: usize, key: Key, value: &[u8]) -> Vec<u8> {
+pub fn record(id: &[u8], offset: usize, key: MemoKey, value: &[u8]) -> Vec<u8> {
     let mut record = b"HLck".to_vec();
     record.extend(1_u16.to_le_bytes());
     record.resize(8, 0);
@@ -74,11 +74,7 @@ fn replay(bytes: &[u8]) -> Option<usize> {
             Ok(found) => {
                 assert_eq!(found.offset as usize, at, "bytes were passed over in silence");
                 let whole = record(&bytes[16..32], at, found.key, &found.value);
-                assert_eq!(
-                    bytes.get(at..at + whole.len()),
-                    Some(&whole[..]),
-                    "a wrong result"
-                );
+                assert_eq!(bytes.get(at..at + whole.len()), Some(&whole[..]), "a wrong result");
                 at += whole.len();
                 records += 1;
                 damaged_before = false;
@@ -138,16 +134,16 @@ fn seeds() -> Vec<Vec<u8>> {
         b"HLckHLck",
     ];
     for (number, value) in values.into_iter().enumerate() {
-        let next = record(&id, file.len(), Key([number as u8; 32]), value);
+        let next = record(&id, file.len(), MemoKey([number as u8; 32]), value);
         file.extend(next);
     }
     // A file that was cut short, and appended to behind the cut.
     let mut torn = file[..file.len() - 5].to_vec();
-    let next = record(&id, torn.len(), Key([9; 32]), b"after the crash");
+    let next = record(&id, torn.len(), MemoKey([9; 32]), b"after the crash");
     torn.extend(next);
     // A result that is itself a checkpoint.
     let mut nested = file_header(id);
-    let next = record(&id, nested.len(), Key([5; 32]), &file);
+    let next = record(&id, nested.len(), MemoKey([5; 32]), &file);
     nested.extend(next);
     vec![empty, file, torn, nested]
 }

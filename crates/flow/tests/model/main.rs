@@ -2,18 +2,18 @@
 //!
 //! The seed is printed; `HOTLEASE_SEED=N` replays one. After every event the two must agree on every task.
 
+mod checks;
+mod driver;
 mod reference;
-mod site;
-mod told;
 
+use driver::RandomDriver;
 use rand::{SeedableRng, rngs::StdRng};
-use site::Site;
 
 const SEEDS: u64 = 1000;
 const EVENTS: usize = 300;
 
 fn run(seed: u64) {
-    let mut site = Site::new(StdRng::seed_from_u64(seed));
+    let mut site = RandomDriver::new(StdRng::seed_from_u64(seed));
     for _ in 0..EVENTS {
         site.event();
     }

@@ -1,6 +1,6 @@
 //! Reference for the kernel, as plain as possible: one list of tasks, everything found by looking at all of them.
 
-use hotlease_flow::{Action, Heard, TaskId};
+use hotlease_flow::{FlowAction, Reaction, TaskId};
 use std::collections::BTreeSet;
 
 /// Phase of a task; whether a queued one is ready follows from its inputs.
@@ -68,7 +68,7 @@ pub struct Reference {
     pub deaths_max: u8,
 }
 
-pub type Told = Action<u64, u64, u64>;
+pub type TestAction = FlowAction<u64, u64, u64>;
 
 impl Reference {
     pub fn find(&self, id: TaskId) -> usize {
@@ -78,11 +78,7 @@ impl Reference {
 
     pub fn is_ready(&self, at: usize) -> bool {
         let task = &self.tasks[at];
-        task.phase == Phase::Queued
-            && task
-                .inputs
-                .iter()
-                .all(|input| self.tasks[*input].phase == Phase::Done)
+        task.phase == Phase::Queued && task.inputs.iter().all(|input| self.tasks[*input].phase == Phase::Done)
     }
 
     pub fn pending(&self) -> usize {
@@ -90,8 +86,7 @@ impl Reference {
     }
 
     pub fn in_flight(&self, worker: u32) -> u32 {
-        let on_it =
-            |task: &&Task| matches!(task.phase, Phase::Running | Phase::Stopping) && task.worker == worker;
+        let on_it = |task: &&Task| matches!(task.phase, Phase::Running | Phase::Stopping) && task.worker == worker;
         self.tasks.iter().filter(on_it).count() as u32
     }
 
@@ -172,30 +167,30 @@ impl Reference {
         }
     }
 
-    pub fn cancel(&mut self, at: usize) -> Heard {
+    pub fn cancel(&mut self, at: usize) -> Reaction {
         let task = &mut self.tasks[at];
         if !task.is_pending() {
-            return Heard::TooLate;
+            return Reaction::TooLate;
         }
         if task.holders > 1 {
             task.holders -= 1;
-            return Heard::Shared;
+            return Reaction::Shared;
         }
         match task.phase {
             Phase::Running | Phase::Stopping => {
                 task.phase = Phase::Stopping;
                 // A client that submits the same computation has not cancelled it.
                 task.key = None;
-                Heard::Stopping
+                Reaction::Stopping
             }
             _ => {
                 task.phase = Phase::Cancelled;
-                Heard::Taken
+                Reaction::Applied
             }
         }
     }
 
-    /// Ends a run without a result. `again`: its kind of end allows another try.
+    /// Ends a run without a result. `retry_run`: its kind of end allows another try.
     pub fn not_done(&mut self, at: usize, value: Option<u64>, again: bool) {
         let task = &mut self.tasks[at];
         match task.phase {

@@ -2,7 +2,7 @@
 
 mod pool;
 
-use hotlease_flow::{Heard, Limits, Task};
+use hotlease_flow::{FlowLimits, Reaction, Task};
 use pool::{End, Job, Pool};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -21,9 +21,9 @@ fn mixed(number: u64, inputs: &[u64]) -> u64 {
 #[test]
 fn random_graphs_from_four_threads_give_what_one_thread_computes() {
     const TASKS: u64 = 5_000;
-    let limits = Limits {
+    let limits = FlowLimits {
         pending_max: 300,
-        ..Limits::default()
+        ..FlowLimits::default()
     };
     let pool = Pool::new(3, limits);
     let seed: u64 = rand::random();
@@ -36,9 +36,7 @@ fn random_graphs_from_four_threads_give_what_one_thread_computes() {
                 let mut held = Vec::new();
                 for number in 0..TASKS {
                     let count = random.random_range(0..4.min(held.len() + 1));
-                    let inputs: Vec<(_, u64)> = (0..count)
-                        .map(|_| held[random.random_range(0..held.len())])
-                        .collect();
+                    let inputs: Vec<(_, u64)> = (0..count).map(|_| held[random.random_range(0..held.len())]).collect();
                     let ids: Vec<_> = inputs.iter().map(|(task, _)| *task).collect();
                     let values: Vec<_> = inputs.iter().map(|(_, value)| *value).collect();
                     let task = pool.submit(Task::new, job(move |inputs| Ok(mixed(number, inputs))), &ids);
@@ -59,16 +57,12 @@ fn random_graphs_from_four_threads_give_what_one_thread_computes() {
         }
     });
     let load = pool.load_at_rest();
-    assert_eq!(
-        (load.pending, load.known, load.inputs),
-        (0, 0, 0),
-        "something is left"
-    );
+    assert_eq!((load.pending, load.known, load.inputs), (0, 0, 0), "something is left");
 }
 
 #[test]
 fn a_flaky_task_is_tried_as_often_as_it_says_and_a_hopeless_one_fails_its_dependents() {
-    let pool = Pool::new(2, Limits::default());
+    let pool = Pool::new(2, FlowLimits::default());
     let tries = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&tries);
     let flaky = move |_: &[u64]| match count.fetch_add(1, Ordering::SeqCst) {
@@ -80,11 +74,7 @@ fn a_flaky_task_is_tried_as_often_as_it_says_and_a_hopeless_one_fails_its_depend
     assert_eq!(pool.wait(after), End::Done(8));
     assert_eq!(tries.load(Ordering::SeqCst), 3);
 
-    let broken = pool.submit(
-        |job| Task::new(job).retries(5),
-        job(|_| panic!("on purpose")),
-        &[],
-    );
+    let broken = pool.submit(|job| Task::new(job).retries(5), job(|_| panic!("on purpose")), &[]);
     let next = pool.submit(Task::new, job(|_| Ok(0)), &[after, broken]);
     let last = pool.submit(Task::new, job(|_| Ok(0)), &[next]);
     assert_eq!(pool.wait(broken), End::Failed("it panicked".into()));
@@ -96,7 +86,7 @@ fn a_flaky_task_is_tried_as_often_as_it_says_and_a_hopeless_one_fails_its_depend
 
 #[test]
 fn a_cancelled_task_never_starts_and_one_that_runs_keeps_what_it_returns() {
-    let pool = Pool::new(1, Limits::default());
+    let pool = Pool::new(1, FlowLimits::default());
     let (started, running) = mpsc::channel();
     let (go, gate) = mpsc::channel();
     let gate = std::sync::Mutex::new((started, gate));
@@ -122,10 +112,10 @@ fn a_cancelled_task_never_starts_and_one_that_runs_keeps_what_it_returns() {
     );
     let last = pool.submit(Task::new, job(|_| Ok(3)), &[after]);
     running.recv().expect("it started");
-    assert_eq!(pool.cancel(after), Heard::Taken);
-    assert_eq!(pool.cancel(after), Heard::TooLate);
+    assert_eq!(pool.cancel(after), Reaction::Applied);
+    assert_eq!(pool.cancel(after), Reaction::TooLate);
     assert_eq!(pool.wait(last), End::Dependency(vec![last, after]));
-    assert_eq!(pool.cancel(slow), Heard::Stopping);
+    assert_eq!(pool.cancel(slow), Reaction::Stopping);
     go.send(()).expect("it waits");
     assert_eq!(pool.wait(slow), End::Done(1), "it returned all the same");
     assert_eq!(pool.wait(after), End::Cancelled);

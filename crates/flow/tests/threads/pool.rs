@@ -1,7 +1,8 @@
 //! A driver: closures on threads, with the kernel behind a mutex. Each thread is a worker.
 
 use hotlease_flow::{
-    Action, Event, Flow, Heard, Limits, Load, Outcome, Place, Refusal, Task, TaskId, WorkerIndex,
+    Flow, FlowAction, FlowEvent, FlowLimits, FlowLoad, Reaction, ResultPlace, RunOutcome, SubmitError, Task, TaskId,
+    WorkerIndex,
 };
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +25,7 @@ pub enum End {
 
 struct State {
     flow: Flow<Job, u64, String>,
-    actions: Vec<Action<Job, u64, String>>,
+    actions: Vec<FlowAction<Job, u64, String>>,
     queues: Vec<VecDeque<(TaskId, u32)>>,
     /// End of each task, by its tag.
     ends: Vec<Option<End>>,
@@ -55,28 +56,22 @@ impl Shared {
         let (mut runs, mut news) = (false, false);
         for action in std::mem::take(&mut state.actions) {
             let (task, end) = match action {
-                Action::Run {
-                    task,
-                    attempt,
-                    worker,
-                } => {
+                FlowAction::Run { task, attempt, worker } => {
                     state.queues[worker.0 as usize].push_back((task, attempt));
                     runs = true;
                     continue;
                 }
-                Action::Room { .. } => {
+                FlowAction::Room { .. } => {
                     state.rooms += 1;
                     news = true;
                     continue;
                 }
-                Action::Done { task, .. } => (task, state.flow.result(task).copied().map(End::Done)),
-                Action::Cancelled { task, .. } => (task, Some(End::Cancelled)),
-                Action::Failed { task, root, .. } if task == root => {
+                FlowAction::Done { task, .. } => (task, state.flow.result(task).copied().map(End::Done)),
+                FlowAction::Cancelled { task, .. } => (task, Some(End::Cancelled)),
+                FlowAction::Failed { task, root, .. } if task == root => {
                     (task, state.flow.error(task).cloned().map(End::Failed))
                 }
-                Action::Failed { task, .. } => {
-                    (task, Some(End::Dependency(state.flow.chain(task).collect())))
-                }
+                FlowAction::Failed { task, .. } => (task, Some(End::Dependency(state.flow.chain(task).collect()))),
                 _ => continue,
             };
             if let (Some(tag), Some(end)) = (state.flow.tag(task), end) {
@@ -102,20 +97,16 @@ impl Shared {
                 let inputs: Vec<u64> = state.flow.inputs(task).map(|input| *input.result).collect();
                 drop(state);
                 let outcome = match catch_unwind(AssertUnwindSafe(|| job(&inputs))) {
-                    Ok(Ok(result)) => Outcome::Done {
+                    Ok(Ok(result)) => RunOutcome::Done {
                         result,
                         bytes: 8,
-                        place: Place::Here,
+                        place: ResultPlace::Here,
                     },
-                    Ok(Err(error)) => Outcome::Failed(error),
-                    Err(_) => Outcome::Fatal("it panicked".into()),
+                    Ok(Err(error)) => RunOutcome::Failed(error),
+                    Err(_) => RunOutcome::Fatal("it panicked".into()),
                 };
                 state = self.lock();
-                let event = Event::Ended {
-                    task,
-                    attempt,
-                    outcome,
-                };
+                let event = FlowEvent::Ended { task, attempt, outcome };
                 self.step(&mut state, event);
             } else if state.closed {
                 return;
@@ -125,7 +116,7 @@ impl Shared {
         }
     }
 
-    fn step(&self, state: &mut State, event: Event<u64, String>) -> Heard {
+    fn step(&self, state: &mut State, event: FlowEvent<u64, String>) -> Reaction {
         let State { flow, actions, .. } = state;
         let heard = flow.step(event, actions);
         self.carry_out(state);
@@ -134,7 +125,7 @@ impl Shared {
 }
 
 impl Pool {
-    pub fn new(threads: u32, limits: Limits) -> Self {
+    pub fn new(threads: u32, limits: FlowLimits) -> Self {
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 flow: Flow::new(limits),
@@ -149,7 +140,7 @@ impl Pool {
         });
         let serve = |worker: u32| {
             let shared = Arc::clone(&shared);
-            let up = Event::WorkerUp {
+            let up = FlowEvent::WorkerUp {
                 worker: WorkerIndex(worker),
                 credits: 2,
             };
@@ -173,15 +164,11 @@ impl Pool {
                     self.shared.carry_out(&mut state);
                     return admission.task();
                 }
-                Err(Refusal::Full { payload, .. }) => {
+                Err(SubmitError::Full { payload, .. }) => {
                     job = payload;
                     let rooms = state.rooms;
                     while state.rooms == rooms {
-                        state = self
-                            .shared
-                            .news
-                            .wait(state)
-                            .expect("no thread panics under the lock");
+                        state = self.shared.news.wait(state).expect("no thread panics under the lock");
                     }
                 }
                 Err(other) => panic!("{other}"),
@@ -191,11 +178,11 @@ impl Pool {
 
     pub fn release(&self, task: TaskId) {
         let state = &mut self.shared.lock();
-        assert_eq!(self.shared.step(state, Event::Release { task }), Heard::Taken);
+        assert_eq!(self.shared.step(state, FlowEvent::Release { task }), Reaction::Applied);
     }
 
-    pub fn cancel(&self, task: TaskId) -> Heard {
-        self.shared.step(&mut self.shared.lock(), Event::Cancel { task })
+    pub fn cancel(&self, task: TaskId) -> Reaction {
+        self.shared.step(&mut self.shared.lock(), FlowEvent::Cancel { task })
     }
 
     /// Waits for the end of a task that is held.
@@ -206,16 +193,12 @@ impl Pool {
             if let Some(end) = &state.ends[tag] {
                 return end.clone();
             }
-            state = self
-                .shared
-                .news
-                .wait(state)
-                .expect("no thread panics under the lock");
+            state = self.shared.news.wait(state).expect("no thread panics under the lock");
         }
     }
 
     /// Load of the kernel once all tasks without a waiter have ended, or after ten seconds.
-    pub fn load_at_rest(&self) -> Load {
+    pub fn load_at_rest(&self) -> FlowLoad {
         let state = self.shared.lock();
         let busy = |state: &mut State| state.flow.load().known > 0;
         let waited = self

@@ -1,21 +1,19 @@
 //! Tests of a cache's limits, and of what it removes first.
 
-use crate::scene::{Scene, can_pack, mounted, names, noise};
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Way};
+use crate::scene::{TestImages, can_pack, mounted, names, noise};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, MountMethod};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Barrier;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Publishes bytes that are no images: a cache fetches anything with the right hash, and no mksquashfs is needed.
-fn blobs(scene: &Scene, count: u32, bytes: usize) -> Vec<ImageId> {
-    (0..count)
-        .map(|seed| scene.publish(&noise(seed, bytes)))
-        .collect()
+fn blobs(scene: &TestImages, count: u32, bytes: usize) -> Vec<ImageId> {
+    (0..count).map(|seed| scene.publish(&noise(seed, bytes))).collect()
 }
 
 /// Sets the time of an image's last use, so that the order does not depend on the clock's resolution.
-fn used(scene: &Scene, id: &ImageId, seconds: u64) {
+fn used(scene: &TestImages, id: &ImageId, seconds: u64) {
     let file = fs::File::options()
         .write(true)
         .open(scene.path("cache/use").join(id.to_string()));
@@ -25,9 +23,9 @@ fn used(scene: &Scene, id: &ImageId, seconds: u64) {
 
 #[test]
 fn what_was_not_used_for_longest_goes_first() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let ids = blobs(&scene, 4, 100_000);
-    let cache = scene.cache_with(350_000, Way::Any);
+    let cache = scene.cache_with(350_000, MountMethod::Any);
     for (id, age) in ids[..3].iter().zip([30, 20, 10]) {
         cache.fetch(id).unwrap();
         used(&scene, id, age);
@@ -57,10 +55,10 @@ fn what_was_not_used_for_longest_goes_first() {
 
 #[test]
 fn what_has_no_room_is_refused_and_costs_nobody_else() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let small = scene.publish(&noise(1, 50_000));
     let large = scene.publish(&noise(2, 500_000));
-    let cache = scene.cache_with(200_000, Way::Any);
+    let cache = scene.cache_with(200_000, MountMethod::Any);
     cache.fetch(&small).unwrap();
     match cache.fetch(&large) {
         Err(ImageError::NoRoom { needed, most, .. }) => assert_eq!((needed, most), (500_000, 200_000)),
@@ -71,7 +69,7 @@ fn what_has_no_room_is_refused_and_costs_nobody_else() {
 
 #[test]
 fn names_that_nobody_has_leave_nothing() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let cache = scene.cache();
     for seed in 0..20 {
         let id: ImageId = blake3::hash(&[seed]).to_hex().parse().unwrap();
@@ -93,7 +91,7 @@ fn names_that_nobody_has_leave_nothing() {
 
 #[test]
 fn many_at_once_fetch_an_image_once() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(7, 30_000_000);
     let id = scene.publish(&bytes);
     let barrier = Barrier::new(8);
@@ -120,7 +118,7 @@ fn many_at_once_fetch_an_image_once() {
 
 #[test]
 fn many_at_once_stay_within_the_bound() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let ids = blobs(&scene, 12, 1_000_000);
     let bound = 4_500_000;
     let done = std::sync::atomic::AtomicUsize::new(0);
@@ -128,7 +126,7 @@ fn many_at_once_stay_within_the_bound() {
         for mine in ids.chunks(3) {
             let (scene, done) = (&scene, &done);
             scope.spawn(move || {
-                let cache = scene.cache_with(bound, Way::Any);
+                let cache = scene.cache_with(bound, MountMethod::Any);
                 for id in mine {
                     cache.fetch(id).expect("it is fetched");
                 }
@@ -150,13 +148,7 @@ fn many_at_once_stay_within_the_bound() {
             assert!(sizes("images") <= bound && incoming <= bound);
         }
     });
-    let bytes: u64 = scene
-        .cache()
-        .list()
-        .unwrap()
-        .iter()
-        .map(|image| image.bytes)
-        .sum();
+    let bytes: u64 = scene.cache().list().unwrap().iter().map(|image| image.bytes).sum();
     assert!(bytes <= bound, "{bytes}");
 }
 
@@ -165,9 +157,9 @@ fn what_is_mounted_is_never_removed() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(1);
-    let cache = scene.cache_with(packed.image_bytes + 200_000, Way::Any);
+    let cache = scene.cache_with(packed.image_bytes + 200_000, MountMethod::Any);
     let Some(used) = mounted(&cache, &packed.id) else {
         return;
     };
@@ -186,13 +178,13 @@ fn what_is_mounted_is_never_removed() {
 }
 
 /// Sets the last use long ago, so that the image would be removed first.
-fn used_by_others(scene: &Scene, id: &ImageId) {
+fn used_by_others(scene: &TestImages, id: &ImageId) {
     used(scene, id, 3600);
 }
 
 #[test]
 fn a_cache_that_others_could_write_to_is_refused() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let open = |name: &str| Cache::open(&scene.path(name), CacheOptions::default());
     fs::create_dir(scene.path("shared")).unwrap();
     fs::set_permissions(scene.path("shared"), fs::Permissions::from_mode(0o777)).unwrap();

@@ -1,6 +1,6 @@
 //! Tests of processes that are killed while they fetch or use an image.
 
-use crate::scene::{Scene, can_pack, is_root, noise};
+use crate::scene::{TestImages, can_pack, is_root, noise};
 use hotlease_image::{Cache, CacheOptions, ImageId};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -48,30 +48,22 @@ fn another_process() {
 }
 
 /// Starts the process; returns when it is ready, with its output.
-fn start(what: &str, scene: &Scene, id: &ImageId) -> (Child, String) {
+fn start(what: &str, scene: &TestImages, id: &ImageId) -> (Child, String) {
     let program = std::env::current_exe().expect("this program");
     start_by(&mut Command::new(program), what, scene, id)
 }
 
-fn start_by(command: &mut Command, what: &str, scene: &Scene, id: &ImageId) -> (Child, String) {
+fn start_by(command: &mut Command, what: &str, scene: &TestImages, id: &ImageId) -> (Child, String) {
     let role = format!("{what}|{}|{id}", scene.dir.path().display());
     let mut child = command
-        .args([
-            "--exact",
-            "crashes::another_process",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        .args(["--exact", "crashes::another_process", "--nocapture", "--test-threads=1"])
         .env(ROLE, role)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
     let out = BufReader::new(child.stdout.take().expect("its output"));
-    let said = out
-        .lines()
-        .map_while(Result::ok)
-        .find(|line| line.contains("ready"));
+    let said = out.lines().map_while(Result::ok).find(|line| line.contains("ready"));
     let said = said.expect("it is ready");
     (child, said)
 }
@@ -83,7 +75,7 @@ fn kill(mut child: Child) {
 
 #[test]
 fn a_fetch_that_is_killed_leaves_no_half_image() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(1, 60_000_000);
     let id = scene.publish(&bytes);
     let mut cut = 0;
@@ -113,7 +105,7 @@ fn a_fetch_that_is_killed_leaves_no_half_image() {
 /// States that a crash may leave at each step, made by hand.
 #[test]
 fn the_next_one_makes_good_what_each_step_has_left() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(2, 3_000_000);
     let id = scene.publish(&bytes);
     let cache = |name: &str| scene.path("cache").join(name).join(id.to_string());
@@ -156,7 +148,7 @@ fn a_user_that_is_killed_leaves_no_mount() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(3);
     let (child, said) = start("mount", &scene, &packed.id);
     if !said.contains("ready at ") {
@@ -165,10 +157,7 @@ fn a_user_that_is_killed_leaves_no_mount() {
         return;
     }
     let cache = scene.cache();
-    assert!(
-        cache.list().unwrap()[0].mounted,
-        "it was unmounted while it was used"
-    );
+    assert!(cache.list().unwrap()[0].mounted, "it was unmounted while it was used");
     assert_eq!(cache.gc(0).unwrap(), []);
     kill(child);
     assert!(cache.list().unwrap()[0].mounted, "nobody could have unmounted it");
@@ -184,7 +173,7 @@ fn anybody_can_mount_through_fuse() {
         eprintln!("skipped: it needs root, to become somebody else");
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(4);
     let nobody = 65534;
     for name in [scene.dir.path().to_owned(), scene.path("store")] {
@@ -205,10 +194,7 @@ fn anybody_can_mount_through_fuse() {
             .lines()
             .find(|line| line.contains(&packed.id.to_string()))
             .expect("it is mounted");
-        assert!(
-            line.contains(" - fuse") && line.contains("user_id=65534"),
-            "{line}"
-        );
+        assert!(line.contains(" - fuse") && line.contains("user_id=65534"), "{line}");
     } else {
         assert!(
             said.contains("cannot be mounted here") && said.contains("only root may"),

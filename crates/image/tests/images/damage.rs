@@ -1,6 +1,6 @@
 //! Tests of bytes that do not match the image's name.
 
-use crate::scene::{Scene, can_pack, mounted, names};
+use crate::scene::{TestImages, can_pack, mounted, names};
 use hotlease_image::ImageError;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ fn damage_at_any_byte_is_noticed_and_repaired() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(1);
     let cache = scene.cache();
     cache.fetch(&packed.id).expect("it is fetched");
@@ -28,11 +28,7 @@ fn damage_at_any_byte_is_noticed_and_repaired() {
     for length in [0, 1, 95, 96, length / 2, length - 1] {
         fs::write(&file, &whole[..length as usize]).unwrap();
         cache.fetch(&packed.id).expect("it is fetched again");
-        assert_eq!(
-            fs::read(&file).unwrap(),
-            whole,
-            "cut to {length} it was not noticed"
-        );
+        assert_eq!(fs::read(&file).unwrap(), whole, "cut to {length} it was not noticed");
     }
     let mut longer = whole.clone();
     longer.push(0);
@@ -46,7 +42,7 @@ fn a_damaged_store_is_named_and_nothing_of_it_is_kept() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(2);
     let whole = fs::read(&packed.path).unwrap();
     let mut wrong = whole.clone();
@@ -84,7 +80,7 @@ fn verifying_reads_all_again_and_removes_what_is_wrong() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(3);
     let cache = scene.cache();
     cache.fetch(&packed.id).unwrap();
@@ -93,10 +89,7 @@ fn verifying_reads_all_again_and_removes_what_is_wrong() {
     let mut bytes = fs::read(&file).unwrap();
     bytes[200_000] ^= 0x80;
     fs::write(&file, &bytes).unwrap();
-    assert!(matches!(
-        cache.verify(&packed.id),
-        Err(ImageError::Damaged { .. })
-    ));
+    assert!(matches!(cache.verify(&packed.id), Err(ImageError::Damaged { .. })));
     assert!(!file.exists(), "it was kept");
     cache.fetch(&packed.id).expect("it is fetched again");
     cache.verify(&packed.id).expect("it is right again");
@@ -107,7 +100,7 @@ fn an_image_in_use_survives_damage_found_beside_it() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(4);
     let cache = scene.cache();
     let Some(used) = mounted(&cache, &packed.id) else {
@@ -123,10 +116,7 @@ fn an_image_in_use_survives_damage_found_beside_it() {
         .unwrap()
         .write_all_at(&bytes[last..], last as u64)
         .unwrap();
-    assert!(matches!(
-        cache.verify(&packed.id),
-        Err(ImageError::Damaged { .. })
-    ));
+    assert!(matches!(cache.verify(&packed.id), Err(ImageError::Damaged { .. })));
     assert!(
         file.exists() && used.path().join("bin/hello").exists(),
         "it was taken away from who uses it"

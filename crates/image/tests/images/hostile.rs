@@ -1,6 +1,6 @@
 //! Tests of images that were made without `pack`.
 
-use crate::scene::{Scene, can_pack, is_root, noise};
+use crate::scene::{TestImages, can_pack, is_root, noise};
 use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, MANIFEST_FILE};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use std::path::Path;
 const MANIFEST: &str = r#"{"format":1,"kind":"directory","prefix":"/opt/x"}"#;
 
 /// Error of mounting this image; checks that nothing stays mounted. None if nothing can be mounted here.
-fn refusal(scene: &Scene, limits: Limits, id: &ImageId) -> Option<ImageError> {
+fn refusal(scene: &TestImages, limits: Limits, id: &ImageId) -> Option<ImageError> {
     let options = CacheOptions {
         limits,
         stores: vec![scene.path("store")],
@@ -31,7 +31,7 @@ fn refusal(scene: &Scene, limits: Limits, id: &ImageId) -> Option<ImageError> {
 }
 
 fn foreign(make: impl Fn(&Path), more: &[&str]) -> Option<ImageError> {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.path("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join(MANIFEST_FILE), MANIFEST).unwrap();
@@ -83,7 +83,7 @@ fn a_small_image_of_much_is_refused() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.path("tree");
     fs::create_dir(&tree).unwrap();
     fs::write(tree.join(MANIFEST_FILE), MANIFEST).unwrap();
@@ -103,16 +103,7 @@ fn a_small_image_of_much_is_refused() {
         ..Limits::default()
     };
     if let Some(error) = refusal(&scene, limits, &id) {
-        assert!(
-            matches!(
-                error,
-                ImageError::Limit {
-                    most: 536_870_912,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ImageError::Limit { most: 536_870_912, .. }), "{error}");
     }
     let limits = Limits {
         entries: 20,
@@ -137,7 +128,7 @@ fn a_small_image_of_much_is_refused() {
 
 #[test]
 fn bytes_that_are_no_image_are_refused_before_they_are_mounted() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let mut squash = noise(3, 8192);
     squash[..4].copy_from_slice(b"hsqs");
     for bytes in [noise(1, 8192), squash, b"hsqs".to_vec(), vec![0; 96]] {
@@ -155,7 +146,7 @@ fn an_image_with_garbage_inside_harms_nobody() {
         eprintln!("skipped: it needs root, whose mounts are the kernel's");
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(5);
     let whole = fs::read(&packed.path).unwrap();
     for seed in 0..12_u32 {

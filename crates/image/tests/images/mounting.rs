@@ -1,7 +1,7 @@
 //! Tests of mounts, their sharing, and their removal after crashes.
 
-use crate::scene::{Scene, can_pack, is_root, mounted};
-use hotlease_image::{ImageError, Way};
+use crate::scene::{TestImages, can_pack, is_root, mounted};
+use hotlease_image::{ImageError, MountMethod};
 use std::fs;
 use std::process::Command;
 
@@ -10,7 +10,7 @@ fn a_mount_is_shared_and_goes_with_the_last() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(1);
     let cache = scene.cache();
     let Some(first) = mounted(&cache, &packed.id) else {
@@ -31,7 +31,7 @@ fn many_at_once_share_one_mount() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(2);
     let cache = scene.cache();
     if mounted(&cache, &packed.id).is_none() {
@@ -42,10 +42,7 @@ fn many_at_once_share_one_mount() {
             scope.spawn(|| {
                 for _ in 0..5 {
                     let mounted = cache.mount(&packed.id).expect("it is mounted");
-                    assert!(
-                        mounted.path().join("bin/hello").exists(),
-                        "it was unmounted below"
-                    );
+                    assert!(mounted.path().join("bin/hello").exists(), "it was unmounted below");
                 }
             });
         }
@@ -59,9 +56,9 @@ fn each_way_works_or_says_why_not() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(3);
-    for way in [Way::Kernel, Way::Fuse] {
+    for way in [MountMethod::Kernel, MountMethod::Fuse] {
         let cache = scene.cache_with(1 << 30, way);
         match cache.mount(&packed.id) {
             Ok(mounted) => {
@@ -72,7 +69,7 @@ fn each_way_works_or_says_why_not() {
                     .find(|line| line.contains(&id))
                     .expect("it is in the table");
                 let is_fuse = line.contains(" - fuse");
-                assert_eq!(is_fuse, way == Way::Fuse, "{line}");
+                assert_eq!(is_fuse, way == MountMethod::Fuse, "{line}");
                 for option in ["ro", "nosuid", "nodev"] {
                     assert!(line.contains(option), "{option} is missing: {line}");
                 }
@@ -80,16 +77,13 @@ fn each_way_works_or_says_why_not() {
                 assert_eq!(data, crate::scene::noise(3, 300_000));
             }
             Err(ImageError::CannotMount { why, .. }) => {
-                assert!(!(way == Way::Kernel && is_root()), "{why}");
+                assert!(!(way == MountMethod::Kernel && is_root()), "{why}");
                 assert!(why.len() > 20, "{why}");
                 eprintln!("skipped, {way:?}: {why}");
             }
             Err(other) => panic!("{other}"),
         }
-        assert!(
-            cache.list().unwrap().iter().all(|image| !image.mounted),
-            "{way:?}"
-        );
+        assert!(cache.list().unwrap().iter().all(|image| !image.mounted), "{way:?}");
     }
 }
 
@@ -99,9 +93,9 @@ fn a_dead_server_is_replaced() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(4);
-    let cache = scene.cache_with(1 << 30, Way::Fuse);
+    let cache = scene.cache_with(1 << 30, MountMethod::Fuse);
     let Some(first) = mounted(&cache, &packed.id) else {
         return;
     };
@@ -158,7 +152,7 @@ fn what_a_run_opens_is_written_down_for_the_next() {
         eprintln!("skipped: only root may watch a mount");
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let packed = scene.image(5);
     let cache = scene.cache();
     let mounted = cache.mount(&packed.id).expect("it is mounted");
@@ -185,10 +179,7 @@ fn what_a_run_opens_is_written_down_for_the_next() {
     assert!(read.unwrap().status.success());
     drop(recorder);
     let trace = fs::read(scene.path("cache/traces").join(packed.id.to_string())).expect("a trace");
-    let names: Vec<_> = trace
-        .split(|byte| *byte == 0)
-        .map(String::from_utf8_lossy)
-        .collect();
+    let names: Vec<_> = trace.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
     let at = |name: &str| names.iter().position(|known| known == name);
     assert!(
         at("lib/site/a.py").is_some() && at("lib/site/a.py") < at("bin/hello"),

@@ -1,7 +1,7 @@
 //! Tests of images that come from other nodes, and are passed on to them.
 
-use crate::scene::{Scene, names, noise};
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Neighbours, Offer};
+use crate::scene::{TestImages, names, noise};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, ImageOffer, Neighbours};
 use std::cell::Cell;
 use std::io::{self, Read};
 use std::path::Path;
@@ -14,21 +14,21 @@ const BYTES: usize = 9 << 20;
 
 /// Neighbours that send the given contents, one after the other.
 #[derive(Debug, Default)]
-struct Given(Mutex<Vec<Content>>);
+struct TestNeighbours(Mutex<Vec<Content>>);
 
 /// Stated length of the whole image, and the bytes that are sent from its beginning.
-type Content = (u64, Box<dyn Read2>);
+type Content = (u64, Box<dyn DebugRead>);
 
-trait Read2: Read + Send + std::fmt::Debug {}
-impl<T: Read + Send + std::fmt::Debug> Read2 for T {}
+trait DebugRead: Read + Send + std::fmt::Debug {}
+impl<T: Read + Send + std::fmt::Debug> DebugRead for T {}
 
-impl Neighbours for Given {
-    fn of<'a>(&'a self, _: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = Offer> + 'a> {
+impl Neighbours for TestNeighbours {
+    fn of<'a>(&'a self, _: &ImageId, at: &'a Cell<u64>) -> Box<dyn Iterator<Item = ImageOffer> + 'a> {
         Box::new(std::iter::from_fn(|| {
             let mut given = self.0.lock().unwrap();
             let (bytes, mut content) = (!given.is_empty()).then(|| given.remove(0))?;
             io::copy(&mut (&mut content).take(at.get()), &mut io::sink()).expect("it has so much");
-            Some(Offer {
+            Some(ImageOffer {
                 from: "agent 1".into(),
                 bytes,
                 content: Box::new(content),
@@ -38,10 +38,10 @@ impl Neighbours for Given {
 }
 
 /// Opens a cache in that folder, with neighbours that send these contents.
-fn cache(scene: &Scene, folder: &str, given: Vec<Content>) -> Cache {
+fn cache(scene: &TestImages, folder: &str, given: Vec<Content>) -> Cache {
     let options = CacheOptions {
         stores: vec![scene.path("store")],
-        neighbours: Some(Arc::new(Given(Mutex::new(given)))),
+        neighbours: Some(Arc::new(TestNeighbours(Mutex::new(given)))),
         ..CacheOptions::default()
     };
     Cache::open(&scene.path(folder), options).expect("a cache")
@@ -70,7 +70,7 @@ fn is_empty(folder: &Path) {
 
 #[test]
 fn an_image_comes_from_a_neighbour_and_no_store_has_to_have_it() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(1, BYTES);
     let cache = cache(&scene, "cache", vec![content(&bytes)]);
     cache.fetch(&named(&bytes)).expect("fetched");
@@ -80,7 +80,7 @@ fn an_image_comes_from_a_neighbour_and_no_store_has_to_have_it() {
 
 #[test]
 fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(2, BYTES);
     let mut wrong = bytes.clone();
     wrong[BYTES / 2] ^= 1;
@@ -112,26 +112,23 @@ fn what_a_neighbour_sends_is_not_believed_and_the_next_is_asked_and_the_store() 
 
 /// Source that sends pieces when the test provides them, and fails when the test drops its end.
 #[derive(Debug)]
-struct Slow(Receiver<Vec<u8>>);
+struct StepReader(Receiver<Vec<u8>>);
 
-impl Read for Slow {
+impl Read for StepReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let piece = self
-            .0
-            .recv()
-            .map_err(|_| io::Error::other("the neighbour is gone"))?;
+        let piece = self.0.recv().map_err(|_| io::Error::other("the neighbour is gone"))?;
         (&piece[..]).read(buffer)
     }
 }
 
 fn slow(bytes: usize) -> (SyncSender<Vec<u8>>, Content) {
     let (sender, receiver) = sync_channel(0);
-    (sender, (bytes as u64, Box::new(Slow(receiver))))
+    (sender, (bytes as u64, Box::new(StepReader(receiver))))
 }
 
 #[test]
 fn what_has_come_goes_on_before_the_rest_has_come() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(3, 10_000);
     let id = named(&bytes);
     let (send, content) = slow(bytes.len());
@@ -159,7 +156,7 @@ fn what_has_come_goes_on_before_the_rest_has_come() {
 
 #[test]
 fn whoever_reads_on_is_told_when_it_breaks_off() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(4, 10_000);
     let id = named(&bytes);
     scene.publish(&bytes);
@@ -181,7 +178,7 @@ fn whoever_reads_on_is_told_when_it_breaks_off() {
 
 #[test]
 fn where_one_breaks_off_the_next_goes_on_and_who_reads_it_here_does_not_notice() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(5, 10_000);
     let id = named(&bytes);
     let ((send, broken), (go_on, next)) = (slow(bytes.len()), slow(bytes.len()));
@@ -207,17 +204,13 @@ fn where_one_breaks_off_the_next_goes_on_and_who_reads_it_here_does_not_notice()
 
 #[test]
 fn two_that_send_parts_which_do_not_make_the_image_are_not_believed_and_it_begins_anew() {
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let bytes = noise(6, 10_000);
     let mut wrong = bytes.clone();
     wrong[100] ^= 1;
     let length = bytes.len() as u64;
     // The first neighbour breaks off after a wrong byte; what the second adds is right.
-    let given = vec![
-        (length, content(&wrong[..5000]).1),
-        content(&bytes),
-        content(&bytes),
-    ];
+    let given = vec![(length, content(&wrong[..5000]).1), content(&bytes), content(&bytes)];
     let cache = cache(&scene, "a", given);
     cache.fetch(&named(&bytes)).expect("from the third");
     assert_eq!(all(&cache, &named(&bytes)).unwrap(), bytes);

@@ -1,6 +1,6 @@
 //! Tests of what packing keeps, changes and refuses.
 
-use crate::scene::{Scene, can_pack, mounted};
+use crate::scene::{TestImages, can_pack, mounted};
 use hotlease_image::{ImageError, Limits, Store, TreeKind, pack};
 use std::ffi::OsStr;
 use std::fs;
@@ -16,7 +16,7 @@ fn equal_trees_make_equal_images_whenever_and_by_whomever() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.tree("tree", 1);
     let first = scene.pack(&tree).expect("it is packed");
     // Other times, another order of entries, another mode of a file, another mode of a folder.
@@ -46,7 +46,7 @@ fn names_links_empty_files_and_rights_come_back() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.tree("tree", 2);
     let odd = [
         b"a b".as_slice(),
@@ -73,14 +73,8 @@ fn names_links_empty_files_and_rights_come_back() {
     symlink("x".repeat(1000), tree.join("long link")).unwrap();
     fs::set_permissions(tree.join("empty"), fs::Permissions::from_mode(0o600)).unwrap();
     let packed = scene.pack(&tree).expect("it is packed");
-    assert_eq!(
-        (packed.links_changed, packed.opened, packed.setid_stripped),
-        (1, 1, 0)
-    );
-    assert_eq!(
-        (packed.uncompiled, packed.manifest.kind()),
-        (1, TreeKind::Directory)
-    );
+    assert_eq!((packed.links_changed, packed.opened, packed.setid_stripped), (1, 1, 0));
+    assert_eq!((packed.uncompiled, packed.manifest.kind()), (1, TreeKind::Directory));
     assert_eq!(packed.manifest.prefix(), tree);
 
     let Some(mounted) = mounted(&scene.cache(), &packed.id) else {
@@ -88,11 +82,7 @@ fn names_links_empty_files_and_rights_come_back() {
     };
     let at = mounted.path();
     for name in odd {
-        assert_eq!(
-            fs::read(at.join(OsStr::from_bytes(name))).unwrap(),
-            name,
-            "{name:?}"
-        );
+        assert_eq!(fs::read(at.join(OsStr::from_bytes(name))).unwrap(), name, "{name:?}");
     }
     let long = long.strip_prefix(&tree).unwrap();
     assert_eq!(fs::read(at.join(long).join("f".repeat(250))).unwrap(), b"deep");
@@ -100,29 +90,17 @@ fn names_links_empty_files_and_rights_come_back() {
     assert_eq!(fs::read_dir(at.join("nothing")).unwrap().count(), 0);
     assert_eq!(fs::read(at.join("bin/relative")).unwrap(), b"seed = 2\n");
     assert_eq!(fs::read(at.join("bin/absolute/a.py")).unwrap(), b"seed = 2\n");
-    assert_eq!(
-        fs::read_link(at.join("dangling")).unwrap(),
-        Path::new("no such thing")
-    );
-    assert_eq!(
-        fs::read_link(at.join("long link")).unwrap().as_os_str().len(),
-        1000
-    );
+    assert_eq!(fs::read_link(at.join("dangling")).unwrap(), Path::new("no such thing"));
+    assert_eq!(fs::read_link(at.join("long link")).unwrap().as_os_str().len(), 1000);
     assert_eq!(
         fs::read(at.join("lib/site/data")).unwrap(),
         fs::read(tree.join("lib/site/data")).unwrap()
     );
     let mode = |name: &str| fs::metadata(at.join(name)).unwrap().permissions().mode() & 0o7777;
-    assert_eq!(
-        (mode("bin/hello"), mode("empty"), mode("lib")),
-        (0o755, 0o644, 0o755)
-    );
+    assert_eq!((mode("bin/hello"), mode("empty"), mode("lib")), (0o755, 0o644, 0o755));
     let ran = Command::new(at.join("bin/hello")).output().expect("it runs");
     assert_eq!(ran.stdout, b"hello\n");
-    assert!(
-        fs::write(at.join("empty"), "x").is_err(),
-        "an image was written to"
-    );
+    assert!(fs::write(at.join("empty"), "x").is_err(), "an image was written to");
 }
 
 #[test]
@@ -131,7 +109,7 @@ fn bytecode_is_still_good_and_its_absence_is_told() {
         eprintln!("skipped: it needs python3");
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.path("tree");
     fs::create_dir_all(&tree).unwrap();
     for name in ["good", "stale", "never"] {
@@ -142,10 +120,7 @@ fn bytecode_is_still_good_and_its_absence_is_told() {
         .current_dir(&tree)
         .status();
     assert!(compiled.unwrap().success());
-    let stale = fs::File::options()
-        .write(true)
-        .open(tree.join("stale.py"))
-        .unwrap();
+    let stale = fs::File::options().write(true).open(tree.join("stale.py")).unwrap();
     stale
         .set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000))
         .unwrap();
@@ -174,31 +149,16 @@ fn what_no_image_may_hold_is_refused_by_name() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let refused = |name: &str, make: &dyn Fn(&Path), word: &str| {
         let tree = scene.tree(name, 3);
         make(&tree.join("lib/bad"));
         let error = scene.pack(&tree).expect_err(name).to_string();
-        assert!(
-            error.contains("lib/bad") && error.contains(word),
-            "{name}: {error}"
-        );
+        assert!(error.contains("lib/bad") && error.contains(word), "{name}: {error}");
     };
-    refused(
-        "out",
-        &|at| symlink("../../outside", at).unwrap(),
-        "leaves the tree",
-    );
-    refused(
-        "absolute",
-        &|at| symlink("/etc/passwd", at).unwrap(),
-        "leaves the tree",
-    );
-    refused(
-        "sly",
-        &|at| symlink("../lib64/../../x", at).unwrap(),
-        "leaves the tree",
-    );
+    refused("out", &|at| symlink("../../outside", at).unwrap(), "leaves the tree");
+    refused("absolute", &|at| symlink("/etc/passwd", at).unwrap(), "leaves the tree");
+    refused("sly", &|at| symlink("../lib64/../../x", at).unwrap(), "leaves the tree");
     refused(
         "pipe",
         &|at| nix::unistd::mkfifo(at, nix::sys::stat::Mode::S_IRWXU).unwrap(),
@@ -226,7 +186,7 @@ fn rights_of_others_are_stripped_and_counted() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.tree("tree", 4);
     fs::set_permissions(tree.join("bin/hello"), fs::Permissions::from_mode(0o6755)).unwrap();
     let packed = scene.pack(&tree).expect("it is packed");
@@ -245,7 +205,7 @@ fn an_environment_knows_the_python_that_it_needs() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.tree("venv", 5);
     let python = scene.path("python3.11");
     fs::write(&python, "#!/bin/sh\nexit 0\n").unwrap();
@@ -278,7 +238,7 @@ fn limits_and_places_are_kept() {
     if !can_pack() {
         return;
     }
-    let scene = Scene::new();
+    let scene = TestImages::new();
     let tree = scene.tree("tree", 6);
     let with = |limits: Limits| pack(&tree, &scene.store(), &limits);
     let most = Limits::default();
@@ -293,17 +253,11 @@ fn limits_and_places_are_kept() {
         },
         Limits { entries: 3, ..most },
     ] {
-        assert!(
-            matches!(with(limits), Err(ImageError::Limit { .. })),
-            "{limits:?}"
-        );
+        assert!(matches!(with(limits), Err(ImageError::Limit { .. })), "{limits:?}");
     }
     let inside = Store::at(&tree.join("store"));
     fs::create_dir(inside.path()).unwrap();
-    assert!(matches!(
-        pack(&tree, &inside, &most),
-        Err(ImageError::Unsafe { .. })
-    ));
+    assert!(matches!(pack(&tree, &inside, &most), Err(ImageError::Unsafe { .. })));
     let mut file = fs::File::create(scene.path("file")).unwrap();
     file.write_all(b"x").unwrap();
     assert!(scene.pack(&scene.path("file")).is_err(), "a file was packed");

@@ -1,6 +1,6 @@
 //! Trees, stores and caches for tests.
 
-use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, Packed, Store, Way, pack};
+use hotlease_image::{Cache, CacheOptions, ImageError, ImageId, Limits, MountMethod, PackResult, Store, pack};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 use tempfile::TempDir;
 
 /// Temporary folder with a tree, a store and a cache.
-pub struct Scene {
+pub struct TestImages {
     pub dir: TempDir,
 }
 
@@ -25,7 +25,7 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-impl Scene {
+impl TestImages {
     pub fn new() -> Self {
         Self {
             dir: tempfile::tempdir().expect("a folder"),
@@ -54,21 +54,21 @@ impl Scene {
         Store::at(&self.path("store"))
     }
 
-    pub fn pack(&self, tree: &Path) -> Result<Packed, ImageError> {
+    pub fn pack(&self, tree: &Path) -> Result<PackResult, ImageError> {
         pack(tree, &self.store(), &Limits::default())
     }
 
     /// Packs an image of a small tree.
-    pub fn image(&self, seed: u32) -> Packed {
+    pub fn image(&self, seed: u32) -> PackResult {
         let tree = self.tree(&format!("tree-{seed}"), seed);
         self.pack(&tree).expect("it is packed")
     }
 
     pub fn cache(&self) -> Cache {
-        self.cache_with(32 << 30, Way::Any)
+        self.cache_with(32 << 30, MountMethod::Any)
     }
 
-    pub fn cache_with(&self, bytes: u64, way: Way) -> Cache {
+    pub fn cache_with(&self, bytes: u64, way: MountMethod) -> Cache {
         let options = CacheOptions {
             bytes,
             way,
@@ -117,20 +117,14 @@ pub fn noise(seed: u32, bytes: usize) -> Vec<u8> {
 pub fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("a folder");
     let mut names: Vec<_> = entries
-        .map(|entry| {
-            entry
-                .expect("an entry")
-                .file_name()
-                .to_string_lossy()
-                .into_owned()
-        })
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
         .collect();
     names.sort();
     names
 }
 
 /// Mounts an image; none, with a message, if mounting is impossible here. All other errors fail the test.
-pub fn mounted(cache: &Cache, id: &ImageId) -> Option<hotlease_image::Mounted> {
+pub fn mounted(cache: &Cache, id: &ImageId) -> Option<hotlease_image::MountedImage> {
     match cache.mount(id) {
         Ok(mounted) => Some(mounted),
         Err(ImageError::CannotMount { why, .. }) => {

@@ -8,7 +8,7 @@
 //! The frame is as long as every other frame, and of another kind. A program that does not know the kind takes the
 //! frame for damage, and loses nothing but this record.
 
-use super::{Eye, FRAME_BYTES, MAGIC, Pen, SUM_AT, VERSION, sum};
+use super::{FRAME_BYTES, FrameReader, FrameWriter, MAGIC, SUM_AT, VERSION, sum};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::FUNCTION_LABEL_BYTES_MAX;
@@ -38,7 +38,7 @@ impl FunctionRecord {
         let mut frame = [0; FRAME_BYTES];
         let name = self.function.name.as_bytes();
         let name = &name[..name.len().min(FUNCTION_LABEL_BYTES_MAX)];
-        let mut pen = Pen {
+        let mut pen = FrameWriter {
             frame: &mut frame,
             at: 0,
         };
@@ -61,7 +61,7 @@ impl FunctionRecord {
 
     /// Decodes a record; `None`: this is no such frame, or it is damaged.
     pub fn decode(frame: &[u8; FRAME_BYTES]) -> Option<Self> {
-        let (mut eye, kind) = Eye::opened(frame)?;
+        let (mut eye, kind) = FrameReader::open(frame)?;
         if kind != KIND {
             return None;
         }
@@ -92,7 +92,7 @@ impl FunctionRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Record;
+    use crate::frame::TotalRecord;
 
     fn record(name: &str) -> FunctionRecord {
         FunctionRecord {
@@ -114,7 +114,7 @@ mod tests {
             let record = record(name);
             let frame = record.encode();
             assert_eq!(FunctionRecord::decode(&frame), Some(record));
-            assert_eq!(Record::decode(&frame), None);
+            assert_eq!(TotalRecord::decode(&frame), None);
         }
     }
 

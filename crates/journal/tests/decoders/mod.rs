@@ -3,8 +3,8 @@
 //! Shared by the mutation test beside it and by the fuzz targets (`fuzz/`). Random bytes never have a valid sum, so
 //! each check also tries the same bytes with valid sums.
 
-use hotlease_journal::Table;
-use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord, Kind, Record};
+use hotlease_journal::TotalsTable;
+use hotlease_journal::frame::{FRAME_BYTES, FunctionRecord, RecordKind, TotalRecord};
 use hotlease_lease::ledger::{FunctionId, FunctionUse, TOTAL_MAX};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
 use hotlease_wire::limits::{FUNCTION_LABEL_BYTES_MAX, TENANT_BYTES_MAX};
@@ -53,28 +53,20 @@ fn accepts(frame: &[u8; FRAME_BYTES]) -> bool {
             used.compute_ns.max(used.invocations) <= TOTAL_MAX,
             "a total beyond the limit: {record:?}"
         );
-        assert!(
-            record.function.name.len() <= FUNCTION_LABEL_BYTES_MAX,
-            "{record:?}"
-        );
+        assert!(record.function.name.len() <= FUNCTION_LABEL_BYTES_MAX, "{record:?}");
         assert_eq!(FunctionRecord::decode(&record.encode()), Some(record));
-        assert_eq!(Record::decode(frame), None, "a frame is of one kind");
+        assert_eq!(TotalRecord::decode(frame), None, "a frame is of one kind");
         return true;
     }
-    let Some(record) = Record::decode(frame) else {
+    let Some(record) = TotalRecord::decode(frame) else {
         return false;
     };
     let usage = record.usage;
-    for total in [
-        usage.allocated_ns,
-        usage.hot_ns,
-        usage.compute_ns,
-        usage.invocations,
-    ] {
+    for total in [usage.allocated_ns, usage.hot_ns, usage.compute_ns, usage.invocations] {
         assert!(total <= TOTAL_MAX, "a total beyond the limit: {record:?}");
     }
     assert!(record.tenant.len() <= TENANT_BYTES_MAX, "{record:?}");
-    assert_eq!(Record::decode(&record.encode()), Some(record));
+    assert_eq!(TotalRecord::decode(&record.encode()), Some(record));
     true
 }
 
@@ -85,19 +77,19 @@ fn frame(bytes: &[u8]) -> bool {
 
 /// Reads a journal and checks its consistency; returns the number of whole records.
 fn recover(bytes: &[u8]) -> u64 {
-    let (mut table, recovery) = Table::recover(bytes);
+    let (mut table, recovery) = TotalsTable::recover(bytes);
     assert_eq!(
         recovery.records * FRAME_BYTES as u64 + recovery.damaged_bytes,
         bytes.len() as u64,
         "every byte is of a record, or damaged"
     );
-    let totals = |table: &Table| -> (Vec<_>, Vec<_>) {
+    let totals = |table: &TotalsTable| -> (Vec<_>, Vec<_>) {
         let waiting = table.waiting().map(|(key, entry)| (*key, entry.clone()));
         (waiting.collect(), table.acknowledged().cloned().collect())
     };
     let before = totals(&table);
     let snapshot = table.snapshot();
-    let (again, of_snapshot) = Table::recover(&snapshot);
+    let (again, of_snapshot) = TotalsTable::recover(&snapshot);
     if let (Some(last), Some(first)) = (sequences(bytes).max(), sequences(&snapshot).min()) {
         assert!(
             first >= last,
@@ -116,7 +108,7 @@ fn sequences(journal: &[u8]) -> impl Iterator<Item = u64> {
     let (frames, _) = journal.as_chunks::<FRAME_BYTES>();
     frames.iter().filter_map(|frame| {
         let of_function = || FunctionRecord::decode(frame).map(|record| record.sequence);
-        Record::decode(frame)
+        TotalRecord::decode(frame)
             .map(|record| record.sequence)
             .or_else(of_function)
     })
@@ -127,8 +119,8 @@ fn journal(bytes: &[u8]) -> bool {
     recover(bytes) + recover(&summed) > 0
 }
 
-fn record(number: u8, kind: Kind, tenant: &str) -> Record {
-    Record {
+fn record(number: u8, kind: RecordKind, tenant: &str) -> TotalRecord {
+    TotalRecord {
         kind,
         sequence: number.into(),
         agent: AgentId([1; 8]),
@@ -172,14 +164,13 @@ fn frames() -> Vec<Vec<u8>> {
 fn lease_frames() -> Vec<Vec<u8>> {
     let long = "x".repeat(TENANT_BYTES_MAX);
     let kinds = [
-        (Kind::Running, "uid:1000"),
-        (Kind::Ended, ""),
-        (Kind::Acknowledged, long.as_str()),
-        (Kind::CutAcknowledged, "ü"),
+        (RecordKind::Running, "uid:1000"),
+        (RecordKind::Ended, ""),
+        (RecordKind::Acknowledged, long.as_str()),
+        (RecordKind::InterruptedAcknowledged, "ü"),
     ];
-    let frame = |(number, (kind, tenant)): (usize, (Kind, &str))| {
-        record(number as u8, kind, tenant).encode().to_vec()
-    };
+    let frame =
+        |(number, (kind, tenant)): (usize, (RecordKind, &str))| record(number as u8, kind, tenant).encode().to_vec();
     kinds.into_iter().enumerate().map(frame).collect()
 }
 
@@ -189,9 +180,9 @@ fn journals() -> Vec<Vec<u8>> {
     let torn = whole[..FRAME_BYTES + 100].to_vec();
     let shifted = [&[0; 7], &whole[..]].concat();
     // No agent lives long enough to write so many records.
-    let last = Record {
+    let last = TotalRecord {
         sequence: u64::MAX,
-        ..record(1, Kind::Running, "uid:1000")
+        ..record(1, RecordKind::Running, "uid:1000")
     };
     vec![whole, torn, shifted, frames().concat(), last.encode().to_vec()]
 }

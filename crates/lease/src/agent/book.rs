@@ -2,22 +2,22 @@
 
 mod cores;
 mod delegations;
-mod ending;
 mod gpus;
+mod lease_end;
 mod offering;
-mod request;
+mod request_check;
 mod workers;
 
 use self::cores::Cores;
 use self::gpus::Gpus;
 use super::{
-    ATTACH_WITHIN, Action, Availability, EndedLease, Event, GrantRequest, Lease, Phase, SessionId, Sharing,
-    Step, Worker, WorkerState,
+    ATTACH_WITHIN, Availability, BookAction, BookEvent, BookStep, CoreSharing, EndedLease, GrantRequest, Lease,
+    LeasePhase, SessionId, WorkerRecord, WorkerState,
 };
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -73,8 +73,8 @@ impl LeaseBook {
     }
 
     /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
-    pub fn step(&mut self, event: Event, now: Duration) -> Step {
-        let mut step = Step::default();
+    pub fn step(&mut self, event: BookEvent, now: Duration) -> BookStep {
+        let mut step = BookStep::default();
         // Comes first, so that no event finds a lease alive that is past its expiry.
         self.expire(now, &mut step.actions);
         step.refusal = self.apply(event, now, &mut step.actions).err();
@@ -103,7 +103,7 @@ impl LeaseBook {
     }
 
     /// Whether this node has GPUs, offered or not.
-    pub fn counts_gpus(&self) -> bool {
+    pub fn has_gpus(&self) -> bool {
         self.gpus.usable() > 0
     }
 
@@ -115,7 +115,7 @@ impl LeaseBook {
     /// Number of leases that share cores.
     pub fn shared_leases(&self) -> usize {
         let leases = self.leases.values();
-        leases.filter(|lease| lease.sharing == Sharing::Shared).count()
+        leases.filter(|lease| lease.sharing == CoreSharing::Shared).count()
     }
 
     /// Cores that will be free as soon as the workers of ending leases are gone.
@@ -125,15 +125,15 @@ impl LeaseBook {
     }
 
     /// Whether `slots` slots and `gpus` GPUs may find room once the leases that are ending now are over.
-    pub fn may_soon_fit(&self, sharing: Sharing, slots: u32, gpus: u32) -> bool {
+    pub fn can_soon_fit(&self, sharing: CoreSharing, slots: u32, gpus: u32) -> bool {
         let ending = self.leases.values().filter(|lease| !lease.is_active());
         let ending_gpus: usize = ending.map(|lease| lease.gpus().len()).sum();
         if self.free_gpus().saturating_add(ending_gpus as u32) < gpus {
             return false;
         }
         match sharing {
-            Sharing::Exclusive => self.free_cores() + self.ending_cores() >= slots,
-            Sharing::Shared => {
+            CoreSharing::Exclusive => self.free_cores() + self.ending_cores() >= slots,
+            CoreSharing::Shared => {
                 let ending = self.ending_cores() * self.cores.places_per_core();
                 self.free_places() + ending >= slots
             }
@@ -176,116 +176,109 @@ impl LeaseBook {
     }
 
     /// The lease if it has not begun to end, else the refusal that says why it ended or that it is unknown.
-    pub fn active(&self, id: LeaseId) -> Result<&Lease, Refusal> {
+    pub fn active(&self, id: LeaseId) -> Result<&Lease, Rejection> {
         match self.leases.get(&id) {
             Some(lease) => match lease.phase {
-                Phase::Starting | Phase::Serving => Ok(lease),
-                Phase::Ending(reason) => Err(Refusal::LeaseEnded(reason)),
+                LeasePhase::Starting | LeasePhase::Serving => Ok(lease),
+                LeasePhase::Ending(reason) => Err(Rejection::LeaseEnded(reason)),
             },
-            None => Err(self.past(id)),
+            None => Err(self.ended_refusal(id)),
         }
     }
 
-    fn past(&self, id: LeaseId) -> Refusal {
+    fn ended_refusal(&self, id: LeaseId) -> Rejection {
         match self.ended.iter().rev().find(|ended| ended.id == id) {
-            Some(ended) => Refusal::LeaseEnded(ended.reason),
-            None => Refusal::UnknownLease,
+            Some(ended) => Rejection::LeaseEnded(ended.reason),
+            None => Rejection::UnknownLease,
         }
     }
 
-    fn active_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Refusal> {
+    fn active_mut(&mut self, id: LeaseId) -> Result<&mut Lease, Rejection> {
         self.active(id)?;
-        self.leases.get_mut(&id).ok_or(Refusal::UnknownLease)
+        self.leases.get_mut(&id).ok_or(Rejection::UnknownLease)
     }
 
-    fn apply(&mut self, event: Event, now: Duration, actions: &mut Vec<Action>) -> Result<(), Refusal> {
+    fn apply(&mut self, event: BookEvent, now: Duration, actions: &mut Vec<BookAction>) -> Result<(), Rejection> {
         match event {
-            Event::Grant(request) => self.grant(request, now, actions),
-            Event::Attach {
+            BookEvent::Grant(request) => self.grant(request, now, actions),
+            BookEvent::Attach {
                 session,
                 lease,
                 epoch,
                 tenant,
                 until,
             } => self.attach(session, lease, epoch, &tenant, until, now),
-            Event::SessionClosed { session, lease } => {
-                self.session_closed(session, lease, now, actions);
+            BookEvent::SessionClosed { session, lease } => {
+                self.on_session_closed(session, lease, now, actions);
                 Ok(())
             }
-            Event::Delegate { lease, places, until } => self.delegate(lease, places, until, now),
-            Event::Revoke { lease, delegation } => {
-                self.revoke(lease, delegation, EndReason::TakenBack, actions)
-            }
-            Event::AttachPeer {
+            BookEvent::Delegate { lease, places, until } => self.delegate(lease, places, until, now),
+            BookEvent::Revoke { lease, delegation } => self.revoke(lease, delegation, EndReason::TakenBack, actions),
+            BookEvent::AttachPeer {
                 session,
                 lease,
                 epoch,
                 tenant,
                 delegation,
             } => self.attach_peer(session, lease, epoch, &tenant, delegation),
-            Event::Renew { lease } => {
+            BookEvent::Renew { lease } => {
                 let lease = self.active_mut(lease)?;
                 lease.renew(now);
                 Ok(())
             }
-            Event::End { lease, reason } => {
+            BookEvent::End { lease, reason } => {
                 self.active(lease)?;
                 self.end(lease, reason, now, actions);
                 Ok(())
             }
-            Event::Replace { lease, worker } => self.replace(lease, worker, actions),
-            Event::WorkerUp { lease, worker, epoch } => {
-                self.worker_up(lease, worker, epoch);
+            BookEvent::Replace { lease, worker } => self.replace(lease, worker, actions),
+            BookEvent::WorkerUp { lease, worker, epoch } => {
+                self.on_worker_up(lease, worker, epoch);
                 Ok(())
             }
-            Event::WorkerGone {
+            BookEvent::WorkerGone {
                 lease,
                 worker,
                 epoch,
                 used,
                 functions,
             } => {
-                self.worker_gone(lease, worker, epoch, (used, &functions), now, actions);
+                self.on_worker_gone(lease, worker, epoch, (used, &functions), now, actions);
                 Ok(())
             }
-            Event::Drain { until } => {
+            BookEvent::Drain { until } => {
                 self.drain(until, now, actions);
                 Ok(())
             }
-            Event::Resume => self.resume(),
-            Event::Offer(offer) => self.offer(&offer, now, actions),
-            Event::Stop => {
+            BookEvent::Resume => self.resume(),
+            BookEvent::Offer(offer) => self.offer(&offer, now, actions),
+            BookEvent::Stop => {
                 self.stop(now, actions);
                 Ok(())
             }
-            Event::Tick => Ok(()),
+            BookEvent::Tick => Ok(()),
         }
     }
 
-    fn next_epoch(&mut self) -> Result<Epoch, Refusal> {
-        let next = self.epoch.0.checked_add(1).ok_or_else(|| Refusal::Unavailable {
+    fn next_epoch(&mut self) -> Result<Epoch, Rejection> {
+        let next = self.epoch.0.checked_add(1).ok_or_else(|| Rejection::Unavailable {
             what: "the agent has used up its epochs; restart it".into(),
         })?;
         self.epoch = Epoch(next);
         Ok(self.epoch)
     }
 
-    fn grant(
-        &mut self,
-        request: GrantRequest,
-        now: Duration,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
+    fn grant(&mut self, request: GrantRequest, now: Duration, actions: &mut Vec<BookAction>) -> Result<(), Rejection> {
         self.admit_grants()?;
-        request::check(&request)?;
+        request_check::check(&request)?;
         if self.leases.contains_key(&request.id) || self.ended.iter().any(|ended| ended.id == request.id) {
-            return Err(Refusal::BadRequest {
+            return Err(Rejection::BadRequest {
                 what: format!("lease {} exists already", request.id),
             });
         }
         let memory_left = self.memory_left();
         if request.memory_bytes.saturating_mul(u64::from(request.workers)) > memory_left {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "bytes of memory asked for".into(),
                 limit: memory_left,
             });
@@ -293,7 +286,7 @@ impl LeaseBook {
         if self.epoch.0 == u32::MAX {
             self.next_epoch()?;
         }
-        let no_gpus = Refusal::NoGpus {
+        let no_gpus = Rejection::NoGpus {
             asked: request.workers.saturating_mul(request.gpus),
             free: self.free_gpus(),
             offered: self.offered_gpus(),
@@ -309,14 +302,14 @@ impl LeaseBook {
         let epoch = self.next_epoch()?;
         let mut workers = Vec::with_capacity(request.workers as usize);
         for (index, (cores, gpus)) in homes.into_iter().zip(gpus).enumerate() {
-            actions.push(Action::StartWorker {
+            actions.push(BookAction::StartWorker {
                 lease: request.id,
                 worker: WorkerIndex(index as u16),
                 epoch,
                 cores: cores.clone(),
                 gpus: gpus.clone(),
             });
-            workers.push(Worker {
+            workers.push(WorkerRecord {
                 cores,
                 gpus,
                 epoch,
@@ -335,7 +328,7 @@ impl LeaseBook {
             expires: now + request.ttl.min(ATTACH_WITHIN),
             cut: None,
             leaving: None,
-            phase: Phase::Starting,
+            phase: LeasePhase::Starting,
             workers,
             sessions: BTreeSet::new(),
             delegations: BTreeMap::new(),
@@ -348,24 +341,24 @@ impl LeaseBook {
     }
 
     /// Takes the core of each slot of each worker. Refuses and takes nothing if they are not available.
-    fn take_cores(&mut self, request: &GrantRequest) -> Result<Vec<Vec<u32>>, Refusal> {
+    fn take_cores(&mut self, request: &GrantRequest) -> Result<Vec<Vec<u32>>, Rejection> {
         let (workers, slots) = (request.workers, request.slots_per_worker);
         let asked = workers * slots;
         match request.sharing {
-            Sharing::Exclusive => self.cores.take_own(workers, slots).ok_or(Refusal::NoCapacity {
+            CoreSharing::Exclusive => self.cores.take_exclusive(workers, slots).ok_or(Rejection::NoCapacity {
                 asked,
                 free: self.free_cores(),
                 offered: self.offered_cores(),
             }),
-            Sharing::Shared => {
+            CoreSharing::Shared => {
                 let places = self.cores.places_per_core();
                 if places > 0 && slots > places {
-                    return Err(Refusal::TooMany {
+                    return Err(Rejection::TooMany {
                         what: "slots of one worker on a shared core".into(),
                         limit: places.into(),
                     });
                 }
-                self.cores.take_places(workers, slots).ok_or(Refusal::NoPlaces {
+                self.cores.take_places(workers, slots).ok_or(Rejection::NoPlaces {
                     asked,
                     free: self.free_places(),
                     offered: self.offered_cores() * places,
@@ -382,16 +375,16 @@ impl LeaseBook {
     }
 
     /// The active lease that a token names, if epoch and tenant match.
-    fn of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut Lease, Refusal> {
+    fn lease_of_token(&mut self, id: LeaseId, epoch: Epoch, tenant: &str) -> Result<&mut Lease, Rejection> {
         let lease = self.active_mut(id)?;
         if lease.epoch != epoch {
-            return Err(Refusal::StaleEpoch {
+            return Err(Rejection::StaleEpoch {
                 token: epoch,
                 current: lease.epoch,
             });
         }
         if lease.tenant != tenant {
-            return Err(Refusal::WrongTenant);
+            return Err(Rejection::WrongTenant);
         }
         Ok(lease)
     }
@@ -404,10 +397,10 @@ impl LeaseBook {
         tenant: &str,
         until: Duration,
         now: Duration,
-    ) -> Result<(), Refusal> {
-        let lease = self.of_token(lease, epoch, tenant)?;
+    ) -> Result<(), Rejection> {
+        let lease = self.lease_of_token(lease, epoch, tenant)?;
         if until <= now {
-            return Err(Refusal::NotPermitted {
+            return Err(Rejection::NotPermitted {
                 what: "the token's time to attach is over; ask for a new lease".into(),
             });
         }
@@ -416,7 +409,7 @@ impl LeaseBook {
         Ok(())
     }
 
-    fn session_closed(&mut self, session: SessionId, id: LeaseId, now: Duration, actions: &mut Vec<Action>) {
+    fn on_session_closed(&mut self, session: SessionId, id: LeaseId, now: Duration, actions: &mut Vec<BookAction>) {
         let Some(lease) = self.leases.get_mut(&id) else {
             return;
         };

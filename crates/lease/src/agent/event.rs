@@ -1,10 +1,10 @@
 //! Events of the book of leases, and the actions that it orders.
 
-use super::Sharing;
+use super::CoreSharing;
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
-use hotlease_wire::session::{Place, UsageTotals};
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::session::{SlotPlace, UsageTotals};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub struct GrantRequest {
     /// GPUs of each worker.
     pub gpus: u32,
     /// Whether the lease has its cores for itself.
-    pub sharing: Sharing,
+    pub sharing: CoreSharing,
     /// Time until the lease expires unless renewed.
     pub ttl: Duration,
 }
@@ -61,9 +61,9 @@ pub enum OfferedCores {
     Count(u32),
 }
 
-/// Event that the book is told. The book may refuse an event with a [`Refusal`]; then the event changed nothing.
+/// Event that the book is told. The book may refuse an event with a [`Rejection`]; then the event changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum BookEvent {
     /// A client wants a lease.
     Grant(GrantRequest),
     /// A session presents a genuine token of a lease.
@@ -91,7 +91,7 @@ pub enum Event {
         /// The lease.
         lease: LeaseId,
         /// The lent slots.
-        places: BTreeSet<Place>,
+        places: BTreeSet<SlotPlace>,
         /// Latest end of the delegation.
         until: Duration,
     },
@@ -144,7 +144,7 @@ pub enum Event {
         epoch: Epoch,
     },
     /// A worker's process is gone and reaped, or was never created. There is exactly one such event for each
-    /// [`Action::StartWorker`].
+    /// [`BookAction::StartWorker`].
     WorkerGone {
         /// The lease.
         lease: LeaseId,
@@ -175,7 +175,7 @@ pub enum Event {
 
 /// Action to carry out now, in the order of the list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum BookAction {
     /// Start a worker, or take one from the pool, and assign it to these cores.
     StartWorker {
         /// The lease.
@@ -200,7 +200,7 @@ pub enum Action {
         /// The peers' sessions.
         sessions: Vec<SessionId>,
     },
-    /// Kill a worker; [`Event::WorkerGone`] must follow.
+    /// Kill a worker; [`BookEvent::WorkerGone`] must follow.
     KillWorker {
         /// The lease.
         lease: LeaseId,
@@ -240,9 +240,9 @@ pub enum Action {
 /// Result of one step. The actions are to be carried out even if the event was refused, because time passed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[must_use]
-pub struct Step {
+pub struct BookStep {
     /// Actions to carry out.
-    pub actions: Vec<Action>,
+    pub actions: Vec<BookAction>,
     /// Why the event was refused, if it was.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<Rejection>,
 }

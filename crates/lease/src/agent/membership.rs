@@ -37,7 +37,7 @@ pub const GOODBYE_LIMIT: Duration = Duration::from_millis(500);
 
 /// One question to the manager; numbered by the agent, never reused in a run of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ask(pub u64);
+pub struct QuestionId(pub u64);
 
 /// Event that the membership is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum MembershipEvent {
     /// The manager has registered the agent.
     Registered {
         /// The answered question.
-        ask: Ask,
+        ask: QuestionId,
         /// Pause between reports that the manager wants; zero: the agent chooses.
         heartbeat: Duration,
         /// Identity of the manager's ledger: another ledger knows nothing of what the last one acknowledged.
@@ -56,14 +56,14 @@ pub enum MembershipEvent {
     /// The manager knows another run, or takes this run for ended, and wants the agent to repeat a challenge.
     Challenged {
         /// The answered question.
-        ask: Ask,
+        ask: QuestionId,
         /// The number to repeat.
         challenge: u64,
     },
     /// The manager accepted a report, or (not known) accepted nothing and wants the agent to register first.
-    Heard {
+    ReportAnswered {
         /// The answered question.
-        ask: Ask,
+        ask: QuestionId,
         /// Whether the manager knows this run of the agent.
         known: bool,
         /// Pause until the next report that the manager wants; zero: as before.
@@ -74,7 +74,7 @@ pub enum MembershipEvent {
     /// There is no answer and there will be none.
     Failed {
         /// The question without an answer.
-        ask: Ask,
+        ask: QuestionId,
     },
     /// The agent stops: send the last report.
     Leave,
@@ -86,14 +86,14 @@ pub enum MembershipAction {
     /// Ask to be registered.
     Register {
         /// The question's number.
-        ask: Ask,
+        ask: QuestionId,
         /// The manager's last challenge; 0: none.
         proof: u64,
     },
     /// Report all totals that are owed and, if it is whole, all active leases.
     Report {
         /// The question's number.
-        ask: Ask,
+        ask: QuestionId,
         /// Whether the report names every active lease.
         whole: bool,
         /// Whether the report is the last one.
@@ -102,12 +102,12 @@ pub enum MembershipAction {
     /// The totals that this report carried are in the ledger.
     Acknowledged {
         /// The report.
-        ask: Ask,
+        ask: QuestionId,
     },
     /// The totals that this report carried may or may not have arrived.
     Unacknowledged {
         /// The report.
-        ask: Ask,
+        ask: QuestionId,
     },
     /// The manager keeps a ledger that the agent has not reported to before: all remembered totals are owed to it.
     OweAgain,
@@ -120,19 +120,19 @@ pub enum MembershipAction {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Apart { again: Duration },
-    Registering { ask: Ask, until: Duration },
+enum MembershipState {
+    Unregistered { again: Duration },
+    Registering { ask: QuestionId, until: Duration },
     Member { next: Duration },
-    Reporting { ask: Ask, until: Duration },
-    Leaving { ask: Ask, until: Duration },
+    Reporting { ask: QuestionId, until: Duration },
+    Leaving { ask: QuestionId, until: Duration },
     Left,
 }
 
 /// Membership of an agent as a state machine: registers, reports, and says goodbye.
 #[derive(Debug)]
 pub struct Membership {
-    state: State,
+    state: MembershipState,
     asks: u64,
     heartbeat: Duration,
     backoff: Duration,
@@ -149,7 +149,7 @@ impl Membership {
     /// Membership of an agent that starts at `now`. The first [`MembershipEvent::Tick`] registers.
     pub fn new(now: Duration) -> Self {
         Self {
-            state: State::Apart { again: now },
+            state: MembershipState::Unregistered { again: now },
             asks: 0,
             heartbeat: HEARTBEAT,
             backoff: BACKOFF_MIN,
@@ -163,11 +163,11 @@ impl Membership {
     /// When to call [`step`](Self::step) at the latest; none once the agent has left.
     pub fn due(&self) -> Option<Duration> {
         match self.state {
-            State::Apart { again: at } | State::Member { next: at } => Some(at),
-            State::Registering { until, .. }
-            | State::Reporting { until, .. }
-            | State::Leaving { until, .. } => Some(until),
-            State::Left => None,
+            MembershipState::Unregistered { again: at } | MembershipState::Member { next: at } => Some(at),
+            MembershipState::Registering { until, .. }
+            | MembershipState::Reporting { until, .. }
+            | MembershipState::Leaving { until, .. } => Some(until),
+            MembershipState::Left => None,
         }
     }
 
@@ -175,13 +175,13 @@ impl Membership {
     pub fn is_member(&self) -> bool {
         matches!(
             self.state,
-            State::Member { .. } | State::Reporting { .. } | State::Leaving { .. }
+            MembershipState::Member { .. } | MembershipState::Reporting { .. } | MembershipState::Leaving { .. }
         )
     }
 
     /// Whether the agent has left.
     pub fn has_left(&self) -> bool {
-        self.state == State::Left
+        self.state == MembershipState::Left
     }
 
     /// Applies an event that happened at `now`, and returns the actions to carry out.
@@ -189,48 +189,44 @@ impl Membership {
         let mut actions = Vec::new();
         match event {
             MembershipEvent::Tick => {}
-            MembershipEvent::Registered {
-                ask,
-                heartbeat,
-                ledger,
-            } => {
-                if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
-                    self.registered(heartbeat, ledger, now, &mut actions);
+            MembershipEvent::Registered { ask, heartbeat, ledger } => {
+                if matches!(self.state, MembershipState::Registering { ask: asked, .. } if asked == ask) {
+                    self.on_registered(heartbeat, ledger, now, &mut actions);
                 }
             }
             MembershipEvent::Challenged { ask, challenge } => {
-                if matches!(self.state, State::Registering { ask: asked, .. } if asked == ask) {
+                if matches!(self.state, MembershipState::Registering { ask: asked, .. } if asked == ask) {
                     // A second challenge in a row: the manager rejected the proof, so the agent waits before it
                     // tries again.
                     if std::mem::replace(&mut self.proof, challenge) == 0 {
-                        self.state = State::Apart { again: now };
+                        self.state = MembershipState::Unregistered { again: now };
                     } else {
-                        self.failed(now, &mut actions);
+                        self.on_failed(now, &mut actions);
                     }
                 }
             }
-            MembershipEvent::Heard {
+            MembershipEvent::ReportAnswered {
                 ask,
                 known,
                 heartbeat,
                 totals_every,
             } => match self.state {
-                State::Reporting { ask: asked, .. } if asked == ask && known => {
-                    self.pause(heartbeat, self.heartbeat);
+                MembershipState::Reporting { ask: asked, .. } if asked == ask && known => {
+                    self.set_heartbeat(heartbeat, self.heartbeat);
                     actions.push(MembershipAction::Acknowledged { ask });
                     if let Some(made) = self.whole {
                         self.next_whole = made + totals_every.min(TOTALS_EVERY_MAX);
                     }
-                    self.state = State::Member {
+                    self.state = MembershipState::Member {
                         next: now + self.heartbeat,
                     };
                 }
-                State::Reporting { ask: asked, .. } if asked == ask => {
+                MembershipState::Reporting { ask: asked, .. } if asked == ask => {
                     actions.push(MembershipAction::Unacknowledged { ask });
                     actions.push(MembershipAction::Lost);
-                    self.state = State::Apart { again: now };
+                    self.state = MembershipState::Unregistered { again: now };
                 }
-                State::Leaving { ask: asked, .. } if asked == ask => {
+                MembershipState::Leaving { ask: asked, .. } if asked == ask => {
                     actions.push(if known {
                         MembershipAction::Acknowledged { ask }
                     } else {
@@ -241,46 +237,40 @@ impl Membership {
                 _ => {}
             },
             MembershipEvent::Failed { ask } => {
-                if self.asked() == Some(ask) {
-                    self.failed(now, &mut actions);
+                if self.open_question() == Some(ask) {
+                    self.on_failed(now, &mut actions);
                 }
             }
             MembershipEvent::Leave => match self.state {
-                State::Member { .. } => self.report(true, now, &mut actions),
-                State::Reporting { ask, .. } => {
+                MembershipState::Member { .. } => self.report(true, now, &mut actions),
+                MembershipState::Reporting { ask, .. } => {
                     actions.push(MembershipAction::Unacknowledged { ask });
                     self.report(true, now, &mut actions);
                 }
-                State::Apart { .. } | State::Registering { .. } => self.leave(&mut actions),
-                State::Leaving { .. } | State::Left => {}
+                MembershipState::Unregistered { .. } | MembershipState::Registering { .. } => self.leave(&mut actions),
+                MembershipState::Leaving { .. } | MembershipState::Left => {}
             },
         }
         self.pass_time(now, &mut actions);
         actions
     }
 
-    fn asked(&self) -> Option<Ask> {
+    fn open_question(&self) -> Option<QuestionId> {
         match self.state {
-            State::Registering { ask, .. } | State::Reporting { ask, .. } | State::Leaving { ask, .. } => {
-                Some(ask)
-            }
-            State::Apart { .. } | State::Member { .. } | State::Left => None,
+            MembershipState::Registering { ask, .. }
+            | MembershipState::Reporting { ask, .. }
+            | MembershipState::Leaving { ask, .. } => Some(ask),
+            MembershipState::Unregistered { .. } | MembershipState::Member { .. } | MembershipState::Left => None,
         }
     }
 
-    fn next_ask(&mut self) -> Ask {
+    fn next_ask(&mut self) -> QuestionId {
         self.asks += 1;
-        Ask(self.asks)
+        QuestionId(self.asks)
     }
 
-    fn registered(
-        &mut self,
-        heartbeat: Duration,
-        ledger: u64,
-        now: Duration,
-        actions: &mut Vec<MembershipAction>,
-    ) {
-        self.pause(heartbeat, HEARTBEAT);
+    fn on_registered(&mut self, heartbeat: Duration, ledger: u64, now: Duration, actions: &mut Vec<MembershipAction>) {
+        self.set_heartbeat(heartbeat, HEARTBEAT);
         self.backoff = BACKOFF_MIN;
         self.proof = 0;
         // This may be another manager, or the same one after it has lost its memory.
@@ -289,11 +279,11 @@ impl Membership {
         if self.ledger.replace(ledger) != Some(ledger) {
             actions.push(MembershipAction::OweAgain);
         }
-        self.state = State::Member { next: now };
+        self.state = MembershipState::Member { next: now };
     }
 
     /// Sets the pause that the manager wants, or `ours` if the manager leaves the choice.
-    fn pause(&mut self, wanted: Duration, ours: Duration) {
+    fn set_heartbeat(&mut self, wanted: Duration, ours: Duration) {
         self.heartbeat = match wanted {
             Duration::ZERO => ours,
             wanted => wanted.clamp(HEARTBEAT_MIN, HEARTBEAT_MAX),
@@ -306,12 +296,12 @@ impl Membership {
         self.whole = whole.then_some(now);
         actions.push(MembershipAction::Report { ask, whole, leaving });
         self.state = if leaving {
-            State::Leaving {
+            MembershipState::Leaving {
                 ask,
                 until: now + GOODBYE_LIMIT,
             }
         } else {
-            State::Reporting {
+            MembershipState::Reporting {
                 ask,
                 until: now + ANSWER_LIMIT,
             }
@@ -320,27 +310,27 @@ impl Membership {
 
     fn leave(&mut self, actions: &mut Vec<MembershipAction>) {
         actions.push(MembershipAction::Left);
-        self.state = State::Left;
+        self.state = MembershipState::Left;
     }
 
-    fn failed(&mut self, now: Duration, actions: &mut Vec<MembershipAction>) {
+    fn on_failed(&mut self, now: Duration, actions: &mut Vec<MembershipAction>) {
         match self.state {
-            State::Registering { .. } => {
-                self.state = State::Apart {
+            MembershipState::Registering { .. } => {
+                self.state = MembershipState::Unregistered {
                     again: now + self.backoff,
                 };
                 self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
             }
-            State::Reporting { ask, .. } => {
+            MembershipState::Reporting { ask, .. } => {
                 actions.push(MembershipAction::Unacknowledged { ask });
                 actions.push(MembershipAction::Lost);
-                self.state = State::Apart { again: now };
+                self.state = MembershipState::Unregistered { again: now };
             }
-            State::Leaving { ask, .. } => {
+            MembershipState::Leaving { ask, .. } => {
                 actions.push(MembershipAction::Unacknowledged { ask });
                 self.leave(actions);
             }
-            State::Apart { .. } | State::Member { .. } | State::Left => {}
+            MembershipState::Unregistered { .. } | MembershipState::Member { .. } | MembershipState::Left => {}
         }
     }
 
@@ -349,22 +339,24 @@ impl Membership {
             return;
         }
         match self.state {
-            State::Registering { .. } | State::Reporting { .. } | State::Leaving { .. } => {
-                self.failed(now, actions);
+            MembershipState::Registering { .. }
+            | MembershipState::Reporting { .. }
+            | MembershipState::Leaving { .. } => {
+                self.on_failed(now, actions);
                 // A lost member registers again without a pause: its manager may just have been started.
                 self.pass_time(now, actions);
             }
-            State::Apart { .. } => {
+            MembershipState::Unregistered { .. } => {
                 let ask = self.next_ask();
                 let proof = self.proof;
                 actions.push(MembershipAction::Register { ask, proof });
-                self.state = State::Registering {
+                self.state = MembershipState::Registering {
                     ask,
                     until: now + ANSWER_LIMIT,
                 };
             }
-            State::Member { .. } => self.report(false, now, actions),
-            State::Left => {}
+            MembershipState::Member { .. } => self.report(false, now, actions),
+            MembershipState::Left => {}
         }
     }
 }

@@ -4,14 +4,14 @@ use super::SessionId;
 use crate::ledger::FunctionTotals;
 use hotlease_wire::EndReason;
 use hotlease_wire::ids::{Epoch, LeaseId};
-use hotlease_wire::session::{Place, UsageTotals};
+use hotlease_wire::session::{SlotPlace, UsageTotals};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 /// Progress of a lease between its grant and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum LeasePhase {
     /// At least one of the first workers is not up yet.
     Starting,
     /// Every worker has come up, or is gone.
@@ -69,7 +69,7 @@ impl fmt::Display for Availability {
 
 /// Whether a lease has its cores for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sharing {
+pub enum CoreSharing {
     /// Each slot has a core for itself.
     #[default]
     Exclusive,
@@ -91,7 +91,7 @@ pub enum WorkerState {
 
 /// One worker's position in a lease; incarnations of the worker follow each other in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Worker {
+pub struct WorkerRecord {
     /// Core of each slot.
     pub cores: Vec<u32>,
     /// Numbers of the worker's GPUs.
@@ -106,7 +106,7 @@ pub struct Worker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delegation {
     /// The lent slots.
-    pub places: BTreeSet<Place>,
+    pub places: BTreeSet<SlotPlace>,
     /// When the delegation ends.
     pub until: Duration,
     /// Attached sessions of the peers.
@@ -129,7 +129,7 @@ pub struct Lease {
     /// Memory of each worker, bytes; 0: no limit.
     pub memory_bytes: u64,
     /// Whether the lease has its cores for itself.
-    pub sharing: Sharing,
+    pub sharing: CoreSharing,
     /// When the lease was granted.
     pub granted: Duration,
     /// When the lease ends unless renewed.
@@ -141,9 +141,9 @@ pub struct Lease {
     /// rest of the node is. Part of `cut`.
     pub leaving: Option<Duration>,
     /// Progress of the lease.
-    pub phase: Phase,
+    pub phase: LeasePhase,
     /// The workers, by index.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerRecord>,
     /// Attached sessions of the holder.
     pub sessions: BTreeSet<SessionId>,
     /// Slots that the holder lends to peers, by the delegation's number.
@@ -181,8 +181,8 @@ impl Lease {
     /// Number of different cores on which the lease has slots.
     pub fn core_count(&self) -> usize {
         match self.sharing {
-            Sharing::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
-            Sharing::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
+            CoreSharing::Exclusive => self.workers.iter().map(|worker| worker.cores.len()).sum(),
+            CoreSharing::Shared => self.cores().into_iter().collect::<BTreeSet<_>>().len(),
         }
     }
 
@@ -214,14 +214,12 @@ impl Lease {
 
     /// Whether every worker is gone.
     pub(super) fn is_empty(&self) -> bool {
-        self.workers
-            .iter()
-            .all(|worker| worker.state == WorkerState::Gone)
+        self.workers.iter().all(|worker| worker.state == WorkerState::Gone)
     }
 
     /// Whether the lease has not begun to end.
     pub(super) fn is_active(&self) -> bool {
-        !matches!(self.phase, Phase::Ending(_))
+        !matches!(self.phase, LeasePhase::Ending(_))
     }
 }
 
@@ -239,7 +237,7 @@ pub struct EndedLease {
     /// Core of each slot.
     pub cores: Vec<u32>,
     /// Whether the lease had its cores for itself.
-    pub sharing: Sharing,
+    pub sharing: CoreSharing,
     /// Numbers of the lease's GPUs.
     pub gpus: Vec<u32>,
     /// Why the lease ended.

@@ -6,12 +6,12 @@
 //! each time, and is drawn between its half and its whole, so that clients which were refused together do not come
 //! back together.
 //!
-//! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Refusal::may_pass`]). An
+//! *Refusals that do not pass.* Waiting helps only against what may change by itself ([`Rejection::may_pass`]). An
 //! agent that refuses for any other reason is not asked again, and the next one is asked at once. Once no agent is
 //! left that could serve the lease, the acquisition is over, however long the patience, and its error holds the
 //! reason of each agent. A manager's refusal counts for all agents. An agent that may join later is not waited for.
 
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 use hotlease_wire::objections::Objections;
 use rand::rngs::SmallRng;
@@ -25,13 +25,13 @@ pub const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause after all have refused.
 pub const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Most agents that a manager is told to leave out. Each has been tried in vain.
-pub const WITHOUT_MAX: usize = 16;
+pub const EXCLUDED_MAX: usize = 16;
 /// How long further agents are tried after others could not serve the lease, even if the patience is shorter.
 const TRIED_FOR: Duration = Duration::from_secs(5);
 
 /// The party that the client asks for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Way {
+pub enum GrantSource {
     /// The manager.
     Managed,
     /// These agents, the best first. They are asked in random order, see the module.
@@ -50,7 +50,7 @@ pub enum AcquisitionEvent {
     /// There is a lease. Exactly one of this and `Refused` follows each question.
     Granted,
     /// There is no lease, or no answer in time. If the manager was asked, the refusal is the manager's.
-    Refused(Refusal),
+    Refused(Rejection),
     /// An agent refuses: it was asked, or had granted a lease that could not be used.
     RefusedAt {
         /// The agent.
@@ -58,7 +58,7 @@ pub enum AcquisitionEvent {
         /// Name of its node, for people.
         node: String,
         /// Reason of the refusal.
-        refusal: Refusal,
+        refusal: Rejection,
     },
     /// An agent announced to all listeners whether it has room.
     Announced {
@@ -80,11 +80,11 @@ pub enum AcquisitionAction {
     /// Ask this agent.
     AskAgent(AgentId),
     /// The acquisition is over, without a lease.
-    GiveUp(Refusal),
+    GiveUp(Rejection),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum AcquisitionState {
     Waiting { until: Duration },
     Asking,
     Over,
@@ -93,8 +93,8 @@ enum State {
 /// Acquisition of one lease as a state machine: asks, waits, and gives up.
 #[derive(Debug)]
 pub struct Acquisition {
-    way: Way,
-    state: State,
+    way: GrantSource,
+    state: AcquisitionState,
     /// Agents that are still to be asked in this round.
     round: VecDeque<AgentId>,
     full: BTreeSet<AgentId>,
@@ -106,16 +106,16 @@ pub struct Acquisition {
     begun: Duration,
     give_up: Duration,
     /// The latest refusal that may pass, if there was one.
-    last: Option<Refusal>,
+    last: Option<Rejection>,
     random: SmallRng,
 }
 
 impl Acquisition {
     /// Begins at `now`; the first [`AcquisitionEvent::Tick`] asks. `seed` decides the random choices.
-    pub fn new(way: Way, patience: Patience, seed: u64, now: Duration) -> Self {
+    pub fn new(way: GrantSource, patience: Patience, seed: u64, now: Duration) -> Self {
         Self {
             way,
-            state: State::Waiting { until: now },
+            state: AcquisitionState::Waiting { until: now },
             round: VecDeque::new(),
             full: BTreeSet::new(),
             without: BTreeSet::new(),
@@ -131,14 +131,14 @@ impl Acquisition {
     /// When to call [`step`](Self::step) at the latest.
     pub fn due(&self) -> Option<Duration> {
         match self.state {
-            State::Waiting { until } => Some(until),
-            State::Asking | State::Over => None,
+            AcquisitionState::Waiting { until } => Some(until),
+            AcquisitionState::Asking | AcquisitionState::Over => None,
         }
     }
 
     /// Whether there is a lease, or there will be none.
     pub fn is_over(&self) -> bool {
-        self.state == State::Over
+        self.state == AcquisitionState::Over
     }
 
     /// Applies an event that happened at `now`; returns the action to carry out, if any.
@@ -152,25 +152,25 @@ impl Acquisition {
                 self.full.remove(&agent);
                 None
             }
-            (AcquisitionEvent::Tick, State::Waiting { until }) if until <= now => self.begin_round(now),
-            (AcquisitionEvent::Granted, State::Asking) => {
-                self.state = State::Over;
+            (AcquisitionEvent::Tick, AcquisitionState::Waiting { until }) if until <= now => self.begin_round(now),
+            (AcquisitionEvent::Granted, AcquisitionState::Asking) => {
+                self.state = AcquisitionState::Over;
                 None
             }
-            (AcquisitionEvent::Refused(refusal), State::Asking) if refusal.may_pass() => {
+            (AcquisitionEvent::Refused(refusal), AcquisitionState::Asking) if refusal.may_pass() => {
                 self.last = Some(refusal);
                 self.ask_next(now)
             }
             // The manager's refusal is for all agents except those that have refused themselves.
-            (AcquisitionEvent::Refused(refusal), State::Asking) => {
+            (AcquisitionEvent::Refused(refusal), AcquisitionState::Asking) => {
                 self.objections.add("the other agents", refusal);
                 self.give_up(self.objections.sum())
             }
-            (AcquisitionEvent::RefusedAt { refusal, .. }, State::Asking) if refusal.may_pass() => {
+            (AcquisitionEvent::RefusedAt { refusal, .. }, AcquisitionState::Asking) if refusal.may_pass() => {
                 self.last = Some(refusal);
                 self.ask_next(now)
             }
-            (AcquisitionEvent::RefusedAt { agent, node, refusal }, State::Asking) => {
+            (AcquisitionEvent::RefusedAt { agent, node, refusal }, AcquisitionState::Asking) => {
                 self.without.insert(agent);
                 self.objections.add(&node, refusal);
                 self.ask_another(now)
@@ -181,8 +181,8 @@ impl Acquisition {
 
     fn begin_round(&mut self, now: Duration) -> Option<AcquisitionAction> {
         let agents = match &self.way {
-            Way::Managed => return Some(self.ask_manager()),
-            Way::Direct(agents) => agents,
+            GrantSource::Managed => return Some(self.ask_manager()),
+            GrantSource::Direct(agents) => agents,
         };
         let mut round: Vec<_> = agents
             .iter()
@@ -197,7 +197,7 @@ impl Acquisition {
     fn ask_next(&mut self, now: Duration) -> Option<AcquisitionAction> {
         match self.round.pop_front() {
             Some(agent) => {
-                self.state = State::Asking;
+                self.state = AcquisitionState::Asking;
                 Some(AcquisitionAction::AskAgent(agent))
             }
             None => self.wait(now),
@@ -205,7 +205,7 @@ impl Acquisition {
     }
 
     fn ask_manager(&mut self) -> AcquisitionAction {
-        self.state = State::Asking;
+        self.state = AcquisitionState::Asking;
         AcquisitionAction::AskManager {
             without: self.without.clone(),
         }
@@ -214,15 +214,15 @@ impl Acquisition {
     /// Asks an agent that has not refused for good.
     fn ask_another(&mut self, now: Duration) -> Option<AcquisitionAction> {
         let are_left = match &self.way {
-            Way::Managed => self.without.len() < WITHOUT_MAX,
-            Way::Direct(agents) => agents.iter().any(|agent| !self.without.contains(agent)),
+            GrantSource::Managed => self.without.len() < EXCLUDED_MAX,
+            GrantSource::Direct(agents) => agents.iter().any(|agent| !self.without.contains(agent)),
         };
         if !are_left || now > self.give_up.max(self.begun + TRIED_FOR) {
             return self.give_up(self.objections.sum());
         }
         match self.way {
-            Way::Managed => Some(self.ask_manager()),
-            Way::Direct(_) => self.ask_next(now),
+            GrantSource::Managed => Some(self.ask_manager()),
+            GrantSource::Direct(_) => self.ask_next(now),
         }
     }
 
@@ -232,24 +232,20 @@ impl Acquisition {
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         if until > self.give_up {
             // The other agents' lasting reasons do not matter to a client that may be served later.
-            let last = self
-                .last
-                .take()
-                .unwrap_or_else(|| match self.objections.is_empty() {
-                    true => Refusal::NoAgent,
-                    false => Refusal::Unavailable {
-                        what: "any agent that could serve the lease: they have said that they are full"
-                            .into(),
-                    },
-                });
+            let last = self.last.take().unwrap_or_else(|| match self.objections.is_empty() {
+                true => Rejection::NoAgent,
+                false => Rejection::Unavailable {
+                    what: "any agent that could serve the lease: they have said that they are full".into(),
+                },
+            });
             return self.give_up(last);
         }
-        self.state = State::Waiting { until };
+        self.state = AcquisitionState::Waiting { until };
         None
     }
 
-    fn give_up(&mut self, refusal: Refusal) -> Option<AcquisitionAction> {
-        self.state = State::Over;
+    fn give_up(&mut self, refusal: Rejection) -> Option<AcquisitionAction> {
+        self.state = AcquisitionState::Over;
         Some(AcquisitionAction::GiveUp(refusal))
     }
 }
@@ -263,7 +259,7 @@ mod tests {
     }
 
     fn full() -> AcquisitionEvent {
-        AcquisitionEvent::Refused(Refusal::NoCapacity {
+        AcquisitionEvent::Refused(Rejection::NoCapacity {
             asked: 1,
             free: 0,
             offered: 1,
@@ -285,7 +281,7 @@ mod tests {
     fn each_client_asks_every_agent_once_a_round_in_an_order_of_its_own() {
         let patience = Patience(Duration::from_secs(60));
         let order = |seed| {
-            let way = Way::Direct(agents(8));
+            let way = GrantSource::Direct(agents(8));
             round(&mut Acquisition::new(way, patience, seed, Duration::ZERO))
         };
         let (first, second) = (order(1), order(2));
@@ -298,7 +294,7 @@ mod tests {
 
     #[test]
     fn who_announced_to_be_full_is_not_asked() {
-        let way = Way::Direct(agents(3));
+        let way = GrantSource::Direct(agents(3));
         let mut acquisition = Acquisition::new(way, Patience(Duration::ZERO), 1, Duration::ZERO);
         let announced = AcquisitionEvent::Announced {
             agent: AgentId([1; 8]),
@@ -313,7 +309,7 @@ mod tests {
     #[test]
     fn pauses_grow_are_drawn_and_end_with_the_patience() {
         let patience = Patience(Duration::from_secs(10));
-        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, Duration::ZERO);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, Duration::ZERO);
         let mut now = Duration::ZERO;
         let mut pause = PAUSE_MIN;
         for _round in 0..1000 {
@@ -322,7 +318,7 @@ mod tests {
             if let Some(action) = acquisition.step(full(), now) {
                 assert!(matches!(
                     action,
-                    AcquisitionAction::GiveUp(Refusal::NoCapacity { .. })
+                    AcquisitionAction::GiveUp(Rejection::NoCapacity { .. })
                 ));
                 assert!(acquisition.is_over());
                 assert!(now > Duration::from_secs(8), "it gave up at {now:?}");
@@ -343,9 +339,9 @@ mod tests {
     #[test]
     fn what_no_patience_helps_against_ends_it_at_once() {
         let patience = Patience(Duration::from_secs(10));
-        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, Duration::ZERO);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, Duration::ZERO);
         assert!(acquisition.step(AcquisitionEvent::Tick, Duration::ZERO).is_some());
-        let refusal = Refusal::WrongTenant;
+        let refusal = Rejection::WrongTenant;
         let given_up = acquisition.step(AcquisitionEvent::Refused(refusal.clone()), Duration::ZERO);
         assert_eq!(given_up, Some(AcquisitionAction::GiveUp(refusal)));
     }
@@ -354,7 +350,7 @@ mod tests {
         AcquisitionEvent::RefusedAt {
             agent: AgentId([agent; 8]),
             node: format!("n{agent}"),
-            refusal: Refusal::CodeRejected { why: why.into() },
+            refusal: Rejection::CodeRejected { why: why.into() },
         }
     }
 
@@ -369,18 +365,12 @@ mod tests {
     fn an_agent_that_cannot_serve_it_is_left_out_and_the_next_is_asked_at_once() {
         for patience in [0, 30] {
             let patience = Patience(Duration::from_secs(patience));
-            let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
-            assert_eq!(
-                acquisition.step(AcquisitionEvent::Tick, NOW),
-                manager_without(&[])
-            );
+            let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, NOW);
+            assert_eq!(acquisition.step(AcquisitionEvent::Tick, NOW), manager_without(&[]));
             assert_eq!(acquisition.step(cannot(1, "no libm"), NOW), manager_without(&[1]));
-            assert_eq!(
-                acquisition.step(cannot(2, "no libc"), NOW),
-                manager_without(&[1, 2])
-            );
+            assert_eq!(acquisition.step(cannot(2, "no libc"), NOW), manager_without(&[1, 2]));
             // No agent but these two could serve the lease.
-            let nobody = AcquisitionEvent::Refused(Refusal::Nowhere { reasons: vec![] });
+            let nobody = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
             let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(nobody, NOW) else {
                 panic!("it waits for somebody who may come");
             };
@@ -392,42 +382,39 @@ mod tests {
 
     #[test]
     fn what_all_agents_say_is_told_as_if_one_had_said_it() {
-        let mut acquisition = Acquisition::new(Way::Managed, Patience(NOW), 5, NOW);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(NOW), 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
         acquisition.step(cannot(2, "no libm"), NOW);
-        let nobody = AcquisitionEvent::Refused(Refusal::Nowhere { reasons: vec![] });
+        let nobody = AcquisitionEvent::Refused(Rejection::Nowhere { reasons: vec![] });
         let why = "no libm".into();
         assert_eq!(
             acquisition.step(nobody, NOW),
-            Some(AcquisitionAction::GiveUp(Refusal::CodeRejected { why }))
+            Some(AcquisitionAction::GiveUp(Rejection::CodeRejected { why }))
         );
     }
 
     #[test]
     fn who_is_full_is_waited_for_though_another_cannot_serve_it() {
         let patience = Patience(Duration::from_secs(10));
-        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
         acquisition.step(cannot(1, "no libm"), NOW);
         assert_eq!(acquisition.step(full(), NOW), None);
         let due = acquisition.due().expect("it waits");
-        assert_eq!(
-            acquisition.step(AcquisitionEvent::Tick, due),
-            manager_without(&[1])
-        );
+        assert_eq!(acquisition.step(AcquisitionEvent::Tick, due), manager_without(&[1]));
         let late = Duration::from_secs(11);
         let Some(AcquisitionAction::GiveUp(refusal)) = acquisition.step(full(), late) else {
             panic!("its patience is over");
         };
-        assert!(matches!(refusal, Refusal::NoCapacity { .. }), "{refusal}");
+        assert!(matches!(refusal, Rejection::NoCapacity { .. }), "{refusal}");
         assert!(refusal.may_pass(), "whoever has more patience is served");
     }
 
     #[test]
     fn directly_each_agent_is_asked_until_all_have_said_that_they_never_will() {
         let patience = Patience(Duration::from_secs(30));
-        let mut acquisition = Acquisition::new(Way::Direct(agents(3)), patience, 5, NOW);
+        let mut acquisition = Acquisition::new(GrantSource::Direct(agents(3)), patience, 5, NOW);
         let mut asked = BTreeSet::new();
         let mut action = acquisition.step(AcquisitionEvent::Tick, NOW);
         while let Some(AcquisitionAction::AskAgent(agent)) = action {
@@ -437,31 +424,31 @@ mod tests {
         assert_eq!(asked.len(), 3);
         assert!(matches!(
             action,
-            Some(AcquisitionAction::GiveUp(Refusal::CodeRejected { .. }))
+            Some(AcquisitionAction::GiveUp(Rejection::CodeRejected { .. }))
         ));
     }
 
     #[test]
     fn agents_are_tried_no_longer_than_patience_lasts_and_not_all_of_a_large_site() {
-        let mut acquisition = Acquisition::new(Way::Managed, Patience(NOW), 5, NOW);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(NOW), 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
         let late = TRIED_FOR + Duration::from_millis(1);
         let action = acquisition.step(cannot(1, "no libm"), late);
         assert!(matches!(action, Some(AcquisitionAction::GiveUp(_))), "{action:?}");
 
         let patience = Patience(Duration::from_secs(3600));
-        let mut acquisition = Acquisition::new(Way::Managed, patience, 5, NOW);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, patience, 5, NOW);
         acquisition.step(AcquisitionEvent::Tick, NOW);
         let tried = (0..=u8::MAX).take_while(|agent| {
             let action = acquisition.step(cannot(*agent, "no libm"), NOW);
             matches!(action, Some(AcquisitionAction::AskManager { .. }))
         });
-        assert_eq!(tried.count(), WITHOUT_MAX - 1);
+        assert_eq!(tried.count(), EXCLUDED_MAX - 1);
     }
 
     #[test]
     fn without_patience_everybody_is_asked_once() {
-        let mut acquisition = Acquisition::new(Way::Managed, Patience(Duration::ZERO), 5, Duration::ZERO);
+        let mut acquisition = Acquisition::new(GrantSource::Managed, Patience(Duration::ZERO), 5, Duration::ZERO);
         assert!(acquisition.step(AcquisitionEvent::Tick, Duration::ZERO).is_some());
         let given_up = acquisition.step(full(), Duration::ZERO);
         assert!(matches!(given_up, Some(AcquisitionAction::GiveUp(_))));

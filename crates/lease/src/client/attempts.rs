@@ -1,6 +1,6 @@
 //! Attempts of an invocation: which failures lead to another submission, and which error is reported at the end.
 
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 
 /// How often an invocation that provably did not run is submitted again. It is only a bound: a worker that dies
 /// fails each queued invocation once.
@@ -20,11 +20,11 @@ pub struct ChannelEnd {
 impl ChannelEnd {
     /// Whether an invocation ran that was unanswered at the end. `first`: all earlier invocations of its channel
     /// were answered, so the worker, which serves in order, may have started it.
-    pub fn ran(self, first: bool) -> Ran {
+    pub fn ran(self, first: bool) -> RunCertainty {
         if !first && self.reaped && self.replies_seen {
-            Ran::No
+            RunCertainty::No
         } else {
-            Ran::Unknown
+            RunCertainty::Unknown
         }
     }
 }
@@ -32,9 +32,9 @@ impl ChannelEnd {
 /// Properties of an error that [`Attempts`] depends on.
 pub trait Failure {
     /// Whether the function ran.
-    fn ran(&self) -> Ran;
+    fn ran(&self) -> RunCertainty;
     /// Whether another worker, or another lease, may succeed.
-    fn of_the_worker(&self) -> bool;
+    fn is_worker_failure(&self) -> bool;
 }
 
 /// Attempts that an invocation has left.
@@ -62,32 +62,32 @@ impl<E: Failure> Attempts<E> {
     }
 
     /// Whether the function may be run again after it may have run.
-    pub fn may_run_twice(&self) -> bool {
+    pub fn can_run_twice(&self) -> bool {
         self.runs_left > 0
     }
 
     /// Counts a failure. `Ok` if the invocation is to be submitted again.
-    pub fn after(&mut self, error: E) -> Result<(), E> {
+    pub fn count_failure(&mut self, error: E) -> Result<(), E> {
         let ran = error.ran();
         let left = match ran {
-            Ran::No => &mut self.restarts_left,
-            Ran::Unknown => &mut self.runs_left,
-            Ran::Yes => return Err(error),
+            RunCertainty::No => &mut self.restarts_left,
+            RunCertainty::Unknown => &mut self.runs_left,
+            RunCertainty::Yes => return Err(error),
         };
-        if !error.of_the_worker() || *left == 0 {
-            return Err(self.last(error));
+        if !error.is_worker_failure() || *left == 0 {
+            return Err(self.take_final_error(error));
         }
         *left -= 1;
-        if ran == Ran::Unknown {
+        if ran == RunCertainty::Unknown {
             self.may_have_run = Some(error);
         }
         Ok(())
     }
 
     /// The error to report when `error` ends the attempts.
-    pub fn last(&mut self, error: E) -> E {
+    pub fn take_final_error(&mut self, error: E) -> E {
         match self.may_have_run.take() {
-            Some(earlier) if error.ran() == Ran::No => earlier,
+            Some(earlier) if error.ran() == RunCertainty::No => earlier,
             _ => error,
         }
     }
@@ -102,9 +102,9 @@ mod tests {
         for reaped in [false, true] {
             for replies_seen in [false, true] {
                 let end = ChannelEnd { reaped, replies_seen };
-                assert_eq!(end.ran(true), Ran::Unknown, "{end:?}");
+                assert_eq!(end.ran(true), RunCertainty::Unknown, "{end:?}");
                 let certain = reaped && replies_seen;
-                assert_eq!(end.ran(false) == Ran::No, certain, "{end:?}");
+                assert_eq!(end.ran(false) == RunCertainty::No, certain, "{end:?}");
             }
         }
     }

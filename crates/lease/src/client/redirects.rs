@@ -41,7 +41,7 @@ impl Redirects {
     }
 
     /// Counts a refusal; `workers` have slots that may be tried (the slots of one worker share its core).
-    pub fn refused(&mut self, workers: usize) -> Redirect {
+    pub fn count_refusal(&mut self, workers: usize) -> Redirect {
         self.tried += 1;
         let workers = u32::try_from(workers).unwrap_or(REDIRECTS_MAX);
         if self.tried < workers.min(REDIRECTS_MAX) {
@@ -73,12 +73,12 @@ mod tests {
         let mut redirects = Redirects::new(7);
         for _ in 0..3 {
             for _ in 0..3 {
-                assert_eq!(redirects.refused(4), Redirect::ToAnother);
+                assert_eq!(redirects.count_refusal(4), Redirect::ToAnother);
             }
-            assert!(matches!(redirects.refused(4), Redirect::After(_)));
+            assert!(matches!(redirects.count_refusal(4), Redirect::After(_)));
         }
         assert!(
-            matches!(Redirects::new(7).refused(1), Redirect::After(_)),
+            matches!(Redirects::new(7).count_refusal(1), Redirect::After(_)),
             "there is no other"
         );
     }
@@ -90,11 +90,8 @@ mod tests {
             let (mut waited, mut tries, mut longest) = (Duration::ZERO, 0, Duration::ZERO);
             while waited < Duration::from_secs(1) {
                 tries += 1;
-                if let Redirect::After(pause) = redirects.refused(1000) {
-                    assert!(
-                        pause <= PAUSE_MAX && pause >= PAUSE_MIN / 2,
-                        "seed {seed}: {pause:?}"
-                    );
+                if let Redirect::After(pause) = redirects.count_refusal(1000) {
+                    assert!(pause <= PAUSE_MAX && pause >= PAUSE_MIN / 2, "seed {seed}: {pause:?}");
                     waited += pause;
                     longest = longest.max(pause);
                 }
@@ -109,7 +106,7 @@ mod tests {
     fn two_invocations_do_not_come_back_together() {
         let pauses = |seed| {
             let mut redirects = Redirects::new(seed);
-            (0..10).map(|_| redirects.refused(1)).collect::<Vec<_>>()
+            (0..10).map(|_| redirects.count_refusal(1)).collect::<Vec<_>>()
         };
         assert_ne!(pauses(2), pauses(4));
     }

@@ -26,7 +26,7 @@ pub enum RenewalEvent {
     /// The agent did not renew the lease, or did not answer in time.
     NotRenewed,
     /// The agent works on something that this client asked for, and keeps the lease meanwhile.
-    Kept,
+    KeptByAgent,
 }
 
 /// Action to carry out.
@@ -98,7 +98,7 @@ impl Renewal {
                 self.ask_again(now);
             }
             RenewalEvent::NotRenewed => self.ask_again(now),
-            RenewalEvent::Kept => {
+            RenewalEvent::KeptByAgent => {
                 self.sent = now;
                 self.expires = now + self.ttl;
                 self.ask_again(now);
@@ -134,36 +134,20 @@ mod tests {
     fn a_lease_is_renewed_each_third_of_its_time() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
         assert_eq!(renewal.due(), Some(SECOND));
-        assert_eq!(
-            renewal.step(RenewalEvent::Tick, SECOND),
-            Some(RenewalAction::Renew)
-        );
-        assert_eq!(
-            renewal.step(RenewalEvent::Tick, SECOND),
-            None,
-            "it asks once at a time"
-        );
+        assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), Some(RenewalAction::Renew));
+        assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), None, "it asks once at a time");
         let renewed = RenewalEvent::Renewed { ttl: TTL };
         assert_eq!(renewal.step(renewed, SECOND), None);
-        assert_eq!(
-            (renewal.due(), renewal.fenced_at()),
-            (Some(2 * SECOND), 5 * SECOND)
-        );
+        assert_eq!((renewal.due(), renewal.fenced_at()), (Some(2 * SECOND), 5 * SECOND));
     }
 
     #[test]
     fn a_silent_agents_lease_is_lost_a_second_after_its_expiry() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
-        assert_eq!(
-            renewal.step(RenewalEvent::Tick, SECOND),
-            Some(RenewalAction::Renew)
-        );
+        assert_eq!(renewal.step(RenewalEvent::Tick, SECOND), Some(RenewalAction::Renew));
         assert_eq!(renewal.due(), Some(TTL + FENCED_AFTER));
         let moment = Duration::from_millis(1);
-        assert_eq!(
-            renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER - moment),
-            None
-        );
+        assert_eq!(renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER - moment), None);
         let lost = Some(RenewalAction::Lost);
         assert_eq!(renewal.step(RenewalEvent::Tick, TTL + FENCED_AFTER), lost);
         assert_eq!((renewal.due(), renewal.is_lost()), (None, true));
@@ -175,7 +159,7 @@ mod tests {
     fn a_lease_that_the_agent_keeps_is_not_lost() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, Duration::ZERO);
         for second in 1..60 {
-            assert_eq!(renewal.step(RenewalEvent::Kept, second * SECOND), None);
+            assert_eq!(renewal.step(RenewalEvent::KeptByAgent, second * SECOND), None);
         }
         assert_eq!(renewal.fenced_at(), 59 * SECOND + TTL + FENCED_AFTER);
     }
@@ -184,10 +168,7 @@ mod tests {
     fn the_time_counts_from_the_question_and_not_from_its_answer() {
         let mut renewal = Renewal::new(TTL, Duration::ZERO, SECOND);
         assert_eq!(renewal.fenced_at(), TTL + FENCED_AFTER);
-        assert_eq!(
-            renewal.step(RenewalEvent::Tick, 2 * SECOND),
-            Some(RenewalAction::Renew)
-        );
+        assert_eq!(renewal.step(RenewalEvent::Tick, 2 * SECOND), Some(RenewalAction::Renew));
         let answered = RenewalEvent::Renewed { ttl: TTL };
         assert_eq!(renewal.step(answered, 3 * SECOND), None);
         assert_eq!(renewal.fenced_at(), 2 * SECOND + TTL + FENCED_AFTER);

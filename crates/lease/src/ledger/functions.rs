@@ -169,9 +169,7 @@ impl FunctionTotals {
 
     /// Sum of all rows.
     pub fn sum(&self) -> FunctionUse {
-        self.0
-            .values()
-            .fold(FunctionUse::default(), |all, one| all.plus(*one))
+        self.0.values().fold(FunctionUse::default(), |all, one| all.plus(*one))
     }
 
     /// Whether each row of `other` is here and at least as large.
@@ -243,10 +241,7 @@ mod tests {
             let mut truth = FunctionTotals::default();
             let mut reports = vec![truth.clone()];
             for _ in 0..20 {
-                truth.add(
-                    &id(random.random_range(0..5)),
-                    used(random.random_range(0..1000), 1),
-                );
+                truth.add(&id(random.random_range(0..5)), used(random.random_range(0..1000), 1));
                 reports.push(truth.clone());
             }
             let mut kept = FunctionTotals::default();
@@ -288,10 +283,7 @@ mod tests {
                     "seed {seed}, step {step}: {:?} of {all:?}",
                     kept.sum()
                 );
-                assert!(
-                    kept.len() <= FUNCTIONS_BILLED_MAX + 1,
-                    "seed {seed}: the table grew"
-                );
+                assert!(kept.len() <= FUNCTIONS_BILLED_MAX + 1, "seed {seed}: the table grew");
             }
         }
     }

@@ -89,8 +89,7 @@ impl Cost {
 
 /// Cost of this usage; each part is rounded to the nearest billionth.
 pub fn cost(prices: &Prices, usage: UsageTotals, memory_mib_ms: u64) -> Cost {
-    let part =
-        |price: u64, amount: u64, unit: u128| (u128::from(price) * u128::from(amount) + unit / 2) / unit;
+    let part = |price: u64, amount: u64, unit: u128| (u128::from(price) * u128::from(amount) + unit / 2) / unit;
     Cost {
         allocated: part(prices.allocated_core_hour, usage.allocated_ns, NS_PER_HOUR),
         computing: part(prices.computing_core_hour, usage.compute_ns, NS_PER_HOUR),

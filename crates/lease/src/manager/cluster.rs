@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is acknowledged before it is durable: an answer that promises something leaves in the step of its
-//! [`Event::Committed`]. Agents are added and removed in the order of their commits. Leases are written in any
+//! [`ClusterEvent::Committed`]. Agents are added and removed in the order of their commits. Leases are written in any
 //! order, as a lease that is over stays over.
 //!
 //! *Which leases go on.* Each whole report of an agent names all its active leases, and the last epoch that the
@@ -15,22 +15,24 @@
 //! one, and the report does not name it. A lease of a later epoch was granted while the report was on its way, so
 //! the report says nothing about it.
 
-mod against;
+mod direct_leases;
 mod orders;
 mod placement;
-mod releasing;
+mod rejections;
+mod release;
 mod reports;
-mod vouching;
 
 use super::quota::Holdings;
-use super::registry::{AgentState, NotRegistered, Registry};
-use super::{Action, AgentRecord, Amount, Answer, AskId, CommitId, Event, LeaseNote, RequestId, Write};
-use hotlease_wire::Refusal;
+use super::registry::{AgentState, RegistrationError, Registry};
+use super::{
+    AgentRecord, Amount, AskId, ClusterAction, ClusterAnswer, ClusterEvent, CommitId, LeaseNote, RequestId, StateWrite,
+};
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
-use orders::{Ordering, Wished};
-use placement::{Handing, Placement};
-pub use placement::{PARTS_MAX, Spread, Wanted};
-use releasing::Releasing;
+use orders::{PendingOrder, WishRecord};
+pub use placement::{LeaseSpec, PARTS_MAX, PlacementSpread};
+use placement::{PartWrites, Placement};
+use release::PendingRelease;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -42,7 +44,7 @@ pub const RUNNING_TOTAL_EVERY: Duration = Duration::from_micros(500);
 
 /// Purpose of a question to an agent.
 #[derive(Debug)]
-enum Asked {
+enum Question {
     Grant {
         request: RequestId,
         agent: AgentId,
@@ -51,42 +53,42 @@ enum Asked {
     End {
         request: RequestId,
     },
-    Order(Ordering),
+    Order(PendingOrder),
     /// End a lease that no client will use.
     GiveBack,
 }
 
 /// Continuation of a commit: what follows when its writes are durable.
 #[derive(Debug)]
-enum Then {
+enum Continuation {
     Registered {
         request: RequestId,
         record: Box<AgentRecord>,
     },
     Heard {
         request: RequestId,
-        noted: reports::Noted,
+        noted: reports::LeaseChange,
     },
     Granted {
         request: RequestId,
-        noted: reports::Noted,
+        noted: reports::LeaseChange,
     },
     Released {
         request: RequestId,
-        answer: Answer,
-        noted: reports::Noted,
+        answer: ClusterAnswer,
+        noted: reports::LeaseChange,
     },
-    Wished(Ordering),
+    Wished(PendingOrder),
     Vouched {
         request: RequestId,
-        noted: reports::Noted,
+        noted: reports::LeaseChange,
     },
     Nothing,
 }
 
 /// The leases of one agent that the durable state calls active.
 #[derive(Debug)]
-struct Noted {
+struct AgentLeases {
     boot: BootId,
     leases: BTreeMap<LeaseId, Epoch>,
 }
@@ -96,19 +98,19 @@ struct Noted {
 #[derive(Debug, Default)]
 pub struct Cluster {
     registry: Registry,
-    noted: BTreeMap<AgentId, Noted>,
+    noted: BTreeMap<AgentId, AgentLeases>,
     holdings: Holdings,
     /// Agents of the durable state that have not come back since the start, and when they are forgotten.
     awaited: BTreeMap<AgentId, Duration>,
     placements: BTreeMap<RequestId, Placement>,
-    handing: BTreeMap<RequestId, Handing>,
-    releases: BTreeMap<RequestId, Releasing>,
+    part_writes: BTreeMap<RequestId, PartWrites>,
+    releases: BTreeMap<RequestId, PendingRelease>,
     /// Operators' wishes for nodes.
-    wishes: BTreeMap<AgentId, Wished>,
+    wishes: BTreeMap<AgentId, WishRecord>,
     /// Number of questions under way that tell a node its operator's wish.
     orders_asked: usize,
-    asks: BTreeMap<AskId, Asked>,
-    commits: BTreeMap<CommitId, Then>,
+    asks: BTreeMap<AskId, Question>,
+    commits: BTreeMap<CommitId, Continuation>,
     /// Agents whose registration is being written, and in which run. The manager accepts no report of another
     /// run meanwhile: its writes would follow the registration.
     registering: BTreeMap<AgentId, BootId>,
@@ -174,16 +176,12 @@ impl Cluster {
     }
 
     /// Applies an event that happened at `now` (which never goes back), and returns the actions to carry out.
-    pub fn step(&mut self, event: Event, now: Duration) -> Vec<Action> {
+    pub fn step(&mut self, event: ClusterEvent, now: Duration) -> Vec<ClusterAction> {
         let mut actions = Vec::new();
         match event {
-            Event::Register {
-                request,
-                record,
-                proof,
-            } => self.register(request, record, proof, &mut actions),
-            Event::Heartbeat { request, report } => self.hear(request, report, now, &mut actions),
-            Event::Acquire {
+            ClusterEvent::Register { request, record, proof } => self.register(request, record, proof, &mut actions),
+            ClusterEvent::Heartbeat { request, report } => self.hear(request, report, now, &mut actions),
+            ClusterEvent::Acquire {
                 request,
                 tenant,
                 label,
@@ -201,7 +199,7 @@ impl Cluster {
                     self.holdings.unreserve(request);
                 }
             }
-            Event::Release {
+            ClusterEvent::Release {
                 request,
                 release,
                 known,
@@ -209,7 +207,7 @@ impl Cluster {
                 self.tick(now, &mut actions);
                 self.release(request, release, known, &mut actions);
             }
-            Event::Order {
+            ClusterEvent::Order {
                 request,
                 agent,
                 order,
@@ -218,30 +216,30 @@ impl Cluster {
                 self.tick(now, &mut actions);
                 self.order(request, agent, order, at_ms, &mut actions);
             }
-            Event::Ordered { ask, offering } => self.ordered(ask, offering, &mut actions),
-            Event::Vouch { request, lease, note } => self.vouch(request, lease, note, &mut actions),
-            Event::Granted { ask, granted } => self.granted(ask, granted, now, &mut actions),
-            Event::LeaseOver { ask, usage } => self.lease_over(ask, usage, &mut actions),
-            Event::Refused { ask, refusal } => match self.asks.remove(&ask) {
-                Some(Asked::Grant { request, agent, .. }) => {
-                    self.not_granted((request, agent), refusal, now, &mut actions);
+            ClusterEvent::Ordered { ask, offering } => self.on_ordered(ask, offering, &mut actions),
+            ClusterEvent::Vouch { request, lease, note } => self.vouch(request, lease, note, &mut actions),
+            ClusterEvent::Granted { ask, granted } => self.on_granted(ask, granted, now, &mut actions),
+            ClusterEvent::LeaseOver { ask, usage } => self.on_lease_over(ask, usage, &mut actions),
+            ClusterEvent::Refused { ask, refusal } => match self.asks.remove(&ask) {
+                Some(Question::Grant { request, agent, .. }) => {
+                    self.on_not_granted((request, agent), refusal, now, &mut actions);
                 }
-                Some(Asked::End { request }) => self.not_ended(request, refusal, &mut actions),
-                Some(Asked::Order(ordering)) => self.not_ordered(ask, ordering, refusal, &mut actions),
+                Some(Question::End { request }) => self.on_not_ended(request, refusal, &mut actions),
+                Some(Question::Order(ordering)) => self.on_not_ordered(ask, ordering, refusal, &mut actions),
                 // The lease will expire.
-                Some(Asked::GiveBack) | None => {}
+                Some(Question::GiveBack) | None => {}
             },
-            Event::Committed { commit } => {
+            ClusterEvent::Committed { commit } => {
                 if let Some(then) = self.commits.remove(&commit) {
-                    self.committed(then, now, &mut actions);
+                    self.on_committed(then, now, &mut actions);
                 }
             }
-            Event::NotCommitted { commit, refusal } => {
+            ClusterEvent::NotCommitted { commit, refusal } => {
                 if let Some(then) = self.commits.remove(&commit) {
-                    self.not_committed(then, refusal, &mut actions);
+                    self.on_not_committed(then, refusal, &mut actions);
                 }
             }
-            Event::Tick => {
+            ClusterEvent::Tick => {
                 self.tick(now, &mut actions);
                 self.active = self.noted.values().map(|noted| noted.leases.len()).sum();
             }
@@ -249,61 +247,63 @@ impl Cluster {
         actions
     }
 
-    fn commit(&mut self, agent: AgentId, writes: Vec<Write>, then: Then, actions: &mut Vec<Action>) {
+    fn commit(
+        &mut self,
+        agent: AgentId,
+        writes: Vec<StateWrite>,
+        then: Continuation,
+        actions: &mut Vec<ClusterAction>,
+    ) {
         self.last_commit += 1;
         let commit = CommitId(self.last_commit);
         self.commits.insert(commit, then);
-        actions.push(Action::Commit {
-            commit,
-            agent,
-            writes,
-        });
+        actions.push(ClusterAction::Commit { commit, agent, writes });
     }
 
-    fn ask(&mut self, asked: Asked) -> AskId {
+    fn ask(&mut self, asked: Question) -> AskId {
         self.last_ask += 1;
         let ask = AskId(self.last_ask);
         self.asks.insert(ask, asked);
         ask
     }
 
-    fn admit(&self) -> Result<(), Refusal> {
+    fn admit(&self) -> Result<(), Rejection> {
         if self.requests() < REQUESTS_MAX {
             return Ok(());
         }
-        Err(Refusal::TooMany {
+        Err(Rejection::TooMany {
             what: "requests to the manager at a time".into(),
             limit: REQUESTS_MAX as u64,
         })
     }
 
-    fn register(&mut self, request: RequestId, record: AgentRecord, proof: u64, actions: &mut Vec<Action>) {
+    fn register(&mut self, request: RequestId, record: AgentRecord, proof: u64, actions: &mut Vec<ClusterAction>) {
         let (id, boot) = (record.id, record.boot);
         let admitted = self.admit().and_then(|()| {
-            let doubtful = self.registry.is_over(boot) || self.replaces(id, boot);
+            let doubtful = self.registry.is_over(boot) || self.has_other_run(id, boot);
             if doubtful && !self.registry.prove(id, boot, proof) {
                 return Ok(Some(self.registry.challenge(id, boot)));
             }
-            let admitted = self.registry.admits(id, boot);
+            let admitted = self.registry.check_admission(id, boot);
             admitted.map(|()| None).map_err(not_registered)
         });
         match admitted {
             Ok(None) => {}
-            Ok(Some(challenge)) => return answer(request, Answer::Challenged { challenge }, actions),
+            Ok(Some(challenge)) => return answer(request, ClusterAnswer::Challenged { challenge }, actions),
             Err(refusal) => return refuse(request, refusal, actions),
         }
         self.registering.insert(record.id, record.boot);
-        let writes = vec![Write::PutAgent(record.clone())];
+        let writes = vec![StateWrite::PutAgent(record.clone())];
         let (agent, record) = (record.id, Box::new(record));
-        self.commit(agent, writes, Then::Registered { request, record }, actions);
+        self.commit(agent, writes, Continuation::Registered { request, record }, actions);
     }
 
-    fn registered(
+    fn on_registered(
         &mut self,
         request: RequestId,
         record: AgentRecord,
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClusterAction>,
     ) {
         self.registering.remove(&record.id);
         let (id, boot) = (record.id, record.boot);
@@ -313,7 +313,7 @@ impl Cluster {
             return refuse(request, not_registered(refusal), actions);
         }
         self.awaited.remove(&id);
-        let noted = self.noted.entry(id).or_insert_with(|| Noted {
+        let noted = self.noted.entry(id).or_insert_with(|| AgentLeases {
             boot,
             leases: BTreeMap::new(),
         });
@@ -323,13 +323,13 @@ impl Cluster {
             }
             noted.boot = boot;
         }
-        actions.push(Action::AgentJoined(record));
-        answer(request, Answer::Registered, actions);
+        actions.push(ClusterAction::AgentJoined(record));
+        answer(request, ClusterAnswer::Registered, actions);
     }
 
     /// Whether another run of this agent is known, whose leases would end when this run registers. A registration
     /// of a run that died before the message arrived must not end them.
-    fn replaces(&self, agent: AgentId, boot: BootId) -> bool {
+    fn has_other_run(&self, agent: AgentId, boot: BootId) -> bool {
         let registered = self.registry.agent(agent).map(|(record, ..)| record.boot);
         let registering = self.registering.get(&agent).copied();
         let noted = self.noted.get(&agent).map(|noted| noted.boot);
@@ -341,29 +341,25 @@ impl Cluster {
 
     /// Whether this run of an agent is over, or will be as soon as a registration is written.
     fn is_replaced(&self, agent: AgentId, boot: BootId) -> bool {
-        self.registry.is_over(boot)
-            || self
-                .registering
-                .get(&agent)
-                .is_some_and(|present| *present != boot)
+        self.registry.is_over(boot) || self.registering.get(&agent).is_some_and(|present| *present != boot)
     }
 
-    fn committed(&mut self, then: Then, now: Duration, actions: &mut Vec<Action>) {
+    fn on_committed(&mut self, then: Continuation, now: Duration, actions: &mut Vec<ClusterAction>) {
         match then {
-            Then::Registered { request, record } => self.registered(request, *record, now, actions),
-            Then::Heard { request, noted } => {
+            Continuation::Registered { request, record } => self.on_registered(request, *record, now, actions),
+            Continuation::Heard { request, noted } => {
                 self.apply(noted);
-                answer(request, Answer::Heard { known: true }, actions);
+                answer(request, ClusterAnswer::Heard { known: true }, actions);
             }
-            Then::Granted { request, noted } => {
+            Continuation::Granted { request, noted } => {
                 self.apply(noted);
-                self.written(request, None, actions);
+                self.on_part_written(request, None, actions);
             }
-            Then::Vouched { request, noted } => {
+            Continuation::Vouched { request, noted } => {
                 self.apply(noted);
-                answer(request, Answer::Vouched, actions);
+                answer(request, ClusterAnswer::Vouched, actions);
             }
-            Then::Released {
+            Continuation::Released {
                 request,
                 answer: reply,
                 noted,
@@ -371,27 +367,29 @@ impl Cluster {
                 self.apply(noted);
                 answer(request, reply, actions);
             }
-            Then::Wished(ordering) => self.wished(ordering, actions),
-            Then::Nothing => {}
+            Continuation::Wished(ordering) => self.on_wish_durable(ordering, actions),
+            Continuation::Nothing => {}
         }
     }
 
-    fn not_committed(&mut self, then: Then, refusal: Refusal, actions: &mut Vec<Action>) {
+    fn on_not_committed(&mut self, then: Continuation, refusal: Rejection, actions: &mut Vec<ClusterAction>) {
         match then {
-            Then::Registered { request, record } => {
+            Continuation::Registered { request, record } => {
                 self.registering.remove(&record.id);
                 refuse(request, refusal, actions);
             }
-            Then::Heard { request, .. } | Then::Released { request, .. } | Then::Vouched { request, .. } => {
+            Continuation::Heard { request, .. }
+            | Continuation::Released { request, .. }
+            | Continuation::Vouched { request, .. } => {
                 refuse(request, refusal, actions);
             }
-            Then::Wished(ordering) => self.not_wished(ordering, refusal, actions),
-            Then::Granted { request, .. } => self.written(request, Some(refusal), actions),
-            Then::Nothing => {}
+            Continuation::Wished(ordering) => self.on_wish_not_durable(ordering, refusal, actions),
+            Continuation::Granted { request, .. } => self.on_part_written(request, Some(refusal), actions),
+            Continuation::Nothing => {}
         }
     }
 
-    fn tick(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    fn tick(&mut self, now: Duration, actions: &mut Vec<ClusterAction>) {
         let mut forgotten = self.registry.tick(now);
         let over: Vec<_> = self.awaited.iter().filter(|(_, until)| **until <= now).collect();
         forgotten.extend(over.into_iter().map(|(agent, _)| *agent));
@@ -405,10 +403,15 @@ impl Cluster {
     }
 
     /// Forgets an agent everywhere.
-    fn remove(&mut self, agent: AgentId, actions: &mut Vec<Action>) {
+    fn remove(&mut self, agent: AgentId, actions: &mut Vec<ClusterAction>) {
         self.forget_leases(agent);
-        actions.push(Action::AgentGone(agent));
-        self.commit(agent, vec![Write::RemoveAgent(agent)], Then::Nothing, actions);
+        actions.push(ClusterAction::AgentGone(agent));
+        self.commit(
+            agent,
+            vec![StateWrite::RemoveAgent(agent)],
+            Continuation::Nothing,
+            actions,
+        );
     }
 
     /// Forgets the leases of an agent: all of them are over.
@@ -428,26 +431,26 @@ impl Cluster {
     }
 }
 
-fn not_registered(refusal: NotRegistered) -> Refusal {
-    Refusal::Unavailable {
+fn not_registered(refusal: RegistrationError) -> Rejection {
+    Rejection::Unavailable {
         what: refusal.to_string(),
     }
 }
 
-fn answer(request: RequestId, answer: Answer, actions: &mut Vec<Action>) {
-    actions.push(Action::Answer { request, answer });
+fn answer(request: RequestId, answer: ClusterAnswer, actions: &mut Vec<ClusterAction>) {
+    actions.push(ClusterAction::Answer { request, answer });
 }
 
-fn refuse(request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
-    answer(request, Answer::Refused(refusal), actions);
+fn refuse(request: RequestId, refusal: Rejection, actions: &mut Vec<ClusterAction>) {
+    answer(request, ClusterAnswer::Refused(refusal), actions);
 }
 
-#[cfg(test)]
-mod against_tests;
 #[cfg(test)]
 mod order_tests;
 #[cfg(test)]
 mod quota_tests;
+#[cfg(test)]
+mod rejections_tests;
 #[cfg(test)]
 mod tests;
 

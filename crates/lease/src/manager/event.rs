@@ -1,10 +1,10 @@
 //! Events of the manager, the actions that it orders, and its answers.
 
-use super::{AgentRecord, Allowance, NodeOrder, NodeWish, Offering, Wanted};
+use super::{AgentOffer, AgentRecord, Allowance, LeaseSpec, NodeOrder, NodeWish};
 use crate::ledger::FunctionTotals;
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use hotlease_wire::session::UsageTotals;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
 
 /// A request of a client or an agent that waits for an answer; numbered by the caller, never reused.
@@ -46,7 +46,7 @@ pub struct LeaseReport {
 
 /// An agent's report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct AgentReport {
     /// The reporting agent.
     pub agent: AgentId,
     /// The run of the agent.
@@ -65,7 +65,7 @@ pub struct Report {
     /// Spare workers in the agent's pool.
     pub pool: u32,
     /// Present offer of the agent.
-    pub offering: Offering,
+    pub offering: AgentOffer,
     /// Whether the agent says goodbye.
     pub leaving: bool,
     /// All active leases if the report is whole, and the totals that the agent owes.
@@ -74,7 +74,7 @@ pub struct Report {
 
 /// A lease that an agent granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Granted {
+pub struct GrantedLease {
     /// The lease.
     pub lease: LeaseId,
     /// The run of the agent that granted it.
@@ -87,7 +87,7 @@ pub struct Granted {
 
 /// A request to end a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Release {
+pub struct EndRequest {
     /// The lease.
     pub lease: LeaseId,
     /// Tenant that asks.
@@ -119,7 +119,7 @@ pub struct LeaseNote {
 
 /// Event that the manager is told.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum ClusterEvent {
     /// An agent registers.
     Register {
         /// The request to answer.
@@ -134,7 +134,7 @@ pub enum Event {
         /// The request to answer.
         request: RequestId,
         /// The agent's report.
-        report: Report,
+        report: AgentReport,
     },
     /// A client wants a lease.
     Acquire {
@@ -145,7 +145,7 @@ pub enum Event {
         /// The tenant's label of the lease.
         label: String,
         /// What the lease is to hold.
-        wanted: Wanted,
+        wanted: LeaseSpec,
         /// Agents to leave out, because the client has tried them in vain.
         without: BTreeSet<AgentId>,
         /// What the tenant may hold.
@@ -156,7 +156,7 @@ pub enum Event {
         /// The request to answer.
         request: RequestId,
         /// The lease, the tenant that asks, and the reason.
-        release: Release,
+        release: EndRequest,
         /// The lease as the durable state knows it, if it does.
         known: Option<LeaseNote>,
     },
@@ -185,7 +185,7 @@ pub enum Event {
         /// The question.
         ask: AskId,
         /// The granted lease.
-        granted: Granted,
+        granted: GrantedLease,
     },
     /// An agent ended a lease; its cores are free.
     LeaseOver {
@@ -199,14 +199,14 @@ pub enum Event {
         /// The question.
         ask: AskId,
         /// Present offer of the agent.
-        offering: Offering,
+        offering: AgentOffer,
     },
     /// An agent refused, or did not answer in time.
     Refused {
         /// The question.
         ask: AskId,
         /// Reason of the refusal.
-        refusal: Refusal,
+        refusal: Rejection,
     },
     /// Writes are durable.
     Committed {
@@ -218,7 +218,7 @@ pub enum Event {
         /// The commit.
         commit: CommitId,
         /// Reason of the failure.
-        refusal: Refusal,
+        refusal: Rejection,
     },
     /// Time passed.
     Tick,
@@ -226,7 +226,7 @@ pub enum Event {
 
 /// A change of the durable state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Write {
+pub enum StateWrite {
     /// An agent is registered in this run: all leases that it had in other runs are over and settled.
     PutAgent(AgentRecord),
     /// An agent is gone for good: its leases are over, its totals are settled.
@@ -264,7 +264,7 @@ pub enum Write {
     RemoveWish(AgentId),
 }
 
-impl Write {
+impl StateWrite {
     /// Whether the write changes what an agent is or shall be, and so keeps its order among the agent's writes.
     pub fn changes_agent(&self) -> bool {
         matches!(
@@ -276,8 +276,8 @@ impl Write {
 
 /// Action to carry out, in the order returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Make these writes durable. Writes that change what an agent is ([`Write::changes_agent`]) come after all
+pub enum ClusterAction {
+    /// Make these writes durable. Writes that change what an agent is ([`StateWrite::changes_agent`]) come after all
     /// earlier ones of that agent and before all later ones.
     Commit {
         /// The commit's number.
@@ -285,7 +285,7 @@ pub enum Action {
         /// Agent that the writes concern.
         agent: AgentId,
         /// The writes, in this order.
-        writes: Vec<Write>,
+        writes: Vec<StateWrite>,
     },
     /// Ask an agent for a lease, or a part of it, for this request.
     AskGrant {
@@ -305,7 +305,7 @@ pub enum Action {
         /// The agent to ask.
         agent: AgentId,
         /// The lease, the tenant that asks, and the reason.
-        release: Release,
+        release: EndRequest,
     },
     /// Tell an agent its operator's wish.
     AskOrder {
@@ -321,7 +321,7 @@ pub enum Action {
         /// The request.
         request: RequestId,
         /// The answer.
-        answer: Answer,
+        answer: ClusterAnswer,
     },
     /// This agent is registered now, in this run.
     AgentJoined(AgentRecord),
@@ -331,7 +331,7 @@ pub enum Action {
 
 /// An answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum ClusterAnswer {
     /// To `Register`: the agent is registered.
     Registered,
     /// To `Register`: this run seems to be over, or would replace another one. If it is alive, it registers again
@@ -352,7 +352,7 @@ pub enum Answer {
     },
     /// To `Vouch`: the lease is durable.
     Vouched,
-    /// To `Release`: the lease is over.
+    /// To `EndRequest`: the lease is over.
     Released {
         /// Total usage of the lease.
         usage: UsageTotals,
@@ -363,5 +363,5 @@ pub enum Answer {
         done: bool,
     },
     /// To any request: the refusal.
-    Refused(Refusal),
+    Refused(Rejection),
 }

@@ -10,7 +10,7 @@
 //! together. Leases that agents report count too, even if the manager did not grant them.
 
 use super::RequestId;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::LeaseId;
 use std::collections::BTreeMap;
 
@@ -56,12 +56,12 @@ pub struct Allowance {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Held {
+struct Holding {
     leases: u64,
     amount: Amount,
 }
 
-impl Held {
+impl Holding {
     fn add(&mut self, amount: Amount) {
         self.leases += 1;
         self.amount.cores += amount.cores;
@@ -80,7 +80,7 @@ impl Held {
 /// Holdings of all tenants: as many entries as there are leases and requests, both of which are bounded.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
-    tenants: BTreeMap<String, Held>,
+    tenants: BTreeMap<String, Holding>,
     leases: BTreeMap<LeaseId, (String, Amount)>,
     reserved: BTreeMap<RequestId, (String, Amount)>,
 }
@@ -93,7 +93,7 @@ impl Holdings {
         tenant: &str,
         cores: u32,
         allowance: &Allowance,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let amount = Amount {
             cores: cores.into(),
             memory_bytes: allowance.memory_bytes,
@@ -102,7 +102,7 @@ impl Holdings {
         let held = self.tenants.get(tenant).copied().unwrap_or_default();
         let quota = &allowance.quota;
         let exceeded = |what: &str, limit, used| {
-            Err(Refusal::QuotaExceeded {
+            Err(Rejection::QuotaExceeded {
                 tenant: tenant.to_owned(),
                 what: what.to_owned(),
                 limit,
@@ -115,10 +115,8 @@ impl Holdings {
             return exceeded("core-seconds", limit, allowance.core_seconds_used);
         }
         if quota.memory_bytes.is_some() && amount.memory_bytes == 0 {
-            return Err(Refusal::BadRequest {
-                what: format!(
-                    "tenant {tenant} has a quota of memory: ask for a lease with a bound of memory"
-                ),
+            return Err(Rejection::BadRequest {
+                what: format!("tenant {tenant} has a quota of memory: ask for a lease with a bound of memory"),
             });
         }
         for (what, limit, used, asked) in [

@@ -10,8 +10,8 @@ use crate::agent::Availability;
 pub use capacity::Capacity;
 use hotlease_wire::ids::{AgentId, BootId};
 pub use need::{Demand, Need};
-use runs::Runs;
-pub(super) use share::Share;
+use runs::AgentRuns;
+pub(super) use share::PartShare;
 pub use silence::{FORGOTTEN_AFTER, GONE_AFTER, REPORTS_PER_SECOND_MAX, SUSPECTED_AFTER};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +84,7 @@ impl AgentRecord {
 
 /// Offer of an agent at the time of a report.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Offering {
+pub struct AgentOffer {
     /// Cores.
     pub cores: Vec<u32>,
     /// Memory, bytes.
@@ -120,17 +120,17 @@ impl fmt::Display for AgentState {
 
 /// Why an agent was not registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum NotRegistered {
+pub enum RegistrationError {
     /// [`AGENTS_MAX`] agents are registered and none of them is gone.
     #[error("{AGENTS_MAX} agents are registered, and none of them is gone; start another manager")]
     Full,
     /// The message is of a run that is over: a later run has registered, or this run has said goodbye.
     #[error("this run of the agent is over")]
-    Over,
+    RunEnded,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AgentEntry {
     record: AgentRecord,
     state: AgentState,
     heard: Duration,
@@ -138,14 +138,14 @@ struct Entry {
 
 /// Key of an agent that may be asked. It orders by tightest fit: how well the agent is heard, its free cores,
 /// places or GPUs, and then the most spare workers first.
-type Room = (AgentState, u32, Reverse<u32>, AgentId);
+type CandidateKey = (AgentState, u32, Reverse<u32>, AgentId);
 
-impl Entry {
+impl AgentEntry {
     fn takes_leases(&self) -> bool {
         self.state != AgentState::Gone && self.record.availability == Availability::Serving
     }
 
-    fn rooms(&self) -> Option<[Room; 3]> {
+    fn rooms(&self) -> Option<[CandidateKey; 3]> {
         let record = &self.record;
         let room = |free| (self.state, free, Reverse(record.pool), record.id);
         self.takes_leases()
@@ -155,23 +155,23 @@ impl Entry {
 
 /// Most agents that are proposed although they seem to lack free cores: a full site learns so after a few
 /// questions.
-const HOPES_MAX: usize = 16;
+const LACKING_MAX: usize = 16;
 /// Most agents that are proposed besides those.
 const CANDIDATES_MAX: usize = 64;
 
 /// All agents that registered with a manager. No request looks at all of them.
 #[derive(Debug, Default)]
 pub struct Registry {
-    agents: BTreeMap<AgentId, Entry>,
+    agents: BTreeMap<AgentId, AgentEntry>,
     /// Agents to ask, by their free cores: all that grant leases and are not gone.
-    rooms: BTreeSet<Room>,
+    by_cores: BTreeSet<CandidateKey>,
     /// Agents to ask, by their free places on shared cores.
-    places: BTreeSet<Room>,
+    places: BTreeSet<CandidateKey>,
     /// Agents to ask that offer GPUs, by their free GPUs.
-    gpus: BTreeSet<Room>,
+    gpus: BTreeSet<CandidateKey>,
     /// When each agent was last heard, the longest silent first.
     silence: BTreeSet<(Duration, AgentId)>,
-    runs: Runs,
+    runs: AgentRuns,
 }
 
 impl Registry {
@@ -181,42 +181,38 @@ impl Registry {
     }
 
     /// Whether [`register`](Self::register) would accept this run.
-    pub fn admits(&self, id: AgentId, boot: BootId) -> Result<(), NotRegistered> {
+    pub fn check_admission(&self, id: AgentId, boot: BootId) -> Result<(), RegistrationError> {
         if self.is_over(boot) {
-            return Err(NotRegistered::Over);
+            return Err(RegistrationError::RunEnded);
         }
-        if self.agents.len() >= AGENTS_MAX && !self.agents.contains_key(&id) && self.longest_gone().is_none()
-        {
-            return Err(NotRegistered::Full);
+        if self.agents.len() >= AGENTS_MAX && !self.agents.contains_key(&id) && self.longest_gone().is_none() {
+            return Err(RegistrationError::Full);
         }
         Ok(())
     }
 
     fn longest_gone(&self) -> Option<AgentId> {
-        let gone = self
-            .agents
-            .values()
-            .filter(|entry| entry.state == AgentState::Gone);
+        let gone = self.agents.values().filter(|entry| entry.state == AgentState::Gone);
         gone.min_by_key(|entry| entry.heard).map(|entry| entry.record.id)
     }
 
     /// Registers an agent, for the first time or again; its former run is over. If another run is known, the caller
     /// must have made sure that this run is alive: see [`prove`](Self::prove).
-    pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), NotRegistered> {
-        self.admits(record.id, record.boot)?;
+    pub fn register(&mut self, record: AgentRecord, now: Duration) -> Result<(), RegistrationError> {
+        self.check_admission(record.id, record.boot)?;
         if self.agents.len() >= AGENTS_MAX
             && !self.agents.contains_key(&record.id)
             && let Some(longest_gone) = self.longest_gone()
         {
             self.take(longest_gone);
         }
-        let entry = Entry {
+        let entry = AgentEntry {
             state: AgentState::Serving,
             heard: now,
             record,
         };
         let (id, boot) = (entry.record.id, entry.record.boot);
-        self.runs.answered(id);
+        self.runs.drop_challenge(id);
         if let Some(former) = self.take(id)
             && former.record.boot != boot
         {
@@ -226,9 +222,9 @@ impl Registry {
         Ok(())
     }
 
-    fn put(&mut self, entry: Entry) {
+    fn put(&mut self, entry: AgentEntry) {
         if let Some([cores, places, gpus]) = entry.rooms() {
-            self.rooms.insert(cores);
+            self.by_cores.insert(cores);
             self.places.insert(places);
             if entry.record.gpus > 0 {
                 self.gpus.insert(gpus);
@@ -238,10 +234,10 @@ impl Registry {
         self.agents.insert(entry.record.id, entry);
     }
 
-    fn take(&mut self, id: AgentId) -> Option<Entry> {
+    fn take(&mut self, id: AgentId) -> Option<AgentEntry> {
         let entry = self.agents.remove(&id)?;
         if let Some([cores, places, gpus]) = entry.rooms() {
-            self.rooms.remove(&cores);
+            self.by_cores.remove(&cores);
             self.places.remove(&places);
             self.gpus.remove(&gpus);
         }
@@ -250,7 +246,7 @@ impl Registry {
     }
 
     /// Changes an entry, and its positions in the orders.
-    fn change(&mut self, id: AgentId, change: impl FnOnce(&mut Entry)) {
+    fn change(&mut self, id: AgentId, change: impl FnOnce(&mut AgentEntry)) {
         if let Some(mut entry) = self.take(id) {
             change(&mut entry);
             self.put(entry);
@@ -291,10 +287,7 @@ impl Registry {
         pool: u32,
         now: Duration,
     ) -> bool {
-        let known = self
-            .agents
-            .get(&id)
-            .is_some_and(|entry| entry.record.boot == boot);
+        let known = self.agents.get(&id).is_some_and(|entry| entry.record.boot == boot);
         self.change(id, |entry| {
             if known {
                 entry.record.free_cores = free_cores;
@@ -309,9 +302,9 @@ impl Registry {
     }
 
     /// Subtracts what an agent granted, until the agent reports again.
-    pub fn granted(&mut self, id: AgentId, demand: impl Into<Demand>) {
+    pub fn note_granted(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room, gpus } = demand.into();
-        self.change(id, |Entry { record, .. }| {
+        self.change(id, |AgentEntry { record, .. }| {
             record.free_gpus = record.free_gpus.saturating_sub(gpus);
             match room {
                 Need::Cores(cores) => {
@@ -326,9 +319,9 @@ impl Registry {
     }
 
     /// Adds what a lease that is over had.
-    pub fn released(&mut self, id: AgentId, demand: impl Into<Demand>) {
+    pub fn note_released(&mut self, id: AgentId, demand: impl Into<Demand>) {
         let Demand { room: need, gpus } = demand.into();
-        self.change(id, |Entry { record, .. }| {
+        self.change(id, |AgentEntry { record, .. }| {
             record.free_gpus = record.free_gpus.saturating_add(gpus).min(record.gpus);
             let (free, offered) = record.room(need);
             let free = free.saturating_add(need.count()).min(offered);
@@ -340,22 +333,22 @@ impl Registry {
     }
 
     /// Notes an agent's own word that it has no more free cores or places than this.
-    pub fn full(&mut self, id: AgentId, free: Need) {
-        self.change(id, |Entry { record, .. }| match free {
+    pub fn note_full(&mut self, id: AgentId, free: Need) {
+        self.change(id, |AgentEntry { record, .. }| match free {
             Need::Cores(free) => record.free_cores = free.min(record.free_cores),
             Need::Places(free) => record.free_places = free.min(record.free_places),
         });
     }
 
     /// Notes an agent's own word that it has no more free GPUs than this.
-    pub fn no_gpus(&mut self, id: AgentId, free: u32) {
-        self.change(id, |Entry { record, .. }| {
+    pub fn note_no_gpus(&mut self, id: AgentId, free: u32) {
+        self.change(id, |AgentEntry { record, .. }| {
             record.free_gpus = free.min(record.free_gpus)
         });
     }
 
     /// Notes the present offer of a registered agent.
-    pub fn offers(&mut self, id: AgentId, offering: Offering) {
+    pub fn offers(&mut self, id: AgentId, offering: AgentOffer) {
         let same = self.agents.get(&id).is_some_and(|entry| {
             let record = &entry.record;
             record.cores == offering.cores
@@ -381,11 +374,7 @@ impl Registry {
 
     /// Removes an agent that says goodbye. A later run of it stays.
     pub fn deregister(&mut self, id: AgentId, boot: BootId) {
-        if self
-            .agents
-            .get(&id)
-            .is_some_and(|entry| entry.record.boot == boot)
-        {
+        if self.agents.get(&id).is_some_and(|entry| entry.record.boot == boot) {
             self.take(id);
             self.runs.note_over(boot);
         }
@@ -430,7 +419,7 @@ impl Registry {
             Demand {
                 room: Need::Cores(count),
                 gpus: 0,
-            } => (&self.rooms, count),
+            } => (&self.by_cores, count),
             Demand {
                 room: Need::Places(count),
                 gpus: 0,
@@ -442,16 +431,16 @@ impl Registry {
         let most = |state| (state, u32::MAX, Reverse(0), AgentId([u8::MAX; 8]));
         let fits = |state| rooms.range(from(state, count)..=most(state));
         let lacks = |state| rooms.range(from(state, 0)..from(state, count)).rev();
-        let record = |room: &Room| self.agents.get(&room.3).map(|entry| &entry.record);
-        let offers = |room: &&Room| record(room).is_some_and(|record| record.offers(demand));
-        let has_free = |room: &&Room| record(room).is_some_and(|record| record.has_free(demand));
+        let record = |room: &CandidateKey| self.agents.get(&room.3).map(|entry| &entry.record);
+        let offers = |room: &&CandidateKey| record(room).is_some_and(|record| record.offers(demand));
+        let has_free = |room: &&CandidateKey| record(room).is_some_and(|record| record.has_free(demand));
         let heard = [AgentState::Serving, AgentState::Suspected];
         let fitting = heard.into_iter().flat_map(fits).filter(offers).filter(has_free);
         // Agents that have the GPUs and seem to lack the cores.
         let coreless = heard.into_iter().filter(|_| demand.gpus > 0).flat_map(fits);
         let coreless = coreless.filter(offers).filter(|room| !has_free(room));
         let lacking = heard.into_iter().flat_map(lacks).filter(offers);
-        let hopes = coreless.chain(lacking).take(HOPES_MAX);
+        let hopes = coreless.chain(lacking).take(LACKING_MAX);
         let all = fitting.take(CANDIDATES_MAX).chain(hopes);
         all.map(|room| room.3).collect()
     }

@@ -3,7 +3,7 @@
 use crate::guest::root;
 use hotlease_fabric::socket::Socket;
 use hotlease_nursery::zygote::fork_here;
-use hotlease_wire::machine::Run;
+use hotlease_wire::machine::WorkerStart;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
@@ -31,7 +31,7 @@ const ORPHAN_LIMIT: Duration = Duration::from_secs(5);
 const ORDERS_AT: i32 = hotlease_nursery::zygote::ORDERS_AT;
 
 /// The worker's program, started.
-pub struct Program {
+pub struct GuestProgram {
     pub pid: Pid,
     /// Control socket; the guest is the agent's end.
     pub control: Socket,
@@ -40,9 +40,9 @@ pub struct Program {
     output: PipeWriter,
 }
 
-impl Program {
-    /// Starts the program without any capability, by way of this program, which limits itself first: see [`confined`].
-    pub fn start(run: Run, output: PipeWriter) -> io::Result<Self> {
+impl GuestProgram {
+    /// Starts the program without any capability, by way of this program, which limits itself first: see [`run_confined`].
+    pub fn start(run: WorkerStart, output: PipeWriter) -> io::Result<Self> {
         let text = OsString::from_vec;
         let directory = PathBuf::from(text(run.directory));
         let (control, theirs) = Socket::pair().map_err(io::Error::other)?;
@@ -90,7 +90,7 @@ impl Program {
     pub fn resume(self, now_ns: u64, random: &[u8], worker: &AtomicI32) -> Result<Socket, String> {
         root::set_clock(now_ns).map_err(|error| format!("setting the clock: {error}"))?;
         let random = random.try_into().map_err(|_| "no random bytes came along")?;
-        hotlease_nursery::stir(random).map_err(|error| format!("renewing random numbers: {error}"))?;
+        hotlease_nursery::mix_entropy(random).map_err(|error| format!("renewing random numbers: {error}"))?;
         let orders = self.orders.as_ref().ok_or("the worker's program is no zygote")?;
         let failed = |error: io::Error| format!("forking a worker from a zygote: {error}");
         let (control, theirs) = Socket::pair().map_err(|error| failed(io::Error::other(error)))?;
@@ -118,7 +118,7 @@ fn orphans_beside(zygote: Pid) -> Vec<Pid> {
     children.collect()
 }
 
-impl Program {
+impl GuestProgram {
     /// Checks that a zygote has left no process behind: otherwise the forked worker could not be told from it.
     pub fn check(&self) -> Result<(), String> {
         match self.orders.is_none() || orphans_beside(self.pid).is_empty() {
@@ -151,7 +151,7 @@ pub fn confinement(arguments: &[OsString]) -> Option<(bool, &[OsString])> {
 }
 
 /// Becomes a program (its path, its name, its arguments), with the system calls that code in a sandbox may make.
-pub fn confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
+pub fn run_confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     let [path, name, arguments @ ..] = arguments else {
         return ExitCode::from(2);
     };
@@ -169,10 +169,7 @@ pub fn confined(zygote: bool, arguments: &[OsString]) -> ExitCode {
     };
     let became: io::Result<()> = became();
     if let Err(error) = became {
-        eprintln!(
-            "hotlease-machine: {} cannot be run: {error}",
-            Path::new(path).display()
-        );
+        eprintln!("hotlease-machine: {} cannot be run: {error}", Path::new(path).display());
     }
     ExitCode::from(127)
 }

@@ -1,6 +1,6 @@
 //! The machine's environment for the worker: the port, and the sandbox's files as the root.
 
-use hotlease_wire::machine::{Limits, Run};
+use hotlease_wire::machine::{MachineLimits, WorkerStart};
 use nix::sys::resource::{Resource, setrlimit};
 use nix::time::{ClockId, clock_settime};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Folder where the new root is assembled.
-const NEW: &str = "/new";
+const NEW_ROOT: &str = "/new";
 /// Folders in the machine's own memory.
-const OWN: [&str; 2] = ["/new/tmp", "/new/dev/shm"];
+const OWN_FOLDERS: [&str; 2] = ["/new/tmp", "/new/dev/shm"];
 /// All devices that a worker may open.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 /// Time in which the kernel must find its devices.
@@ -83,18 +83,17 @@ pub fn open_fuse() -> io::Result<(File, File)> {
 /// Mounts the sandbox's files, as the monitor provides them, at the place of the worker's future root.
 pub fn mount_files(fuse: &File) -> Result<(), String> {
     let descriptor = fuse.as_raw_fd();
-    let options =
-        format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
+    let options = format!("fd={descriptor},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other");
     let options = CString::new(options).map_err(|error| error.to_string())?;
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount_at("hotlease", NEW, "fuse", flags, Some(&options))
+    mount_at("hotlease", NEW_ROOT, "fuse", flags, Some(&options))
 }
 
 /// Makes these files the root, with the machine's own folders where a sandbox has its own.
-pub fn enter(run: &Run) -> Result<(), String> {
-    let shown = run.shown.iter().map(|path| beneath(path));
-    let hidden = shown.filter(|path| OWN.iter().any(|own| path.starts_with(own)));
-    let hidden: Vec<Hidden> = hidden.map(Hidden::find).collect::<Result<_, _>>()?;
+pub fn enter(run: &WorkerStart) -> Result<(), String> {
+    let shown = run.shown.iter().map(|path| path_in_new_root(path));
+    let hidden = shown.filter(|path| OWN_FOLDERS.iter().any(|own| path.starts_with(own)));
+    let hidden: Vec<HiddenMount> = hidden.map(HiddenMount::find).collect::<Result<_, _>>()?;
     let own = MountFlags::NOSUID | MountFlags::NODEV;
     mount_at(
         "proc",
@@ -103,10 +102,10 @@ pub fn enter(run: &Run) -> Result<(), String> {
         own | MountFlags::NOEXEC,
         Some(c"hidepid=invisible"),
     )?;
-    mount_in_memory(OWN[0], own, run.limits.tmp_bytes)?;
+    mount_in_memory(OWN_FOLDERS[0], own, run.limits.tmp_bytes)?;
     make_devices().map_err(|error| format!("making /dev: {error}"))?;
-    fs::create_dir_all(OWN[1]).map_err(|error| format!("making /dev/shm: {error}"))?;
-    mount_in_memory(OWN[1], own | MountFlags::NOEXEC, run.limits.shm_bytes)?;
+    fs::create_dir_all(OWN_FOLDERS[1]).map_err(|error| format!("making /dev/shm: {error}"))?;
+    mount_in_memory(OWN_FOLDERS[1], own | MountFlags::NOEXEC, run.limits.shm_bytes)?;
     for (name, to) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
         // A link that exists already is fine.
         let _ = std::os::unix::fs::symlink(format!("/proc/self/fd{to}"), Path::new("/new/dev").join(name));
@@ -115,7 +114,7 @@ pub fn enter(run: &Run) -> Result<(), String> {
         hidden.show()?;
     }
     let failed = |what: &'static str| move |error: rustix::io::Errno| format!("{what}: {error}");
-    chdir(NEW).map_err(failed("entering the root"))?;
+    chdir(NEW_ROOT).map_err(failed("entering the root"))?;
     mount_move(".", "/").map_err(failed("changing the root"))?;
     chroot(".").map_err(failed("changing the root"))?;
     chdir("/").map_err(failed("entering the root"))?;
@@ -126,38 +125,31 @@ pub fn enter(run: &Run) -> Result<(), String> {
 fn make_devices() -> Result<(), String> {
     let at = "/new/dev";
     let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
-    mount_at(
-        "tmpfs",
-        at,
-        "tmpfs",
-        flags,
-        Some(c"mode=755,nr_inodes=64,size=64k"),
-    )?;
+    mount_at("tmpfs", at, "tmpfs", flags, Some(c"mode=755,nr_inodes=64,size=64k"))?;
     for name in DEVICES {
         let failed = |error: io::Error| format!("{name}: {error}");
         let number = fs::metadata(Path::new("/dev").join(name)).map_err(failed)?.rdev();
         let path = Path::new(at).join(name);
-        mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), number)
-            .map_err(|errno| failed(errno.into()))?;
+        mknodat(CWD, &path, FileType::CharacterDevice, Mode::empty(), number).map_err(|errno| failed(errno.into()))?;
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).map_err(failed)?;
     }
     Ok(())
 }
 
 /// Path of a worker's file before its root becomes the root.
-fn beneath(path: &[u8]) -> PathBuf {
+fn path_in_new_root(path: &[u8]) -> PathBuf {
     let path = Path::new(OsStr::from_bytes(path));
-    Path::new(NEW).join(path.strip_prefix("/").unwrap_or(path))
+    Path::new(NEW_ROOT).join(path.strip_prefix("/").unwrap_or(path))
 }
 
 /// A file or folder of the sandbox beneath a folder that the machine replaces by its own.
-struct Hidden {
+struct HiddenMount {
     at: PathBuf,
     is_folder: bool,
     mount: OwnedFd,
 }
 
-impl Hidden {
+impl HiddenMount {
     /// Opens the file or folder, before it is hidden.
     fn find(at: PathBuf) -> Result<Self, String> {
         let failed = |error: io::Error| format!("finding {}: {error}", at.display());
@@ -189,25 +181,18 @@ impl Hidden {
     }
 }
 
-fn mount_at(
-    source: &str,
-    target: &str,
-    kind: &str,
-    flags: MountFlags,
-    options: Option<&CStr>,
-) -> Result<(), String> {
+fn mount_at(source: &str, target: &str, kind: &str, flags: MountFlags, options: Option<&CStr>) -> Result<(), String> {
     let kind = CString::new(kind).map_err(|error| error.to_string())?;
     mount(source, target, &kind, flags, options).map_err(|error| format!("mounting {target}: {error}"))
 }
 
 fn mount_in_memory(target: &str, flags: MountFlags, bytes: u64) -> Result<(), String> {
-    let options =
-        CString::new(format!("mode=1777,nr_inodes=65536,size={bytes}")).map_err(|error| error.to_string())?;
+    let options = CString::new(format!("mode=1777,nr_inodes=65536,size={bytes}")).map_err(|error| error.to_string())?;
     mount_at("tmpfs", target, "tmpfs", flags, Some(&options))
 }
 
 /// Sets the limits of this process and of those that it starts.
-pub fn limit(limits: &Limits) -> io::Result<()> {
+pub fn limit(limits: &MachineLimits) -> io::Result<()> {
     for (resource, most) in [
         (Resource::RLIMIT_CORE, 0),
         (Resource::RLIMIT_NOFILE, limits.files),

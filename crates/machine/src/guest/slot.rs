@@ -1,7 +1,7 @@
 //! Calls of one slot of the worker, over a channel like that of any client.
 
+use crate::guest::monitor_sender::MonitorSender;
 use crate::guest::power_off;
-use crate::guest::teller::Teller;
 use hotlease_fabric::buffer::Buffer;
 use hotlease_fabric::channel::{Call, ClientChannel, ReplyRing};
 use hotlease_fabric::doorbell::Doorbell;
@@ -26,14 +26,14 @@ const SHAPE: RingShape = RingShape {
 const SLEEP: Duration = Duration::from_secs(1);
 
 /// A call that the monitor has sent.
-pub struct Called {
+pub struct CallRequest {
     function: u16,
     timeout_us: u32,
     capacity: u64,
     input: Vec<u8>,
 }
 
-impl Called {
+impl CallRequest {
     /// The call in this message; `None` if the message is no call.
     pub fn new(message: &ToGuest, input: Vec<u8>) -> Option<Self> {
         match *message {
@@ -54,25 +54,25 @@ impl Called {
 }
 
 /// The client's side of a slot.
-pub struct Slot {
+pub struct GuestSlot {
     index: u16,
     epoch: Epoch,
     connection: Arc<Mutex<Socket>>,
-    teller: Teller,
+    teller: MonitorSender,
     channel: ClientChannel,
     doorbell: Doorbell,
     number: u64,
-    input: Large,
-    output: Large,
+    input: GrowingBuffer,
+    output: GrowingBuffer,
 }
 
-impl Slot {
+impl GuestSlot {
     /// Opens a channel to the slot.
     pub fn open(
         index: u16,
         epoch: Epoch,
         connection: &Arc<Mutex<Socket>>,
-        teller: Teller,
+        teller: MonitorSender,
     ) -> Result<Self, String> {
         let text = |error: &dyn std::fmt::Display| format!("slot {index}: {error}");
         let doorbell = Doorbell::create().map_err(|error| text(&error))?;
@@ -83,13 +83,10 @@ impl Slot {
             reply: SHAPE,
         };
         let (reply, fds) = ask(connection, &open, &[replies.fd(), doorbell.fd()])?;
-        let (ConnectionReply::Opened { generation }, Ok([ring, bell])) =
-            (reply, <[OwnedFd; 2]>::try_from(fds))
-        else {
+        let (ConnectionReply::Opened { generation }, Ok([ring, bell])) = (reply, <[OwnedFd; 2]>::try_from(fds)) else {
             return Err(text(&"the worker opens no channel"));
         };
-        let channel =
-            ClientChannel::open(replies, generation, SHAPE, ring, bell).map_err(|error| text(&error))?;
+        let channel = ClientChannel::open(replies, generation, SHAPE, ring, bell).map_err(|error| text(&error))?;
         Ok(Self {
             index,
             epoch,
@@ -98,13 +95,13 @@ impl Slot {
             channel,
             doorbell,
             number: 0,
-            input: Large::numbered(2 * u32::from(index)),
-            output: Large::numbered(2 * u32::from(index) + 1),
+            input: GrowingBuffer::numbered(2 * u32::from(index)),
+            output: GrowingBuffer::numbered(2 * u32::from(index) + 1),
         })
     }
 
     /// Makes calls as long as the machine lives.
-    pub fn serve(mut self, calls: &Receiver<Called>) {
+    pub fn serve(mut self, calls: &Receiver<CallRequest>) {
         while let Ok(called) = calls.recv() {
             let (status, code, bytes, output) = match self.call(called) {
                 Ok((header, output)) => (header.status, header.code, header.length, output),
@@ -123,7 +120,7 @@ impl Slot {
         }
     }
 
-    fn call(&mut self, mut called: Called) -> Result<(ReplyHeader, Vec<u8>), String> {
+    fn call(&mut self, mut called: CallRequest) -> Result<(ReplyHeader, Vec<u8>), String> {
         let entry = ENTRY_BYTES as usize - 2 * Span::BYTES;
         let (mut flags, mut spans) = (Flags::NONE, Vec::new());
         let mut inline: &[u8] = &called.input;
@@ -186,12 +183,12 @@ impl Slot {
 }
 
 /// A buffer for data that does not fit into a ring entry; grows.
-struct Large {
+struct GrowingBuffer {
     region: RegionId,
     buffer: Option<Buffer<u8>>,
 }
 
-impl Large {
+impl GrowingBuffer {
     fn numbered(number: u32) -> Self {
         Self {
             region: RegionId(number),
@@ -201,11 +198,7 @@ impl Large {
 
     /// The buffer, with room for this many bytes.
     fn of(&mut self, bytes: usize, connection: &Mutex<Socket>) -> Result<&mut Buffer<u8>, String> {
-        if self
-            .buffer
-            .as_ref()
-            .is_some_and(|buffer| buffer.elements() < bytes)
-        {
+        if self.buffer.as_ref().is_some_and(|buffer| buffer.elements() < bytes) {
             self.buffer = None;
             done(ask(
                 connection,
@@ -255,9 +248,7 @@ fn ask(
 ) -> Result<(ConnectionReply, Vec<OwnedFd>), String> {
     let connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
     let gone = |error: String| format!("the worker does not answer: {error}");
-    connection
-        .send(request, fds)
-        .map_err(|error| gone(error.to_string()))?;
+    connection.send(request, fds).map_err(|error| gone(error.to_string()))?;
     match connection.receive() {
         Ok(Some(answer)) => Ok(answer),
         Ok(None) => Err(gone("it has ended".into())),

@@ -29,7 +29,7 @@ const LOADER: &str = if cfg!(target_arch = "aarch64") {
 };
 
 /// Parts of a machine.
-pub struct Machine<'a> {
+pub struct MachineParts<'a> {
     pub qemu: &'a Path,
     pub kernel: &'a Path,
     pub emulated: bool,
@@ -37,7 +37,7 @@ pub struct Machine<'a> {
     pub processors: usize,
     /// Result of [`first_files`].
     pub files: &'a File,
-    pub memory: Memory<'a>,
+    pub memory: MachineMemory<'a>,
     pub port: &'a Path,
     /// Socket of QEMU's control connection, if there is one.
     pub control: Option<&'a Path>,
@@ -45,7 +45,7 @@ pub struct Machine<'a> {
 }
 
 /// Location of a machine's memory.
-pub enum Memory<'a> {
+pub enum MachineMemory<'a> {
     /// Memory of QEMU alone.
     Own,
     /// This file, of which other machines get copies later.
@@ -54,7 +54,7 @@ pub enum Memory<'a> {
     Copied(&'a File),
 }
 
-impl Machine<'_> {
+impl MachineParts<'_> {
     /// Starts the machine. It ends with the sandbox of this process.
     pub fn start(&self) -> Result<Child, String> {
         let acceleration = if self.emulated { "tcg" } else { "kvm" };
@@ -67,7 +67,7 @@ impl Machine<'_> {
             .args(["-smp", &self.processors.to_string()])
             .arg("-kernel")
             .arg(self.kernel)
-            .args(["-initrd", &inherited(self.files)?])
+            .args(["-initrd", &inherited_path(self.files)?])
             .args(["-append", &command_line(self.emulated)])
             .args(["-serial", &format!("file:{}", self.console.display())])
             .args(["-device", "virtio-serial-device", "-chardev"])
@@ -80,15 +80,15 @@ impl Machine<'_> {
                 .args(["-mon", "chardev=control,mode=control"]);
         }
         let file = match self.memory {
-            Memory::Own => None,
-            Memory::Kept(file) => Some((file, "on")),
-            Memory::Copied(file) => {
+            MachineMemory::Own => None,
+            MachineMemory::Kept(file) => Some((file, "on")),
+            MachineMemory::Copied(file) => {
                 qemu.args(["-incoming", "defer"]);
                 Some((file, "off"))
             }
         };
         if let Some((file, share)) = file {
-            let path = inherited(file)?;
+            let path = inherited_path(file)?;
             qemu.arg("-object").arg(format!(
                 "memory-backend-file,id=memory,size={}M,mem-path={path},share={share}",
                 self.memory_mib
@@ -103,9 +103,8 @@ impl Machine<'_> {
 }
 
 /// Path by which QEMU opens a file that it inherits.
-pub fn inherited(file: &File) -> Result<String, String> {
-    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty()))
-        .map_err(|error| format!("leaving a file to QEMU: {error}"))?;
+pub fn inherited_path(file: &File) -> Result<String, String> {
+    fcntl(file, FcntlArg::F_SETFD(FdFlag::empty())).map_err(|error| format!("leaving a file to QEMU: {error}"))?;
     Ok(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
@@ -134,7 +133,7 @@ fn command_line(emulated: bool) -> String {
 /// Makes the first file system: only this program, and the parts of the kernel that it needs to begin.
 pub fn first_files(modules: &Path) -> Result<File, String> {
     let failed = |error: io::Error| format!("its first files: {error}");
-    let mut files = Files {
+    let mut files = CpioArchive {
         to: io::BufWriter::new(in_memory(c"hotlease-initramfs").map_err(failed)?),
         inode: 1,
     };
@@ -142,8 +141,7 @@ pub fn first_files(modules: &Path) -> Result<File, String> {
         files.add(folder, 0o040_755, &[]).map_err(failed)?;
     }
     // Opened before the kernel's first program has any folder of devices.
-    let own =
-        |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
+    let own = |path: &Path| std::fs::read(path).map_err(|error| format!("reading {}: {error}", path.display()));
     files
         .add("init", 0o100_755, &own(Path::new("/proc/self/exe"))?)
         .map_err(failed)?;
@@ -159,7 +157,7 @@ pub fn first_files(modules: &Path) -> Result<File, String> {
             .add(&format!("{LIBRARIES}/{name}"), 0o100_755, &bytes)
             .map_err(failed)?;
     }
-    for (number, module) in modules::needed(modules)?.iter().enumerate() {
+    for (number, module) in modules::needed_files(modules)?.iter().enumerate() {
         let name = module.file_name().unwrap_or_default().to_string_lossy();
         files
             .add(&format!("{MODULES}/{number:03}-{name}"), 0o100_644, &own(module)?)
@@ -169,12 +167,12 @@ pub fn first_files(modules: &Path) -> Result<File, String> {
 }
 
 /// An archive in the format that kernels unpack (cpio).
-struct Files {
+struct CpioArchive {
     to: io::BufWriter<File>,
     inode: u32,
 }
 
-impl Files {
+impl CpioArchive {
     fn add(&mut self, name: &str, mode: u32, bytes: &[u8]) -> io::Result<()> {
         self.inode += 1;
         let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
@@ -197,10 +195,7 @@ fn libraries() -> io::Result<BTreeSet<PathBuf>> {
     let paths = maps.lines().filter_map(|line| line.split_once('/'));
     let paths = paths.map(|(_, path)| Path::new("/").join(path));
     let is_library = |path: &PathBuf| {
-        let name = path
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         name.ends_with(".so") || name.contains(".so.")
     };
     Ok(paths.filter(is_library).collect())
@@ -225,21 +220,16 @@ mod tests {
     #[test]
     fn emulated_kernels_are_told_how_fast_their_clock_is() {
         let line = command_line(true);
-        let khz = line
-            .split(' ')
-            .find_map(|word| word.strip_prefix("tsc_early_khz="));
+        let khz = line.split(' ').find_map(|word| word.strip_prefix("tsc_early_khz="));
         let khz: u64 = khz.expect("told").parse().expect("a number");
         assert!((100_000..10_000_000).contains(&khz), "{khz} kHz");
-        assert!(
-            !command_line(false).contains("tsc"),
-            "others have the host's own clock"
-        );
+        assert!(!command_line(false).contains("tsc"), "others have the host's own clock");
     }
 
     #[test]
     fn archives_are_what_kernels_unpack() {
         let file = tempfile::tempfile().expect("a file");
-        let mut files = Files {
+        let mut files = CpioArchive {
             to: io::BufWriter::new(file.try_clone().expect("a descriptor")),
             inode: 1,
         };
@@ -248,10 +238,7 @@ mod tests {
         let mut file = files.end().expect("written");
         io::Seek::rewind(&mut file).expect("a file can be read again");
         let mut reader = cpio::newc::Reader::new(&file).expect("an entry");
-        assert_eq!(
-            (reader.entry().name(), reader.entry().mode()),
-            ("folder", 0o040_755)
-        );
+        assert_eq!((reader.entry().name(), reader.entry().mode()), ("folder", 0o040_755));
         reader = cpio::newc::Reader::new(reader.finish().expect("its end")).expect("an entry");
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes).expect("its bytes");

@@ -15,13 +15,12 @@ mod attributes;
 mod place;
 mod table;
 
-use attributes::{Changes, attributes, kind, time};
+use attributes::{AttributeChanges, attributes, kind, time};
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEntry, Session,
-    SessionACL,
+    Config, Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyEntry, Session, SessionACL,
 };
 use hotlease_wire::machine::FILE_BYTES_MAX;
-use place::Place;
+use place::FilePlace;
 use rustix::fs::{AtFlags, OFlags, Timestamps, chownat, fcntl_getfl, utimensat};
 use std::ffi::OsStr;
 use std::fs::{File, Permissions};
@@ -32,35 +31,35 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use table::{Entry, Table};
+use table::{FileTable, FolderEntry};
 
 /// How long the machine may cache attributes of files that no other process changes.
-const LASTING: Duration = Duration::from_secs(3600);
+const CACHE_TIME: Duration = Duration::from_secs(3600);
 /// Most data bytes of one request or answer, without its head.
 const DATA_BYTES: u32 = 128 << 10;
 const _: () = assert!(DATA_BYTES as usize + 4096 <= FILE_BYTES_MAX as usize);
 /// Folders that a machine has of its own. It sees the sandbox's folders only to mount its own there, and in them the
 /// files that its worker is shown.
-const ITS_OWN: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
+const OWN_PATHS: [&str; 4] = ["/dev", "/proc", "/sys", "/tmp"];
 
 /// Files of a machine. A clone serves the same files.
 #[derive(Clone)]
-pub struct Files {
+pub struct FileServer {
     /// Folders to which other processes may write meanwhile.
     changing: Arc<[PathBuf]>,
     /// Files and folders that the worker is shown, wherever they are.
     shown: Arc<[PathBuf]>,
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<FileTable>>,
 }
 
-impl Files {
+impl FileServer {
     /// Files of this process, of which a machine may have `open_max` open; other processes may write to the folders
     /// `changing`.
     pub fn new(changing: &[PathBuf], shown: &[PathBuf], open_max: usize) -> Self {
         Self {
             changing: changing.into(),
             shown: shown.into(),
-            table: Arc::new(Mutex::new(Table::new(open_max))),
+            table: Arc::new(Mutex::new(FileTable::new(open_max))),
         }
     }
 
@@ -68,7 +67,7 @@ impl Files {
     ///
     /// # Errors
     /// Names a file that they would write to.
-    pub fn can_be_shared(&self) -> Result<(), String> {
+    pub fn check_shareable(&self) -> Result<(), String> {
         let table = self.table();
         let is_written = |file: &&File| {
             let flags = fcntl_getfl(file);
@@ -95,21 +94,21 @@ impl Files {
         Session::from_fd(self.clone(), asked, SessionACL::All, Config::default())?.run()
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, FileTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, node: INodeNo) -> Result<PathBuf, Errno> {
-        self.served(self.table().path(node.0)?)
+        self.check_served(self.table().path(node.0)?)
     }
 
     fn beneath(&self, parent: INodeNo, name: &OsStr) -> Result<PathBuf, Errno> {
-        self.served(self.table().beneath(parent.0, name)?)
+        self.check_served(self.table().beneath(parent.0, name)?)
     }
 
     /// The path, if it is served to the machine.
-    fn served(&self, path: PathBuf) -> Result<PathBuf, Errno> {
-        let mut own = ITS_OWN.iter().map(Path::new);
+    fn check_served(&self, path: PathBuf) -> Result<PathBuf, Errno> {
+        let mut own = OWN_PATHS.iter().map(Path::new);
         let is_own = own.any(|own| path.starts_with(own) && path != own);
         let mut shown = self.shown.iter();
         let is_shown = shown.any(|shown| path.starts_with(shown) || shown.starts_with(&path));
@@ -124,37 +123,37 @@ impl Files {
     }
 
     /// How long the machine may cache attributes of this file, and whether it may keep its data in memory.
-    fn lasts(&self, path: &Path) -> (Duration, FopenFlags) {
+    fn cache_policy(&self, path: &Path) -> (Duration, FopenFlags) {
         match self.changing.iter().any(|folder| path.starts_with(folder)) {
             true => (Duration::ZERO, FopenFlags::empty()),
-            false => (LASTING, FopenFlags::FOPEN_KEEP_CACHE),
+            false => (CACHE_TIME, FopenFlags::FOPEN_KEEP_CACHE),
         }
     }
 
     /// Looks up a name, and makes the file one of the table's.
     fn found(&self, parent: INodeNo, name: &OsStr) -> Result<(Duration, FileAttr), Errno> {
         let path = self.beneath(parent, name)?;
-        let found = Place::of(&path)?.found()?;
+        let found = FilePlace::of(&path)?.metadata()?;
         let node = self.table().look_up(parent.0, name)?;
-        Ok((self.lasts(&path).0, attributes(node, &found)))
+        Ok((self.cache_policy(&path).0, attributes(node, &found)))
     }
 
-    fn made(&self, parent: INodeNo, name: &OsStr, done: Result<(), Errno>, reply: ReplyEntry) {
+    fn reply_made(&self, parent: INodeNo, name: &OsStr, done: Result<(), Errno>, reply: ReplyEntry) {
         match done.and_then(|()| self.found(parent, name)) {
             Ok((lasts, found)) => reply.entry(&lasts, &found, Generation(0)),
             Err(errno) => reply.error(errno),
         }
     }
 
-    fn described(&self, node: INodeNo, handle: Option<FileHandle>) -> Result<(Duration, FileAttr), Errno> {
+    fn describe(&self, node: INodeNo, handle: Option<FileHandle>) -> Result<(Duration, FileAttr), Errno> {
         // An open file may have lost its name.
         let opened = handle.and_then(|handle| self.file(handle).ok());
         let path = self.path(node);
         let found = match opened {
             Some(file) => file.metadata()?,
-            None => Place::of(path.as_ref().map_err(|errno| *errno)?)?.found()?,
+            None => FilePlace::of(path.as_ref().map_err(|errno| *errno)?)?.metadata()?,
         };
-        let lasts = path.map_or(Duration::ZERO, |path| self.lasts(&path).0);
+        let lasts = path.map_or(Duration::ZERO, |path| self.cache_policy(&path).0);
         Ok((lasts, attributes(node.0, &found)))
     }
 
@@ -162,19 +161,19 @@ impl Files {
         let asked = OFlags::from_bits_retain(flags.cast_unsigned());
         let made = mode.map_or(OFlags::empty(), |_| OFlags::CREATE);
         let flags = asked & (OFlags::RWMODE | OFlags::EXCL | OFlags::APPEND) | made;
-        let opened = Place::of(path)?.open(flags, mode.unwrap_or(0))?;
+        let opened = FilePlace::of(path)?.open(flags, mode.unwrap_or(0))?;
         self.table().keep_file(opened).map(FileHandle)
     }
 
-    fn changed(
+    fn apply_changes(
         &self,
         node: INodeNo,
         handle: Option<FileHandle>,
-        to: &Changes,
+        to: &AttributeChanges,
     ) -> Result<(Duration, FileAttr), Errno> {
         let opened = handle.and_then(|handle| self.file(handle).ok());
         let path = self.path(node);
-        let place = || Ok::<_, Errno>(Place::of(path.as_ref().map_err(|errno| *errno)?)?);
+        let place = || Ok::<_, Errno>(FilePlace::of(path.as_ref().map_err(|errno| *errno)?)?);
         if let Some(size) = to.size {
             match &opened {
                 Some(file) => file.set_len(size)?,
@@ -192,7 +191,7 @@ impl Files {
                 to.user.map(rustix::fs::Uid::from_raw),
                 to.group.map(rustix::fs::Gid::from_raw),
             );
-            let Place { folder, name } = place()?;
+            let FilePlace { folder, name } = place()?;
             chownat(folder, name, user, group, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         }
         if to.read.is_some() || to.written.is_some() {
@@ -200,14 +199,14 @@ impl Files {
                 last_access: time(to.read),
                 last_modification: time(to.written),
             };
-            let Place { folder, name } = place()?;
+            let FilePlace { folder, name } = place()?;
             utimensat(folder, name, &times, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from)?;
         }
-        self.described(node, handle)
+        self.describe(node, handle)
     }
 
-    fn listed(&self, node: INodeNo) -> Result<FileHandle, Errno> {
-        let entry = |node, kind, name: &OsStr| Entry {
+    fn open_folder(&self, node: INodeNo) -> Result<FileHandle, Errno> {
+        let entry = |node, kind, name: &OsStr| FolderEntry {
             node,
             kind,
             name: name.into(),
@@ -215,11 +214,11 @@ impl Files {
         let own = [".", ".."].map(|name| entry(node.0, FileType::Directory, OsStr::new(name)));
         let mut entries = Vec::from(own);
         let path = self.path(node)?;
-        for found in Place::of(&path)?.listed()? {
+        for found in FilePlace::of(&path)?.listed()? {
             let found = found.map_err(io::Error::from)?;
             let name = OsStr::from_bytes(found.file_name().to_bytes());
             let is_other = name != "." && name != "..";
-            if is_other && self.served(path.join(name)).is_ok() {
+            if is_other && self.check_served(path.join(name)).is_ok() {
                 entries.push(entry(found.ino(), kind(found.file_type()), name));
             }
         }

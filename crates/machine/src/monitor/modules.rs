@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Modules that the port and the files of a machine need.
-const NEEDED: [&str; 3] = ["virtio_mmio", "virtio_console", "fuse"];
+const NEEDED_MODULES: [&str; 3] = ["virtio_mmio", "virtio_console", "fuse"];
 /// Modules that a machine can do without.
-const WANTED: [&str; 1] = ["virtio_rng"];
+const WANTED_MODULES: [&str; 1] = ["virtio_rng"];
 
 /// Files of these modules, each after the modules that it depends on; an error names the module that the kernel lacks.
 /// `folder` is `/lib/modules/VERSION`.
-pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub fn needed_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let read = |name: &str| {
         let path = folder.join(name);
         std::fs::read_to_string(&path).map_err(|error| {
@@ -22,9 +22,9 @@ pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
         })
     };
     let (dependencies, built_in) = (read("modules.dep")?, read("modules.builtin")?);
-    let list = List::parse(&dependencies, &built_in);
+    let list = ModuleList::parse(&dependencies, &built_in);
     let mut found = Vec::new();
-    for name in NEEDED {
+    for name in NEEDED_MODULES {
         if !list.add(name, &mut found) {
             return Err(format!(
                 "its kernel ({}) has no {name}: name one that has by --sandbox-kernel (Debian: linux-image-amd64)",
@@ -32,20 +32,20 @@ pub fn needed(folder: &Path) -> Result<Vec<PathBuf>, String> {
             ));
         }
     }
-    for name in WANTED {
+    for name in WANTED_MODULES {
         list.add(name, &mut found);
     }
     Ok(found.into_iter().map(|path| folder.join(path)).collect())
 }
 
 /// List of modules, as `depmod` writes it.
-struct List<'a> {
+struct ModuleList<'a> {
     /// File of each module, and the files that it depends on, in the opposite order.
     files: BTreeMap<String, (&'a str, Vec<&'a str>)>,
     built_in: Vec<String>,
 }
 
-impl<'a> List<'a> {
+impl<'a> ModuleList<'a> {
     fn parse(dependencies: &'a str, built_in: &str) -> Self {
         let line = |line: &'a str| {
             let (file, needs) = line.split_once(':')?;
@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn each_comes_after_what_it_needs_and_once() {
         let folder = folder(DEPENDENCIES, "kernel/drivers/char/virtio-console.ko\n");
-        let found = needed(folder.path()).expect("all there");
+        let found = needed_files(folder.path()).expect("all there");
         let names: Vec<_> = found
             .iter()
             .map(|path| path.file_name().expect("a file").to_str().expect("text"))
@@ -119,16 +119,13 @@ mod tests {
 
     #[test]
     fn a_kernel_without_them_is_refused_with_what_it_lacks() {
-        let other = folder(
-            "kernel/drivers/virtio/virtio_mmio.ko:\n",
-            "kernel/fs/fuse/fuse.ko\n",
-        );
-        let why = needed(other.path()).expect_err("it has no port");
+        let other = folder("kernel/drivers/virtio/virtio_mmio.ko:\n", "kernel/fs/fuse/fuse.ko\n");
+        let why = needed_files(other.path()).expect_err("it has no port");
         assert!(
             why.contains("has no virtio_console") && why.contains("--sandbox-kernel"),
             "{why}"
         );
-        let why = needed(Path::new("/nowhere")).expect_err("no such kernel");
+        let why = needed_files(Path::new("/nowhere")).expect_err("no such kernel");
         assert!(why.contains("/nowhere/modules.dep"), "{why}");
     }
 }

@@ -11,12 +11,12 @@
 //! runs: time, random numbers, and the worker's process, which is a fork. No data of a lease is ever saved: a saved
 //! machine has had no lease.
 
-use super::boot::{Memory, first_files, in_memory, inherited};
-use super::control::Control;
-use super::far::Far;
-use super::files::Files;
-use super::{Arguments, Running, introduced, no_machine, now_ns, processors, ready};
-use hotlease_nursery::zygote::{Hooks, Orders};
+use super::boot::{MachineMemory, first_files, in_memory, inherited_path};
+use super::files::FileServer;
+use super::guest_connection::GuestConnection;
+use super::qemu::QemuControl;
+use super::{Arguments, RunningMachine, await_ready, no_machine, now_ns, processors, start_worker};
+use hotlease_nursery::zygote::{ForkHooks, Orders};
 use hotlease_wire::machine::ToGuest;
 use hotlease_worker::Worker;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -30,43 +30,43 @@ use std::time::{Duration, Instant};
 const RANDOM_BYTES: usize = 64;
 
 /// A saved machine, which can be resumed any number of times.
-struct Saved {
+struct SavedMachine {
     /// First file system of the boot: QEMU needs it again.
     first: File,
     memory: File,
     devices: File,
     processors: usize,
-    files: Files,
+    files: FileServer,
     /// First question about files of the machine's kernel: each new file server gets it again.
     greeting: Vec<u8>,
 }
 
 /// Fork hooks that do nothing: there is one thread, and memory holds nothing that two processes must not share.
-struct Nothing;
+struct NoHooks;
 
-impl Hooks for Nothing {
+impl ForkHooks for NoHooks {
     fn before(&mut self) {}
     fn in_zygote(&mut self) {}
 }
 
 /// Runs the process that machines are forked from.
-pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
+pub fn run_zygote(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     let started = Instant::now();
     let orders = Orders::take().map_err(|error| format!("this process was not started as a zygote: {error}"));
-    let saved = orders.and_then(|orders| Ok((orders, Saved::make(arguments)?)));
+    let saved = orders.and_then(|orders| Ok((orders, SavedMachine::make(arguments)?)));
     let (mut orders, saved) = match saved {
         Ok((orders, (saved, imports))) => {
             worker.set_boot(started.elapsed().saturating_sub(imports));
             worker.set_imports(imports);
             (orders, saved)
         }
-        Err(why) => worker.refuse(no_machine(&why)),
+        Err(why) => worker.reject(no_machine(&why)),
     };
     let waited = worker
         .become_zygote()
-        .and_then(|control| orders.next(&mut Nothing, &mut vec![control]));
+        .and_then(|control| orders.next(&mut NoHooks, &mut vec![control]));
     match waited {
-        Ok(true) => saved.go_on(arguments),
+        Ok(true) => saved.resume(arguments),
         Ok(false) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("hotlease-machine: waiting for orders: {error}");
@@ -75,32 +75,28 @@ pub fn live(mut worker: Worker, arguments: &Arguments) -> ExitCode {
     }
 }
 
-impl Saved {
+impl SavedMachine {
     /// Makes a machine, and saves it when it is ready; returns how long its worker's imports took.
     fn make(arguments: &Arguments) -> Result<(Self, Duration), String> {
         let failed = |error: io::Error| format!("saving it: {error}");
         let [memory, devices] = [c"hotlease-memory", c"hotlease-devices"].map(in_memory);
         let (memory, devices) = (memory.map_err(failed)?, devices.map_err(failed)?);
-        memory
-            .set_len(u64::from(arguments.memory_mib) << 20)
-            .map_err(failed)?;
-        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), arguments.served());
-        let mut running = Running::start(arguments, processors, &first, Memory::Kept(&memory))?;
+        memory.set_len(u64::from(arguments.memory_mib) << 20).map_err(failed)?;
+        let (first, processors, files) = (first_files(&arguments.modules)?, processors(), arguments.file_server());
+        let mut running = RunningMachine::start(arguments, processors, &first, MachineMemory::Kept(&memory))?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
-        let (far, imports) = introduced(running, arguments, &files)?;
+        let (far, imports) = start_worker(running, arguments, &files)?;
         let saved = far
             .pause()
-            .and_then(|()| files.can_be_shared())
-            .and_then(|()| Control::begin(control))
+            .and_then(|()| files.check_shareable())
+            .and_then(|()| QemuControl::begin(control))
             .and_then(|mut control| control.save(&devices));
-        let greeting = far.rest();
+        let greeting = far.stop();
         saved?;
         // Code that breaks out of one machine does not get into the next one.
         for file in [&first, &memory, &devices] {
-            let seals = SealFlag::F_SEAL_WRITE
-                | SealFlag::F_SEAL_SHRINK
-                | SealFlag::F_SEAL_GROW
-                | SealFlag::F_SEAL_SEAL;
+            let seals =
+                SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
             fcntl(file, FcntlArg::F_ADD_SEALS(seals)).map_err(|errno| failed(errno.into()))?;
         }
         let saved = Self {
@@ -115,7 +111,7 @@ impl Saved {
     }
 
     /// Resumes the saved machine in a forked process.
-    fn go_on(self, arguments: &Arguments) -> ExitCode {
+    fn resume(self, arguments: &Arguments) -> ExitCode {
         let mut worker = match Worker::take_over() {
             Ok(worker) => worker,
             Err(error) => {
@@ -129,32 +125,32 @@ impl Saved {
                 worker.set_boot(started.elapsed());
                 worker.serve_for(far, arguments.functions)
             }
-            Err(why) => worker.refuse(no_machine(&why)),
+            Err(why) => worker.reject(no_machine(&why)),
         }
     }
 
-    fn restore(&self, arguments: &Arguments) -> Result<&'static Far, String> {
+    fn restore(&self, arguments: &Arguments) -> Result<&'static GuestConnection, String> {
         let failed = |error: io::Error| format!("restoring it: {error}");
         // A new open file, which reads from the beginning, independent of other readers.
-        let devices = File::open(inherited(&self.devices)?).map_err(failed)?;
-        let mut running = Running::start(
+        let devices = File::open(inherited_path(&self.devices)?).map_err(failed)?;
+        let mut running = RunningMachine::start(
             arguments,
             self.processors,
             &self.first,
-            Memory::Copied(&self.memory),
+            MachineMemory::Copied(&self.memory),
         )?;
         let control = running.control.take().ok_or("QEMU takes no orders")?;
         let (heard, words) = mpsc::channel();
         let greeting = Some(self.greeting.as_slice());
-        let far = Far::over(running, arguments.memory_mib, heard, &self.files, greeting).map_err(failed)?;
-        Control::begin(control)?.restore(&devices)?;
+        let far = GuestConnection::over(running, arguments.memory_mib, heard, &self.files, greeting).map_err(failed)?;
+        QemuControl::begin(control)?.restore(&devices)?;
         let mut random = [0; RANDOM_BYTES];
         File::open("/dev/urandom")
             .and_then(|mut source| source.read_exact(&mut random))
             .map_err(failed)?;
         far.tell(&ToGuest::Resume { now_ns: now_ns() }, &random)
             .map_err(failed)?;
-        ready(&words)?;
+        await_ready(&words)?;
         Ok(far)
     }
 }

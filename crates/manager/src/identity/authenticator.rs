@@ -4,9 +4,9 @@ use super::caller::KEY_NAME;
 use super::challenges::Challenges;
 use super::munge::{Munge, MungeConfig};
 use super::sessions::Sessions;
-use super::{Caller, Directory, How, Issuers, Role, Subject, keys, sessions};
+use super::{Caller, Directory, Issuers, Proof, Role, Subject, keys, sessions};
 use hotlease_net::{Peer, Role as CertificateRole};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::munge::payload as munge_payload;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -16,7 +16,7 @@ pub const AUTHORIZATION_BYTES_MAX: usize = 8 << 10;
 
 /// Identity of the peer of a connection, before it has sent anything.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ConnectionIdentity {
+pub enum ConnectionPeer {
     /// A process of this node.
     Local {
         /// User of the process, from the kernel.
@@ -33,7 +33,7 @@ pub enum ConnectionIdentity {
     },
 }
 
-impl ConnectionIdentity {
+impl ConnectionPeer {
     /// Identifier that a session is bound to.
     pub(super) fn channel(&self) -> [u8; 32] {
         match self {
@@ -55,8 +55,8 @@ pub struct Authenticator {
     munge: Option<Munge>,
 }
 
-pub(super) fn not_authenticated(why: impl Into<String>) -> Refusal {
-    Refusal::NotAuthenticated { why: why.into() }
+pub(super) fn not_authenticated(why: impl Into<String>) -> Rejection {
+    Rejection::NotAuthenticated { why: why.into() }
 }
 
 pub(super) fn milliseconds(now: SystemTime) -> u64 {
@@ -65,11 +65,7 @@ pub(super) fn milliseconds(now: SystemTime) -> u64 {
 }
 
 impl Authenticator {
-    pub(crate) fn new(
-        directory: Arc<Directory>,
-        issuers: Option<Issuers>,
-        munge: Option<MungeConfig>,
-    ) -> Self {
+    pub(crate) fn new(directory: Arc<Directory>, issuers: Option<Issuers>, munge: Option<MungeConfig>) -> Self {
         let own_uid = nix::unistd::geteuid().as_raw();
         Self {
             own_uid,
@@ -85,10 +81,10 @@ impl Authenticator {
     /// connection would suffice. No error repeats what was sent.
     pub async fn authenticate(
         &self,
-        connection: &ConnectionIdentity,
+        connection: &ConnectionPeer,
         authorization: Option<&str>,
         now: SystemTime,
-    ) -> Result<Caller, Refusal> {
+    ) -> Result<Caller, Rejection> {
         let Some(authorization) = authorization else {
             return self.of_connection(connection);
         };
@@ -106,11 +102,11 @@ impl Authenticator {
         }
         if credential.starts_with(sessions::PREFIX) {
             let caller = self.sessions.check(credential, connection, now_ms)?;
-            self.directory.still(caller.tenant()?)?;
+            self.directory.check_enabled(caller.tenant()?)?;
             if let Some(id) = caller.key() {
                 let record = self.directory.key(id);
                 let record = record.ok_or_else(|| not_authenticated("the key is not known here"))?;
-                keys::still(&record, now_ms)?;
+                keys::check_valid(&record, now_ms)?;
             }
             return Ok(caller);
         }
@@ -118,13 +114,13 @@ impl Authenticator {
             return self.of_key(credential, now_ms);
         }
         match &self.issuers {
-            Some(issuers) => self.of_subject(issuers.check(credential)?, How::Token),
+            Some(issuers) => self.of_subject(issuers.check(credential)?, Proof::Token),
             None => Err(not_authenticated("credentials of this kind are not taken here")),
         }
     }
 
-    fn of_subject(&self, subject: Subject, how: How) -> Result<Caller, Refusal> {
-        let (tenant, role) = self.directory.belongs(&subject)?;
+    fn of_subject(&self, subject: Subject, how: Proof) -> Result<Caller, Rejection> {
+        let (tenant, role) = self.directory.find_member(&subject)?;
         Ok(Caller {
             name: subject.member(),
             tenant: Some(tenant),
@@ -135,16 +131,11 @@ impl Authenticator {
 
     /// Checks a MUNGE credential. It is good once, on the connection that its nonce was made for, and should be
     /// exchanged for a session at once. The nonce is checked first: without one no process is started.
-    async fn of_munge(
-        &self,
-        connection: &ConnectionIdentity,
-        credential: &str,
-        now_ms: u64,
-    ) -> Result<Caller, Refusal> {
+    async fn of_munge(&self, connection: &ConnectionPeer, credential: &str, now_ms: u64) -> Result<Caller, Rejection> {
         let Some(munge) = &self.munge else {
             return Err(not_authenticated("this manager takes no MUNGE credentials"));
         };
-        let ConnectionIdentity::Stranger { channel, server } = connection else {
+        let ConnectionPeer::Stranger { channel, server } = connection else {
             return Err(not_authenticated(
                 "MUNGE is for connections without a certificate, from other hosts",
             ));
@@ -152,26 +143,26 @@ impl Authenticator {
         let nonce = self.challenges.take(*channel, now_ms);
         let nonce = nonce.ok_or_else(|| not_authenticated("this connection has no challenge to answer"))?;
         let uid = munge.check(credential, &munge_payload(&nonce, server)).await?;
-        self.of_subject(Subject::Munge { uid }, How::Munge)
+        self.of_subject(Subject::Munge { uid }, Proof::Munge)
     }
 
-    fn of_connection(&self, connection: &ConnectionIdentity) -> Result<Caller, Refusal> {
+    fn of_connection(&self, connection: &ConnectionPeer) -> Result<Caller, Rejection> {
         match connection {
-            ConnectionIdentity::Local { uid } => self.of_local(*uid),
-            ConnectionIdentity::Certified(peer) => self.of_certificate(peer),
-            ConnectionIdentity::Stranger { .. } => Err(not_authenticated(
+            ConnectionPeer::Local { uid } => self.of_local(*uid),
+            ConnectionPeer::Certified(peer) => self.of_certificate(peer),
+            ConnectionPeer::Stranger { .. } => Err(not_authenticated(
                 "this connection has no certificate and the request no credential; see docs/identity.md",
             )),
         }
     }
 
-    fn of_local(&self, uid: u32) -> Result<Caller, Refusal> {
-        let belongs = self.directory.belongs(&Subject::Local { uid });
+    fn of_local(&self, uid: u32) -> Result<Caller, Rejection> {
+        let belongs = self.directory.find_member(&Subject::Local { uid });
         let caller = |tenant, role| Caller {
             name: format!("uid:{uid}"),
             tenant,
             role,
-            how: How::PeerCredentials,
+            how: Proof::PeerCredentials,
         };
         // A user that could stop the manager and read its files is an operator, even if the directory says otherwise. A
         // disabled tenant still leases nothing.
@@ -180,10 +171,7 @@ impl Authenticator {
                 Ok((tenant, _)) => Some(tenant),
                 Err(_) => {
                     let own = format!("uid:{uid}");
-                    self.directory
-                        .tenant(&own)
-                        .is_none_or(|own| own.enabled)
-                        .then_some(own)
+                    self.directory.tenant(&own).is_none_or(|own| own.enabled).then_some(own)
                 }
             };
             return Ok(caller(tenant, Role::Operator));
@@ -192,13 +180,11 @@ impl Authenticator {
         Ok(caller(Some(tenant), role))
     }
 
-    fn of_certificate(&self, peer: &Arc<Peer>) -> Result<Caller, Refusal> {
+    fn of_certificate(&self, peer: &Arc<Peer>) -> Result<Caller, Rejection> {
         let (tenant, role) = match (peer.role, &peer.tenant) {
             (CertificateRole::Client, Some(tenant)) => {
-                let subject = Subject::Certified {
-                    tenant: tenant.clone(),
-                };
-                let (tenant, role) = self.directory.belongs(&subject)?;
+                let subject = Subject::Certified { tenant: tenant.clone() };
+                let (tenant, role) = self.directory.find_member(&subject)?;
                 (Some(tenant), role)
             }
             (CertificateRole::Client, None) => {
@@ -211,30 +197,26 @@ impl Authenticator {
             name: peer.name.clone(),
             tenant,
             role,
-            how: How::Certificate(Arc::clone(peer)),
+            how: Proof::Certificate(Arc::clone(peer)),
         })
     }
 
-    fn of_key(&self, key: &str, now_ms: u64) -> Result<Caller, Refusal> {
+    fn of_key(&self, key: &str, now_ms: u64) -> Result<Caller, Rejection> {
         let record = keys::check(key, now_ms, |id| self.directory.key(id))?;
-        self.directory.still(&record.tenant)?;
-        self.directory.used(&record.id, now_ms);
+        self.directory.check_enabled(&record.tenant)?;
+        self.directory.note_key_use(&record.id, now_ms);
         Ok(Caller {
             name: format!("{KEY_NAME}{}", record.id),
             tenant: Some(record.tenant),
             role: record.position.into(),
-            how: How::Key,
+            how: Proof::Key,
         })
     }
 
     /// Nonce for this connection, and the end of its validity (milliseconds since 1970).
-    pub fn challenge(
-        &self,
-        connection: &ConnectionIdentity,
-        now: SystemTime,
-    ) -> Result<([u8; 32], u64), Refusal> {
+    pub fn challenge(&self, connection: &ConnectionPeer, now: SystemTime) -> Result<([u8; 32], u64), Rejection> {
         let made = self.challenges.make(connection.channel(), milliseconds(now));
-        made.ok_or_else(|| Refusal::TooMany {
+        made.ok_or_else(|| Rejection::TooMany {
             what: "challenges at a time".into(),
             limit: super::challenges::CHALLENGES_MAX as u64,
         })
@@ -244,9 +226,9 @@ impl Authenticator {
     pub fn session(
         &self,
         caller: &Caller,
-        connection: &ConnectionIdentity,
+        connection: &ConnectionPeer,
         now: SystemTime,
-    ) -> Result<(String, u64), Refusal> {
+    ) -> Result<(String, u64), Rejection> {
         self.sessions.open(caller, connection, milliseconds(now))
     }
 

@@ -2,7 +2,7 @@
 
 use super::Operation;
 use hotlease_net::Peer;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{BillRequest, ListRequest};
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl fmt::Display for Role {
 
 /// Proof of a caller's identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum How {
+pub enum Proof {
     /// The kernel, for a process of this node.
     PeerCredentials,
     /// A certificate of the site's authority.
@@ -49,7 +49,7 @@ pub enum How {
     Key,
 }
 
-impl fmt::Display for How {
+impl fmt::Display for Proof {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::PeerCredentials => f.write_str("peer credentials"),
@@ -74,19 +74,19 @@ pub struct Caller {
     /// Role, which decides what it may do.
     pub role: Role,
     /// Proof of the identity.
-    pub how: How,
+    pub how: Proof,
 }
 
 impl Caller {
     /// Checks whether the caller may perform this operation at all; the methods below limit it to a tenant.
-    pub fn check(&self, operation: Operation) -> Result<(), Refusal> {
+    pub fn check(&self, operation: Operation) -> Result<(), Rejection> {
         if operation.permits(self) {
             return Ok(());
         }
-        Err(Refusal::NotPermitted {
+        Err(Rejection::NotPermitted {
             what: format!(
                 "{operation} is for {}, and this is the {} {} (known by {})",
-                operation.who(),
+                operation.allowed_callers(),
                 self.role,
                 self.name,
                 self.how
@@ -97,18 +97,15 @@ impl Caller {
     /// Id of the key that authenticated the caller or opened its session, if one did.
     pub(super) fn key(&self) -> Option<&str> {
         match self.how {
-            How::Key => self.name.strip_prefix(KEY_NAME),
+            Proof::Key => self.name.strip_prefix(KEY_NAME),
             _ => None,
         }
     }
 
     /// Tenant that pays for the request.
-    pub fn tenant(&self) -> Result<&str, Refusal> {
-        self.tenant.as_deref().ok_or_else(|| Refusal::NotPermitted {
-            what: format!(
-                "leases are for tenants, and this is the {} {}",
-                self.role, self.name
-            ),
+    pub fn tenant(&self) -> Result<&str, Rejection> {
+        self.tenant.as_deref().ok_or_else(|| Rejection::NotPermitted {
+            what: format!("leases are for tenants, and this is the {} {}", self.role, self.name),
         })
     }
 
@@ -118,7 +115,7 @@ impl Caller {
     }
 
     /// Tenant whose records the caller is shown when it asks for `asked`; an empty name stands for all tenants.
-    pub fn sees(&self, asked: String) -> Result<String, Refusal> {
+    pub fn visible_tenant(&self, asked: String) -> Result<String, Rejection> {
         match self.role {
             Role::Operator => Ok(asked),
             Role::User | Role::Hook | Role::Agent | Role::Manager => Ok(self.tenant()?.to_owned()),
@@ -126,16 +123,16 @@ impl Caller {
     }
 
     /// Limits a listing to the caller's tenant, unless the caller is an operator.
-    pub fn listing(&self, request: ListRequest) -> Result<ListRequest, Refusal> {
+    pub fn listing(&self, request: ListRequest) -> Result<ListRequest, Rejection> {
         Ok(ListRequest {
-            tenant: self.sees(request.tenant)?,
+            tenant: self.visible_tenant(request.tenant)?,
         })
     }
 
     /// Limits a bill to the caller's tenant, unless the caller is an operator.
-    pub fn bill(&self, request: BillRequest) -> Result<BillRequest, Refusal> {
+    pub fn bill(&self, request: BillRequest) -> Result<BillRequest, Rejection> {
         Ok(BillRequest {
-            tenant: self.sees(request.tenant)?,
+            tenant: self.visible_tenant(request.tenant)?,
             ..request
         })
     }
@@ -143,8 +140,8 @@ impl Caller {
     /// Certificate that an agent registers with; none for an agent of this node.
     pub fn agent(&self) -> Option<&Peer> {
         match &self.how {
-            How::Certificate(peer) => Some(peer),
-            How::PeerCredentials | How::Munge | How::Token | How::Key => None,
+            Proof::Certificate(peer) => Some(peer),
+            Proof::PeerCredentials | Proof::Munge | Proof::Token | Proof::Key => None,
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use super::{Role, Subject};
 use hotlease_lease::manager::Allowance;
-use hotlease_store::{BillQuery, By, KeyRecord, Position, Store, StoreError, TenantRecord};
-use hotlease_wire::Refusal;
+use hotlease_store::{BillGrouping, BillQuery, KeyRecord, Position, Store, StoreError, TenantRecord};
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::AcquireRequest;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -62,7 +62,7 @@ impl From<Position> for Role {
 }
 
 #[derive(Default)]
-struct Known {
+struct DirectoryCopy {
     tenants: BTreeMap<String, TenantRecord>,
     /// Tenant of each member.
     members: HashMap<String, String>,
@@ -72,15 +72,15 @@ struct Known {
 /// Tenants, members and keys, copied from the store.
 pub struct Directory {
     policy: TenantPolicy,
-    known: RwLock<Known>,
+    known: RwLock<DirectoryCopy>,
     /// Core-seconds used within their windows, by tenants with such a quota.
     used: RwLock<BTreeMap<String, u64>>,
     /// Times at which keys were used, until they are written to the store.
     key_uses: Mutex<BTreeMap<String, u64>>,
 }
 
-fn refused(why: String) -> Refusal {
-    Refusal::NotPermitted { what: why }
+fn refused(why: String) -> Rejection {
+    Rejection::NotPermitted { what: why }
 }
 
 impl Directory {
@@ -94,7 +94,7 @@ impl Directory {
     }
 
     /// Locks the copy. It is replaced as a whole, so it is good even if the lock is poisoned.
-    fn known(&self) -> RwLockReadGuard<'_, Known> {
+    fn known(&self) -> RwLockReadGuard<'_, DirectoryCopy> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,7 @@ impl Directory {
             let members = tenant.members.iter().cloned();
             members.map(|member| (member, tenant.name.clone()))
         });
-        let known = Known {
+        let known = DirectoryCopy {
             members: members.collect(),
             tenants: tenants
                 .into_iter()
@@ -136,13 +136,10 @@ impl Directory {
             let bill = store.bill(&BillQuery {
                 tenant: Some(tenant.clone()),
                 since_ms: window.map(|window| now_ms.saturating_sub(window)),
-                by: By::Tenant,
+                by: BillGrouping::Tenant,
                 ..BillQuery::default()
             })?;
-            let seconds = bill
-                .lines
-                .iter()
-                .map(|line| line.usage.allocated_ns / 1_000_000_000);
+            let seconds = bill.lines.iter().map(|line| line.usage.allocated_ns / 1_000_000_000);
             used.insert(tenant, seconds.sum());
         }
         let any = !used.is_empty();
@@ -155,9 +152,7 @@ impl Directory {
         let uses = std::mem::take(&mut *self.key_uses.lock().unwrap_or_else(PoisonError::into_inner));
         for (id, used_ms) in uses {
             let known = self.key(&id);
-            if let Some(key) =
-                known.filter(|key| key.used_ms.is_none_or(|known| known + NOTE_USE_MS <= used_ms))
-            {
+            if let Some(key) = known.filter(|key| key.used_ms.is_none_or(|known| known + NOTE_USE_MS <= used_ms)) {
                 store.put_key(KeyRecord {
                     used_ms: Some(used_ms),
                     ..key
@@ -168,7 +163,7 @@ impl Directory {
     }
 
     /// Notes a valid use of a key.
-    pub(super) fn used(&self, key: &str, now_ms: u64) {
+    pub(super) fn note_key_use(&self, key: &str, now_ms: u64) {
         let mut uses = self.key_uses.lock().unwrap_or_else(PoisonError::into_inner);
         uses.insert(key.to_owned(), now_ms);
     }
@@ -195,7 +190,7 @@ impl Directory {
     }
 
     /// Tenant of a subject, and its role.
-    pub(super) fn belongs(&self, subject: &Subject) -> Result<(String, Role), Refusal> {
+    pub(super) fn find_member(&self, subject: &Subject) -> Result<(String, Role), Rejection> {
         let known = self.known();
         let member = subject.member();
         let listed = known.members.get(&member);
@@ -214,11 +209,7 @@ impl Directory {
     pub(crate) fn allowance(&self, tenant: &str, request: &AcquireRequest) -> Allowance {
         let known = self.known();
         Allowance {
-            quota: known
-                .tenants
-                .get(tenant)
-                .map(|tenant| tenant.quota)
-                .unwrap_or_default(),
+            quota: known.tenants.get(tenant).map(|tenant| tenant.quota).unwrap_or_default(),
             memory_bytes: request.memory_bytes.saturating_mul(request.workers.into()),
             gpus: u64::from(request.gpus) * u64::from(request.workers),
             core_seconds_used: self.core_seconds(tenant),
@@ -226,7 +217,7 @@ impl Directory {
     }
 
     /// Fails if the tenant of a known caller has been removed or disabled since.
-    pub(super) fn still(&self, tenant: &str) -> Result<(), Refusal> {
+    pub(super) fn check_enabled(&self, tenant: &str) -> Result<(), Rejection> {
         match self.known().tenants.get(tenant) {
             Some(tenant) if tenant.enabled => Ok(()),
             Some(_) => Err(refused(format!("tenant {tenant} is disabled"))),

@@ -1,10 +1,10 @@
 //! Gate of the gRPC service: refuses unknown callers, and routes without an operation.
 
-use super::{Authenticator, Caller, ConnectionIdentity, Operation, Who};
+use super::{Authenticator, Caller, CallerGroup, ConnectionPeer, Operation};
 use crate::listener::PeerInfo as LocalPeer;
 use hotlease_net::StrangerInfo;
 use hotlease_net::grpc::PeerInfo as RemotePeer;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use http::header::AUTHORIZATION;
 use std::future::Future;
 use std::pin::Pin;
@@ -43,7 +43,7 @@ impl<S> Layer<S> for Gate<()> {
     }
 }
 
-type Answer<E> = Pin<Box<dyn Future<Output = Result<http::Response<Body>, E>> + Send>>;
+type GateFuture<E> = Pin<Box<dyn Future<Output = Result<http::Response<Body>, E>> + Send>>;
 
 impl<S> Service<http::Request<Body>> for Gate<S>
 where
@@ -52,7 +52,7 @@ where
 {
     type Response = http::Response<Body>;
     type Error = S::Error;
-    type Future = Answer<S::Error>;
+    type Future = GateFuture<S::Error>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -63,7 +63,7 @@ where
         let ready = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, ready);
         let authenticator = Arc::clone(&self.authenticator);
-        let asked = Asked::by(&request);
+        let asked = RequestIdentity::by(&request);
         Box::pin(async move {
             let admitted = match asked {
                 Ok(asked) => asked.admit(&authenticator).await,
@@ -91,15 +91,15 @@ where
 }
 
 /// Operation, connection and credential of a request.
-struct Asked {
+struct RequestIdentity {
     operation: Operation,
-    connection: ConnectionIdentity,
+    connection: ConnectionPeer,
     authorization: Option<String>,
 }
 
-impl Asked {
-    fn by(request: &http::Request<Body>) -> Result<Self, Refusal> {
-        let refused = |what: &str| Refusal::NotPermitted { what: what.into() };
+impl RequestIdentity {
+    fn by(request: &http::Request<Body>) -> Result<Self, Rejection> {
+        let refused = |what: &str| Rejection::NotPermitted { what: what.into() };
         let operation = Operation::of_grpc(request.uri().path());
         let authorization = request.headers().get(AUTHORIZATION).map(|value| value.to_str());
         Ok(Self {
@@ -112,8 +112,8 @@ impl Asked {
         })
     }
 
-    async fn admit(self, authenticator: &Authenticator) -> Result<Admission, Refusal> {
-        if self.operation.who() == Who::Anybody {
+    async fn admit(self, authenticator: &Authenticator) -> Result<Admission, Rejection> {
+        if self.operation.allowed_callers() == CallerGroup::Anybody {
             return Ok(Admission {
                 connection: self.connection,
                 caller: None,
@@ -133,37 +133,37 @@ impl Asked {
 
 /// Connection and caller of an admitted request.
 struct Admission {
-    connection: ConnectionIdentity,
+    connection: ConnectionPeer,
     /// None if the operation is open to anybody.
     caller: Option<Caller>,
 }
 
 /// Connection of a request that passed the gate; stored in its extensions.
 #[derive(Clone)]
-pub(crate) struct Connection(pub ConnectionIdentity);
+pub(crate) struct Connection(pub ConnectionPeer);
 
 /// Identity of the peer whose connection a request came on.
-pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionIdentity, Refusal> {
+pub(crate) fn connection_of(extensions: &http::Extensions) -> Result<ConnectionPeer, Rejection> {
     if let Some(peer) = extensions.get::<RemotePeer>() {
-        return Ok(ConnectionIdentity::Certified(Arc::clone(&peer.0)));
+        return Ok(ConnectionPeer::Certified(Arc::clone(&peer.0)));
     }
     if let Some(stranger) = extensions.get::<StrangerInfo>() {
-        return Ok(ConnectionIdentity::Stranger {
+        return Ok(ConnectionPeer::Stranger {
             channel: stranger.channel(),
             server: stranger.server(),
         });
     }
     let local = extensions.get::<LocalPeer>();
-    let local = local.map(|peer| ConnectionIdentity::Local { uid: peer.uid });
-    local.ok_or_else(|| Refusal::NotPermitted {
+    let local = local.map(|peer| ConnectionPeer::Local { uid: peer.uid });
+    local.ok_or_else(|| Rejection::NotPermitted {
         what: "a connection without credentials".into(),
     })
 }
 
 /// Caller of a request that passed the gate.
-pub(crate) fn caller_of<T>(request: &tonic::Request<T>) -> Result<Caller, Refusal> {
+pub(crate) fn caller_of<T>(request: &tonic::Request<T>) -> Result<Caller, Rejection> {
     let caller = request.extensions().get::<Caller>().cloned();
-    caller.ok_or_else(|| Refusal::NotPermitted {
+    caller.ok_or_else(|| Rejection::NotPermitted {
         what: "nobody was asked who this is".into(),
     })
 }

@@ -10,7 +10,7 @@ use super::Subject;
 use super::authenticator::not_authenticated;
 use hotlease_net::peer::is_tenant_name;
 use hotlease_store::NAME_BYTES_MAX;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use jsonwebtoken::jwk::{AlgorithmParameters, JwkSet, PublicKeyUse};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation, decode, decode_header};
 use serde::Deserialize;
@@ -38,13 +38,13 @@ pub struct IssuersError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-enum Allowed {
+enum AllowedAlgorithm {
     RS256,
     ES256,
     EdDSA,
 }
 
-impl Allowed {
+impl AllowedAlgorithm {
     fn algorithm(self) -> Algorithm {
         match self {
             Self::RS256 => Algorithm::RS256,
@@ -54,8 +54,12 @@ impl Allowed {
     }
 }
 
-fn all() -> Vec<Allowed> {
-    vec![Allowed::RS256, Allowed::ES256, Allowed::EdDSA]
+fn all() -> Vec<AllowedAlgorithm> {
+    vec![
+        AllowedAlgorithm::RS256,
+        AllowedAlgorithm::ES256,
+        AllowedAlgorithm::EdDSA,
+    ]
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,7 +75,7 @@ struct IssuerFile {
     audience: String,
     keys: PathBuf,
     #[serde(default = "all")]
-    algorithms: Vec<Allowed>,
+    algorithms: Vec<AllowedAlgorithm>,
     tenant_claim: Option<String>,
     #[serde(default)]
     map: Vec<Mapping>,
@@ -86,14 +90,14 @@ struct Mapping {
     tenant: String,
 }
 
-struct Keys {
+struct IssuerKeys {
     written: Option<SystemTime>,
     set: JwkSet,
 }
 
 struct Issuer {
-    told: IssuerFile,
-    keys: Mutex<Keys>,
+    config: IssuerFile,
+    keys: Mutex<IssuerKeys>,
 }
 
 /// The issuers of a site.
@@ -104,9 +108,7 @@ fn read(path: &Path) -> Result<String, IssuersError> {
         path: path.to_owned(),
         why,
     };
-    let size = fs::metadata(path)
-        .map_err(|error| failed(error.to_string()))?
-        .len();
+    let size = fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
     if size > FILE_BYTES_MAX {
         return Err(failed(format!("it has more than {FILE_BYTES_MAX} bytes")));
     }
@@ -153,18 +155,16 @@ impl Issuers {
                 return Err(failed(format!("{tenant:?} is no name of a tenant")));
             }
             if told.issuer.is_empty() || told.audience.is_empty() || told.algorithms.is_empty() {
-                return Err(failed(
-                    "an issuer needs a name, an audience and algorithms".into(),
-                ));
+                return Err(failed("an issuer needs a name, an audience and algorithms".into()));
             }
             // A relative path is relative to the file that names it.
             told.keys = path.parent().unwrap_or(Path::new("")).join(&told.keys);
-            let keys = Keys {
+            let keys = IssuerKeys {
                 written: written(&told.keys),
                 set: read_keys(&told.keys)?,
             };
             Ok(Issuer {
-                told,
+                config: told,
                 keys: Mutex::new(keys),
             })
         });
@@ -172,7 +172,7 @@ impl Issuers {
     }
 
     /// Checks a token, and returns its subject.
-    pub(super) fn check(&self, token: &str) -> Result<Subject, Refusal> {
+    pub(super) fn check(&self, token: &str) -> Result<Subject, Rejection> {
         #[derive(Deserialize)]
         struct Named {
             iss: String,
@@ -181,7 +181,7 @@ impl Issuers {
         // Only to find the issuer whose keys the token must be checked with; nothing else in it is believed before
         // that.
         let named: Named = jsonwebtoken::dangerous::insecure_decode_claims(token).map_err(|_| bad())?;
-        let issuer = self.0.iter().find(|issuer| issuer.told.issuer == named.iss);
+        let issuer = self.0.iter().find(|issuer| issuer.config.issuer == named.iss);
         issuer.ok_or_else(bad)?.check(token)
     }
 }
@@ -189,10 +189,10 @@ impl Issuers {
 impl Issuer {
     fn key(&self, kid: Option<&str>, algorithm: Algorithm) -> Option<DecodingKey> {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = written(&self.told.keys);
+        let now = written(&self.config.keys);
         if now.is_some() && now != keys.written {
             keys.written = now;
-            match read_keys(&self.told.keys) {
+            match read_keys(&self.config.keys) {
                 Ok(set) => keys.set = set,
                 Err(error) => tracing::warn!(%error, "kept the issuer's old keys"),
             }
@@ -219,10 +219,10 @@ impl Issuer {
         DecodingKey::from_jwk(found).ok()
     }
 
-    fn check(&self, token: &str) -> Result<Subject, Refusal> {
+    fn check(&self, token: &str) -> Result<Subject, Rejection> {
         let bad = || not_authenticated("the token is not one that this site takes");
         let header = decode_header(token).map_err(|_| bad())?;
-        let allowed = self.told.algorithms.iter().map(|allowed| allowed.algorithm());
+        let allowed = self.config.algorithms.iter().map(|allowed| allowed.algorithm());
         let algorithm = allowed
             .into_iter()
             .find(|allowed| *allowed == header.alg)
@@ -231,8 +231,8 @@ impl Issuer {
         let mut validation = Validation::new(algorithm);
         validation.leeway = LEEWAY_S;
         validation.validate_nbf = true;
-        validation.set_issuer(&[&self.told.issuer]);
-        validation.set_audience(&[&self.told.audience]);
+        validation.set_issuer(&[&self.config.issuer]);
+        validation.set_audience(&[&self.config.audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud", "sub"]);
         let claims = decode::<Map<String, Value>>(token, &key, &validation);
         let claims = claims.map_err(|error| match error.kind() {
@@ -255,14 +255,9 @@ impl Issuer {
             Some(Value::Array(values)) => values.iter().any(|value| value.as_str() == Some(&mapping.value)),
             _ => false,
         };
-        let mapped = self
-            .told
-            .map
-            .iter()
-            .find(has)
-            .map(|mapping| mapping.tenant.clone());
+        let mapped = self.config.map.iter().find(has).map(|mapping| mapping.tenant.clone());
         let claimed = self
-            .told
+            .config
             .tenant_claim
             .as_ref()
             .and_then(|claim| claims.get(claim)?.as_str());

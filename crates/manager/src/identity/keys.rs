@@ -4,7 +4,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hotlease_store::KeyRecord;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 
 /// Prefix of keys: it shows the finder of a key in a file what it is.
 pub(super) const PREFIX: &str = "hlk_";
@@ -33,7 +33,7 @@ pub(crate) fn make() -> NewKey {
 }
 
 /// Splits a text that may be a key into identifier and secret.
-fn parsed(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
+fn parse(key: &str) -> Option<(&str, [u8; SECRET_BYTES])> {
     let (id, secret) = key.strip_prefix(PREFIX)?.split_once('_')?;
     let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     let secret = URL_SAFE_NO_PAD.decode(secret).ok()?;
@@ -45,23 +45,23 @@ pub(super) fn check(
     key: &str,
     now_ms: u64,
     known: impl FnOnce(&str) -> Option<KeyRecord>,
-) -> Result<KeyRecord, Refusal> {
-    let refused = |why: &str| Refusal::NotAuthenticated { why: why.into() };
+) -> Result<KeyRecord, Rejection> {
+    let refused = |why: &str| Rejection::NotAuthenticated { why: why.into() };
     let unknown = || refused("the key is not known here");
-    let (id, secret) = parsed(key).ok_or_else(unknown)?;
+    let (id, secret) = parse(key).ok_or_else(unknown)?;
     let record = known(id).ok_or_else(unknown)?;
     let hash = blake3::Hash::from_hex(&record.hash).map_err(|_| unknown())?;
     // Compared in constant time.
     if blake3::hash(&secret) != hash {
         return Err(unknown());
     }
-    still(&record, now_ms)?;
+    check_valid(&record, now_ms)?;
     Ok(record)
 }
 
 /// Fails if a key is not valid any more; also checked for sessions that the key opened.
-pub(super) fn still(record: &KeyRecord, now_ms: u64) -> Result<(), Refusal> {
-    let refused = |why: &str| Err(Refusal::NotAuthenticated { why: why.into() });
+pub(super) fn check_valid(record: &KeyRecord, now_ms: u64) -> Result<(), Rejection> {
+    let refused = |why: &str| Err(Rejection::NotAuthenticated { why: why.into() });
     if record.revoked_ms.is_some() {
         return refused("the key was revoked");
     }
@@ -94,9 +94,8 @@ mod tests {
     fn a_key_opens_until_it_expires_or_is_revoked() {
         let key = make();
         let known = record(&key);
-        let check = |text: &str, now_ms, known: &KeyRecord| {
-            check(text, now_ms, |id| (id == known.id).then(|| known.clone()))
-        };
+        let check =
+            |text: &str, now_ms, known: &KeyRecord| check(text, now_ms, |id| (id == known.id).then(|| known.clone()));
         assert_eq!(check(&key.secret, 99, &known), Ok(known.clone()));
         assert!(check(&key.secret, 100, &known).is_err(), "expired and taken");
         let revoked = KeyRecord {
@@ -106,10 +105,7 @@ mod tests {
         assert!(check(&key.secret, 1, &revoked).is_err(), "revoked and taken");
         let other = make();
         let mixed = other.secret.replace(&other.id, &key.id);
-        assert!(
-            check(&mixed, 1, &known).is_err(),
-            "another key's secret was taken"
-        );
+        assert!(check(&mixed, 1, &known).is_err(), "another key's secret was taken");
     }
 
     #[test]

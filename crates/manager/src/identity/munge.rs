@@ -7,7 +7,7 @@
 //! credential must be restricted to the manager's user.
 
 use super::authenticator::not_authenticated;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 /// Limit of credentials that are decoded at a time; others wait.
 const AT_ONCE_MAX: usize = 4;
 /// Time limit for decoding a credential, waiting included.
-const WITHIN: Duration = Duration::from_secs(5);
+const DECODE_LIMIT: Duration = Duration::from_secs(5);
 /// Longest time to live of a credential, seconds.
 const TTL_S_MAX: u64 = 300;
 
@@ -59,18 +59,18 @@ impl Munge {
     }
 
     /// Checks a credential and its payload; returns the user that made it.
-    pub async fn check(&self, credential: &str, payload: &str) -> Result<u32, Refusal> {
+    pub async fn check(&self, credential: &str, payload: &str) -> Result<u32, Rejection> {
         let is_one = credential.starts_with("MUNGE:") && credential.ends_with(':') && credential.is_ascii();
         if !is_one {
             return Err(not_authenticated("that is no MUNGE credential"));
         }
-        let decoded = timeout(WITHIN, self.decode(credential)).await;
+        let decoded = timeout(DECODE_LIMIT, self.decode(credential)).await;
         let output = decoded.map_err(|_| not_authenticated("MUNGE did not answer in time"))??;
-        judge(&output, payload, self.own_uid)
+        check_decoded(&output, payload, self.own_uid)
     }
 
     /// Runs `unmunge`; returns its output: lines about the credential, an empty line, and the payload.
-    async fn decode(&self, credential: &str) -> Result<String, Refusal> {
+    async fn decode(&self, credential: &str) -> Result<String, Rejection> {
         let failed = |error: std::io::Error| {
             tracing::warn!(%error, "unmunge cannot be run");
             not_authenticated("this manager cannot ask MUNGE; its log says why")
@@ -99,12 +99,11 @@ impl Munge {
                 "MUNGE does not accept the credential: expired, used, or another's",
             ));
         }
-        String::from_utf8(output.stdout)
-            .map_err(|_| not_authenticated("the credential's payload is not ours"))
+        String::from_utf8(output.stdout).map_err(|_| not_authenticated("the credential's payload is not ours"))
     }
 }
 
-fn judge(output: &str, payload: &str, own_uid: u32) -> Result<u32, Refusal> {
+fn check_decoded(output: &str, payload: &str, own_uid: u32) -> Result<u32, Rejection> {
     let refused = |why: &str| Err(not_authenticated(why));
     let Some((known, carried)) = output.split_once("\n\n") else {
         return refused("MUNGE's answer makes no sense");

@@ -1,6 +1,6 @@
 //! Operations of a manager, and who may perform each of them.
 
-use super::{Caller, How, Role};
+use super::{Caller, Proof, Role};
 use std::fmt;
 
 /// An operation that a caller may ask for, through any interface.
@@ -62,7 +62,7 @@ pub enum Operation {
 
 /// Group of callers that may perform an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Who {
+pub enum CallerGroup {
     /// Any peer that reaches the manager; the answer says nothing about the site.
     Anybody,
     /// Users and operators.
@@ -77,7 +77,7 @@ pub enum Who {
     Agents,
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for CallerGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Anybody => "anybody",
@@ -125,7 +125,7 @@ impl fmt::Display for Operation {
 
 impl Operation {
     /// Callers that may perform each operation. No wildcard: a new operation must be added here.
-    pub fn who(self) -> Who {
+    pub fn allowed_callers(self) -> CallerGroup {
         match self {
             Self::Acquire
             | Self::Release
@@ -135,34 +135,38 @@ impl Operation {
             | Self::ListLeases
             | Self::ListWorkers
             | Self::ListFunctions
-            | Self::Bill => Who::Members,
-            Self::ListAgents | Self::GetInfo => Who::MembersAndHooks,
-            Self::ListNodes | Self::AddNode | Self::DrainNode | Self::RemoveNode => Who::OperatorsAndHooks,
+            | Self::Bill => CallerGroup::Members,
+            Self::ListAgents | Self::GetInfo => CallerGroup::MembersAndHooks,
+            Self::ListNodes | Self::AddNode | Self::DrainNode | Self::RemoveNode => CallerGroup::OperatorsAndHooks,
             Self::Shutdown
             | Self::Verify
             | Self::ListTenants
             | Self::ChangeTenants
             | Self::ListKeys
             | Self::ChangeKeys
-            | Self::ReadMetrics => Who::Operators,
-            Self::ReadHealth | Self::Authenticate => Who::Anybody,
-            Self::Register | Self::Report => Who::Agents,
+            | Self::ReadMetrics => CallerGroup::Operators,
+            Self::ReadHealth | Self::Authenticate => CallerGroup::Anybody,
+            Self::Register | Self::Report => CallerGroup::Agents,
         }
     }
 
     /// Whether this caller may perform the operation.
     pub fn permits(self, caller: &Caller) -> bool {
-        match (self.who(), caller.role) {
-            (Who::Anybody, _)
-            | (Who::Members, Role::User | Role::Operator)
-            | (Who::MembersAndHooks, Role::User | Role::Operator | Role::Hook)
-            | (Who::OperatorsAndHooks, Role::Operator | Role::Hook)
-            | (Who::Operators, Role::Operator)
-            | (Who::Agents, Role::Agent) => true,
+        match (self.allowed_callers(), caller.role) {
+            (CallerGroup::Anybody, _)
+            | (CallerGroup::Members, Role::User | Role::Operator)
+            | (CallerGroup::MembersAndHooks, Role::User | Role::Operator | Role::Hook)
+            | (CallerGroup::OperatorsAndHooks, Role::Operator | Role::Hook)
+            | (CallerGroup::Operators, Role::Operator)
+            | (CallerGroup::Agents, Role::Agent) => true,
             // For `hotlease up`, and for an agent of the manager's own node and user.
-            (Who::Agents, Role::Operator) => caller.how == How::PeerCredentials,
+            (CallerGroup::Agents, Role::Operator) => caller.how == Proof::PeerCredentials,
             (
-                Who::Members | Who::MembersAndHooks | Who::OperatorsAndHooks | Who::Operators | Who::Agents,
+                CallerGroup::Members
+                | CallerGroup::MembersAndHooks
+                | CallerGroup::OperatorsAndHooks
+                | CallerGroup::Operators
+                | CallerGroup::Agents,
                 _,
             ) => false,
         }
@@ -221,7 +225,7 @@ mod tests {
         routes
     }
 
-    fn caller(role: Role, how: How) -> Caller {
+    fn caller(role: Role, how: Proof) -> Caller {
         Caller {
             name: "somebody".into(),
             tenant: Some("alice".into()),
@@ -230,8 +234,8 @@ mod tests {
         }
     }
 
-    fn certificate(role: CertificateRole) -> How {
-        How::Certificate(Arc::new(Peer {
+    fn certificate(role: CertificateRole) -> Proof {
+        Proof::Certificate(Arc::new(Peer {
             role,
             name: "alice".into(),
             tenant: None,
@@ -271,7 +275,7 @@ mod tests {
         let hook = caller(Role::Hook, certificate(CertificateRole::Client));
         let agent = caller(Role::Agent, certificate(CertificateRole::Agent));
         let manager = caller(Role::Manager, certificate(CertificateRole::Manager));
-        let here = caller(Role::Operator, How::PeerCredentials);
+        let here = caller(Role::Operator, Proof::PeerCredentials);
         let remote = caller(Role::Operator, certificate(CertificateRole::Client));
         let of_user = [
             "Acquire",
@@ -300,15 +304,9 @@ mod tests {
                 !is(&of_agent),
                 "an operator elsewhere and {method}"
             );
-            assert!(
-                operation.permits(&here),
-                "an operator of this machine and {method}"
-            );
+            assert!(operation.permits(&here), "an operator of this machine and {method}");
             assert!(!operation.permits(&manager), "a manager and {method}");
-            assert!(
-                !operation.permits(&hook) || is(&of_hook),
-                "a batch hook and {method}"
-            );
+            assert!(!operation.permits(&hook) || is(&of_hook), "a batch hook and {method}");
         }
     }
 }

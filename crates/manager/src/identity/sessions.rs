@@ -4,10 +4,10 @@
 //! stored for it. It is valid only on the connection that it was made for, for five minutes, and until this process
 //! ends or the key was rotated twice. A client whose token is invalid gets a new one.
 
-use super::{Caller, ConnectionIdentity, How, Role};
+use super::{Caller, ConnectionPeer, Proof, Role};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use serde::{Deserialize, Serialize};
 use std::sync::{PoisonError, RwLock};
 
@@ -30,21 +30,21 @@ struct Claims {
     expires_ms: u64,
 }
 
-struct Keys {
+struct SessionKeys {
     present: [u8; 32],
     /// Key before the present one, and the time until which its tokens are valid.
     former: Option<([u8; 32], u64)>,
 }
 
 /// Makes and checks session tokens.
-pub(super) struct Sessions(RwLock<Keys>);
+pub(super) struct Sessions(RwLock<SessionKeys>);
 
 const ROLES: [Role; 3] = [Role::User, Role::Operator, Role::Hook];
-const KINDS: [How; 3] = [How::Munge, How::Token, How::Key];
+const KINDS: [Proof; 3] = [Proof::Munge, Proof::Token, Proof::Key];
 
 impl Sessions {
     pub fn new() -> Self {
-        Self(RwLock::new(Keys {
+        Self(RwLock::new(SessionKeys {
             present: rand::random(),
             former: None,
         }))
@@ -58,18 +58,12 @@ impl Sessions {
     }
 
     /// Makes a token for a caller that was authenticated on this connection; returns it with the end of its validity.
-    pub fn open(
-        &self,
-        caller: &Caller,
-        connection: &ConnectionIdentity,
-        now_ms: u64,
-    ) -> Result<(String, u64), Refusal> {
+    pub fn open(&self, caller: &Caller, connection: &ConnectionPeer, now_ms: u64) -> Result<(String, u64), Rejection> {
         let role = ROLES.iter().position(|role| *role == caller.role);
         let kind = KINDS.iter().position(|kind| *kind == caller.how);
         let (Some(role), Some(kind), Some(tenant)) = (role, kind, &caller.tenant) else {
-            return Err(Refusal::BadRequest {
-                what: "a session is for a credential in the authorization header; this connection needs none"
-                    .into(),
+            return Err(Rejection::BadRequest {
+                what: "a session is for a credential in the authorization header; this connection needs none".into(),
             });
         };
         let expires_ms = now_ms + LIFETIME_MS;
@@ -89,20 +83,13 @@ impl Sessions {
     }
 
     /// Checks a token, and returns its caller.
-    pub fn check(
-        &self,
-        token: &str,
-        connection: &ConnectionIdentity,
-        now_ms: u64,
-    ) -> Result<Caller, Refusal> {
-        let refused = |why: &str| Refusal::NotAuthenticated { why: why.into() };
+    pub fn check(&self, token: &str, connection: &ConnectionPeer, now_ms: u64) -> Result<Caller, Rejection> {
+        let refused = |why: &str| Rejection::NotAuthenticated { why: why.into() };
         let bad = || refused("the session's token is not valid here");
         let encoded = token
             .strip_prefix(PREFIX)
             .filter(|encoded| encoded.len() <= TOKEN_CHARS_MAX);
-        let bytes = URL_SAFE_NO_PAD
-            .decode(encoded.ok_or_else(bad)?)
-            .map_err(|_| bad())?;
+        let bytes = URL_SAFE_NO_PAD.decode(encoded.ok_or_else(bad)?).map_err(|_| bad())?;
         let (body, mac) = bytes.split_last_chunk::<MAC_BYTES>().ok_or_else(bad)?;
         let mac = blake3::Hash::from_bytes(*mac);
         {
@@ -139,8 +126,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    fn on(channel: u8) -> ConnectionIdentity {
-        ConnectionIdentity::Stranger {
+    fn on(channel: u8) -> ConnectionPeer {
+        ConnectionPeer::Stranger {
             channel: [channel; 32],
             server: [0; 32],
         }
@@ -151,7 +138,7 @@ mod tests {
             name: "uid:7".into(),
             tenant: Some("alice".into()),
             role: Role::Hook,
-            how: How::Munge,
+            how: Proof::Munge,
         }
     }
 
@@ -160,10 +147,7 @@ mod tests {
         let sessions = Sessions::new();
         let (token, until) = sessions.open(&caller(), &on(1), 1000).expect("made");
         assert_eq!(sessions.check(&token, &on(1), until - 1), Ok(caller()));
-        assert!(
-            sessions.check(&token, &on(1), until).is_err(),
-            "expired and taken"
-        );
+        assert!(sessions.check(&token, &on(1), until).is_err(), "expired and taken");
         assert!(
             sessions.check(&token, &on(2), 1000).is_err(),
             "taken on another connection"

@@ -1,9 +1,9 @@
 //! Agents: the daemons of the nodes.
 
-use super::extract::{Asked, Named, Page, Which};
+use super::extract::{Page, PathParameter, QueryParameters, Which};
 use super::problem::Problem;
 use crate::listing;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use hotlease_wire::grpc::AgentInfo;
@@ -88,7 +88,7 @@ pub(super) struct Agents {
     responses((status = 200, description = "Agents", body = Agents)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    Asked(which): Asked<Which>,
+    QueryParameters(which): QueryParameters<Which>,
 ) -> Result<Json<Agents>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let agents = listing::agents(&state).await.agents;
@@ -103,7 +103,7 @@ pub(super) async fn list(
     responses((status = 200, description = "The agent", body = Agent)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
-    Named(id): Named<String>,
+    PathParameter(id): PathParameter<String>,
 ) -> Result<Json<Agent>, Problem> {
     let unknown = || Problem::not_found("there is no agent of this id; see /v1/agents");
     let id: AgentId = id.parse().map_err(|_| unknown())?;

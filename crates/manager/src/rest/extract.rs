@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use serde::de::DeserializeOwned;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -18,9 +18,9 @@ use utoipa::IntoParams;
 const BODY_WITHIN: Duration = Duration::from_secs(5);
 
 /// Parameter in the path.
-pub(super) struct Named<T>(pub T);
+pub(super) struct PathParameter<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParameter<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -31,9 +31,9 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Named<T
 }
 
 /// Parameters of the query string.
-pub(super) struct Asked<T>(pub T);
+pub(super) struct QueryParameters<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParameters<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -44,30 +44,28 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Asked<T> {
 }
 
 /// Caller, as the gate identified it.
-pub(super) struct By(pub Caller);
+pub(super) struct RequestCaller(pub Caller);
 
-impl<S: Send + Sync> FromRequestParts<S> for By {
+impl<S: Send + Sync> FromRequestParts<S> for RequestCaller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
         let caller = parts.extensions.get::<Caller>().cloned();
-        let unknown = || Refusal::NotPermitted {
+        let unknown = || Rejection::NotPermitted {
             what: "nobody was asked who this is".into(),
         };
-        caller
-            .map(Self)
-            .ok_or_else(|| Problem::unauthenticated(&unknown()))
+        caller.map(Self).ok_or_else(|| Problem::unauthenticated(&unknown()))
     }
 }
 
 /// Body of a request, parsed as JSON, if it arrives in time.
-pub(super) struct Sent<T>(pub T);
+pub(super) struct JsonBody<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
-        // Requires an object like [`object`], but with axum's own error messages.
+        // Requires an object like [`deserialize_object`], but with axum's own error messages.
         let sent = Json::<serde_json::Map<_, _>>::from_request(request, state);
         let sent = timeout(BODY_WITHIN, sent).await.map_err(|_| {
             let why = format!("the body did not come within {} s", BODY_WITHIN.as_secs());
@@ -80,13 +78,13 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Sent<T> {
 }
 
 /// Deserializes an object. Serde alone would also accept a list of values for a struct.
-pub(super) fn object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
+pub(super) fn deserialize_object<'de, D: Deserializer<'de>, T: DeserializeOwned>(from: D) -> Result<T, D::Error> {
     let object = serde_json::Map::deserialize(from)?;
     serde_json::from_value(serde_json::Value::Object(object)).map_err(D::Error::custom)
 }
 
 /// Deserializes an optional number. A number beyond OpenAPI's int64 is refused: the store could not hold it.
-pub(super) fn whole<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn deserialize_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let number = Option::<u64>::deserialize(from)?;
     match number {
         Some(number) if i64::try_from(number).is_err() => {
@@ -134,19 +132,12 @@ impl Page {
                 "limit is {limit}; it must be from 1 to {PAGE_MAX}"
             )));
         }
-        Ok(Self {
-            limit: limit as usize,
-        })
+        Ok(Self { limit: limit as usize })
     }
 
     /// Cuts the page out of all rows, which are sorted by id; returns it with the id after which the next page
     /// begins.
-    pub(super) fn cut<T>(
-        self,
-        rows: Vec<T>,
-        after: Option<&str>,
-        id: impl Fn(&T) -> &str,
-    ) -> (Vec<T>, Option<String>) {
+    pub(super) fn cut<T>(self, rows: Vec<T>, after: Option<&str>, id: impl Fn(&T) -> &str) -> (Vec<T>, Option<String>) {
         let mut rows: Vec<T> = match after {
             Some(after) => rows.into_iter().filter(|row| id(row) > after).collect(),
             None => rows,

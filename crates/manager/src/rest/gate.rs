@@ -2,8 +2,8 @@
 
 use super::problem::Problem;
 use super::routes;
-use crate::identity::{Caller, Operation, Who, connection_of};
-use crate::state::State as Shared;
+use crate::identity::{Caller, CallerGroup, Operation, connection_of};
+use crate::state::ManagerState as Shared;
 use crate::trace::Trace;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName, ORIGIN};
@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use hotlease_net::StrangerInfo;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::timeout;
@@ -38,7 +38,7 @@ pub(super) async fn observe(State(state): State<Arc<Shared>>, request: Request, 
     if let Ok(value) = HeaderValue::from_str(&trace.to_string()) {
         response.headers_mut().insert(TRACE_HEADER, value);
     }
-    state.metrics.answered("rest", route, status(response.status()));
+    state.metrics.count_request("rest", route, status(response.status()));
     response
 }
 
@@ -63,7 +63,7 @@ fn status(status: StatusCode) -> &'static str {
 
 async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match asked(state, &parts).await {
+    match identify(state, &parts).await {
         Ok(caller) => {
             if let Some(caller) = caller {
                 parts.extensions.insert(caller);
@@ -75,17 +75,17 @@ async fn admit(state: &Arc<Shared>, request: Request, next: Next) -> Response {
 }
 
 /// Identifies the caller and checks its operation; none if the operation is open to anybody. Errors end the request.
-async fn asked(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
+async fn identify(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, Problem> {
     let path = request.extensions.get::<MatchedPath>().map(MatchedPath::as_str);
     let operation = path.and_then(|path| routes::operation(&request.method, path));
-    if operation.map(Operation::who) == Some(Who::Anybody) {
+    if operation.map(Operation::allowed_callers) == Some(CallerGroup::Anybody) {
         return Ok(None);
     }
     let caller = authenticate(state, request).await.map_err(|refusal| {
         // The request's headers are not logged: they may contain a secret.
         tracing::debug!(%refusal, "refused a request");
         match refusal {
-            Refusal::Timeout { .. } | Refusal::Unavailable { .. } => Problem::from(refusal),
+            Rejection::Timeout { .. } | Rejection::Unavailable { .. } => Problem::from(refusal),
             refusal => Problem::unauthenticated(&refusal),
         }
     })?;
@@ -101,8 +101,8 @@ async fn asked(state: &Arc<Shared>, request: &Parts) -> Result<Option<Caller>, P
     Ok(Some(caller))
 }
 
-async fn authenticate(state: &Arc<Shared>, request: &Parts) -> Result<Caller, Refusal> {
-    let refused = |what: &str| Refusal::NotPermitted { what: what.into() };
+async fn authenticate(state: &Arc<Shared>, request: &Parts) -> Result<Caller, Rejection> {
+    let refused = |what: &str| Rejection::NotPermitted { what: what.into() };
     let mut headers = request.headers.get_all(AUTHORIZATION).iter();
     let authorization = headers.next().map(HeaderValue::to_str).transpose();
     let authorization = authorization.map_err(|_| refused("the authorization header is not text"))?;
@@ -132,7 +132,7 @@ fn well_formed(request: &Parts) -> Result<(), Problem> {
     if let (false, Some(origin)) = (is_safe, origin) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         if origin.map(|(_, site)| site) != host.as_ref().map(Authority::as_str) {
-            return Err(Problem::from(Refusal::NotPermitted {
+            return Err(Problem::from(Rejection::NotPermitted {
                 what: "a page of another site may change nothing here".into(),
             }));
         }

@@ -5,7 +5,7 @@
 //! manager leads the database.
 
 use super::problem::Problem;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -61,7 +61,7 @@ impl Check {
 
 /// Result of the last probe write.
 #[derive(Debug, Clone)]
-enum Written {
+enum ProbeResult {
     Yes,
     No { why: String, is_deposed: bool },
 }
@@ -70,7 +70,7 @@ enum Written {
 struct Probe {
     /// Start of the probe that is under way, if one is.
     since: Option<Instant>,
-    last: Option<(Instant, Written)>,
+    last: Option<(Instant, ProbeResult)>,
 }
 
 /// Whether the store can be written. One probe write runs at a time, however many callers ask.
@@ -82,7 +82,7 @@ impl Readiness {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn written(&self, state: &Arc<Shared>) -> Written {
+    async fn written(&self, state: &Arc<Shared>) -> ProbeResult {
         let until = Instant::now() + WRITTEN_WITHIN;
         let begins = {
             let mut probe = self.probe();
@@ -103,9 +103,9 @@ impl Readiness {
             // started.
             tokio::task::spawn_blocking(move || {
                 let written = match state.config.store.probe() {
-                    Ok(()) => Written::Yes,
-                    Err(error) => Written::No {
-                        is_deposed: matches!(error, StoreError::Deposed { .. }),
+                    Ok(()) => ProbeResult::Yes,
+                    Err(error) => ProbeResult::No {
+                        is_deposed: matches!(error, StoreError::OtherLeader { .. }),
                         why: error.to_string(),
                     },
                 };
@@ -122,10 +122,7 @@ impl Readiness {
                 (Some(since), _) if Instant::now() >= until => {
                     let ms = since.elapsed().as_millis();
                     let why = format!("a write has taken {ms} ms so far");
-                    return Written::No {
-                        why,
-                        is_deposed: false,
-                    };
+                    return ProbeResult::No { why, is_deposed: false };
                 }
                 _ => {}
             }
@@ -149,7 +146,7 @@ pub(super) async fn alive() -> Json<Alive> {
 pub(super) async fn ready(State(state): State<Arc<Shared>>) -> (StatusCode, Json<Ready>) {
     let written = state.readiness.written(&state).await;
     let (mut store, mut leader) = (None, None);
-    if let Written::No { why, is_deposed } = written {
+    if let ProbeResult::No { why, is_deposed } = written {
         match is_deposed {
             true => leader = Some(why),
             false => store = Some(why),

@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use crate::listing;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use serde::Serialize;

@@ -1,15 +1,15 @@
 //! Leases: listing them, and ending one.
 
-use super::extract::{Asked, By, Named, Page};
+use super::extract::{Page, PathParameter, QueryParameters, RequestCaller};
 use super::problem::Problem;
 use crate::acquire;
 use crate::identity::Caller;
 use crate::listing;
 use crate::records::lease_info;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{LeaseInfo, ListRequest, ReleaseRequest, Usage as Used};
 use hotlease_wire::ids::LeaseId;
 use serde::{Deserialize, Serialize};
@@ -130,8 +130,8 @@ pub(super) struct Which {
     responses((status = 200, description = "Leases", body = Leases)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Asked(which): Asked<Which>,
+    RequestCaller(caller): RequestCaller,
+    QueryParameters(which): QueryParameters<Which>,
 ) -> Result<Json<Leases>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let request = caller.listing(ListRequest {
@@ -155,10 +155,10 @@ pub(super) async fn list(
     responses((status = 200, description = "The lease", body = Lease)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(id): Named<String>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(id): PathParameter<String>,
 ) -> Result<Json<Lease>, Problem> {
-    let id = parsed(&id)?;
+    let id = parse_id(&id)?;
     let found = state.store(move |store| {
         let Some(lease) = store.lease(id)? else {
             return Ok(None);
@@ -166,8 +166,8 @@ pub(super) async fn get(
         let row = store.rows(&[lease.key()])?.into_iter().flatten().next();
         Ok(Some((lease, row.map(|row| row.usage))))
     });
-    let (lease, usage) = found.await?.ok_or(Refusal::UnknownLease)?;
-    visible(&caller, &lease.tenant)?;
+    let (lease, usage) = found.await?.ok_or(Rejection::UnknownLease)?;
+    check_visible(&caller, &lease.tenant)?;
     Ok(Json(lease_info(lease, usage).into()))
 }
 
@@ -186,13 +186,13 @@ pub(super) struct Ended {
     responses((status = 200, description = "It is over", body = Ended)))]
 pub(super) async fn end(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(id): Named<String>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(id): PathParameter<String>,
 ) -> Result<Json<Ended>, Problem> {
-    let id = parsed(&id)?;
+    let id = parse_id(&id)?;
     let noted = state.store(move |store| store.lease(id)).await?;
     if let Some(lease) = &noted {
-        visible(&caller, &lease.tenant)?;
+        check_visible(&caller, &lease.tenant)?;
     }
     let request = ReleaseRequest {
         lease: id.to_string(),
@@ -211,15 +211,15 @@ pub(super) async fn end(
     }))
 }
 
-fn parsed(id: &str) -> Result<LeaseId, Problem> {
-    id.parse().map_err(|_| Refusal::UnknownLease.into())
+fn parse_id(id: &str) -> Result<LeaseId, Problem> {
+    id.parse().map_err(|_| Rejection::UnknownLease.into())
 }
 
 /// Fails if the caller may not see the lease; the error does not reveal that the lease exists.
-fn visible(caller: &Caller, tenant: &str) -> Result<(), Problem> {
-    let seen = caller.sees(tenant.to_owned())?;
+fn check_visible(caller: &Caller, tenant: &str) -> Result<(), Problem> {
+    let seen = caller.visible_tenant(tenant.to_owned())?;
     match seen == tenant {
         true => Ok(()),
-        false => Err(Refusal::UnknownLease.into()),
+        false => Err(Rejection::UnknownLease.into()),
     }
 }

@@ -1,11 +1,11 @@
 //! Nodes that operators and batch systems give to the site and take back.
 
 use super::agents::Agent;
-use super::extract::{Asked, By, Named, Page, Sent, Which, whole};
+use super::extract::{JsonBody, Page, PathParameter, QueryParameters, RequestCaller, Which, deserialize_number};
 use super::problem::Problem;
 use crate::nodes;
 use crate::records::CORES_MAX;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -86,13 +86,13 @@ pub(super) struct Offer {
     cores: Option<Cores>,
     /// Memory to offer, bytes (default: what its agent offers by itself).
     #[schema(minimum = 1)]
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "deserialize_number")]
     memory_bytes: Option<u64>,
     /// Number of GPUs to offer, the first ones of the node (default: what its agent offers by itself).
     #[schema(maximum = 1024)]
     gpus: Option<u32>,
     /// Time after which leases end that hold resources no longer offered, milliseconds from now (default: at once).
-    #[serde(default, deserialize_with = "whole")]
+    #[serde(default, deserialize_with = "deserialize_number")]
     within_ms: Option<u64>,
 }
 
@@ -109,7 +109,7 @@ pub(super) struct Drain {
     responses((status = 200, description = "Nodes", body = Nodes)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    Asked(which): Asked<Which>,
+    QueryParameters(which): QueryParameters<Which>,
 ) -> Result<Json<Nodes>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
     let nodes = nodes::list(&state).await.nodes.into_iter();
@@ -124,16 +124,14 @@ pub(super) async fn list(
     responses((status = 200, description = "The node", body = Node)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
-    Named(name): Named<String>,
+    PathParameter(name): PathParameter<String>,
 ) -> Result<Json<Node>, Problem> {
     let nodes = nodes::list(&state).await.nodes.into_iter().map(Node::from);
     let mut found = nodes.filter(|node| node.agent.is_called(&name));
     match (found.next(), found.next()) {
         (Some(node), None) => Ok(Json(node)),
         (None, _) => Err(Problem::not_found("no node is called so; see /v1/nodes")),
-        (Some(_), Some(_)) => Err(Problem::bad(
-            "several agents are on this host; name one by its id",
-        )),
+        (Some(_), Some(_)) => Err(Problem::bad("several agents are on this host; name one by its id")),
     }
 }
 
@@ -147,9 +145,9 @@ pub(super) async fn get(
     ))]
 pub(super) async fn offer(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(node): Named<String>,
-    Sent(offer): Sent<Offer>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(node): PathParameter<String>,
+    JsonBody(offer): JsonBody<Offer>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let (choice, count, cores) = match offer.cores {
         None | Some(Cores::Word(CoresWord::Unchanged)) => (CoresWanted::CoresUnchanged, 0, Vec::new()),
@@ -186,9 +184,9 @@ pub(super) async fn offer(
     ))]
 pub(super) async fn drain(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(node): Named<String>,
-    Sent(drain): Sent<Drain>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(node): PathParameter<String>,
+    JsonBody(drain): JsonBody<Drain>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     if i64::try_from(drain.within_ms).is_err() {
         return Err(Problem::bad("within_ms is more than a week"));
@@ -211,8 +209,8 @@ pub(super) async fn drain(
     ))]
 pub(super) async fn resume(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(node): Named<String>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(node): PathParameter<String>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let request = OrderNodeRequest {
         node,
@@ -231,8 +229,8 @@ pub(super) async fn resume(
     ))]
 pub(super) async fn remove(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(node): Named<String>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(node): PathParameter<String>,
 ) -> Result<(StatusCode, Json<Ordered>), Problem> {
     let request = OrderNodeRequest {
         node,

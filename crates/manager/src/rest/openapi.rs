@@ -30,11 +30,11 @@ use utoipa::openapi::{ContentBuilder, OpenApi as Document, Ref, RefOr, Response,
         (name = "usage", description = "What was used, and what it costs"),
     ),
 )]
-struct Head;
+struct DocumentHead;
 
 /// The document without the routes.
 pub(super) fn head() -> Document {
-    let mut head = Head::openapi();
+    let mut head = DocumentHead::openapi();
     let bearer = Http::builder()
         .scheme(HttpAuthScheme::Bearer)
         .description(Some(
@@ -57,7 +57,7 @@ fn problem(description: &str) -> Response {
 }
 
 /// Adds the errors that every route may return to its own responses.
-pub(super) fn complete(mut document: Document) -> Document {
+pub(super) fn add_problems(mut document: Document) -> Document {
     for item in document.paths.paths.values_mut() {
         let operations = [
             &mut item.get,
@@ -85,7 +85,7 @@ pub(super) fn complete(mut document: Document) -> Document {
 /// Text of the document, as it is served and kept in `docs/openapi.json`.
 pub fn openapi() -> String {
     let (_, document) = routes::router().split_for_parts();
-    let mut text = complete(document).to_pretty_json().unwrap_or_default();
+    let mut text = add_problems(document).to_pretty_json().unwrap_or_default();
     text.push('\n');
     text
 }

@@ -5,7 +5,7 @@ use axum::body::Body;
 use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hotlease_wire::{Ran, Refusal};
+use hotlease_wire::{Rejection, RunCertainty};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -46,111 +46,69 @@ pub(super) struct Problem {
 type Kind = (&'static str, &'static str, StatusCode);
 
 /// The caller is not known.
-const UNKNOWN: Kind = (
-    "not-authenticated",
-    "Who asks is not known",
-    StatusCode::UNAUTHORIZED,
-);
+const UNKNOWN: Kind = ("not-authenticated", "Who asks is not known", StatusCode::UNAUTHORIZED);
 
 /// Kind of problem of a refusal. No wildcard: each new refusal must be added here.
-fn kind(refusal: &Refusal) -> Kind {
+fn kind(refusal: &Rejection) -> Kind {
     match refusal {
-        Refusal::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
-        Refusal::NoPlaces { .. } => (
+        Rejection::NoCapacity { .. } => ("no-capacity", "Not enough free cores", StatusCode::CONFLICT),
+        Rejection::NoPlaces { .. } => (
             "no-places",
             "Not enough places beside shared cores",
             StatusCode::CONFLICT,
         ),
-        Refusal::NoGpus { .. } => ("no-gpus", "Not enough free GPUs", StatusCode::CONFLICT),
-        Refusal::NotTogether { .. } => (
+        Rejection::NoGpus { .. } => ("no-gpus", "Not enough free GPUs", StatusCode::CONFLICT),
+        Rejection::NotTogether { .. } => (
             "not-together",
             "Not enough free cores on all agents together",
             StatusCode::CONFLICT,
         ),
-        Refusal::NoAgent => (
-            "no-agent",
-            "No agent is registered",
-            StatusCode::SERVICE_UNAVAILABLE,
-        ),
-        Refusal::BadToken => ("bad-token", "The token is not valid", StatusCode::FORBIDDEN),
-        Refusal::StaleEpoch { .. } => (
-            "stale-epoch",
-            "The token is of an earlier epoch",
-            StatusCode::CONFLICT,
-        ),
-        Refusal::LeaseEnded(_) => ("lease-ended", "The lease has ended", StatusCode::GONE),
-        Refusal::UnknownLease => ("unknown-lease", "No such lease", StatusCode::NOT_FOUND),
-        Refusal::WrongTenant => (
-            "wrong-tenant",
-            "It belongs to another tenant",
-            StatusCode::FORBIDDEN,
-        ),
-        Refusal::NotPermitted { .. } => ("not-permitted", "Not permitted", StatusCode::FORBIDDEN),
-        Refusal::UnknownWorker { .. } => ("unknown-worker", "No such worker", StatusCode::NOT_FOUND),
-        Refusal::UnknownSlot { .. } => ("unknown-slot", "No such slot", StatusCode::NOT_FOUND),
-        Refusal::TooMany { .. } => ("too-many", "A limit was reached", StatusCode::TOO_MANY_REQUESTS),
-        Refusal::BadRequest { .. } => (
-            "bad-request",
-            "The request makes no sense",
-            StatusCode::BAD_REQUEST,
-        ),
-        Refusal::NeedCode(_) => (
-            "need-code",
-            "The library must be sent first",
-            StatusCode::CONFLICT,
-        ),
-        Refusal::CodeMismatch => (
-            "code-mismatch",
-            "The library is another one",
-            StatusCode::BAD_REQUEST,
-        ),
-        Refusal::CodeRejected { .. } => (
-            "code-rejected",
-            "The library cannot be loaded",
-            StatusCode::BAD_REQUEST,
-        ),
-        Refusal::WorkerDied { .. } => ("worker-died", "The worker is dead", StatusCode::CONFLICT),
-        Refusal::Version { .. } => ("version", "Another protocol version", StatusCode::BAD_REQUEST),
-        Refusal::Timeout { .. } => ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT),
-        Refusal::Unavailable { .. } => ("unavailable", "Unavailable", StatusCode::SERVICE_UNAVAILABLE),
-        Refusal::TenantNotServed { .. } => (
-            "tenant-not-served",
-            "The agent serves others",
-            StatusCode::FORBIDDEN,
-        ),
-        Refusal::QuotaExceeded { .. } => ("quota", "The tenant's quota is used up", StatusCode::CONFLICT),
-        Refusal::NotAuthenticated { .. } => UNKNOWN,
-        Refusal::NoSandbox { .. } => ("no-sandbox", "No such sandbox can be had", StatusCode::CONFLICT),
-        Refusal::NoEnvironment { .. } => (
-            "no-environment",
-            "The environment cannot be used",
-            StatusCode::CONFLICT,
-        ),
-        Refusal::OutOfReach { .. } => (
+        Rejection::NoAgent => ("no-agent", "No agent is registered", StatusCode::SERVICE_UNAVAILABLE),
+        Rejection::BadToken => ("bad-token", "The token is not valid", StatusCode::FORBIDDEN),
+        Rejection::StaleEpoch { .. } => ("stale-epoch", "The token is of an earlier epoch", StatusCode::CONFLICT),
+        Rejection::LeaseEnded(_) => ("lease-ended", "The lease has ended", StatusCode::GONE),
+        Rejection::UnknownLease => ("unknown-lease", "No such lease", StatusCode::NOT_FOUND),
+        Rejection::WrongTenant => ("wrong-tenant", "It belongs to another tenant", StatusCode::FORBIDDEN),
+        Rejection::NotPermitted { .. } => ("not-permitted", "Not permitted", StatusCode::FORBIDDEN),
+        Rejection::UnknownWorker { .. } => ("unknown-worker", "No such worker", StatusCode::NOT_FOUND),
+        Rejection::UnknownSlot { .. } => ("unknown-slot", "No such slot", StatusCode::NOT_FOUND),
+        Rejection::TooMany { .. } => ("too-many", "A limit was reached", StatusCode::TOO_MANY_REQUESTS),
+        Rejection::BadRequest { .. } => ("bad-request", "The request makes no sense", StatusCode::BAD_REQUEST),
+        Rejection::NeedCode(_) => ("need-code", "The library must be sent first", StatusCode::CONFLICT),
+        Rejection::CodeMismatch => ("code-mismatch", "The library is another one", StatusCode::BAD_REQUEST),
+        Rejection::CodeRejected { .. } => ("code-rejected", "The library cannot be loaded", StatusCode::BAD_REQUEST),
+        Rejection::WorkerDied { .. } => ("worker-died", "The worker is dead", StatusCode::CONFLICT),
+        Rejection::Version { .. } => ("version", "Another protocol version", StatusCode::BAD_REQUEST),
+        Rejection::Timeout { .. } => ("timeout", "No answer in time", StatusCode::GATEWAY_TIMEOUT),
+        Rejection::Unavailable { .. } => ("unavailable", "Unavailable", StatusCode::SERVICE_UNAVAILABLE),
+        Rejection::TenantNotServed { .. } => ("tenant-not-served", "The agent serves others", StatusCode::FORBIDDEN),
+        Rejection::QuotaExceeded { .. } => ("quota", "The tenant's quota is used up", StatusCode::CONFLICT),
+        Rejection::NotAuthenticated { .. } => UNKNOWN,
+        Rejection::NoSandbox { .. } => ("no-sandbox", "No such sandbox can be had", StatusCode::CONFLICT),
+        Rejection::NoEnvironment { .. } => ("no-environment", "The environment cannot be used", StatusCode::CONFLICT),
+        Rejection::OutOfReach { .. } => (
             "out-of-reach",
             "The site does not let functions reach it",
             StatusCode::FORBIDDEN,
         ),
-        Refusal::Nowhere { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
-        Refusal::NeedsSharedMemory { .. } => (
-            "needs-shared-memory",
-            "It is on another host",
-            StatusCode::CONFLICT,
-        ),
+        Rejection::Nowhere { .. } => ("nowhere", "No agent serves the lease", StatusCode::CONFLICT),
+        Rejection::NeedsSharedMemory { .. } => ("needs-shared-memory", "It is on another host", StatusCode::CONFLICT),
     }
 }
 
 /// Name of a refusal's kind, for metrics.
-pub(crate) fn kind_of(refusal: &Refusal) -> &'static str {
+pub(crate) fn kind_of(refusal: &Rejection) -> &'static str {
     kind(refusal).0
 }
 
-fn ran(refusal: &Refusal) -> Ran {
+fn ran(refusal: &Rejection) -> RunCertainty {
     match refusal {
         // There was no answer: the request may have been carried out.
-        Refusal::Timeout { .. } | Refusal::Unavailable { .. } | Refusal::WorkerDied { .. } => Ran::Unknown,
+        Rejection::Timeout { .. } | Rejection::Unavailable { .. } | Rejection::WorkerDied { .. } => {
+            RunCertainty::Unknown
+        }
         // A refused request changed nothing.
-        _ => Ran::No,
+        _ => RunCertainty::No,
     }
 }
 
@@ -162,15 +120,13 @@ impl Problem {
             status: status.as_u16(),
             detail: detail.into(),
             ran: None,
-            trace: Trace::current()
-                .map(|trace| trace.to_string())
-                .unwrap_or_default(),
+            trace: Trace::current().map(|trace| trace.to_string()).unwrap_or_default(),
             allow: None,
         }
     }
 
     /// The caller is not known.
-    pub(super) fn unauthenticated(refusal: &Refusal) -> Self {
+    pub(super) fn unauthenticated(refusal: &Rejection) -> Self {
         Self::new(UNKNOWN, refusal.to_string())
     }
 
@@ -190,7 +146,7 @@ impl Problem {
 
     /// The request is malformed.
     pub(super) fn bad(why: impl Into<String>) -> Self {
-        Self::from(Refusal::BadRequest { what: why.into() })
+        Self::from(Rejection::BadRequest { what: why.into() })
     }
 
     /// The response is not available in any media type that the client accepts.
@@ -205,26 +161,15 @@ impl Problem {
             StatusCode::PAYLOAD_TOO_LARGE => ("too-large", "The body is too long", status),
             StatusCode::UNSUPPORTED_MEDIA_TYPE => ("media-type", "Not in this form", status),
             StatusCode::REQUEST_TIMEOUT => ("slow", "The request took too long to come", status),
-            _ => (
-                "bad-request",
-                "The request makes no sense",
-                StatusCode::BAD_REQUEST,
-            ),
+            _ => ("bad-request", "The request makes no sense", StatusCode::BAD_REQUEST),
         };
         Self::new(kind, why)
     }
 
     /// The limit of requests that are processed at a time is reached.
     pub(super) fn busy(limit: usize) -> Self {
-        let kind = (
-            "busy",
-            "Too many requests at a time",
-            StatusCode::SERVICE_UNAVAILABLE,
-        );
-        let busy = Self::new(
-            kind,
-            format!("{limit} requests are at work; ask again in a second"),
-        );
+        let kind = ("busy", "Too many requests at a time", StatusCode::SERVICE_UNAVAILABLE);
+        let busy = Self::new(kind, format!("{limit} requests are at work; ask again in a second"));
         Self {
             ran: Some("no"),
             ..busy
@@ -241,13 +186,13 @@ impl Problem {
     }
 }
 
-impl From<Refusal> for Problem {
-    fn from(refusal: Refusal) -> Self {
+impl From<Rejection> for Problem {
+    fn from(refusal: Rejection) -> Self {
         Self {
             ran: Some(match ran(&refusal) {
-                Ran::Yes => "yes",
-                Ran::No => "no",
-                Ran::Unknown => "unknown",
+                RunCertainty::Yes => "yes",
+                RunCertainty::No => "no",
+                RunCertainty::Unknown => "unknown",
             }),
             ..Self::new(kind(&refusal), refusal.to_string())
         }

@@ -1,8 +1,8 @@
 //! Table of routes with their operations, and the router.
 
-use super::{agents, door, health, info, leases, nodes, openapi, tenants, usage};
+use super::{agents, health, info, leases, nodes, openapi, sessions, tenants, usage};
 use crate::identity::Operation;
-use crate::state::State;
+use crate::state::ManagerState;
 use axum::http::Method;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -58,15 +58,15 @@ pub(super) fn allowed(path: &str) -> String {
 }
 
 /// Router with all routes, without the gate.
-pub(super) fn router() -> OpenApiRouter<Arc<State>> {
+pub(super) fn router() -> OpenApiRouter<Arc<ManagerState>> {
     OpenApiRouter::with_openapi(openapi::head())
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
         .routes(routes!(health::metrics))
         .routes(routes!(info::info))
         .routes(routes!(openapi::document))
-        .routes(routes!(door::challenge))
-        .routes(routes!(door::open))
+        .routes(routes!(sessions::challenge))
+        .routes(routes!(sessions::open))
         .routes(routes!(agents::list))
         .routes(routes!(agents::get))
         .routes(routes!(nodes::list))

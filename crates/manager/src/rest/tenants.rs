@@ -1,9 +1,11 @@
 //! Tenants: their members, quotas, and what they hold.
 
-use super::extract::{Asked, By, Named, Page, Sent, Which, object, whole};
+use super::extract::{
+    JsonBody, Page, PathParameter, QueryParameters, RequestCaller, Which, deserialize_number, deserialize_object,
+};
 use super::problem::Problem;
-use crate::people;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
+use crate::tenants;
 use axum::Json;
 use axum::extract::State;
 use hotlease_wire::grpc::{PutTenantRequest, Tenant as Message};
@@ -35,16 +37,16 @@ impl Role {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Quota {
-    #[serde(deserialize_with = "whole")]
+    #[serde(deserialize_with = "deserialize_number")]
     cores: Option<u64>,
-    #[serde(deserialize_with = "whole")]
+    #[serde(deserialize_with = "deserialize_number")]
     leases: Option<u64>,
-    #[serde(deserialize_with = "whole")]
+    #[serde(deserialize_with = "deserialize_number")]
     memory_bytes: Option<u64>,
-    #[serde(deserialize_with = "whole")]
+    #[serde(deserialize_with = "deserialize_number")]
     gpus: Option<u64>,
     /// Slots times the seconds that they are held.
-    #[serde(deserialize_with = "whole")]
+    #[serde(deserialize_with = "deserialize_number")]
     core_seconds: Option<u64>,
     /// Window in which core-seconds count, hours up to now; null: all time.
     #[schema(minimum = 1, maximum = 8784)]
@@ -119,7 +121,7 @@ pub(super) struct Wanted {
     /// Role of its members (default: user).
     role: Option<Role>,
     /// Quota (default: no limits).
-    #[serde(default, deserialize_with = "object")]
+    #[serde(default, deserialize_with = "deserialize_object")]
     quota: Quota,
     /// Members: `uid:N`, `cert:NAME`, `jwt:SUBJECT`.
     #[serde(default)]
@@ -131,10 +133,10 @@ pub(super) struct Wanted {
     responses((status = 200, description = "Tenants", body = Tenants)))]
 pub(super) async fn list(
     State(state): State<Arc<Shared>>,
-    Asked(which): Asked<Which>,
+    QueryParameters(which): QueryParameters<Which>,
 ) -> Result<Json<Tenants>, Problem> {
     let page = Page::of(which.limit, which.after.as_deref())?;
-    let tenants = people::tenants(&state, "")?.tenants.into_iter();
+    let tenants = tenants::tenants(&state, "")?.tenants.into_iter();
     let tenants = tenants.map(Tenant::from).collect();
     let (tenants, next) = page.cut(tenants, which.after.as_deref(), |tenant: &Tenant| &tenant.name);
     Ok(Json(Tenants { tenants, next }))
@@ -143,7 +145,7 @@ pub(super) async fn list(
 /// Finds a tenant that operators named.
 fn find(state: &Shared, name: &str) -> Option<Message> {
     // An empty name would stand for all tenants.
-    let found = (!name.is_empty()).then(|| people::tenants(state, name).ok());
+    let found = (!name.is_empty()).then(|| tenants::tenants(state, name).ok());
     found.flatten()?.tenants.into_iter().next()
 }
 
@@ -157,7 +159,7 @@ fn none() -> Problem {
     responses((status = 200, description = "The tenant", body = Tenant)))]
 pub(super) async fn get(
     State(state): State<Arc<Shared>>,
-    Named(name): Named<String>,
+    PathParameter(name): PathParameter<String>,
 ) -> Result<Json<Tenant>, Problem> {
     let tenant = find(&state, &name).ok_or_else(none)?;
     Ok(Json(tenant.into()))
@@ -170,9 +172,9 @@ pub(super) async fn get(
     responses((status = 200, description = "The tenant as it is now", body = Tenant)))]
 pub(super) async fn put(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(name): Named<String>,
-    Sent(wanted): Sent<Wanted>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(name): PathParameter<String>,
+    JsonBody(wanted): JsonBody<Wanted>,
 ) -> Result<Json<Tenant>, Problem> {
     let quota = wanted.quota;
     let request = PutTenantRequest {
@@ -191,7 +193,7 @@ pub(super) async fn put(
             ..Message::default()
         }),
     };
-    Ok(Json(people::put_tenant(&state, request, &caller).await?.into()))
+    Ok(Json(tenants::put_tenant(&state, request, &caller).await?.into()))
 }
 
 /// Tenant that was removed.
@@ -206,10 +208,10 @@ pub(super) struct Removed {
     responses((status = 200, description = "It is forgotten", body = Removed)))]
 pub(super) async fn remove(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Named(name): Named<String>,
+    RequestCaller(caller): RequestCaller,
+    PathParameter(name): PathParameter<String>,
 ) -> Result<Json<Removed>, Problem> {
     find(&state, &name).ok_or_else(none)?;
-    people::remove_tenant(&state, name.clone(), &caller).await?;
+    tenants::remove_tenant(&state, name.clone(), &caller).await?;
     Ok(Json(Removed { tenant: name }))
 }

@@ -1,17 +1,17 @@
 //! Usage and its cost: as JSON for programs, as CSV for spreadsheets.
 
-use super::extract::{Asked, By};
+use super::extract::{QueryParameters, RequestCaller};
 use super::leases::Usage;
-use super::moment::unix_ms;
 use super::problem::Problem;
+use super::time::unix_ms;
 use crate::billing;
-use crate::state::State as Shared;
+use crate::state::ManagerState as Shared;
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::{ACCEPT, CONTENT_TYPE, VARY};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{BillBy, BillReply, BillRequest, BillRow};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -129,11 +129,11 @@ pub(super) struct Which {
     ))))]
 pub(super) async fn usage(
     State(state): State<Arc<Shared>>,
-    By(caller): By,
-    Asked(which): Asked<Which>,
+    RequestCaller(caller): RequestCaller,
+    QueryParameters(which): QueryParameters<Which>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let form = wanted(&headers, &[JSON, CSV]);
+    let form = preferred_media_type(&headers, &[JSON, CSV]);
     let form = form.ok_or_else(|| Problem::not_acceptable("application/json or text/csv"))?;
     let moment = |name, text: Option<String>| text.map_or(Ok(0), |text| unix_ms(name, &text));
     let request = BillRequest {
@@ -164,14 +164,12 @@ pub(super) async fn usage(
         })
         .into_response(),
     };
-    response
-        .headers_mut()
-        .insert(VARY, HeaderValue::from_static("accept"));
+    response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
     Ok(response)
 }
 
 /// Escapes text that a spreadsheet would take for a formula: a label is chosen by its holder.
-fn harmless(mut text: String) -> String {
+fn escape_formula(mut text: String) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
         text.insert(0, '\'');
     }
@@ -180,7 +178,7 @@ fn harmless(mut text: String) -> String {
 
 fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
     let failed = |error: &dyn std::fmt::Display| {
-        Problem::from(Refusal::Unavailable {
+        Problem::from(Rejection::Unavailable {
             what: format!("the bill cannot be written: {error}"),
         })
     };
@@ -211,12 +209,12 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
     for row in bill.rows {
         let usage = row.usage.unwrap_or_default();
         let cells = [
-            harmless(row.tenant),
-            harmless(row.job),
+            escape_formula(row.tenant),
+            escape_formula(row.job),
             row.lease,
             row.agent,
             row.boot,
-            harmless(row.label),
+            escape_formula(row.label),
             row.leases.to_string(),
             usage.allocated_ns.to_string(),
             usage.hot_ns.to_string(),
@@ -229,7 +227,7 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
             row.memory_cost,
             row.cost,
             bill.currency.clone(),
-            harmless(row.function),
+            escape_formula(row.function),
             row.library,
         ];
         out.write_record(cells).map_err(|error| failed(&error))?;
@@ -238,7 +236,7 @@ fn csv(bill: BillReply) -> Result<Vec<u8>, Problem> {
 }
 
 /// Media type that the client prefers; among equals the first one offered.
-fn wanted(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
+fn preferred_media_type(headers: &HeaderMap, offered: &[&'static str]) -> Option<&'static str> {
     let accepts: Vec<&str> = headers
         .get_all(ACCEPT)
         .iter()
@@ -299,7 +297,7 @@ mod tests {
             if let Some(accept) = accept {
                 headers.insert(ACCEPT, accept.parse().expect("a header"));
             }
-            assert_eq!(wanted(&headers, &[JSON, CSV]), form, "{accept:?}");
+            assert_eq!(preferred_media_type(&headers, &[JSON, CSV]), form, "{accept:?}");
         }
     }
 

@@ -1,18 +1,18 @@
 //! Tests of credentials, and of what each of them permits.
 
-use crate::scene::{Scene, connect, wish};
+use crate::fixture::{TestManager, connect, wish};
 use hotlease_manager::identity::{MungeConfig, TenantPolicy};
 use hotlease_manager::{Manager, ManagerConfig, Network};
-use hotlease_net::authority::{self, Request as Identify};
+use hotlease_net::authority::{self, IdentityRequest as Identify};
 use hotlease_net::grpc::channel_without_certificate;
 use hotlease_net::{Address, Identity, Limits, Role, Trust};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::identity_client::IdentityClient;
 use hotlease_wire::grpc::manager_client::ManagerClient;
 use hotlease_wire::grpc::{
-    AddKeyRequest, AuthenticateRequest, BillRequest, ChallengeRequest, InfoRequest, ListKeysRequest,
-    ListRequest, ListTenantsRequest, NewKey, PutTenantRequest, RegisterRequest, ReleaseRequest,
-    RemoveTenantRequest, RevokeKeyRequest, RotateKeyRequest, ShutdownRequest, Tenant, VerifyRequest,
+    AddKeyRequest, AuthenticateRequest, BillRequest, ChallengeRequest, InfoRequest, ListKeysRequest, ListRequest,
+    ListTenantsRequest, NewKey, PutTenantRequest, RegisterRequest, ReleaseRequest, RemoveTenantRequest,
+    RevokeKeyRequest, RotateKeyRequest, ShutdownRequest, Tenant, VerifyRequest,
 };
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -29,16 +29,12 @@ pub fn alice() -> Tenant {
     }
 }
 
-pub async fn put(client: &mut ManagerClient<Channel>, tenant: Tenant, is_new: bool) -> Result<(), Refusal> {
+pub async fn put(client: &mut ManagerClient<Channel>, tenant: Tenant, is_new: bool) -> Result<(), Rejection> {
     let request = PutTenantRequest {
         tenant: Some(tenant),
         is_new,
     };
-    client
-        .put_tenant(request)
-        .await
-        .map(|_| ())
-        .map_err(Refusal::from)
+    client.put_tenant(request).await.map(|_| ()).map_err(Rejection::from)
 }
 
 async fn key(client: &mut ManagerClient<Channel>, role: &str, lasts_ms: u64) -> NewKey {
@@ -74,7 +70,7 @@ pub fn code<T>(answer: Result<T, Status>) -> Code {
 
 #[tokio::test]
 async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 2).await;
     let client = &mut scene.client;
     put(client, alice(), true).await.unwrap();
@@ -91,16 +87,8 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
         code(client.shutdown(bearer(secret, ShutdownRequest {})).await),
         code(client.verify(bearer(secret, VerifyRequest::default())).await),
         code(client.register(bearer(secret, RegisterRequest::default())).await),
-        code(
-            client
-                .list_tenants(bearer(secret, ListTenantsRequest::default()))
-                .await,
-        ),
-        code(
-            client
-                .put_tenant(bearer(secret, PutTenantRequest::default()))
-                .await,
-        ),
+        code(client.list_tenants(bearer(secret, ListTenantsRequest::default())).await),
+        code(client.put_tenant(bearer(secret, PutTenantRequest::default())).await),
         code(
             client
                 .remove_tenant(bearer(secret, RemoveTenantRequest { name: "alice".into() }))
@@ -108,11 +96,7 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
         ),
         code(client.list_keys(bearer(secret, ListKeysRequest::default())).await),
         code(client.add_key(bearer(secret, AddKeyRequest::default())).await),
-        code(
-            client
-                .revoke_key(bearer(secret, RevokeKeyRequest::default()))
-                .await,
-        ),
+        code(client.revoke_key(bearer(secret, RevokeKeyRequest::default())).await),
         code(client.rotate_key(bearer(secret, RotateKeyRequest {})).await),
     ];
     assert_eq!(
@@ -121,23 +105,14 @@ async fn a_key_makes_its_bearer_its_tenant_and_nothing_more() {
         "a user's key opened an operator's or agent's door"
     );
     // The caller sees only its own leases, even if it asks for others.
-    let others = ListRequest {
-        tenant: "uid:0".into(),
-    };
-    let seen = client
-        .list_leases(bearer(secret, others))
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(
-        seen.leases.iter().all(|lease| lease.tenant == "alice"),
-        "{seen:?}"
-    );
+    let others = ListRequest { tenant: "uid:0".into() };
+    let seen = client.list_leases(bearer(secret, others)).await.unwrap().into_inner();
+    assert!(seen.leases.iter().all(|lease| lease.tenant == "alice"), "{seen:?}");
 }
 
 #[tokio::test]
 async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sake() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let client = &mut scene.client;
     put(client, alice(), true).await.unwrap();
     let made = key(client, "operator", 0).await;
@@ -145,17 +120,10 @@ async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sa
     let other = key(client, "operator", 0).await.secret;
     let short = key(client, "operator", 1).await.secret;
     assert_eq!(
-        code(
-            client
-                .verify(bearer(&made.secret, VerifyRequest::default()))
-                .await
-        ),
+        code(client.verify(bearer(&made.secret, VerifyRequest::default())).await),
         Code::Ok
     );
-    client
-        .revoke_key(RevokeKeyRequest { id: id.clone() })
-        .await
-        .unwrap();
+    client.revoke_key(RevokeKeyRequest { id: id.clone() }).await.unwrap();
     let mixed = format!("hlk_{id}_{}", other.rsplit('_').next().expect("a secret"));
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     // Without a key, this connection is an operator's.
@@ -175,11 +143,7 @@ async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sa
         let answer = client.get_info(with(wrong, InfoRequest {})).await;
         assert_eq!(code(answer), Code::Unauthenticated, "{wrong:?} was taken");
     }
-    let listed = client
-        .list_keys(ListKeysRequest::default())
-        .await
-        .unwrap()
-        .into_inner();
+    let listed = client.list_keys(ListKeysRequest::default()).await.unwrap().into_inner();
     assert!(
         listed.keys.iter().any(|key| key.id == id && key.revoked_ms > 0),
         "{listed:?}"
@@ -188,7 +152,7 @@ async fn a_revoked_expired_or_wrong_key_is_not_overlooked_for_the_connections_sa
 
 #[tokio::test]
 async fn a_removed_or_disabled_tenant_leases_nothing() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let _agent = scene.agent(1, 2).await;
     let client = &mut scene.client;
     put(client, alice(), true).await.unwrap();
@@ -204,10 +168,7 @@ async fn a_removed_or_disabled_tenant_leases_nothing() {
         Code::PermissionDenied
     );
     put(client, alice(), false).await.unwrap();
-    assert_eq!(
-        code(client.get_info(bearer(&secret, InfoRequest {})).await),
-        Code::Ok
-    );
+    assert_eq!(code(client.get_info(bearer(&secret, InfoRequest {})).await), Code::Ok);
     let name = "alice".to_owned();
     client.remove_tenant(RemoveTenantRequest { name }).await.unwrap();
     assert_eq!(
@@ -222,7 +183,7 @@ async fn a_removed_or_disabled_tenant_leases_nothing() {
 
 #[tokio::test]
 async fn leases_asked_for_at_the_same_time_do_not_pass_a_quota() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let _agent = scene.agent(1, 64).await;
     let limited = Tenant {
         cores: Some(2),
@@ -239,17 +200,14 @@ async fn leases_asked_for_at_the_same_time_do_not_pass_a_quota() {
     for answer in asked {
         match answer.await.unwrap() {
             Ok(_) => granted += 1,
-            Err(status) => match Refusal::from(status) {
-                Refusal::QuotaExceeded {
+            Err(status) => match Rejection::from(status) {
+                Rejection::QuotaExceeded {
                     tenant,
                     what,
                     limit,
                     used,
                 } => {
-                    assert_eq!(
-                        (tenant.as_str(), what.as_str(), limit, used),
-                        ("alice", "cores", 2, 2)
-                    );
+                    assert_eq!((tenant.as_str(), what.as_str(), limit, used), ("alice", "cores", 2, 2));
                 }
                 refusal => panic!("{refusal}"),
             },
@@ -260,7 +218,7 @@ async fn leases_asked_for_at_the_same_time_do_not_pass_a_quota() {
 
 #[tokio::test]
 async fn nonsense_about_tenants_is_refused() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let spoiled: [fn(&mut Tenant); 6] = [
         |tenant| tenant.name.clear(),
         |tenant| tenant.name = "a/b".into(),
@@ -322,12 +280,7 @@ impl Site {
     pub fn stranger(&self) -> Channel {
         let port = self.manager.address().expect("it listens").port();
         let trust = Trust::load(&self.dir.path().join("authority/ca.pem")).unwrap();
-        channel_without_certificate(
-            Address::new("127.0.0.1", port),
-            trust,
-            Role::Manager,
-            Arc::default(),
-        )
+        channel_without_certificate(Address::new("127.0.0.1", port), trust, Role::Manager, Arc::default())
     }
 }
 
@@ -380,10 +333,7 @@ async fn a_key_opens_a_session_that_is_good_on_its_connection_only() {
         .await
         .unwrap()
         .into_inner();
-    assert_eq!(
-        (session.tenant.as_str(), session.role.as_str()),
-        ("alice", "user")
-    );
+    assert_eq!((session.tenant.as_str(), session.role.as_str()), ("alice", "user"));
     let mut client = ManagerClient::new(channel);
     assert_eq!(
         code(client.get_info(bearer(&session.token, InfoRequest {})).await),

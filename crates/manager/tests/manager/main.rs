@@ -1,23 +1,22 @@
 //! Tests of a running manager, through its socket.
 
 mod credentials;
+mod fixture;
 mod munge;
 mod munged;
-mod scene;
 
+use fixture::{TestManager, connect, lease, start, tenant, used, wish};
 use hotlease_manager::{MANAGER_SOCKET, Manager, ManagerConfig, ManagerError};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, InfoRequest, LeaseInfo, ListRequest, RegisterRequest, ReleaseRequest,
-    ShutdownRequest,
+    AcquireRequest, AgentInfo, InfoRequest, LeaseInfo, ListRequest, RegisterRequest, ReleaseRequest, ShutdownRequest,
 };
-use scene::{Scene, connect, lease, start, tenant, used, wish};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 #[tokio::test]
 async fn the_tenant_is_who_the_kernel_says_and_defaults_are_filled_in() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 2).await;
     let request = AcquireRequest {
         tenant: "uid:4242".into(),
@@ -32,37 +31,34 @@ async fn the_tenant_is_who_the_kernel_says_and_defaults_are_filled_in() {
 
 #[tokio::test]
 async fn the_next_agent_is_asked_when_one_refuses() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let full = scene.agent(1, 2).await;
     let roomy = scene.agent(2, 4).await;
-    full.lock().unwrap().refusal = Some(Refusal::NoCapacity {
+    full.lock().unwrap().refusal = Some(Rejection::NoCapacity {
         asked: 1,
         free: 0,
         offered: 2,
     });
     scene.client.acquire(wish(1)).await.unwrap();
     assert_eq!(
-        (
-            full.lock().unwrap().asked.len(),
-            roomy.lock().unwrap().asked.len()
-        ),
+        (full.lock().unwrap().asked.len(), roomy.lock().unwrap().asked.len()),
         (1, 1)
     );
 }
 
 #[tokio::test]
 async fn refusals_carry_the_agents_own_figures() {
-    let mut scene = Scene::new().await;
-    assert_eq!(scene.refusal(wish(1)).await, Refusal::NoAgent);
+    let mut scene = TestManager::new().await;
+    assert_eq!(scene.refusal(wish(1)).await, Rejection::NoAgent);
     let agent = scene.agent(1, 4).await;
-    agent.lock().unwrap().refusal = Some(Refusal::NoCapacity {
+    agent.lock().unwrap().refusal = Some(Rejection::NoCapacity {
         asked: 3,
         free: 2,
         offered: 4,
     });
     assert_eq!(
         scene.refusal(wish(3)).await,
-        Refusal::NoCapacity {
+        Rejection::NoCapacity {
             asked: 3,
             free: 2,
             offered: 4
@@ -72,7 +68,7 @@ async fn refusals_carry_the_agents_own_figures() {
     // refusal.
     assert_eq!(
         scene.refusal(wish(9)).await,
-        Refusal::NoCapacity {
+        Rejection::NoCapacity {
             asked: 9,
             free: 2,
             offered: 4
@@ -83,7 +79,7 @@ async fn refusals_carry_the_agents_own_figures() {
 
 #[tokio::test]
 async fn senseless_requests_reach_no_agent() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 4).await;
     let spoiled: [fn(&mut AcquireRequest); 9] = [
         |wish| wish.workers = 0,
@@ -101,7 +97,7 @@ async fn senseless_requests_reach_no_agent() {
         spoil(&mut request);
         let refusal = scene.refusal(request).await;
         assert!(
-            matches!(refusal, Refusal::BadRequest { .. }),
+            matches!(refusal, Rejection::BadRequest { .. }),
             "spoiled request {number}: {refusal}"
         );
     }
@@ -110,7 +106,7 @@ async fn senseless_requests_reach_no_agent() {
 
 #[tokio::test]
 async fn a_lost_agent_does_not_stop_the_others() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let lost = scene.info(1, 1); // registered, but nobody listens there
     scene
         .client
@@ -120,17 +116,14 @@ async fn a_lost_agent_does_not_stop_the_others() {
         })
         .await
         .unwrap();
-    assert!(matches!(
-        scene.refusal(wish(1)).await,
-        Refusal::Unavailable { .. }
-    ));
+    assert!(matches!(scene.refusal(wish(1)).await, Rejection::Unavailable { .. }));
     scene.agent(2, 4).await;
     scene.client.acquire(wish(1)).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_repeated_or_late_heartbeat_bills_once() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     for invocations in [5, 9, 9, 5] {
         let info = scene.info(1, 2);
@@ -141,7 +134,7 @@ async fn a_repeated_or_late_heartbeat_bills_once() {
 
 #[tokio::test]
 async fn a_restarted_manager_heals_by_registration() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     scene.manager.shutdown().await;
     assert!(
@@ -169,18 +162,13 @@ async fn a_restarted_manager_heals_by_registration() {
 
 #[tokio::test]
 async fn listings_are_the_agents_answers_and_else_what_was_reported() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 2).await;
     let reported = vec![lease(3, 5, "active"), lease(4, 6, "ended")];
     let info = scene.info(1, 2);
     scene.heartbeat(info, reported).await;
     agent.lock().unwrap().leases = vec![lease(5, 1, "active")];
-    let ids = |leases: &[LeaseInfo]| {
-        leases
-            .iter()
-            .map(|lease| lease.id[..2].to_owned())
-            .collect::<Vec<_>>()
-    };
+    let ids = |leases: &[LeaseInfo]| leases.iter().map(|lease| lease.id[..2].to_owned()).collect::<Vec<_>>();
     let listed = scene.leases().await;
     assert_eq!(
         ids(&listed),
@@ -198,15 +186,9 @@ async fn listings_are_the_agents_answers_and_else_what_was_reported() {
 
     agent.lock().unwrap().hangs = true;
     let listed = scene.leases().await;
-    assert_eq!(
-        ids(&listed),
-        ["03", "04"],
-        "as reported, for the agent does not answer"
-    );
+    assert_eq!(ids(&listed), ["03", "04"], "as reported, for the agent does not answer");
     assert_eq!(listed[0].usage, used(5));
-    let other = ListRequest {
-        tenant: "uid:8".into(),
-    };
+    let other = ListRequest { tenant: "uid:8".into() };
     assert!(
         scene
             .client
@@ -221,19 +203,12 @@ async fn listings_are_the_agents_answers_and_else_what_was_reported() {
 
 #[tokio::test]
 async fn a_lease_that_a_heartbeat_written_after_its_grant_lacks_is_over() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     let info = scene.info(1, 2);
     let epoch = scene.client.acquire(wish(1)).await.unwrap().into_inner().epoch;
-    let active = async |scene: &mut Scene| {
-        scene
-            .client
-            .get_info(InfoRequest {})
-            .await
-            .unwrap()
-            .into_inner()
-            .leases
-    };
+    let active =
+        async |scene: &mut TestManager| scene.client.get_info(InfoRequest {}).await.unwrap().into_inner().leases;
     for _ in 0..3 {
         scene.heartbeat_of(info.clone(), vec![], epoch - 1).await; // written during the grant
         assert_eq!(active(&mut scene).await, 1);
@@ -244,7 +219,7 @@ async fn a_lease_that_a_heartbeat_written_after_its_grant_lacks_is_over() {
 
 #[tokio::test]
 async fn release_ends_the_lease_and_settles_its_bill() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 2).await;
     let lease = scene.client.acquire(wish(1)).await.unwrap().into_inner().lease;
     let request = ReleaseRequest {
@@ -264,13 +239,13 @@ async fn release_ends_the_lease_and_settles_its_bill() {
         lease: "no lease".into(),
         ..Default::default()
     };
-    let refusal = Refusal::from(scene.client.release(gone).await.unwrap_err());
-    assert!(matches!(refusal, Refusal::BadRequest { .. }));
+    let refusal = Rejection::from(scene.client.release(gone).await.unwrap_err());
+    assert!(matches!(refusal, Rejection::BadRequest { .. }));
 }
 
 #[tokio::test]
 async fn garbage_on_the_socket_and_closed_connections_disturb_nobody() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     let mut word = 0x9e37_79b9_u32;
     for length in [1, 9, 24, 100, 5000] {
@@ -290,16 +265,12 @@ async fn garbage_on_the_socket_and_closed_connections_disturb_nobody() {
         let _ = preface.write_all(&garbage);
     }
     scene.client.acquire(wish(1)).await.unwrap();
-    connect(scene.dir.path())
-        .await
-        .get_info(InfoRequest {})
-        .await
-        .unwrap();
+    connect(scene.dir.path()).await.get_info(InfoRequest {}).await.unwrap();
 }
 
 #[tokio::test]
 async fn a_second_manager_is_refused_and_shutdown_is_told_to_the_owner() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let second = Manager::start(ManagerConfig::new(scene.dir.path())).await;
     assert!(matches!(second, Err(ManagerError::AlreadyRunning { .. })));
     scene.client.shutdown(ShutdownRequest {}).await.unwrap();
@@ -312,7 +283,7 @@ async fn a_second_manager_is_refused_and_shutdown_is_told_to_the_owner() {
 
 #[tokio::test]
 async fn a_goodbye_is_final_for_its_boot_only() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     scene.agent(1, 2).await;
     let info = scene.info(1, 2);
     scene.heartbeat(info.clone(), vec![lease(3, 5, "active")]).await;
@@ -333,18 +304,12 @@ async fn a_goodbye_is_final_for_its_boot_only() {
         state: "gone".into(),
         ..info.clone()
     };
-    assert!(
-        !scene.heartbeat(goodbye(&info), vec![]).await,
-        "the first boot is over"
-    );
-    assert!(
-        scene.heartbeat(again.clone(), vec![]).await,
-        "the second one serves"
-    );
+    assert!(!scene.heartbeat(goodbye(&info), vec![]).await, "the first boot is over");
+    assert!(scene.heartbeat(again.clone(), vec![]).await, "the second one serves");
     assert!(scene.heartbeat(goodbye(&again), vec![lease(4, 2, "ended")]).await);
     let agents = scene.client.list_agents(ListRequest::default()).await.unwrap();
     assert!(agents.into_inner().agents.is_empty());
-    assert_eq!(scene.refusal(wish(1)).await, Refusal::NoAgent);
+    assert_eq!(scene.refusal(wish(1)).await, Rejection::NoAgent);
     assert_eq!(
         scene.billed("uid:7"),
         7,
@@ -354,9 +319,9 @@ async fn a_goodbye_is_final_for_its_boot_only() {
 
 #[tokio::test]
 async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
-    let mut scene = Scene::new().await;
+    let mut scene = TestManager::new().await;
     let agent = scene.agent(1, 4).await;
-    let listed = async |scene: &mut Scene| {
+    let listed = async |scene: &mut TestManager| {
         let list = scene.client.list_agents(ListRequest::default()).await.unwrap();
         let agent = list.into_inner().agents.remove(0);
         (agent.free_cores, agent.state)
@@ -370,11 +335,7 @@ async fn agents_are_listed_as_they_are_now_and_else_as_last_heard() {
             found.push(listed(&mut scene).await);
         }
         let last = found.pop().expect("it was listed");
-        assert_eq!(
-            last,
-            (expected, "draining".into()),
-            "no more are free than it has"
-        );
+        assert_eq!(last, (expected, "draining".into()), "no more are free than it has");
     }
     agent.lock().unwrap().hangs = true;
     assert_eq!(listed(&mut scene).await, (4, "serving".into()));

@@ -18,11 +18,7 @@ async fn answered(door: &mut IdentityClient<Channel>, credential: &str) -> Resul
 }
 
 async fn challenged(door: &mut IdentityClient<Channel>) -> String {
-    let challenge = door
-        .get_challenge(ChallengeRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let challenge = door.get_challenge(ChallengeRequest {}).await.unwrap().into_inner();
     munge_payload(&challenge.nonce, &challenge.server)
 }
 
@@ -49,10 +45,7 @@ async fn a_credential_opens_one_session_of_its_users_tenant() {
     let credential = munged.credential(&challenged(&mut door).await);
     let token = answered(&mut door, &credential).await.expect("let in");
     let mut client = ManagerClient::new(channel);
-    assert_eq!(
-        code(client.get_info(bearer(&token, InfoRequest {})).await),
-        Code::Ok
-    );
+    assert_eq!(code(client.get_info(bearer(&token, InfoRequest {})).await), Code::Ok);
     let shut = client
         .shutdown(bearer(&token, hotlease_wire::grpc::ShutdownRequest {}))
         .await;
@@ -98,11 +91,7 @@ async fn a_fresh_credential_for_something_else_is_refused() {
         "another connection's nonce"
     );
 
-    let challenge = door
-        .get_challenge(ChallengeRequest {})
-        .await
-        .unwrap()
-        .into_inner();
+    let challenge = door.get_challenge(ChallengeRequest {}).await.unwrap().into_inner();
     let elsewhere = munged.credential(&munge_payload(&challenge.nonce, &[7; 32]));
     assert_eq!(
         answered(&mut door, &elsewhere).await,
@@ -119,9 +108,7 @@ async fn a_fresh_credential_for_something_else_is_refused() {
     );
 
     let payload = challenged(&mut door).await;
-    let long = munged
-        .try_credential(&payload, &[&uid, "--ttl=1000"])
-        .expect("made");
+    let long = munged.try_credential(&payload, &[&uid, "--ttl=1000"]).expect("made");
     assert_eq!(
         answered(&mut door, &long).await,
         Err(Code::Unauthenticated),

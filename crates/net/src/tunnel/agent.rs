@@ -1,17 +1,17 @@
 //! Agent's end of tunnels: serves streams of clients on other hosts.
 
-use super::frames::{Incoming, Outgoing, halves};
-use super::local::Local;
-use super::relay::{Side, relay};
-use super::tickets::{Holder, Tickets};
+use super::frames::{FrameReader, FrameWriter, split_frames};
+use super::local::LocalSocket;
+use super::relay::{RelaySide, relay};
+use super::tickets::{TicketHolder, Tickets};
 use crate::NetError;
-use crate::listener::{Admitted, Place};
+use crate::listener::{ConnectionPlace, PeerConnection};
 use crate::peer::{Peer, Role};
 use crate::stranger::Stranger;
 use hotlease_fabric::socket::Socket;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::limits::{CODE_BYTES_MAX, PROTOCOL_VERSION};
-use hotlease_wire::tunnel::{FIRST_BYTES_MAX, Frame};
+use hotlease_wire::tunnel::{FIRST_BYTES_MAX, TunnelFrame};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 
 type Stream = TlsStream<TcpStream>;
-type Halves = (Incoming<Stream>, Outgoing<Stream>);
+type Halves = (FrameReader<Stream>, FrameWriter<Stream>);
 
 /// Limit for a client to send its first frame.
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
@@ -37,7 +37,7 @@ pub struct Tunnels {
 }
 
 /// Session of a client on another host that has begun.
-pub struct Begun {
+pub struct NewSession {
     /// Local socket of the session, used like one that was accepted on this node.
     pub socket: Socket,
     /// The client, from its certificate, or from its lease's token if it has no certificate.
@@ -57,10 +57,10 @@ impl Default for Tunnels {
 
 impl Tunnels {
     /// Serves one stream to its end. `begin` starts a session, or refuses it.
-    pub async fn serve(&self, admitted: Admitted, begin: impl FnOnce(Begun) -> Result<(), Refusal>) {
+    pub async fn serve(&self, admitted: PeerConnection, begin: impl FnOnce(NewSession) -> Result<(), Rejection>) {
         let peer = admitted.peer;
         let whom = peer.to_string();
-        let (mut incoming, mut outgoing) = halves(admitted.stream, &whom, BEGIN_WITHIN);
+        let (mut incoming, mut outgoing) = split_frames(admitted.stream, &whom, BEGIN_WITHIN);
         let begun = self.begin((&mut incoming, &mut outgoing), peer, begin).await;
         match begun {
             Ok((local, side, silence)) => {
@@ -82,8 +82,8 @@ impl Tunnels {
     pub async fn serve_stranger(
         &self,
         stranger: Stranger,
-        known: impl FnOnce(&[u8]) -> Result<Peer, Refusal>,
-        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
+        known: impl FnOnce(&[u8]) -> Result<Peer, Rejection>,
+        begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
     ) {
         let Stranger {
             stream,
@@ -91,28 +91,28 @@ impl Tunnels {
             place,
             peers,
         } = stranger;
-        let (mut incoming, mut outgoing) = halves(stream, "a client without a certificate", BEGIN_WITHIN);
+        let (mut incoming, mut outgoing) = split_frames(stream, "a client without a certificate", BEGIN_WITHIN);
         let begun = match incoming.first(FIRST_BYTES_MAX, BEGIN_WITHIN).await {
             Ok(first) => self.begin_stranger(first, known, begin),
             Err(error) => Err(error),
         };
         let begun = begun.and_then(|(begun, peer)| {
             let counted = peers.count((Role::Client, peer.name.clone())).ok_or_else(|| {
-                NetError::Refused(Refusal::TooMany {
+                NetError::Refused(Rejection::TooMany {
                     what: format!("connections of tenant {}", peer.name),
                     limit: peers.most() as u64,
                 })
             })?;
-            Ok((begun, place.of(counted)))
+            Ok((begun, place.with_peer(counted)))
         });
         match begun {
             Ok(((local, side, silence), place)) => {
                 info.make_known();
-                if outgoing.send(&Frame::Accepted).await.is_ok() {
+                if outgoing.send(&TunnelFrame::Accepted).await.is_ok() {
                     incoming.silence = silence;
                     relay(local, (incoming, outgoing), side).await;
                 }
-                drop::<Place>(place);
+                drop::<ConnectionPlace>(place);
             }
             Err(NetError::Refused(refusal)) => {
                 // Debug level only: strangers could fill the log.
@@ -125,30 +125,31 @@ impl Tunnels {
 
     fn begin_stranger(
         &self,
-        first: Frame,
-        known: impl FnOnce(&[u8]) -> Result<Peer, Refusal>,
-        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
-    ) -> Result<((Local, Side, Duration), Peer), NetError> {
+        first: TunnelFrame,
+        known: impl FnOnce(&[u8]) -> Result<Peer, Rejection>,
+        begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
+    ) -> Result<((LocalSocket, RelaySide, Duration), Peer), NetError> {
         match first {
-            Frame::Bearer { version, .. } if version != PROTOCOL_VERSION => {
-                Err(NetError::Refused(Refusal::Version {
+            TunnelFrame::Bearer { version, .. } if version != PROTOCOL_VERSION => {
+                Err(NetError::Refused(Rejection::Version {
                     theirs: version,
                     ours: PROTOCOL_VERSION,
                 }))
             }
-            Frame::Bearer {
-                token, silence_ms, ..
-            } => {
+            TunnelFrame::Bearer { token, silence_ms, .. } => {
                 let peer = known(&token).map_err(NetError::Refused)?;
-                let holder = Holder::Bearer(peer.clone());
+                let holder = TicketHolder::Bearer(peer.clone());
                 let (local, side) = self.session(peer.clone(), holder, begin)?;
-                Ok(((local, side, bounded(silence_ms)), peer))
+                Ok(((local, side, clamped_silence(silence_ms)), peer))
             }
-            Frame::Join { ticket, silence_ms } => {
+            TunnelFrame::Join { ticket, silence_ms } => {
                 let (socket, peer) = self.tickets.take_of_bearer(ticket).ok_or_else(no_ticket)?;
-                Ok(((local(socket.into())?, Side::Worker, bounded(silence_ms)), peer))
+                Ok((
+                    (local(socket.into())?, RelaySide::Worker, clamped_silence(silence_ms)),
+                    peer,
+                ))
             }
-            _ => Err(NetError::Refused(Refusal::BadRequest {
+            _ => Err(NetError::Refused(Rejection::BadRequest {
                 what: "without a certificate a stream begins with a lease's token or a ticket".into(),
             })),
         }
@@ -157,18 +158,18 @@ impl Tunnels {
     fn session(
         &self,
         peer: Peer,
-        holder: Holder,
-        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
-    ) -> Result<(Local, Side), NetError> {
+        holder: TicketHolder,
+        begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
+    ) -> Result<(LocalSocket, RelaySide), NetError> {
         let (ours, socket) = Socket::pair().map_err(NetError::local("make a socket"))?;
         let receiving = Arc::new(AtomicBool::new(false));
-        let side = Side::AgentSession {
+        let side = RelaySide::AgentSession {
             tickets: Arc::clone(&self.tickets),
             holder,
             budget: Arc::clone(&self.arriving),
             receiving: Arc::clone(&receiving),
         };
-        begin(Begun {
+        begin(NewSession {
             socket,
             peer,
             receiving,
@@ -179,62 +180,59 @@ impl Tunnels {
 
     async fn begin(
         &self,
-        (incoming, outgoing): (&mut Incoming<Stream>, &mut Outgoing<Stream>),
+        (incoming, outgoing): (&mut FrameReader<Stream>, &mut FrameWriter<Stream>),
         peer: Peer,
-        begin: impl FnOnce(Begun) -> Result<(), Refusal>,
-    ) -> Result<(Local, Side, Duration), NetError> {
+        begin: impl FnOnce(NewSession) -> Result<(), Rejection>,
+    ) -> Result<(LocalSocket, RelaySide, Duration), NetError> {
         let version = PROTOCOL_VERSION;
-        outgoing.send(&Frame::Hello { version }).await?;
+        outgoing.send(&TunnelFrame::Hello { version }).await?;
         if peer.role != Role::Client {
-            return Err(NetError::Refused(Refusal::NotPermitted {
+            return Err(NetError::Refused(Rejection::NotPermitted {
                 what: format!("sessions are for clients, and this is the certificate of the {peer}"),
             }));
         }
         let (local, side, silence_ms) = match incoming.next().await? {
-            Frame::Session { version: theirs, .. } if theirs != version => {
-                return Err(NetError::Refused(Refusal::Version {
-                    theirs,
-                    ours: version,
-                }));
+            TunnelFrame::Session { version: theirs, .. } if theirs != version => {
+                return Err(NetError::Refused(Rejection::Version { theirs, ours: version }));
             }
-            Frame::Session { silence_ms, .. } => {
-                let holder = Holder::Certified(peer.clone());
+            TunnelFrame::Session { silence_ms, .. } => {
+                let holder = TicketHolder::Certified(peer.clone());
                 let (local, side) = self.session(peer, holder, begin)?;
                 (local, side, silence_ms)
             }
-            Frame::Join { ticket, silence_ms } => {
+            TunnelFrame::Join { ticket, silence_ms } => {
                 let socket = self.tickets.take(ticket, &peer);
                 let socket = socket.ok_or_else(no_ticket)?;
-                (local(socket.into())?, Side::Worker, silence_ms)
+                (local(socket.into())?, RelaySide::Worker, silence_ms)
             }
             _ => {
-                return Err(NetError::Refused(Refusal::BadRequest {
+                return Err(NetError::Refused(Rejection::BadRequest {
                     what: "a stream begins with a session or a ticket".into(),
                 }));
             }
         };
-        outgoing.send(&Frame::Accepted).await?;
-        Ok((local, side, bounded(silence_ms)))
+        outgoing.send(&TunnelFrame::Accepted).await?;
+        Ok((local, side, clamped_silence(silence_ms)))
     }
 }
 
-fn local(socket: Socket) -> Result<Local, NetError> {
-    Local::new(socket).map_err(NetError::local("serve a stream"))
+fn local(socket: Socket) -> Result<LocalSocket, NetError> {
+    LocalSocket::new(socket).map_err(NetError::local("serve a stream"))
 }
 
-fn bounded(silence_ms: u64) -> Duration {
+fn clamped_silence(silence_ms: u64) -> Duration {
     Duration::from_millis(silence_ms).clamp(SILENCE_MIN, SILENCE_MAX)
 }
 
 fn no_ticket() -> NetError {
-    NetError::Refused(Refusal::NotPermitted {
+    NetError::Refused(Rejection::NotPermitted {
         what: "the ticket is not, or no longer, good for anything".into(),
     })
 }
 
 /// Sends the reason of a refusal, and waits for the client to close, so that it reads the reason.
-async fn farewell((mut incoming, mut outgoing): Halves, refusal: Refusal) {
-    if outgoing.send(&Frame::Refused(refusal)).await.is_ok() && outgoing.close().await.is_ok() {
+async fn farewell((mut incoming, mut outgoing): Halves, refusal: Rejection) {
+    if outgoing.send(&TunnelFrame::Refused(refusal)).await.is_ok() && outgoing.close().await.is_ok() {
         incoming.silence = Duration::from_secs(1);
         let _ = incoming.fill(&mut [0; 1]).await;
     }

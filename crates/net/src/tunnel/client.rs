@@ -1,18 +1,18 @@
 //! Client's end of tunnels: a session with an agent on another host, as a local socket.
 
-use super::frames::{Incoming, Outgoing, halves};
-use super::local::Local;
-use super::relay::{Side, relay};
+use super::frames::{FrameReader, FrameWriter, split_frames};
+use super::local::LocalSocket;
+use super::relay::{RelaySide, relay};
 use crate::NetError;
 use crate::address::Address;
-use crate::dial::{Dialled, dial, dial_silent};
+use crate::dial::{DialedConnection, dial, dial_client_first};
 use crate::identity::Protocol;
 use crate::peer::Role;
 use crate::site::Proof;
 use hotlease_fabric::socket::Socket;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::limits::PROTOCOL_VERSION;
-use hotlease_wire::tunnel::{Frame, Ticket};
+use hotlease_wire::tunnel::{Ticket, TunnelFrame};
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ type Stream = TlsStream<TcpStream>;
 const BEGIN_WITHIN: Duration = Duration::from_secs(5);
 
 /// Session with an agent on another host.
-pub struct Tunnelled {
+pub struct TunnelSession {
     /// Socket of the session, used like one of an agent on this node.
     pub socket: Socket,
     /// Address of this host on the connection to the agent.
@@ -42,7 +42,7 @@ pub async fn session(
     proof: Proof,
     token: &[u8],
     silence: Duration,
-) -> Result<Tunnelled, NetError> {
+) -> Result<TunnelSession, NetError> {
     let dialler = Arc::new(Dialler {
         address,
         proof,
@@ -50,8 +50,8 @@ pub async fn session(
     });
     let (version, silence_ms) = (PROTOCOL_VERSION, dialler.silence_ms());
     let begin = match &dialler.proof {
-        Proof::Certificate(_) => Frame::Session { version, silence_ms },
-        Proof::Credential(..) => Frame::Bearer {
+        Proof::Certificate(_) => TunnelFrame::Session { version, silence_ms },
+        Proof::Credential(..) => TunnelFrame::Bearer {
             version,
             token: token.to_vec(),
             silence_ms,
@@ -64,10 +64,10 @@ pub async fn session(
         .and_then(|local| Ok((local.ip(), tcp.peer_addr()?.ip())));
     let (local, host) = ends.map_err(NetError::local("ask where a connection goes"))?;
     let stream = dialler.begin(dialled, &begin).await?;
-    let side = Side::ClientSession {
+    let side = RelaySide::ClientSession {
         dialler: Arc::clone(&dialler),
     };
-    Ok(Tunnelled {
+    Ok(TunnelSession {
         socket: dialler.relayed(stream, side)?,
         local,
         host,
@@ -86,13 +86,11 @@ impl Dialler {
         u64::try_from(self.silence.as_millis()).unwrap_or(u64::MAX)
     }
 
-    async fn dial(&self) -> Result<Dialled, NetError> {
+    async fn dial(&self) -> Result<DialedConnection, NetError> {
         match &self.proof {
-            Proof::Certificate(identity) => {
-                dial(&self.address, identity, Protocol::Session, Role::Agent).await
-            }
+            Proof::Certificate(identity) => dial(&self.address, identity, Protocol::Session, Role::Agent).await,
             Proof::Credential(_, trust) => {
-                dial_silent(&self.address, trust.session(), Protocol::Session, Role::Agent).await
+                dial_client_first(&self.address, trust.session(), Protocol::Session, Role::Agent).await
             }
         }
     }
@@ -100,40 +98,40 @@ impl Dialler {
     /// Begins a stream; returns when the agent has accepted it.
     async fn begin(
         &self,
-        dialled: Dialled,
-        begin: &Frame,
-    ) -> Result<(Incoming<Stream>, Outgoing<Stream>), NetError> {
+        dialled: DialedConnection,
+        begin: &TunnelFrame,
+    ) -> Result<(FrameReader<Stream>, FrameWriter<Stream>), NetError> {
         let whom = format!("the agent at {}", self.address);
-        let (mut incoming, mut outgoing) = halves(dialled.stream, &whom, BEGIN_WITHIN);
+        let (mut incoming, mut outgoing) = split_frames(dialled.stream, &whom, BEGIN_WITHIN);
         // Without a certificate the client speaks first, with its token or ticket.
         if matches!(self.proof, Proof::Certificate(_)) {
             match incoming.next().await? {
-                Frame::Hello { version } if version == PROTOCOL_VERSION => {}
-                Frame::Hello { version } => {
-                    return Err(NetError::Refused(Refusal::Version {
+                TunnelFrame::Hello { version } if version == PROTOCOL_VERSION => {}
+                TunnelFrame::Hello { version } => {
+                    return Err(NetError::Refused(Rejection::Version {
                         theirs: version,
                         ours: PROTOCOL_VERSION,
                     }));
                 }
-                Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-                _ => return Err(wrong(&whom)),
+                TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+                _ => return Err(unexpected_frame(&whom)),
             }
         }
         outgoing.send(begin).await?;
         match incoming.next().await? {
-            Frame::Accepted => {}
-            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
-            _ => return Err(wrong(&whom)),
+            TunnelFrame::Accepted => {}
+            TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+            _ => return Err(unexpected_frame(&whom)),
         }
         incoming.silence = self.silence;
         Ok((incoming, outgoing))
     }
 
     /// Starts a relay for a stream; returns the local socket that it serves.
-    fn relayed(&self, stream: (Incoming<Stream>, Outgoing<Stream>), side: Side) -> Result<Socket, NetError> {
+    fn relayed(&self, stream: (FrameReader<Stream>, FrameWriter<Stream>), side: RelaySide) -> Result<Socket, NetError> {
         let what = "make a socket";
         let (ours, theirs) = Socket::pair().map_err(NetError::local(what))?;
-        let local = Local::new(ours).map_err(NetError::local(what))?;
+        let local = LocalSocket::new(ours).map_err(NetError::local(what))?;
         tokio::spawn(relay(local, stream, side));
         Ok(theirs)
     }
@@ -141,7 +139,7 @@ impl Dialler {
     /// Fetches the socket that waits under a ticket. If no connection to the worker can be made, the client gets a
     /// socket that is closed already, as if the worker had closed it: the session goes on.
     pub async fn fetch(&self, ticket: Ticket) -> Result<OwnedFd, NetError> {
-        let join = Frame::Join {
+        let join = TunnelFrame::Join {
             ticket,
             silence_ms: self.silence_ms(),
         };
@@ -150,7 +148,7 @@ impl Dialler {
             Err(error) => Err(error),
         };
         let socket = match begun {
-            Ok(stream) => self.relayed(stream, Side::connection())?,
+            Ok(stream) => self.relayed(stream, RelaySide::connection())?,
             Err(error) => {
                 tracing::warn!(%error, "no connection to a worker");
                 let (ours, theirs) = Socket::pair().map_err(NetError::local("make a socket"))?;
@@ -162,7 +160,7 @@ impl Dialler {
     }
 }
 
-fn wrong(whom: &str) -> NetError {
+fn unexpected_frame(whom: &str) -> NetError {
     NetError::Protocol {
         whom: whom.to_owned(),
         why: "it began with something else".into(),

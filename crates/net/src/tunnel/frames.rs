@@ -2,7 +2,7 @@
 
 use crate::NetError;
 use crate::dial::explain;
-use hotlease_wire::tunnel::{Frame, PREFIX_BYTES};
+use hotlease_wire::tunnel::{PREFIX_BYTES, TunnelFrame};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,51 +10,51 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::time::timeout;
 
 /// Splits a stream into a receiving and a sending half.
-pub(super) fn halves<S: AsyncRead + AsyncWrite>(
+pub(super) fn split_frames<S: AsyncRead + AsyncWrite>(
     stream: S,
     whom: &str,
     silence: Duration,
-) -> (Incoming<S>, Outgoing<S>) {
+) -> (FrameReader<S>, FrameWriter<S>) {
     let (read, write) = split(stream);
     let whom: Arc<str> = whom.into();
-    let incoming = Incoming {
+    let incoming = FrameReader {
         stream: read,
         whom: Arc::clone(&whom),
         silence,
     };
-    (incoming, Outgoing { stream: write, whom })
+    (incoming, FrameWriter { stream: write, whom })
 }
 
 /// Receiving half of a stream.
-pub(super) struct Incoming<S> {
+pub(super) struct FrameReader<S> {
     stream: ReadHalf<S>,
     whom: Arc<str>,
     /// Longest time without a byte.
     pub silence: Duration,
 }
 
-impl<S: AsyncRead> Incoming<S> {
+impl<S: AsyncRead> FrameReader<S> {
     /// Description of the peer, for messages.
     pub fn whom(&self) -> &str {
         &self.whom
     }
 
     /// Receives the next frame.
-    pub async fn next(&mut self) -> Result<Frame, NetError> {
+    pub async fn next(&mut self) -> Result<TunnelFrame, NetError> {
         let mut prefix = [0; PREFIX_BYTES];
         self.fill(&mut prefix).await?;
-        let size = Frame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+        let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
         let mut body = vec![0; size];
         self.fill(&mut body).await?;
-        Frame::decode(&body).map_err(NetError::malformed(&self.whom))
+        TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
     }
 
     /// Receives the first frame of an unknown peer: at most `bytes_max` bytes, all of them within `within`.
-    pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<Frame, NetError> {
+    pub async fn first(&mut self, bytes_max: usize, within: Duration) -> Result<TunnelFrame, NetError> {
         let read = async {
             let mut prefix = [0; PREFIX_BYTES];
             self.fill(&mut prefix).await?;
-            let size = Frame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
+            let size = TunnelFrame::body_bytes(prefix).map_err(NetError::malformed(&self.whom))?;
             if size > bytes_max {
                 return Err(NetError::Protocol {
                     whom: self.whom.to_string(),
@@ -63,7 +63,7 @@ impl<S: AsyncRead> Incoming<S> {
             }
             let mut body = vec![0; size];
             self.fill(&mut body).await?;
-            Frame::decode(&body).map_err(NetError::malformed(&self.whom))
+            TunnelFrame::decode(&body).map_err(NetError::malformed(&self.whom))
         };
         let read = timeout(within, read).await;
         read.map_err(|_| NetError::Silent {
@@ -110,24 +110,21 @@ impl<S: AsyncRead> Incoming<S> {
 }
 
 /// Sending half of a stream.
-pub(super) struct Outgoing<S> {
+pub(super) struct FrameWriter<S> {
     stream: WriteHalf<S>,
     whom: Arc<str>,
 }
 
-impl<S: AsyncWrite> Outgoing<S> {
+impl<S: AsyncWrite> FrameWriter<S> {
     /// Sends a frame.
-    pub async fn send(&mut self, frame: &Frame) -> Result<(), NetError> {
-        self.put(&frame.encode()).await?;
+    pub async fn send(&mut self, frame: &TunnelFrame) -> Result<(), NetError> {
+        self.send_bytes(&frame.encode()).await?;
         self.stream.flush().await.map_err(|error| self.lost(error))
     }
 
     /// Sends bytes that a frame has announced; [`send`](Self::send) flushes them.
-    pub async fn put(&mut self, bytes: &[u8]) -> Result<(), NetError> {
-        self.stream
-            .write_all(bytes)
-            .await
-            .map_err(|error| self.lost(error))
+    pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), NetError> {
+        self.stream.write_all(bytes).await.map_err(|error| self.lost(error))
     }
 
     /// Sends what is left, and TLS's close message.

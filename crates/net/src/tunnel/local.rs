@@ -1,14 +1,14 @@
 //! Local end of a relay: a message socket in the tokio runtime.
 
-use hotlease_fabric::socket::{Socket, SocketError, Undecoded};
+use hotlease_fabric::socket::{RawMessage, Socket, SocketError};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use tokio::io::unix::AsyncFd;
 
 /// Message socket that a relay serves asynchronously.
-pub(super) struct Local(AsyncFd<Socket>);
+pub(super) struct LocalSocket(AsyncFd<Socket>);
 
-impl Local {
+impl LocalSocket {
     pub fn new(socket: Socket) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         // The replacement is unsafe, because a type could change its descriptor meanwhile. A Socket owns one
@@ -19,10 +19,10 @@ impl Local {
 
     /// Receives the next message; `None` when the other end has closed. Loses nothing if it is dropped before it is
     /// done.
-    pub async fn receive(&self) -> Result<Option<Undecoded>, SocketError> {
+    pub async fn receive(&self) -> Result<Option<RawMessage>, SocketError> {
         loop {
             let mut ready = self.0.readable().await?;
-            match self.0.get_ref().receive_undecoded() {
+            match self.0.get_ref().receive_raw() {
                 Err(error) if error.would_block() => ready.clear_ready(),
                 received => return received,
             }

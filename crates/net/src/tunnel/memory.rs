@@ -1,6 +1,6 @@
 //! Sealed memory, sent to a stream and received from it.
 
-use super::frames::{Incoming, Outgoing};
+use super::frames::{FrameReader, FrameWriter};
 use crate::NetError;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -18,12 +18,12 @@ const SEALED: SealFlag = SealFlag::F_SEAL_SHRINK
     .union(SealFlag::F_SEAL_WRITE);
 
 /// Memory to send, with seals that fix its bytes and size.
-pub(super) struct Sealed {
+pub(super) struct SealedMemory {
     file: File,
     pub size_bytes: u64,
 }
 
-impl Sealed {
+impl SealedMemory {
     /// Wraps the memory; none if it could still change while it is sent.
     pub fn of(fd: OwnedFd) -> Option<Self> {
         let seals = fcntl(&fd, FcntlArg::F_GET_SEALS).ok()?;
@@ -35,7 +35,7 @@ impl Sealed {
         Some(Self { file, size_bytes })
     }
 
-    pub async fn send<S: AsyncWrite>(&self, outgoing: &mut Outgoing<S>) -> Result<(), NetError> {
+    pub async fn send<S: AsyncWrite>(&self, outgoing: &mut FrameWriter<S>) -> Result<(), NetError> {
         let mut bytes = vec![0; STEP];
         let mut sent = 0;
         while sent < self.size_bytes {
@@ -44,7 +44,7 @@ impl Sealed {
             self.file
                 .read_exact_at(&mut bytes[..step], sent)
                 .map_err(NetError::local("read a function library's memory"))?;
-            outgoing.put(&bytes[..step]).await?;
+            outgoing.send_bytes(&bytes[..step]).await?;
             sent += step as u64;
         }
         Ok(())
@@ -53,15 +53,9 @@ impl Sealed {
 
 /// Receives `size_bytes` from the stream into memory, and seals it against changes. Memory is used as bytes arrive,
 /// not in advance for the announced size.
-pub(super) async fn receive<S: AsyncRead>(
-    incoming: &mut Incoming<S>,
-    size_bytes: u64,
-) -> Result<OwnedFd, NetError> {
+pub(super) async fn receive<S: AsyncRead>(incoming: &mut FrameReader<S>, size_bytes: u64) -> Result<OwnedFd, NetError> {
     let local = || NetError::local("take memory for a function library");
-    let fd = memfd_create(
-        c"hotlease-code",
-        MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING,
-    );
+    let fd = memfd_create(c"hotlease-code", MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING);
     let mut file = File::from(fd.map_err(io::Error::from).map_err(local())?);
     let mut bytes = vec![0; STEP];
     let mut left = size_bytes;

@@ -1,15 +1,15 @@
 //! Relay between a local socket and a stream to another host: passes messages in both directions until one ends.
 
 use super::client::Dialler;
-use super::frames::{Incoming, Outgoing};
-use super::local::Local;
-use super::memory::{self, Sealed};
-use super::tickets::{Holder, Tickets};
+use super::frames::{FrameReader, FrameWriter};
+use super::local::LocalSocket;
+use super::memory::{self, SealedMemory};
+use super::tickets::{TicketHolder, Tickets};
 use crate::NetError;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest};
 use hotlease_wire::limits::CODE_BYTES_MAX;
-use hotlease_wire::tunnel::{Attachment, Frame};
-use hotlease_wire::{Refusal, decode, encode};
+use hotlease_wire::tunnel::{Attachment, TunnelFrame};
+use hotlease_wire::{Rejection, decode, encode};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -27,16 +27,16 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// Limit of requests to a worker that wait for their responses.
 const WAITING_MAX: usize = 64;
 /// Time limit for a library to arrive: this time, and a second more for each MiB.
-const ARRIVAL: Duration = Duration::from_secs(10);
+const ARRIVAL_LIMIT: Duration = Duration::from_secs(10);
 /// Unit of the budget for arriving libraries.
 const KIB: u64 = 1024;
 
 /// Position of a relay, which decides what it may do with descriptors.
-pub(super) enum Side {
+pub(super) enum RelaySide {
     /// Agent's end of a session: sockets are left under tickets, memory is received.
     AgentSession {
         tickets: Arc<Tickets>,
-        holder: Holder,
+        holder: TicketHolder,
         /// KiB of memory that may be arriving, over all sessions.
         budget: Arc<Semaphore>,
         /// Set while memory is arriving.
@@ -47,30 +47,30 @@ pub(super) enum Side {
     /// Agent's end of a worker's connection: messages only.
     Worker,
     /// Client's end of a worker's connection: requests with shared memory are answered by the relay.
-    Connection { turns: Mutex<VecDeque<Turn>> },
+    Connection { sources: Mutex<VecDeque<ResponseSource>> },
 }
 
 /// Source of the next response to the client.
-pub(super) enum Turn {
+pub(super) enum ResponseSource {
     /// The worker.
-    Theirs,
+    Worker,
     /// This relay, with the response.
-    Ours(Vec<u8>),
+    Relay(Vec<u8>),
 }
 
-impl Side {
+impl RelaySide {
     pub fn connection() -> Self {
         Self::Connection {
-            turns: Mutex::default(),
+            sources: Mutex::default(),
         }
     }
 }
 
 /// Passes messages on until one end closes, fails, or is silent for too long; then closes both ends.
 pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
-    local: Local,
-    (mut incoming, mut outgoing): (Incoming<S>, Outgoing<S>),
-    side: Side,
+    local: LocalSocket,
+    (mut incoming, mut outgoing): (FrameReader<S>, FrameWriter<S>),
+    side: RelaySide,
 ) {
     let alive = (incoming.silence / 4).clamp(ALIVE_MIN, ALIVE_MAX);
     let ended = {
@@ -100,9 +100,9 @@ pub(super) async fn relay<S: AsyncRead + AsyncWrite>(
 }
 
 async fn outward<S: AsyncWrite>(
-    local: &Local,
-    outgoing: &mut Outgoing<S>,
-    side: &Side,
+    local: &LocalSocket,
+    outgoing: &mut FrameWriter<S>,
+    side: &RelaySide,
     alive: Duration,
 ) -> Result<(), NetError> {
     let mut ticks = interval(alive);
@@ -111,7 +111,7 @@ async fn outward<S: AsyncWrite>(
         let received = tokio::select! {
             received = local.receive() => received,
             _ = ticks.tick() => {
-                outgoing.send(&Frame::Alive).await?;
+                outgoing.send(&TunnelFrame::Alive).await?;
                 continue;
             }
         };
@@ -127,25 +127,24 @@ async fn outward<S: AsyncWrite>(
 }
 
 async fn send<S: AsyncWrite>(
-    local: &Local,
-    outgoing: &mut Outgoing<S>,
-    side: &Side,
+    local: &LocalSocket,
+    outgoing: &mut FrameWriter<S>,
+    side: &RelaySide,
     bytes: Vec<u8>,
     fds: Vec<OwnedFd>,
 ) -> Result<(), NetError> {
     let mut memories = Vec::new();
     let mut attachments = Vec::new();
     match side {
-        Side::AgentSession { tickets, holder, .. } => {
+        RelaySide::AgentSession { tickets, holder, .. } => {
             for socket in fds {
-                let ticket = tickets.leave(socket, holder).map_err(NetError::Refused)?;
+                let ticket = tickets.insert(socket, holder).map_err(NetError::Refused)?;
                 attachments.push(Attachment::Socket { ticket });
             }
         }
-        Side::ClientSession { .. } => {
+        RelaySide::ClientSession { .. } => {
             for fd in fds {
-                let sealed =
-                    Sealed::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
+                let sealed = SealedMemory::of(fd).filter(|memory| (1..=CODE_BYTES_MAX).contains(&memory.size_bytes));
                 let sealed = sealed.ok_or_else(|| unexpected("the client", "memory that is not sealed"))?;
                 attachments.push(Attachment::Memory {
                     size_bytes: sealed.size_bytes,
@@ -153,9 +152,9 @@ async fn send<S: AsyncWrite>(
                 memories.push(sealed);
             }
         }
-        Side::Worker if fds.is_empty() => {}
-        Side::Worker => return Err(unexpected("the worker", "a descriptor")),
-        Side::Connection { turns } => {
+        RelaySide::Worker if fds.is_empty() => {}
+        RelaySide::Worker => return Err(unexpected("the worker", "a descriptor")),
+        RelaySide::Connection { sources: turns } => {
             let mut turns = turns.lock().await;
             if turns.len() >= WAITING_MAX {
                 return Err(unexpected(
@@ -168,19 +167,19 @@ async fn send<S: AsyncWrite>(
                 if turns.is_empty() {
                     return local.send(&refusal, &[]).await.map_err(NetError::local("answer"));
                 }
-                turns.push_back(Turn::Ours(refusal));
+                turns.push_back(ResponseSource::Relay(refusal));
                 return Ok(());
             }
-            turns.push_back(Turn::Theirs);
+            turns.push_back(ResponseSource::Worker);
         }
     }
-    outgoing.send(&Frame::Message { bytes, attachments }).await?;
+    outgoing.send(&TunnelFrame::Message { bytes, attachments }).await?;
     for memory in &memories {
         memory.send(outgoing).await?;
     }
     if !memories.is_empty() {
         // A frame, to flush the bytes that were put.
-        outgoing.send(&Frame::Alive).await?;
+        outgoing.send(&TunnelFrame::Alive).await?;
     }
     Ok(())
 }
@@ -192,26 +191,26 @@ fn refusal(request: &[u8]) -> Vec<u8> {
         Ok(ConnectionRequest::Register { .. }) => "a registered buffer",
         _ => "what goes with this request",
     };
-    encode(&ConnectionReply::Refused(Refusal::NeedsSharedMemory {
+    encode(&ConnectionReply::Refused(Rejection::NeedsSharedMemory {
         what: what.into(),
     }))
 }
 
 /// Passes messages from the other host on; returns when the local end receives nothing more.
 async fn inward<S: AsyncRead>(
-    incoming: &mut Incoming<S>,
-    local: &Local,
-    side: &Side,
+    incoming: &mut FrameReader<S>,
+    local: &LocalSocket,
+    side: &RelaySide,
 ) -> Result<(), NetError> {
     loop {
         let (bytes, attachments) = match incoming.next().await? {
-            Frame::Message { bytes, attachments } => (bytes, attachments),
-            Frame::Alive => continue,
-            Frame::Refused(refusal) => return Err(NetError::Refused(refusal)),
+            TunnelFrame::Message { bytes, attachments } => (bytes, attachments),
+            TunnelFrame::Alive => continue,
+            TunnelFrame::Refused(refusal) => return Err(NetError::Refused(refusal)),
             _ => return Err(unexpected(incoming.whom(), "a beginning in the middle")),
         };
         let fds = descriptors(incoming, side, attachments).await?;
-        let Side::Connection { turns } = side else {
+        let RelaySide::Connection { sources: turns } = side else {
             if local.send(&bytes, &fds).await.is_err() {
                 return Ok(());
             }
@@ -222,10 +221,10 @@ async fn inward<S: AsyncRead>(
         if local.send(&bytes, &fds).await.is_err() {
             return Ok(());
         }
-        if matches!(turns.front(), Some(Turn::Theirs)) {
+        if matches!(turns.front(), Some(ResponseSource::Worker)) {
             turns.pop_front();
         }
-        while let Some(Turn::Ours(answer)) = turns.front() {
+        while let Some(ResponseSource::Relay(answer)) = turns.front() {
             local.send(answer, &[]).await.map_err(NetError::local("answer"))?;
             turns.pop_front();
         }
@@ -234,22 +233,17 @@ async fn inward<S: AsyncRead>(
 
 /// Turns attachments of a message into descriptors.
 async fn descriptors<S: AsyncRead>(
-    incoming: &mut Incoming<S>,
-    side: &Side,
+    incoming: &mut FrameReader<S>,
+    side: &RelaySide,
     attachments: Vec<Attachment>,
 ) -> Result<Vec<OwnedFd>, NetError> {
     let mut fds = Vec::new();
     for attachment in attachments {
         fds.push(match (attachment, side) {
-            (
-                Attachment::Memory { size_bytes },
-                Side::AgentSession {
-                    budget, receiving, ..
-                },
-            ) => {
-                let _receiving = Receiving::begin(receiving);
+            (Attachment::Memory { size_bytes }, RelaySide::AgentSession { budget, receiving, .. }) => {
+                let _receiving = ReceivingFlag::begin(receiving);
                 let kib = size_bytes.div_ceil(KIB) as u32;
-                let limit = ARRIVAL + Duration::from_secs(size_bytes >> 20);
+                let limit = ARRIVAL_LIMIT + Duration::from_secs(size_bytes >> 20);
                 let arrived = timeout(limit, async {
                     // The semaphore is never closed, so this waits until the budget suffices, or for the time limit.
                     let _share = budget.acquire_many(kib).await;
@@ -262,12 +256,9 @@ async fn descriptors<S: AsyncRead>(
                     })
                 })?
             }
-            (Attachment::Socket { ticket }, Side::ClientSession { dialler }) => dialler.fetch(ticket).await?,
+            (Attachment::Socket { ticket }, RelaySide::ClientSession { dialler }) => dialler.fetch(ticket).await?,
             _ => {
-                return Err(unexpected(
-                    incoming.whom(),
-                    "an attachment that has no business there",
-                ));
+                return Err(unexpected(incoming.whom(), "an attachment that has no business there"));
             }
         });
     }
@@ -275,16 +266,16 @@ async fn descriptors<S: AsyncRead>(
 }
 
 /// Flag that is set while memory is arriving; cleared when this is dropped.
-struct Receiving<'a>(&'a AtomicBool);
+struct ReceivingFlag<'a>(&'a AtomicBool);
 
-impl<'a> Receiving<'a> {
+impl<'a> ReceivingFlag<'a> {
     fn begin(flag: &'a AtomicBool) -> Self {
         flag.store(true, Ordering::Relaxed);
         Self(flag)
     }
 }
 
-impl Drop for Receiving<'_> {
+impl Drop for ReceivingFlag<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }

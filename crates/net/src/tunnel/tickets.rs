@@ -1,7 +1,7 @@
 //! Sockets that wait until the client on another host fetches them by a ticket.
 
 use crate::peer::Peer;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::tunnel::Ticket;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 /// Time that a socket waits.
-const WAITS: Duration = Duration::from_secs(5);
+const WAIT_LIMIT: Duration = Duration::from_secs(5);
 /// Limit of sockets that wait at a time, of all peers.
 const WAITING_MAX: usize = 1024;
 /// Limit of sockets that wait for one peer: a client with a lease of many workers connects to all of them at once.
@@ -18,21 +18,21 @@ const WAITING_OF_PEER_MAX: usize = 256;
 
 /// Peer that a socket waits for; no other peer gets it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Holder {
+pub(super) enum TicketHolder {
     /// Peer with this certificate.
     Certified(Peer),
     /// Peer with a lease's token and no certificate: the ticket alone proves that it is this peer.
     Bearer(Peer),
 }
 
-struct Waiting {
+struct WaitingSocket {
     socket: OwnedFd,
-    holder: Holder,
+    holder: TicketHolder,
 }
 
 /// Sockets that wait for clients, by ticket. Each waits for a limited time.
 pub(super) struct Tickets {
-    waiting: Mutex<HashMap<Ticket, Waiting>>,
+    waiting: Mutex<HashMap<Ticket, WaitingSocket>>,
     waits: Duration,
 }
 
@@ -40,33 +40,30 @@ impl Default for Tickets {
     fn default() -> Self {
         Self {
             waiting: Mutex::default(),
-            waits: WAITS,
+            waits: WAIT_LIMIT,
         }
     }
 }
 
 impl Tickets {
-    fn waiting(&self) -> MutexGuard<'_, HashMap<Ticket, Waiting>> {
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Ticket, WaitingSocket>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Keeps a socket under a new ticket for `holder`; closes it if it is not fetched in time.
-    pub fn leave(self: &Arc<Self>, socket: OwnedFd, holder: &Holder) -> Result<Ticket, Refusal> {
+    pub fn insert(self: &Arc<Self>, socket: OwnedFd, holder: &TicketHolder) -> Result<Ticket, Rejection> {
         let ticket = Ticket(rand::random());
         {
             let mut waiting = self.waiting();
-            let of_peer = waiting
-                .values()
-                .filter(|waiting| waiting.holder == *holder)
-                .count();
+            let of_peer = waiting.values().filter(|waiting| waiting.holder == *holder).count();
             if waiting.len() >= WAITING_MAX || of_peer >= WAITING_OF_PEER_MAX {
-                return Err(Refusal::TooMany {
+                return Err(Rejection::TooMany {
                     what: "connections to workers that nobody has come for".into(),
                     limit: WAITING_OF_PEER_MAX as u64,
                 });
             }
             let holder = holder.clone();
-            waiting.insert(ticket, Waiting { socket, holder });
+            waiting.insert(ticket, WaitingSocket { socket, holder });
         }
         let tickets = Arc::clone(self);
         tokio::spawn(async move {
@@ -80,8 +77,8 @@ impl Tickets {
     pub fn take(&self, ticket: Ticket, peer: &Peer) -> Option<OwnedFd> {
         let mut waiting = self.waiting();
         match &waiting.get(&ticket)?.holder {
-            Holder::Certified(holder) if holder == peer => {}
-            Holder::Certified(_) | Holder::Bearer(_) => return None,
+            TicketHolder::Certified(holder) if holder == peer => {}
+            TicketHolder::Certified(_) | TicketHolder::Bearer(_) => return None,
         }
         waiting.remove(&ticket).map(|waiting| waiting.socket)
     }
@@ -89,7 +86,7 @@ impl Tickets {
     /// Returns the socket of a ticket and its peer, to a client without a certificate; a ticket is good once.
     pub fn take_of_bearer(&self, ticket: Ticket) -> Option<(OwnedFd, Peer)> {
         let mut waiting = self.waiting();
-        let Holder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {
+        let TicketHolder::Bearer(peer) = waiting.get(&ticket)?.holder.clone() else {
             return None;
         };
         waiting.remove(&ticket).map(|waiting| (waiting.socket, peer))
@@ -112,8 +109,8 @@ mod tests {
         }
     }
 
-    fn certified(name: &str) -> Holder {
-        Holder::Certified(peer(name))
+    fn certified(name: &str) -> TicketHolder {
+        TicketHolder::Certified(peer(name))
     }
 
     fn socket() -> (OwnedFd, Socket) {
@@ -124,11 +121,8 @@ mod tests {
     #[tokio::test]
     async fn a_ticket_is_good_once_and_for_its_peer_only() {
         let tickets = Arc::new(Tickets::default());
-        let ticket = tickets.leave(socket().0, &certified("alice")).expect("room");
-        assert!(
-            tickets.take(ticket, &peer("mallory")).is_none(),
-            "another's socket"
-        );
+        let ticket = tickets.insert(socket().0, &certified("alice")).expect("room");
+        assert!(tickets.take(ticket, &peer("mallory")).is_none(), "another's socket");
         let renewed = Peer {
             fingerprint: [1; 32],
             ..peer("alice")
@@ -142,17 +136,11 @@ mod tests {
     #[tokio::test]
     async fn a_bearers_ticket_is_good_once_and_no_certificates_is_a_bearers() {
         let tickets = Arc::new(Tickets::default());
-        let certified = tickets.leave(socket().0, &certified("alice")).expect("room");
-        assert!(
-            tickets.take_of_bearer(certified).is_none(),
-            "a certificate's socket"
-        );
-        let holder = Holder::Bearer(peer("alice"));
-        let ticket = tickets.leave(socket().0, &holder).expect("room");
-        assert!(
-            tickets.take(ticket, &peer("alice")).is_none(),
-            "a bearer's socket"
-        );
+        let certified = tickets.insert(socket().0, &certified("alice")).expect("room");
+        assert!(tickets.take_of_bearer(certified).is_none(), "a certificate's socket");
+        let holder = TicketHolder::Bearer(peer("alice"));
+        let ticket = tickets.insert(socket().0, &holder).expect("room");
+        assert!(tickets.take(ticket, &peer("alice")).is_none(), "a bearer's socket");
         assert!(tickets.take_of_bearer(Ticket([0; 16])).is_none(), "guessed");
         let (_, found) = tickets.take_of_bearer(ticket).expect("its own");
         assert_eq!(found, peer("alice"));
@@ -163,10 +151,10 @@ mod tests {
     async fn one_peer_cannot_fill_the_table() {
         let tickets = Arc::new(Tickets::default());
         for _ in 0..WAITING_OF_PEER_MAX {
-            tickets.leave(socket().0, &certified("mallory")).expect("room");
+            tickets.insert(socket().0, &certified("mallory")).expect("room");
         }
-        assert!(tickets.leave(socket().0, &certified("mallory")).is_err());
-        assert!(tickets.leave(socket().0, &certified("alice")).is_ok());
+        assert!(tickets.insert(socket().0, &certified("mallory")).is_err());
+        assert!(tickets.insert(socket().0, &certified("alice")).is_ok());
     }
 
     #[tokio::test]
@@ -176,14 +164,11 @@ mod tests {
             ..Tickets::default()
         });
         let (socket, other) = socket();
-        let ticket = tickets.leave(socket, &certified("alice")).expect("room");
+        let ticket = tickets.insert(socket, &certified("alice")).expect("room");
         while !tickets.waiting().is_empty() {
             sleep(Duration::from_millis(1)).await;
         }
         assert!(tickets.take(ticket, &peer("alice")).is_none(), "it still waits");
-        assert!(
-            other.receive_undecoded().expect("readable").is_none(),
-            "not closed"
-        );
+        assert!(other.receive_raw().expect("readable").is_none(), "not closed");
     }
 }

@@ -1,6 +1,6 @@
 //! The OCI bundle that crun gets.
 
-use super::Told;
+use super::ContainerSpec;
 use crate::filter;
 use crate::root::USER;
 use crate::system_calls::{self, Rule};
@@ -33,7 +33,7 @@ pub(crate) struct SystemCalls {
 impl SystemCalls {
     pub fn new(network: bool) -> Result<Self, String> {
         let mut bytes = Vec::new();
-        for step in filter::of(system_calls::table(network))? {
+        for step in filter::allowing(system_calls::table(network))? {
             bytes.extend(step.code.to_ne_bytes());
             bytes.extend([step.jt, step.jf]);
             bytes.extend(step.k.to_ne_bytes());
@@ -50,12 +50,8 @@ impl SystemCalls {
 /// The bundle lists no namespaces of processes, network, IPC, host name and control groups, no resource limits and no
 /// session keyring: the runtime is started inside of them. It needs no masked paths: `/proc` holds the container's own
 /// processes and nothing else.
-pub(crate) fn config(told: &Told<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
-    let arguments: Vec<&str> = told
-        .command
-        .iter()
-        .map(|word| text(word))
-        .collect::<Result<_, _>>()?;
+pub(crate) fn config(told: &ContainerSpec<'_>, system_calls: &SystemCalls) -> io::Result<Value> {
+    let arguments: Vec<&str> = told.command.iter().map(|word| text(word)).collect::<Result<_, _>>()?;
     let mut environment = Vec::new();
     for (name, value) in told.environment {
         environment.push(format!("{}={}", text(name)?, text(value)?));
@@ -106,7 +102,7 @@ pub fn system_calls(network: bool) -> Value {
             let (index, mask, value) = match *rule {
                 Rule::Is(index, value) => (index, INT, value),
                 Rule::HasNone(index, bits) => (index, bits, 0),
-                Rule::Among(index, bits, value) => (index, bits, value),
+                Rule::MaskedIs(index, bits, value) => (index, bits, value),
             };
             rows.push(json!({
                 "names": [call.name()],
@@ -127,10 +123,7 @@ pub fn system_calls(network: bool) -> Value {
 
 fn text(word: &OsStr) -> io::Result<&str> {
     word.to_str().ok_or_else(|| {
-        let what = format!(
-            "{} is no UTF-8, which a bundle is written in",
-            word.to_string_lossy()
-        );
+        let what = format!("{} is no UTF-8, which a bundle is written in", word.to_string_lossy());
         io::Error::new(io::ErrorKind::InvalidInput, what)
     })
 }

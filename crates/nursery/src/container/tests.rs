@@ -9,13 +9,13 @@ fn words(list: &[OsString]) -> Vec<&str> {
 }
 
 /// Calls `look` with what a Python worker needs, in short.
-fn tell<T>(look: impl FnOnce(&Told<'_>) -> T) -> T {
+fn tell<T>(look: impl FnOnce(&ContainerSpec<'_>) -> T) -> T {
     let bind = |source: &str, target: &str, writable| Bind {
         source: source.into(),
         target: target.into(),
         writable,
     };
-    look(&Told {
+    look(&ContainerSpec {
         image: Path::new("/images/env"),
         binds: &[
             bind("/media/mounts/0", "/opt/python", false),
@@ -37,9 +37,7 @@ fn arguments(runtime: Runtime) -> Vec<String> {
 fn environment(runtime: Runtime) -> Vec<(String, String)> {
     let text = |word: OsString| word.into_string().expect("text");
     let all = tell(|told| runtime.environment(told));
-    all.into_iter()
-        .map(|(name, value)| (text(name), text(value)))
-        .collect()
+    all.into_iter().map(|(name, value)| (text(name), text(value))).collect()
 }
 
 const COMMAND: [&str; 3] = ["/opt/python/bin/python3", "-m", "hotlease._slot"];
@@ -87,7 +85,7 @@ fn crun_is_given_a_bundle() {
 fn a_bundle_says_only_what_is_text() {
     use std::os::unix::ffi::OsStringExt;
     let calls = bundle::SystemCalls::new(false).expect("a filter");
-    let told = Told {
+    let told = ContainerSpec {
         image: Path::new("/"),
         binds: &[],
         environment: &[],
@@ -117,11 +115,7 @@ fn the_list_of_system_calls_of_a_bundle_is_the_table() {
             }
         }
         let table: Vec<_> = crate::system_calls::table(network).collect();
-        let named = |name: &&serde_json::Value| {
-            table
-                .iter()
-                .any(|call| call.rules.is_empty() && *name == call.name())
-        };
+        let named = |name: &&serde_json::Value| table.iter().any(|call| call.rules.is_empty() && *name == call.name());
         assert_eq!(always.iter().filter(named).count(), always.len());
         let rules: usize = table.iter().map(|call| call.rules.len()).sum();
         assert_eq!(conditions, rules);
@@ -166,10 +160,7 @@ fn apptainer_and_singularity_differ_in_names_of_the_environment() {
     ] {
         assert_eq!(arguments(runtime), [&expected[..], &COMMAND].concat());
         let own = environment(runtime);
-        assert!(
-            own.contains(&(format!("{prefix}_OWN"), "a, $b".into())),
-            "{own:?}"
-        );
+        assert!(own.contains(&(format!("{prefix}_OWN"), "a, $b".into())), "{own:?}");
         assert!(!own.iter().any(|(name, _)| name == "OWN"), "{own:?}");
     }
 }
@@ -206,10 +197,7 @@ fn podman_passes_the_control_channel_on_as_a_descriptor() {
 fn a_runtime_is_known_by_the_name_of_its_program() {
     for runtime in Runtime::ALL {
         assert_eq!(Runtime::of(Path::new(runtime.name())), Some(runtime));
-        assert_eq!(
-            Runtime::of(&Path::new("/opt/bin").join(runtime.name())),
-            Some(runtime)
-        );
+        assert_eq!(Runtime::of(&Path::new("/opt/bin").join(runtime.name())), Some(runtime));
     }
     for other in ["docker", "crun2", "", "/"] {
         assert_eq!(Runtime::of(Path::new(other)), None, "{other}");

@@ -66,7 +66,7 @@ fn a_tree_decides_as_the_plain_filter_does() {
             (SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32)),
         ] {
             let calls = calls();
-            let plain = plain(rules(calls.iter().copied()).unwrap(), &others, &these).unwrap();
+            let plain = linear(rules(calls.iter().copied()).unwrap(), &others, &these).unwrap();
             let tree = compiled(calls.iter().copied(), &others, &these).unwrap();
             // Includes numbers of the other ABI of x86-64, which has the same architecture number.
             let numbers = (0..1024)
@@ -79,10 +79,7 @@ fn a_tree_decides_as_the_plain_filter_does() {
                         arguments[argument] = value;
                         let expected = run(&plain, number, here(), arguments).0;
                         let decided = run(&tree, number, here(), arguments).0;
-                        assert_eq!(
-                            decided, expected,
-                            "call {number}, argument {argument}: {value:#x}"
-                        );
+                        assert_eq!(decided, expected, "call {number}, argument {argument}: {value:#x}");
                     }
                 }
             }
@@ -92,24 +89,18 @@ fn a_tree_decides_as_the_plain_filter_does() {
 
 #[test]
 fn no_call_of_another_architecture_is_decided_on() {
-    let tree = of(table(false)).unwrap();
+    let tree = allowing(table(false)).unwrap();
     for number in 0..1024 {
         let (decided, _) = run(&tree, number, 0x4000_0003, [0; 6]);
-        assert_eq!(
-            decided,
-            libc::SECCOMP_RET_KILL_PROCESS,
-            "call {number} of 32 bits"
-        );
+        assert_eq!(decided, libc::SECCOMP_RET_KILL_PROCESS, "call {number} of 32 bits");
     }
 }
 
 #[test]
 fn a_decision_takes_few_steps_whatever_the_call() {
     let calls: Vec<_> = table(false).collect();
-    let tree = of(calls.iter().copied()).unwrap();
-    let steps: Vec<_> = (0..1024)
-        .map(|number| run(&tree, number, here(), [0; 6]))
-        .collect();
+    let tree = allowing(calls.iter().copied()).unwrap();
+    let steps: Vec<_> = (0..1024).map(|number| run(&tree, number, here(), [0; 6])).collect();
     let allowed = steps.iter().filter(|(decided, _)| *decided == ALLOW).count();
     let missing = steps.iter().filter(|(decided, _)| *decided == MISSING).count();
     assert_eq!(allowed + missing, steps.len());

@@ -1,7 +1,7 @@
 //! The host's files, as the nursery reaches them from its own root.
 
-use super::{HOST, NEW, PIECES, STEP, StepError, step, tame};
-use crate::declared::Declared;
+use super::{FIRST_ROOT, HOST, NEW, PIECES, StepError, restrict_mount, step};
+use crate::directory::DeclaredDirectory;
 use crate::kernel;
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use rustix::mount::{MountFlags, MountPropagationFlags, OpenTreeFlags, mount, mount_change, open_tree};
@@ -23,17 +23,17 @@ impl Host {
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         mount(
             "hotlease-nursery",
-            STEP,
+            FIRST_ROOT,
             "tmpfs",
             flags,
             Some(c"mode=755,size=4m"),
         )
         .map_err(step("mounting a root for the nursery on /tmp"))?;
-        let at = |name: &str| Path::new(STEP).join(name.trim_start_matches('/'));
+        let at = |name: &str| Path::new(FIRST_ROOT).join(name.trim_start_matches('/'));
         for name in [HOST, PIECES, NEW] {
             fs::create_dir(at(name)).map_err(step("making folders of the nursery's root"))?;
         }
-        pivot_root(STEP, at(HOST)).map_err(step("changing the root of the nursery"))?;
+        pivot_root(FIRST_ROOT, at(HOST)).map_err(step("changing the root of the nursery"))?;
         chdir("/").map_err(step("entering the nursery's root"))?;
         let folder = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let host = rustix::fs::open(HOST, folder, Mode::empty()).map_err(step("opening the host's root"))?;
@@ -56,11 +56,11 @@ impl Host {
 
     /// Copies the tree of a directory that a lease has declared, and restricts it. `by_root`: the sandbox's user, if it
     /// has a user of its own.
-    pub fn declared(&self, declared: &Declared, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
+    pub fn declared(&self, declared: &DeclaredDirectory, by_root: Option<(u32, u32)>) -> io::Result<OwnedFd> {
         let base = declared.base(&self.0)?;
         let Some(user) = by_root else {
             let tree = copy_of_tree(&declared.beneath(&base)?)?;
-            return tame(&tree, declared.writable).map(|()| tree);
+            return restrict_mount(&tree, declared.writable).map(|()| tree);
         };
         let owner = declared.owner(&base)?;
         // Checked with the rights of that user: root could pass every folder.
@@ -74,7 +74,7 @@ impl Host {
                 io::Error::new(error.kind(), format!("{why}: {error}"))
             })?;
         }
-        tame(&tree, declared.writable).map(|()| tree)
+        restrict_mount(&tree, declared.writable).map(|()| tree)
     }
 }
 

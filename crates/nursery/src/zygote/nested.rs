@@ -6,7 +6,7 @@
 
 use super::{KINDS, Report, failure};
 use crate::confinement;
-use crate::inside::{Inside, Told, View, Word, only_socket};
+use crate::inside::{Inside, Pid1Order, Pid1Report, View, only_socket};
 use crate::kernel;
 use crate::message::{receive, send};
 use crate::root::{self, StepError, step};
@@ -19,13 +19,13 @@ use std::path::PathBuf;
 const WORKER: libc::pid_t = 2;
 
 /// A sandbox within a zygote's: it sees what the zygote's sandbox sees, with folders of its own on top.
-pub struct Nested<'a> {
+pub struct NestedSandbox<'a> {
     pub inside: &'a Inside<'a>,
     /// Paths of the mounts that the zygote's program got.
     pub targets: &'a [PathBuf],
 }
 
-impl Nested<'_> {
+impl NestedSandbox<'_> {
     /// Runs pid 1 until its end; `socket` leads to the nursery.
     pub fn live(&self, socket: OwnedFd) -> ! {
         let status = match only_socket(socket, "/dev/null") {
@@ -33,7 +33,7 @@ impl Nested<'_> {
                 Ok(()) => 0,
                 Err(error) => {
                     let what = error.to_string();
-                    let _ = send(&socket, &Word::Failed { what }, &[]);
+                    let _ = send(&socket, &Pid1Report::Failed { what }, &[]);
                     1
                 }
             },
@@ -49,20 +49,16 @@ impl Nested<'_> {
         self.inside.limit().map_err(step("setting limits"))?;
         confinement::forbid_capabilities().map_err(step("forbidding capabilities"))?;
         confinement::give_up_capabilities().map_err(step("giving up capabilities"))?;
-        confinement::limit_system_calls(self.inside.filter)
-            .map_err(step("limiting the system calls of pid 1"))?;
+        confinement::limit_system_calls(self.inside.filter).map_err(step("limiting the system calls of pid 1"))?;
         let namespaces = self.namespaces().map_err(step("opening namespaces"))?;
         let own = kernel::open_pidfd(1).map_err(step("opening pid 1"))?;
-        let fds: Vec<BorrowedFd<'_>> = std::iter::once(&own)
-            .chain(&namespaces)
-            .map(AsFd::as_fd)
-            .collect();
-        send(socket, &Word::Prepared, &fds).map_err(step("telling the nursery"))?;
+        let fds: Vec<BorrowedFd<'_>> = std::iter::once(&own).chain(&namespaces).map(AsFd::as_fd).collect();
+        send(socket, &Pid1Report::Prepared, &fds).map_err(step("telling the nursery"))?;
         drop(fds);
         drop((own, namespaces));
         let hearing = "hearing of the nursery";
         let report = match receive(socket).map_err(step(hearing))? {
-            Some((Told::Forking, mut fds)) => fds.pop(),
+            Some((Pid1Order::Forking, mut fds)) => fds.pop(),
             _ => None,
         };
         let report = report.ok_or_else(|| step(hearing)(io::Error::from(io::ErrorKind::UnexpectedEof)))?;
@@ -74,11 +70,11 @@ impl Nested<'_> {
             return Err(step(format!("forking from the zygote: {what}"))(error));
         }
         let pidfd = kernel::open_pidfd(WORKER).map_err(step("finding the fork of the zygote"))?;
-        is_confined().map_err(step("looking at the fork of the zygote"))?;
-        send(socket, &Word::Started, &[pidfd.as_fd()]).map_err(step("telling the nursery"))?;
+        check_confined().map_err(step("looking at the fork of the zygote"))?;
+        send(socket, &Pid1Report::Started, &[pidfd.as_fd()]).map_err(step("telling the nursery"))?;
         drop(pidfd);
         // The nursery sends nothing more; wait until it closes its end. Orphans in this namespace are not waited for.
-        while receive::<Told>(socket).map_err(step(hearing))?.is_some() {}
+        while receive::<Pid1Order>(socket).map_err(step(hearing))?.is_some() {}
         Ok(())
     }
 
@@ -90,16 +86,14 @@ impl Nested<'_> {
         // Mounts in a folder that is about to be covered.
         let mut covered = Vec::new();
         let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
-        let shown = template
-            .targets()
-            .chain(self.targets.iter().map(PathBuf::as_path));
+        let shown = template.targets().chain(self.targets.iter().map(PathBuf::as_path));
         for target in shown.filter(|target| own.iter().any(|own| target.starts_with(own))) {
             let tree = root::copy_at(target).map_err(step(format!("mounting {}", target.display())))?;
             covered.push((tree, target.to_owned()));
         }
         template.cover_own()?;
         for (tree, target) in covered {
-            root::place(&tree, &target).map_err(step(format!("mounting {}", target.display())))?;
+            root::attach_new(&tree, &target).map_err(step(format!("mounting {}", target.display())))?;
         }
         Ok(())
     }
@@ -113,7 +107,7 @@ impl Nested<'_> {
 }
 
 /// Checks that the fork is confined as it claims: a tenant's code may have changed how it is made.
-fn is_confined() -> io::Result<()> {
+fn check_confined() -> io::Result<()> {
     let status = fs::read_to_string(format!("/proc/{WORKER}/status"))?;
     let value = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name));

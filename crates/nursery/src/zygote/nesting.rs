@@ -6,18 +6,16 @@
 //! see, and it is gone before the next step. Then the helper joins the zygote's other namespaces, and starts pid 1 of
 //! the new ones there, as a child of the nursery.
 
-use super::nested::Nested;
-use crate::inside::{Inside, Word};
-use crate::kernel::{self, Forked};
-use crate::making::Made;
+use super::nested::NestedSandbox;
+use crate::inside::{Inside, Pid1Report};
+use crate::kernel::{self, ForkSide};
 use crate::message::send;
 use crate::root::{Host, StepError, USER, step};
+use crate::sandbox_process::SandboxProcess;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-use rustix::thread::{
-    Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
-};
+use rustix::thread::{Gid, Uid, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -31,17 +29,17 @@ const NAMESPACES: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// Namespaces of a zygote's sandbox.
-pub struct Parent {
+pub struct ZygoteNamespaces {
     pub user: OwnedFd,
     pub pid: OwnedFd,
     pub mnt: OwnedFd,
 }
 
-impl Parent {
+impl ZygoteNamespaces {
     /// Names of the namespaces.
     pub const KINDS: [&str; 3] = ["user", "pid", "mnt"];
 
-    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`Parent::KINDS`].
+    /// From the descriptors that pid 1 of the sandbox sent, in the order of [`ZygoteNamespaces::KINDS`].
     pub fn from_fds(fds: Vec<OwnedFd>) -> Option<Self> {
         let [user, pid, mnt] = fds.try_into().ok()?;
         Some(Self { user, pid, mnt })
@@ -55,10 +53,10 @@ impl Parent {
 /// nursery's end of the socket does not block. `user`: user and group of the zygote's sandbox on the host.
 pub fn nest(
     inside: &Inside<'_>,
-    parent: &Parent,
+    parent: &ZygoteNamespaces,
     targets: &[PathBuf],
     user: (u32, u32),
-) -> Result<Made, StepError> {
+) -> Result<SandboxProcess, StepError> {
     let kind = SockType::SeqPacket;
     let pair = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC);
     let (socket, theirs) = pair.map_err(step("making a socket"))?;
@@ -66,11 +64,11 @@ pub fn nest(
     // SAFETY: the nursery has one thread.
     let forked = unsafe { kernel::fork(0) };
     match forked.map_err(step("starting a process"))? {
-        Forked::Child => {
-            let done = help(&Nested { inside, targets }, parent, &theirs);
+        ForkSide::Child => {
+            let done = help(&NestedSandbox { inside, targets }, parent, &theirs);
             ended(&theirs, done)
         }
-        Forked::Parent { pid, pidfd } => Ok(Made::of_helper(pidfd, socket, pid, user)),
+        ForkSide::Parent { pid, pidfd } => Ok(SandboxProcess::of_helper(pidfd, socket, pid, user)),
     }
 }
 
@@ -83,7 +81,7 @@ fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
         },
         Err(error) => {
             let what = format!("making namespaces in those of a zygote: {error}");
-            let _ = send(socket, &Word::Failed { what }, &[]);
+            let _ = send(socket, &Pid1Report::Failed { what }, &[]);
             // SAFETY: ends the process.
             unsafe { libc::_exit(1) }
         }
@@ -91,10 +89,9 @@ fn ended(socket: &OwnedFd, done: Result<(), StepError>) -> ! {
 }
 
 /// Runs in the helper.
-fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), StepError> {
-    let join = |fd: &OwnedFd, kind, what: &str| {
-        setns(fd, kind).map_err(step(format!("joining the namespace of {what}")))
-    };
+fn help(nested: &NestedSandbox<'_>, parent: &ZygoteNamespaces, socket: &OwnedFd) -> Result<(), StepError> {
+    let join =
+        |fd: &OwnedFd, kind, what: &str| setns(fd, kind).map_err(step(format!("joining the namespace of {what}")));
     join(&parent.user, CloneFlags::CLONE_NEWUSER, "users")?;
     set_keep_capabilities(true).map_err(step("keeping capabilities"))?;
     if nested.inside.by_root {
@@ -112,8 +109,8 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_PARENT) };
     match forked.map_err(step("starting a process"))? {
-        Forked::Parent { .. } => return Ok(()),
-        Forked::Child => {}
+        ForkSide::Parent { .. } => return Ok(()),
+        ForkSide::Child => {}
     }
     let started = || {
         join(&users, CloneFlags::CLONE_NEWUSER, "users, a new one")?;
@@ -122,12 +119,12 @@ fn help(nested: &Nested<'_>, parent: &Parent, socket: &OwnedFd) -> Result<(), St
         forked.map_err(step("making namespaces"))
     };
     match started() {
-        Ok(Forked::Child) => match socket.try_clone() {
+        Ok(ForkSide::Child) => match socket.try_clone() {
             Ok(socket) => nested.live(socket),
             Err(error) => ended(socket, Err(step("keeping a socket")(error))),
         },
         // SAFETY: ends the process.
-        Ok(Forked::Parent { .. }) => unsafe { libc::_exit(0) },
+        Ok(ForkSide::Parent { .. }) => unsafe { libc::_exit(0) },
         Err(error) => ended(socket, Err(error)),
     }
 }
@@ -139,7 +136,7 @@ fn namespace_of_users() -> Result<OwnedFd, StepError> {
     // SAFETY: this process has one thread.
     let forked = unsafe { kernel::fork(libc::CLONE_NEWUSER) };
     let pid = match forked.map_err(step("making a user namespace"))? {
-        Forked::Child => {
+        ForkSide::Child => {
             // Lives only so that its namespace can be opened, and no longer than its parent.
             let bound = kernel::die_with_parent();
             while bound.is_ok() && rustix::process::getppid() == Some(parent) {
@@ -149,7 +146,7 @@ fn namespace_of_users() -> Result<OwnedFd, StepError> {
             // SAFETY: ends the process.
             unsafe { libc::_exit(1) }
         }
-        Forked::Parent { pid, .. } => pid,
+        ForkSide::Parent { pid, .. } => pid,
     };
     let file = |name: &str| Host::path(format!("/proc/{pid}/{name}"));
     let mapped = || -> Result<OwnedFd, StepError> {

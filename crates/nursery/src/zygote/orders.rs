@@ -4,7 +4,7 @@
 //! confinement of any sandbox's worker. A tenant who prevents that is still confined by the filter that the zygote
 //! itself was started with.
 
-use super::{Fork, KINDS, ORDERS_AT, STEPS, Wanted};
+use super::{ForkOrder, ForkRequest, KINDS, ORDERS_AT, STEPS};
 use crate::confinement;
 use crate::filter;
 use crate::kernel;
@@ -19,7 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Preparations of a program around a fork of its own.
-pub trait Hooks {
+pub trait ForkHooks {
     /// Runs in the zygote before the fork.
     fn before(&mut self);
     /// Runs in the zygote after the fork.
@@ -48,7 +48,7 @@ impl Orders {
         // other code knows of it.
         let (socket, gift) = unsafe { (OwnedFd::from_raw_fd(moved), OwnedFd::from_raw_fd(ORDERS_AT)) };
         drop(gift);
-        let filter = filter::without(lost_by_forks()).map_err(io::Error::other)?;
+        let filter = filter::forbidding(lost_by_forks()).map_err(io::Error::other)?;
         Ok(Self { socket, filter })
     }
 
@@ -58,9 +58,9 @@ impl Orders {
     ///
     /// # Errors
     /// The system cannot fork any more. The zygote is unchanged.
-    pub fn next(&mut self, hooks: &mut impl Hooks, also: &mut Vec<OwnedFd>) -> io::Result<bool> {
+    pub fn next(&mut self, hooks: &mut impl ForkHooks, also: &mut Vec<OwnedFd>) -> io::Result<bool> {
         loop {
-            let Some((fork, mut fds)) = receive::<Fork>(&self.socket)? else {
+            let Some((fork, mut fds)) = receive::<ForkOrder>(&self.socket)? else {
                 return Ok(false);
             };
             // A zygote that is alone in a virtual machine gets no namespaces.
@@ -78,7 +78,7 @@ impl Orders {
                     return Err(error);
                 }
                 0 => {
-                    let new = New {
+                    let new = NewFork {
                         fork,
                         namespaces,
                         fds,
@@ -98,8 +98,8 @@ impl Orders {
     }
 
     /// Runs in the fork: confines it and turns it into a worker, or ends it.
-    fn become_worker(&mut self, new: New, also: &mut Vec<OwnedFd>) {
-        let New {
+    fn become_worker(&mut self, new: NewFork, also: &mut Vec<OwnedFd>) {
+        let NewFork {
             fork,
             namespaces,
             mut fds,
@@ -150,8 +150,7 @@ impl Orders {
             &|| match confinement::has_landlock() {
                 true => {
                     let own = [PathBuf::from("/tmp"), PathBuf::from("/dev/shm")];
-                    let writable: Vec<PathBuf> =
-                        own.into_iter().chain(fork.writable.iter().cloned()).collect();
+                    let writable: Vec<PathBuf> = own.into_iter().chain(fork.writable.iter().cloned()).collect();
                     confinement::limit_files(&writable, confinement::Tcp::None).map(drop)
                 }
                 false => Ok(()),
@@ -170,7 +169,7 @@ impl Orders {
         told(0, 0);
         drop(report);
         // The worker is not needed any more, and about to be killed.
-        let Ok(Some((Wanted::Go, streams))) = fds.pop().map_or(Ok(None), |go| receive(&go)) else {
+        let Ok(Some((ForkRequest::Go, streams))) = fds.pop().map_or(Ok(None), |go| receive(&go)) else {
             leave(0)
         };
         if take_streams(&streams, &directory).is_err() {
@@ -180,8 +179,8 @@ impl Orders {
 }
 
 /// State of one fork.
-struct New {
-    fork: Fork,
+struct NewFork {
+    fork: ForkOrder,
     namespaces: Vec<OwnedFd>,
     /// Socket at which the fork waits, and pipe for its report.
     fds: Vec<OwnedFd>,

@@ -12,8 +12,8 @@ fn headers(of: &[(&'static str, &str)]) -> HeaderMap {
     .collect()
 }
 
-fn keys(secret: &str) -> Keys {
-    Keys {
+fn keys(secret: &str) -> SigningKeys {
+    SigningKeys {
         id: "AKIAIOSFODNN7EXAMPLE".into(),
         secret: secret.into(),
         token: None,
@@ -22,7 +22,7 @@ fn keys(secret: &str) -> Keys {
 
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-const GET: Part<'_> = Part {
+const GET: SignedParts<'_> = SignedParts {
     method: "GET",
     path: "/test.txt",
     query: "",
@@ -44,8 +44,8 @@ fn example() -> HeaderMap {
     ])
 }
 
-fn at(text: &str) -> Moment {
-    Moment::parse(text).expect("a moment")
+fn at(text: &str) -> SignatureTime {
+    SignatureTime::parse(text).expect("a moment")
 }
 
 #[test]
@@ -68,22 +68,21 @@ fn the_manual_s_example_is_signed_as_there() {
 fn a_signature_is_of_one_request_one_day_and_one_secret() {
     let good = example();
     let now = at("20130524T000100Z");
-    let code = |part: Part<'_>, headers: &HeaderMap, secret: &str, now: Moment| {
+    let code = |part: SignedParts<'_>, headers: &HeaderMap, secret: &str, now: SignatureTime| {
         let authorization = Authorization::of(headers)?;
         authorization.check(part, headers, &keys(secret), now)
     };
-    let refused =
-        |part, headers: &HeaderMap, secret, now| code(part, headers, secret, now).expect_err("refused").code;
+    let refused = |part, headers: &HeaderMap, secret, now| code(part, headers, secret, now).expect_err("refused").code;
     assert_eq!(code(GET, &good, SECRET, now), Ok(()));
     assert_eq!(refused(GET, &good, "another", now), "SignatureDoesNotMatch");
-    let put = Part { method: "PUT", ..GET };
+    let put = SignedParts { method: "PUT", ..GET };
     assert_eq!(refused(put, &good, SECRET, now), "SignatureDoesNotMatch");
-    let elsewhere = Part {
+    let elsewhere = SignedParts {
         path: "/other.txt",
         ..GET
     };
     assert_eq!(refused(elsewhere, &good, SECRET, now), "SignatureDoesNotMatch");
-    let more = Part { query: "acl=", ..GET };
+    let more = SignedParts { query: "acl=", ..GET };
     assert_eq!(refused(more, &good, SECRET, now), "SignatureDoesNotMatch");
     assert_eq!(
         refused(GET, &good, SECRET, at("20130524T001501Z")),
@@ -105,31 +104,17 @@ fn a_signature_is_of_one_request_one_day_and_one_secret() {
         refused(GET, &with("range", "bytes=0-10"), SECRET, now),
         "SignatureDoesNotMatch"
     );
+    assert_eq!(refused(GET, &with("x-amz-meta-a", "b"), SECRET, now), "AccessDenied");
     assert_eq!(
-        refused(GET, &with("x-amz-meta-a", "b"), SECRET, now),
-        "AccessDenied"
-    );
-    assert_eq!(
-        refused(
-            GET,
-            &with("x-amz-content-sha256", "UNSIGNED-PAYLOAD"),
-            SECRET,
-            now
-        ),
+        refused(GET, &with("x-amz-content-sha256", "UNSIGNED-PAYLOAD"), SECRET, now),
         "SignatureDoesNotMatch"
     );
     let text = good["authorization"].to_str().expect("text").to_owned();
     for (changed, why) in [
         (text.replace("20130524", "20130523"), "SignatureDoesNotMatch"),
         (text.replace("f0e8", "f0e9"), "SignatureDoesNotMatch"),
-        (
-            text.replace("Signature=f0e8", "Signature=zz"),
-            "SignatureDoesNotMatch",
-        ),
-        (
-            text.replace("host;range", "range;host"),
-            "AuthorizationHeaderMalformed",
-        ),
+        (text.replace("Signature=f0e8", "Signature=zz"), "SignatureDoesNotMatch"),
+        (text.replace("host;range", "range;host"), "AuthorizationHeaderMalformed"),
         (text.replace("host;", ""), "AccessDenied"),
         (text.replace("/s3/", "/sts/"), "AuthorizationHeaderMalformed"),
         (text.replace("AWS4", "AWS"), "AuthorizationHeaderMalformed"),
@@ -153,32 +138,26 @@ fn a_signature_is_of_one_request_one_day_and_one_secret() {
 
 #[test]
 fn what_is_signed_here_is_good_there() {
-    let asked = crate::Asked::read(
+    let asked = crate::S3Request::read(
         &Method::GET,
         "/data?list-type=2&prefix=a%20b/&delimiter=/",
         &HeaderMap::new(),
     );
     let asked = asked.expect("good");
     let (path, query) = (asked.path(), asked.query());
-    let part = Part {
+    let part = SignedParts {
         method: "GET",
         path,
         query: &query,
     };
-    let keys = Keys {
+    let keys = SigningKeys {
         token: Some("for a time".into()),
         ..keys(SECRET)
     };
     let now = at("20260102T030405Z");
     let mut made = headers(&[("x-amz-meta-a", "  several   spaces ")]);
-    keys.sign(
-        part,
-        &mut made,
-        ("127.0.0.1:9000", "here"),
-        "UNSIGNED-PAYLOAD",
-        now,
-    )
-    .expect("signed");
+    keys.sign(part, &mut made, ("127.0.0.1:9000", "here"), "UNSIGNED-PAYLOAD", now)
+        .expect("signed");
     let authorization = Authorization::of(&made).expect("good");
     assert_eq!(authorization.check(part, &made, &keys, now), Ok(()));
     assert_eq!(format!("{keys:?}"), "Keys");

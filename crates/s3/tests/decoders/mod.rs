@@ -2,8 +2,8 @@
 //!
 //! Shared by the mutation test beside it and by the fuzz target (`fuzz/`).
 
-use hotlease_s3::{Asked, Authorization, Operation, Payload, forwarded, removed};
-use hotlease_wire::storage::Place;
+use hotlease_s3::{Authorization, Operation, Payload, S3Request, forward_headers, parse_removal};
+use hotlease_wire::storage::StoragePlace;
 use http::Method;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
@@ -43,11 +43,7 @@ fn parsed(bytes: &[u8]) -> Option<(Method, String, HeaderMap)> {
         let name = HeaderName::from_bytes(&line[..at]).ok()?;
         headers.append(name, HeaderValue::from_bytes(&line[at + 1..]).ok()?);
     }
-    Some((
-        method.parse().ok()?,
-        uri.path_and_query()?.as_str().to_owned(),
-        headers,
-    ))
+    Some((method.parse().ok()?, uri.path_and_query()?.as_str().to_owned(), headers))
 }
 
 fn request(bytes: &[u8]) -> bool {
@@ -57,32 +53,26 @@ fn request(bytes: &[u8]) -> bool {
     // Any result is right, as long as there is one.
     let _ = Authorization::of(&headers);
     let _ = Payload::of(&headers);
-    let Ok(asked) = Asked::read(&method, &target, &headers) else {
+    let Ok(asked) = S3Request::read(&method, &target, &headers) else {
         return false;
     };
-    if let Ok(on) = forwarded(&headers, &asked) {
-        for name in [
-            "x-amz-acl",
-            "authorization",
-            "x-amz-security-token",
-            "x-amz-tagging",
-        ] {
+    if let Ok(on) = forward_headers(&headers, &asked) {
+        for name in ["x-amz-acl", "authorization", "x-amz-security-token", "x-amz-tagging"] {
             assert!(!on.contains_key(name), "{name} goes on");
         }
     }
     // What is passed on is parsed to the same request.
     let (path, query) = (asked.path(), asked.query());
-    let again = Asked::read(&method, &format!("{path}?{query}"), &headers).expect("it was understood");
+    let again = S3Request::read(&method, &format!("{path}?{query}"), &headers).expect("it was understood");
     assert_eq!(again, asked);
-    let place = |text: &str| text.parse::<Place>().expect("a place");
+    let place = |text: &str| text.parse::<StoragePlace>().expect("a place");
     let places = [place("s3://data/ann:rw"), place("s3://shared:ro")];
-    let Ok(judged) = asked.judged(&places) else {
+    let Ok(judged) = asked.check(&places) else {
         return true;
     };
     // Checked in another way than by `judged`.
-    let is_beneath = |bucket: &str, key: &str| {
-        bucket == "shared" || (bucket == "data" && (key == "ann" || key.starts_with("ann/")))
-    };
+    let is_beneath =
+        |bucket: &str, key: &str| bucket == "shared" || (bucket == "data" && (key == "ann" || key.starts_with("ann/")));
     let climbs = path.split('/').any(|part| matches!(part, "." | ".."));
     assert!(!climbs, "{path} climbs");
     match asked.operation {
@@ -98,7 +88,7 @@ fn request(bytes: &[u8]) -> bool {
             let is_own = asked.bucket == "shared" || query.contains("prefix=ann%2F");
             assert!(is_own, "{path}?{query} is listed");
         }
-        Operation::Look => assert!(matches!(&*asked.bucket, "data" | "shared"), "{path} is seen"),
+        Operation::CheckBucket => assert!(matches!(&*asked.bucket, "data" | "shared"), "{path} is seen"),
     }
     if let Some((bucket, key)) = &asked.source {
         assert!(
@@ -128,14 +118,12 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 fn removal(bytes: &[u8]) -> bool {
-    let Ok(keys) = removed(bytes) else { return false };
+    let Ok(keys) = parse_removal(bytes) else {
+        return false;
+    };
     assert!(keys.len() <= 1000);
     let text = std::str::from_utf8(bytes).expect("it was read");
-    assert_eq!(
-        text.matches("<Key>").count(),
-        keys.len(),
-        "a key that was not seen"
-    );
+    assert_eq!(text.matches("<Key>").count(), keys.len(), "a key that was not seen");
     assert!(!text.contains("<!"), "what readers differ in");
     true
 }

@@ -2,17 +2,17 @@
 //! why, and pass.
 
 use super::*;
-use crate::namespace::tests::residue::{
+use crate::nursery::tests::residue::{
     an_agent_is_killed, groups, is_gone, kill, namespace_of_started, processes_in, running, until,
 };
-use crate::namespace::tests::{HOG, exit_of, nursery, shell};
-use crate::{End, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError};
+use crate::nursery::tests::{HOG, exit_of, nursery, shell};
+use crate::{Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, Reach, SandboxError};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, socketpair};
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 
-mod told;
+mod arguments;
 
 fn of(runtime: impl Into<OsString>) -> Container {
     Container {
@@ -33,7 +33,7 @@ fn launcher(container: Container, policy: Policy) -> Launcher {
 fn launchers(policy: &Policy) -> Vec<(&'static str, Launcher)> {
     let all = ["crun", "ch-run"].map(|runtime| (runtime, launcher(of(runtime), policy.clone())));
     let can = |(runtime, launcher): &(&str, Launcher)| {
-        let found = launcher.available(Kind::Container);
+        let found = launcher.check_available(Kind::Container);
         if let Err(why) = &found {
             eprintln!("skipped: no containers of {runtime} here: {why}");
         }
@@ -53,7 +53,7 @@ fn run(launcher: &Launcher, script: &str) -> Process {
 
 async fn output_of(launcher: &Launcher, script: &str) -> String {
     let exit = exit_of(&run(launcher, script)).await;
-    assert_eq!(exit.end, End::Exited(0), "{script}: {}", exit.output);
+    assert_eq!(exit.end, ProcessEnd::Exited(0), "{script}: {}", exit.output);
     exit.output.clone()
 }
 
@@ -117,22 +117,18 @@ async fn a_program_sees_its_own_root_and_its_ends_are_told_as_outside() {
         ] {
             let exit = exit_of(&run(&launcher, script)).await;
             assert!(
-                matches!(exit.end, End::Exited(1..)),
+                matches!(exit.end, ProcessEnd::Exited(1..)),
                 "{runtime}: {script}: {exit}, {}",
                 exit.output
             );
         }
         for (script, end) in [
-            ("exit 7", End::Exited(7)),
-            ("exit 139", End::Exited(139)),
-            ("kill -SEGV $$", End::Signalled(11)),
-            ("kill -KILL $$", End::Signalled(9)),
+            ("exit 7", ProcessEnd::Exited(7)),
+            ("exit 139", ProcessEnd::Exited(139)),
+            ("kill -SEGV $$", ProcessEnd::Signalled(11)),
+            ("kill -KILL $$", ProcessEnd::Signalled(9)),
         ] {
-            assert_eq!(
-                exit_of(&run(&launcher, script)).await.end,
-                end,
-                "{runtime}: {script}"
-            );
+            assert_eq!(exit_of(&run(&launcher, script)).await.end, end, "{runtime}: {script}");
         }
         let exit = exit_of(&run(&launcher, "echo to stdout; echo to stderr >&2; exit 1")).await;
         assert_eq!(exit.output, "to stdout\nto stderr\n", "{runtime}");
@@ -147,13 +143,8 @@ async fn a_worker_takes_orders_over_its_standard_input() {
             .expect("a worker is built")
             .with_nursery(nursery())
             .with_container(of(runtime));
-        let (ours, theirs) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .expect("a socket");
+        let (ours, theirs) =
+            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC).expect("a socket");
         let process = launcher
             .start(Kind::Container, None, &Reach::default(), theirs)
             .expect("started");
@@ -162,11 +153,7 @@ async fn a_worker_takes_orders_over_its_standard_input() {
             (said, ours)
         });
         let (said, ours) = said.await.expect("it is waited for");
-        assert!(
-            said.expect("received") > 0,
-            "{runtime}: it ended: {}",
-            process.output()
-        );
+        assert!(said.expect("received") > 0, "{runtime}: it ended: {}", process.output());
         assert!(process.resident_bytes() > 0, "{runtime}");
         drop(ours);
         exit_of(&process).await;
@@ -184,24 +171,23 @@ async fn limits_hold_and_want_of_memory_is_told() {
     for (runtime, launcher) in launchers(&policy) {
         let full = exit_of(&run(&launcher, "head -c 2000000 /dev/zero > /tmp/a")).await;
         assert!(
-            matches!(full.end, End::Exited(1..)),
+            matches!(full.end, ProcessEnd::Exited(1..)),
             "{runtime}: 2 MB in 1 MiB: {full}"
         );
-        let bomb =
-            "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 & done; echo all";
+        let bomb = "for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do sleep 600 & done; echo all";
         let exit = exit_of(&run(&launcher, bomb)).await;
         assert!(
             !exit.output.contains("all"),
             "{runtime}: 20 processes of 16: {}",
             exit.output
         );
-        let lacking = launcher.lacking(Kind::Container).expect("as before");
+        let lacking = launcher.find_lacking(Kind::Container).expect("as before");
         if let Some(why) = lacking.iter().find(|lacking| lacking.starts_with("memory")) {
             eprintln!("skipped: not enforced here: {why}");
             continue;
         }
         let exit = exit_of(&run(&launcher, HOG)).await;
-        assert_eq!(exit.end, End::OutOfMemory, "{runtime}: {}", exit.output);
+        assert_eq!(exit.end, ProcessEnd::OutOfMemory, "{runtime}: {}", exit.output);
     }
 }
 
@@ -224,10 +210,7 @@ async fn mounts_show_what_they_say_and_no_more() {
         ..Policy::default()
     };
     for (runtime, launcher) in launchers(&policy) {
-        let given = vec![
-            mount("given", "/tmp/given", true),
-            mount("given", "/data/given", true),
-        ];
+        let given = vec![mount("given", "/tmp/given", true), mount("given", "/data/given", true)];
         let script = "pwd; cat /opt/site/shown/text text; echo; ls -d /opt/site/* /data/*; touch /opt/site/shown/x 2>/dev/null && \
                       exit 3; mkdir /opt/other 2>/dev/null && exit 4; cat /data/given/text && echo new > /data/given/new";
         let program = Program {
@@ -238,7 +221,7 @@ async fn mounts_show_what_they_say_and_no_more() {
         assert_eq!(
             (exit.end, exit.output.as_str()),
             (
-                End::Exited(0),
+                ProcessEnd::Exited(0),
                 "/tmp/given\nshowngiven\n/data/given\n/opt/site/shown\ngiven"
             ),
             "{runtime}"
@@ -286,11 +269,7 @@ async fn an_image_is_all_that_is_seen_and_is_not_changed() {
         let launcher = launcher(container, Policy::default());
         let script = "read mark < /etc/mark; echo $mark; for f in /usr/bin /bin/ls /var; do test -e $f && echo $f; done; \
                       echo x > /tmp/x && echo y > /dev/null && { echo x > /opt/x || echo kept; } 2>/dev/null";
-        assert_eq!(
-            output_of(&launcher, script).await,
-            "of the image\nkept\n",
-            "{runtime}"
-        );
+        assert_eq!(output_of(&launcher, script).await, "of the image\nkept\n", "{runtime}");
         // A mount whose target the image lacks must not create that target in the image.
         let mount = Mount {
             source: "/usr".into(),
@@ -315,7 +294,7 @@ async fn a_container_that_is_killed_leaves_nothing() {
             let inside = processes_in(&namespace);
             assert!(inside.len() >= 3, "{runtime}: {inside:?}");
             way(&process);
-            assert_eq!(exit_of(&process).await.end, End::Signalled(9), "{runtime}");
+            assert_eq!(exit_of(&process).await.end, ProcessEnd::Signalled(9), "{runtime}");
             until("all in it ends", || processes_in(&namespace).is_empty());
         }
         // The next start notices, and sweeps.
@@ -326,7 +305,7 @@ async fn a_container_that_is_killed_leaves_nothing() {
         until("the nursery ends", || is_gone(last));
         until("groups go", || {
             super::tests::launcher(of(runtime), Policy::default())
-                .available(Kind::Container)
+                .check_available(Kind::Container)
                 .is_err()
                 || groups(nursery).is_empty()
         });
@@ -374,7 +353,7 @@ async fn a_program_that_is_not_there_is_named() {
             // A runtime that execs the program reports this as the program's output.
             Ok(process) => {
                 let exit = exit_of(&process).await;
-                assert_ne!(exit.end, End::Exited(0), "{runtime}");
+                assert_ne!(exit.end, ProcessEnd::Exited(0), "{runtime}");
                 exit.output.clone()
             }
         };

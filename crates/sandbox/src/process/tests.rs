@@ -12,9 +12,7 @@ fn shell() -> Launcher {
 
 fn run(launcher: &Launcher, script: &str) -> Process {
     let (input, mut script_end) = io::pipe().expect("a pipe");
-    script_end
-        .write_all(script.as_bytes())
-        .expect("fits into the pipe");
+    script_end.write_all(script.as_bytes()).expect("fits into the pipe");
     launcher
         .start(Kind::Process, None, &Reach::default(), input.into())
         .expect("started")
@@ -29,8 +27,8 @@ async fn exit_of(script: &str) -> Arc<Exit> {
 
 #[tokio::test]
 async fn exit_status_and_signal_are_told_apart() {
-    assert_eq!(exit_of("exit 7").await.end, End::Exited(7));
-    assert_eq!(exit_of("kill -SEGV $$").await.end, End::Signalled(11));
+    assert_eq!(exit_of("exit 7").await.end, ProcessEnd::Exited(7));
+    assert_eq!(exit_of("kill -SEGV $$").await.end, ProcessEnd::Signalled(11));
 }
 
 #[tokio::test]
@@ -42,7 +40,7 @@ async fn the_last_output_of_both_streams_is_kept() {
 #[tokio::test]
 async fn a_flood_of_output_neither_blocks_the_process_nor_is_kept() {
     let exit = exit_of("head -c 20000000 /dev/zero | tr '\\0' x; echo the end").await;
-    assert_eq!(exit.end, End::Exited(0));
+    assert_eq!(exit.end, ProcessEnd::Exited(0));
     assert!(exit.output.len() <= 4096, "{} bytes kept", exit.output.len());
     assert!(exit.output.ends_with("xthe end\n"));
 }
@@ -81,7 +79,7 @@ async fn a_killed_process_takes_its_group_along() {
     };
     let before = Instant::now();
     process.kill();
-    assert_eq!(process.exited().await.end, End::Signalled(9));
+    assert_eq!(process.exited().await.end, ProcessEnd::Signalled(9));
     assert!(
         before.elapsed() < Duration::from_secs(10),
         "took {:?}",
@@ -97,14 +95,8 @@ async fn a_killed_process_takes_its_group_along() {
 }
 
 fn is_running(pid: i32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        !stat
-            .rsplit(')')
-            .next()
-            .unwrap_or("")
-            .trim()
-            .starts_with(['Z', 'X'])
-    })
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or("").trim().starts_with(['Z', 'X']))
 }
 
 #[tokio::test]
@@ -131,11 +123,7 @@ async fn no_descriptor_is_left_after_many_processes() {
         assert_eq!(process.resident_bytes(), 0);
     }
     // Other tests of this program open some meanwhile, but not one for each process here.
-    assert!(
-        open() < before + 40,
-        "{before} descriptors before, {} after",
-        open()
-    );
+    assert!(open() < before + 40, "{before} descriptors before, {} after", open());
 }
 
 #[test]
@@ -143,9 +131,6 @@ fn a_program_that_cannot_be_run_is_refused_with_its_name() {
     let text = tempfile::NamedTempFile::new().expect("a file");
     for path in [Path::new("/nonexistent/worker"), Path::new("/usr"), text.path()] {
         let error = Launcher::new(path).expect_err("no program");
-        assert!(
-            error.to_string().contains(path.to_str().expect("text")),
-            "{error}"
-        );
+        assert!(error.to_string().contains(path.to_str().expect("text")), "{error}");
     }
 }

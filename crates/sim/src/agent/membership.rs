@@ -1,12 +1,12 @@
 //! An agent's daemon: its membership at the manager.
 
-use super::{AgentNode, Died, Process, id};
+use super::{AgentNode, AgentProcess, ProcessDied, id};
 use crate::message::{Message, Request, Response};
 use crate::node::Node;
-use crate::site::{Channel, Site};
+use crate::shared_state::{MessageOrder, SharedState};
 use crate::workers::Workers;
-use hotlease_lease::agent::{Ask as Number, FinalTotal, MembershipAction, MembershipEvent};
-use hotlease_lease::manager::{AgentRecord, LeaseReport, Offering, Report};
+use hotlease_lease::agent::{FinalTotal, MembershipAction, MembershipEvent, QuestionId as Number};
+use hotlease_lease::manager::{AgentOffer, AgentRecord, AgentReport, LeaseReport};
 use hotlease_wire::ids::LeaseId;
 use hotlease_wire::session::UsageTotals;
 use rand::RngExt;
@@ -14,22 +14,26 @@ use std::time::Duration;
 
 impl AgentNode {
     /// Makes a step of the membership and carries out its actions.
-    pub(super) fn belong(&mut self, event: MembershipEvent, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn step_membership(
+        &mut self,
+        event: MembershipEvent,
+        site: &mut SharedState,
+    ) -> Result<(), ProcessDied> {
         let Some(process) = self.process.as_mut() else {
             return Ok(());
         };
         let now = process.clock.shows(site.now);
         for action in process.membership.step(event, now) {
             let crashes = site.scenario.crashes;
-            if site.fails(crashes) {
-                return Err(Died);
+            if site.draw_fault(crashes) {
+                return Err(ProcessDied);
             }
             self.membership_action(action, site);
         }
         Ok(())
     }
 
-    pub(super) fn membership_action(&mut self, action: MembershipAction, site: &mut Site) {
+    pub(super) fn membership_action(&mut self, action: MembershipAction, site: &mut SharedState) {
         let (node, number) = (self.node(), self.number);
         let Some(process) = self.process.as_mut() else {
             return;
@@ -69,9 +73,9 @@ impl AgentNode {
                 for total in process.outstanding.sent_in(ask) {
                     let key = (number, total.boot, total.lease);
                     site.truth.acknowledged.insert(key, total.usage);
-                    self.journal.acknowledged(total.boot, total.lease);
+                    self.journal.remove_acknowledged(total.boot, total.lease);
                 }
-                process.outstanding.acknowledged(ask);
+                process.outstanding.acknowledge(ask);
             }
             MembershipAction::OweAgain => {
                 let boot = process.boot;
@@ -87,21 +91,21 @@ impl AgentNode {
     }
 }
 
-impl Process {
+impl AgentProcess {
     pub(super) fn final_total(&self, lease: LeaseId) -> Option<FinalTotal> {
         let ended = self.book.ended().rev().find(|ended| ended.id == lease)?;
         Some(FinalTotal::of(ended, self.boot))
     }
 
-    pub(super) fn ask_manager(&self, Number(call): Number, request: Request, node: Node, site: &mut Site) {
+    pub(super) fn ask_manager(&self, Number(call): Number, request: Request, node: Node, site: &mut SharedState) {
         site.note(node, || format!("says {request:?}"));
         let run = self.run;
         let message = Message::Request { call, run, request };
-        site.send(node, Node::Manager, Channel::Datagram, message);
+        site.send(node, Node::Manager, MessageOrder::Datagram, message);
     }
 
-    pub(super) fn offering(&self) -> Offering {
-        Offering {
+    pub(super) fn offering(&self) -> AgentOffer {
+        AgentOffer {
             cores: self.book.offer_now().0,
             memory_bytes: 0,
             gpus: self.book.offered_gpus(),
@@ -117,7 +121,7 @@ impl Process {
         number: usize,
         workers: &Workers,
         true_now: Duration,
-    ) -> Report {
+    ) -> AgentReport {
         let now = self.clock.shows(true_now);
         let boot = self.boot;
         let mut leases: Vec<LeaseReport> = self.outstanding.report(ask).map(FinalTotal::report).collect();
@@ -144,7 +148,7 @@ impl Process {
                 over: None,
             }
         }));
-        Report {
+        AgentReport {
             agent: id(number),
             boot,
             whole,
@@ -183,7 +187,7 @@ pub(super) fn answered(ask: Number, response: Response) -> MembershipEvent {
             ledger,
         },
         Response::Challenged(challenge) => MembershipEvent::Challenged { ask, challenge },
-        Response::Heard { known, totals_every } => MembershipEvent::Heard {
+        Response::Heard { known, totals_every } => MembershipEvent::ReportAnswered {
             ask,
             known,
             heartbeat: Duration::ZERO,

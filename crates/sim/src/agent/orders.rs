@@ -1,17 +1,17 @@
 //! An agent's daemon: orders of operators.
 
-use super::{AgentNode, Died};
-use crate::message::{Ordered, Response};
-use crate::site::Site;
-use hotlease_lease::agent::{Event, Offer};
-use hotlease_wire::Refusal;
+use super::{AgentNode, ProcessDied};
+use crate::message::{AgentOrder, Response};
+use crate::shared_state::SharedState;
+use hotlease_lease::agent::{BookEvent, Offer};
+use hotlease_wire::Rejection;
 
 impl AgentNode {
     /// Carries out an operator's order as the real agent does.
-    pub(super) fn order(&mut self, ordered: Ordered, site: &mut Site) -> Result<Response, Died> {
+    pub(super) fn order(&mut self, ordered: AgentOrder, site: &mut SharedState) -> Result<Response, ProcessDied> {
         let number = self.number;
         let Some(process) = self.process.as_mut() else {
-            return Err(Died);
+            return Err(ProcessDied);
         };
         let now = process.clock.shows(site.now);
         let boot = process.boot;
@@ -24,12 +24,12 @@ impl AgentNode {
                     process.drained = Some(until);
                     let truly = process.clock.true_time(until);
                     site.truth.given_back.insert(number, (boot, truly));
-                    self.step(Event::Drain { until }, site)?
+                    self.step(BookEvent::Drain { until }, site)?
                 }
                 None => {
                     process.drained = None;
                     site.truth.given_back.remove(&number);
-                    self.step(Event::Resume, site)?
+                    self.step(BookEvent::Resume, site)?
                 }
             };
             let offered = match ordered.offer {
@@ -40,7 +40,7 @@ impl AgentNode {
                         gpus: None,
                         until: now + within,
                     };
-                    self.step(Event::Offer(offer), site)?
+                    self.step(BookEvent::Offer(offer), site)?
                 }
                 None => None,
             };
@@ -51,7 +51,7 @@ impl AgentNode {
         site.truth.carried_out.insert((number, ordered.number));
         Ok(match &self.process {
             Some(process) => Response::Ordered(process.offering()),
-            None => Response::Refused(Refusal::NoAgent),
+            None => Response::Refused(Rejection::NoAgent),
         })
     }
 }

@@ -1,21 +1,25 @@
 //! An agent's daemon: grants, and the sessions of clients that hold leases.
 
-use super::{AgentNode, Died, tell};
-use crate::message::{Ask, Grant, Session, Tell, Wanted};
+use super::{AgentNode, ProcessDied, tell};
+use crate::message::{AgentMessage, ClientMessage, Grant, LeaseRequest, Session};
 use crate::node::Node;
-use crate::site::Site;
+use crate::shared_state::SharedState;
 use crate::truth::LeaseTruth;
-use hotlease_lease::agent::{ATTACH_WITHIN, Event, GrantRequest, SessionId, Sharing, WorkerState};
-use hotlease_lease::manager::Release;
+use hotlease_lease::agent::{ATTACH_WITHIN, BookEvent, CoreSharing, GrantRequest, SessionId, WorkerState};
+use hotlease_lease::manager::EndRequest;
 use hotlease_wire::ids::LeaseId;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use rand::RngExt;
 use std::time::Duration;
 
 impl AgentNode {
-    pub(super) fn grant(&mut self, wanted: Wanted, site: &mut Site) -> Result<Result<Grant, Refusal>, Died> {
+    pub(super) fn grant(
+        &mut self,
+        wanted: LeaseRequest,
+        site: &mut SharedState,
+    ) -> Result<Result<Grant, Rejection>, ProcessDied> {
         let (number, id) = (self.number, LeaseId(site.random.random()));
-        let Wanted {
+        let LeaseRequest {
             tenant,
             workers,
             cores,
@@ -26,7 +30,7 @@ impl AgentNode {
         } = wanted;
         let cores = workers * cores;
         let Some(process) = self.process.as_ref() else {
-            return Err(Died);
+            return Err(ProcessDied);
         };
         let (boot, now) = (process.boot, process.clock.shows(site.now));
         let expires = now + ttl.min(ATTACH_WITHIN);
@@ -53,23 +57,23 @@ impl AgentNode {
             memory_bytes: 0,
             gpus,
             sharing: if shared {
-                Sharing::Shared
+                CoreSharing::Shared
             } else {
-                Sharing::Exclusive
+                CoreSharing::Exclusive
             },
             ttl,
         };
-        if let Some(refusal) = self.step(Event::Grant(request), site)? {
+        if let Some(refusal) = self.step(BookEvent::Grant(request), site)? {
             site.truth.leases.remove(&id);
             return Ok(Err(refusal));
         }
         let lease = self.process.as_ref().and_then(|process| process.book.lease(id));
         let Some(lease) = lease else {
-            return Ok(Err(Refusal::UnknownLease));
+            return Ok(Err(Rejection::UnknownLease));
         };
         let drained = self.process.as_ref().and_then(|process| process.drained);
         let serves = drained.is_none() && !site.truth.given_back.contains_key(&number);
-        site.promise(self.node(), serves, || {
+        site.check_promise(self.node(), serves, || {
             format!("lease {id} is granted on a node that is given back")
         });
         Ok(Ok(Grant {
@@ -87,14 +91,14 @@ impl AgentNode {
     pub(super) fn end(
         &mut self,
         (from, run, call): (Node, u32, u64),
-        release: Release,
-        site: &mut Site,
-    ) -> Result<Result<(), Refusal>, Died> {
-        let Release { lease, reason, .. } = release;
+        release: EndRequest,
+        site: &mut SharedState,
+    ) -> Result<Result<(), Rejection>, ProcessDied> {
+        let EndRequest { lease, reason, .. } = release;
         if let Some(process) = self.process() {
             process.ending.push((lease, from, run, call));
         }
-        let refusal = self.step(Event::End { lease, reason }, site)?;
+        let refusal = self.step(BookEvent::End { lease, reason }, site)?;
         if let (Some(_), Some(process)) = (&refusal, self.process()) {
             process.ending.retain(|waits| *waits != (lease, from, run, call));
         }
@@ -102,90 +106,95 @@ impl AgentNode {
     }
 
     /// Handles a message of a client in its session.
-    pub(super) fn asked(&mut self, session: Session, ask: Ask, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn handle_client_message(
+        &mut self,
+        session: Session,
+        ask: ClientMessage,
+        site: &mut SharedState,
+    ) -> Result<(), ProcessDied> {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
-            return Err(Died);
+            return Err(ProcessDied);
         };
         let bound = process.sessions.get(&session).copied();
         match (ask, bound) {
-            (Ask::Attach(grant), None) => self.attach(session, grant, site)?,
-            (Ask::Attach(_), Some(_)) => {}
-            (Ask::Close, Some((id, lease))) => {
+            (ClientMessage::Attach(grant), None) => self.attach(session, grant, site)?,
+            (ClientMessage::Attach(_), Some(_)) => {}
+            (ClientMessage::Close, Some((id, lease))) => {
                 process.sessions.remove(&session);
                 process.connecting.retain(|(of, ..)| *of != session);
-                self.step(Event::SessionClosed { session: id, lease }, site)?;
+                self.step(BookEvent::SessionClosed { session: id, lease }, site)?;
             }
-            (Ask::Close, None) => {}
-            (_, None) => tell(site, node, session, Tell::Closed),
-            (Ask::Renew, Some((_, lease))) => {
-                let answer = match self.renew(Event::Renew { lease }, lease, site)? {
-                    Some(ttl) => Tell::Renewed { ttl },
-                    None => Tell::NotRenewed,
+            (ClientMessage::Close, None) => {}
+            (_, None) => tell(site, node, session, AgentMessage::Closed),
+            (ClientMessage::Renew, Some((_, lease))) => {
+                let answer = match self.step_and_extend(BookEvent::Renew { lease }, lease, site)? {
+                    Some(ttl) => AgentMessage::Renewed { ttl },
+                    None => AgentMessage::NotRenewed,
                 };
                 tell(site, node, session, answer);
             }
-            (Ask::Connect(worker), Some((_, lease))) => {
-                if self.step(Event::Replace { lease, worker }, site)?.is_some() {
-                    tell(site, node, session, Tell::NotConnected { worker });
+            (ClientMessage::Connect(worker), Some((_, lease))) => {
+                if self.step(BookEvent::Replace { lease, worker }, site)?.is_some() {
+                    tell(site, node, session, AgentMessage::NotConnected { worker });
                 } else if let Some(process) = self.process() {
                     process.connecting.push((session, lease, worker));
                     self.connect_waiting(site);
                 }
             }
-            (Ask::Release, Some((_, lease))) => {
+            (ClientMessage::Release, Some((_, lease))) => {
                 let reason = EndReason::Released;
                 // The client is told by the event of the lease's end.
-                self.step(Event::End { lease, reason }, site)?;
+                self.step(BookEvent::End { lease, reason }, site)?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn attach(&mut self, session: Session, grant: Grant, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn attach(&mut self, session: Session, grant: Grant, site: &mut SharedState) -> Result<(), ProcessDied> {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
-            return Err(Died);
+            return Err(ProcessDied);
         };
         // The real agent checks this when it opens the token.
         if grant.boot != process.boot {
-            tell(site, node, session, Tell::Closed);
+            tell(site, node, session, AgentMessage::Closed);
             return Ok(());
         }
         process.last_session += 1;
         let id = SessionId(process.last_session);
-        let event = Event::Attach {
+        let event = BookEvent::Attach {
             session: id,
             lease: grant.lease,
             epoch: grant.epoch,
             tenant: grant.tenant,
             until: grant.until,
         };
-        match self.renew(event, grant.lease, site)? {
+        match self.step_and_extend(event, grant.lease, site)? {
             Some(ttl) => {
                 if let Some(process) = self.process() {
                     process.sessions.insert(session, (id, grant.lease));
                 }
-                tell(site, node, session, Tell::Attached { ttl });
+                tell(site, node, session, AgentMessage::Attached { ttl });
             }
-            None => tell(site, node, session, Tell::Closed),
+            None => tell(site, node, session, AgentMessage::Closed),
         }
         Ok(())
     }
 
     /// Makes a step that extends a lease's expiry, and checks that the lease had not expired.
-    pub(super) fn renew(
+    pub(super) fn step_and_extend(
         &mut self,
-        event: Event,
+        event: BookEvent,
         lease: LeaseId,
-        site: &mut Site,
-    ) -> Result<Option<Duration>, Died> {
+        site: &mut SharedState,
+    ) -> Result<Option<Duration>, ProcessDied> {
         let node = self.node();
         if self.step(event, site)?.is_some() {
             return Ok(None);
         }
         let Some(process) = self.process.as_ref() else {
-            return Err(Died);
+            return Err(ProcessDied);
         };
         let Some(ttl) = process.book.lease(lease).map(|lease| lease.ttl) else {
             return Ok(None);
@@ -196,14 +205,14 @@ impl AgentNode {
         };
         let before = std::mem::replace(&mut truth.expires, now + ttl);
         truth.expires_truly = process.clock.true_time(now + ttl);
-        site.promise(node, now < before, || {
+        site.check_promise(node, now < before, || {
             format!("lease {lease} was renewed at {now:?}, after its expiry at {before:?}")
         });
         Ok(Some(ttl))
     }
 
     /// Introduces clients to workers that are up or gone by now.
-    pub(super) fn connect_waiting(&mut self, site: &mut Site) {
+    pub(super) fn connect_waiting(&mut self, site: &mut SharedState) {
         let node = self.node();
         let Some(process) = self.process.as_mut() else {
             return;
@@ -215,12 +224,12 @@ impl AgentNode {
             match worker {
                 Some(worker) if worker.state == WorkerState::Serving => {
                     let epoch = worker.epoch;
-                    tell(site, node, session, Tell::Connected { worker: index, epoch });
+                    tell(site, node, session, AgentMessage::Connected { worker: index, epoch });
                 }
                 Some(worker) if worker.state == WorkerState::Starting => {
                     process.connecting.push((session, id, index));
                 }
-                _ => tell(site, node, session, Tell::NotConnected { worker: index }),
+                _ => tell(site, node, session, AgentMessage::NotConnected { worker: index }),
             }
         }
     }

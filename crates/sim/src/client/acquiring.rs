@@ -1,23 +1,23 @@
 //! A client that acquires a lease.
 
-use super::{ACQUIRE_LIMIT, Failed, GRANT_LIMIT, Process};
+use super::{ACQUIRE_LIMIT, ClientProcess, GRANT_LIMIT, InvocationFailure};
 use crate::hold::Hold;
 use crate::message::Request;
 use crate::node::Node;
-use crate::site::{Happening, Site};
-use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, Patience, Way};
-use hotlease_wire::{Ran, Refusal};
+use crate::shared_state::{SharedState, SimEvent};
+use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, Patience};
+use hotlease_wire::{Rejection, RunCertainty};
 use rand::RngExt;
 use std::time::Duration;
 
-impl Process {
-    pub(super) fn set_out(&mut self, node: Node, site: &mut Site) {
+impl ClientProcess {
+    pub(super) fn begin_acquisition(&mut self, node: Node, site: &mut SharedState) {
         let now = self.now(site);
         let plan = Self::plan(node, site);
         let way = if plan.direct {
-            Way::Direct((0..site.scenario.agents.len()).map(crate::agent::id).collect())
+            GrantSource::Direct((0..site.scenario.agents.len()).map(crate::agent::id).collect())
         } else {
-            Way::Managed
+            GrantSource::Managed
         };
         let patience = Patience(plan.patience.max(if site.is_faulty() {
             Duration::ZERO
@@ -31,7 +31,7 @@ impl Process {
     }
 
     /// Makes a step of the acquisition and carries out its action.
-    pub(super) fn acquire(&mut self, node: Node, event: AcquisitionEvent, site: &mut Site) {
+    pub(super) fn acquire(&mut self, node: Node, event: AcquisitionEvent, site: &mut SharedState) {
         let now = self.now(site);
         let Some(acquisition) = &mut self.acquisition else {
             return;
@@ -43,23 +43,13 @@ impl Process {
         let action = acquisition.step(event, now);
         let plan = Self::plan(node, site).clone();
         let managed = matches!(action, Some(AcquisitionAction::AskManager { .. }));
-        let wanted = crate::parts::wanted(
-            &plan,
-            node.to_string(),
-            managed,
-            &mut self.whole,
-            &mut site.random,
-        );
+        let wanted = crate::spread::lease_request(&plan, node.to_string(), managed, &mut self.whole, &mut site.random);
         let (to, request, limit) = match action {
             None => return,
-            Some(AcquisitionAction::AskManager { .. }) => {
-                (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT)
-            }
+            Some(AcquisitionAction::AskManager { .. }) => (Node::Manager, Request::Acquire(wanted), ACQUIRE_LIMIT),
             Some(AcquisitionAction::AskAgent(agent)) => {
                 let agents = 0..site.scenario.agents.len();
-                let number = agents
-                    .into_iter()
-                    .find(|number| crate::agent::id(*number) == agent);
+                let number = agents.into_iter().find(|number| crate::agent::id(*number) == agent);
                 (
                     Node::Agent(number.unwrap_or_default()),
                     Request::Grant(wanted),
@@ -69,8 +59,8 @@ impl Process {
             Some(AcquisitionAction::GiveUp(refusal)) => {
                 site.note(node, || format!("gives up: {refusal}"));
                 self.acquisition = None;
-                let failed = Failed {
-                    ran: Ran::No,
+                let failed = InvocationFailure {
+                    ran: RunCertainty::No,
                     of_the_worker: false,
                 };
                 for task in std::mem::take(&mut self.queue) {
@@ -81,15 +71,15 @@ impl Process {
         };
         let call = self.request(node, to, request, site);
         self.asked = Some(call);
-        site.after(limit, node, Happening::TimedOut { run: self.run, call });
+        site.after(limit, node, SimEvent::TimedOut { run: self.run, call });
     }
 
-    pub(super) fn acquire_in_time(&mut self, node: Node, now: Duration, site: &mut Site) {
+    pub(super) fn step_acquisition(&mut self, node: Node, now: Duration, site: &mut SharedState) {
         if let Hold::Attaching { until, .. } = &self.hold
             && *until <= now
         {
             self.close(node, site);
-            let refusal = Refusal::Timeout {
+            let refusal = Rejection::Timeout {
                 what: "the agent".into(),
                 after_ms: 0,
             };

@@ -1,61 +1,59 @@
 //! Invocations of a client: sent, answered, failed, and sent again.
 
-use super::{DEPTH, Failed, Process, SLACK};
-use crate::hold::{Held, Hold};
-use crate::message::{Answer, Ask, Frame, Message, Reply};
+use super::{ClientProcess, DEPTH, InvocationFailure, SLACK};
+use crate::hold::{HeldLease, Hold};
+use crate::message::{ClientMessage, Frame, Message, Reply, SlotResult};
 use crate::node::Node;
-use crate::site::{Channel, Site};
-use crate::truth::Outcome;
+use crate::shared_state::{MessageOrder, SharedState};
+use crate::truth::FutureResult;
 use hotlease_lease::client::{ChannelEnd, FENCED_AFTER, Redirect};
-use hotlease_wire::Ran;
+use hotlease_wire::RunCertainty;
 use hotlease_wire::ids::Epoch;
 use rand::RngExt;
 use std::collections::VecDeque;
 
-impl Process {
-    pub(super) fn replied(&mut self, node: Node, reply: Reply, site: &mut Site) {
+impl ClientProcess {
+    pub(super) fn handle_reply(&mut self, node: Node, reply: Reply, site: &mut SharedState) {
         let Hold::Held(held) = &mut self.hold else { return };
-        if held.session != reply.session || !held.answered(reply.task, reply.attempt) {
+        if held.session != reply.session || !held.remove_answered(reply.task, reply.attempt) {
             return;
         }
         let workers = held.slots.len();
         match reply.answer {
-            Answer::Ran => self.resolve(node, reply.task, Outcome::Result, site),
-            Answer::Stale => {
-                let refused = Failed {
-                    ran: Ran::No,
+            SlotResult::Ran => self.resolve(node, reply.task, FutureResult::Result, site),
+            SlotResult::Stale => {
+                let refused = InvocationFailure {
+                    ran: RunCertainty::No,
                     of_the_worker: true,
                 };
                 self.fail(node, reply.task, refused, site);
             }
-            Answer::Busy => self.redirect(node, reply.task, workers, site),
+            SlotResult::Busy => self.redirect(node, reply.task, workers, site),
         }
         self.idle_since = self.now(site);
         self.work(node, site);
     }
 
     /// Sends a refused task to another slot, or pauses all waiting tasks for a while.
-    fn redirect(&mut self, node: Node, task: usize, workers: usize, site: &mut Site) {
+    fn redirect(&mut self, node: Node, task: usize, workers: usize, site: &mut SharedState) {
         let now = self.now(site);
         let Some(kept) = self.tasks.get_mut(&task) else {
             return;
         };
         self.queue.push_back(task);
-        if let Redirect::After(pause) = kept.redirects.refused(workers) {
-            site.note(node, || {
-                format!("has no core for task {task}, pauses for {pause:?}")
-            });
+        if let Redirect::After(pause) = kept.redirects.count_refusal(workers) {
+            site.note(node, || format!("has no core for task {task}, pauses for {pause:?}"));
             self.paused_until = Some(now + pause);
         }
     }
 
     /// Fails the invocations that a lost worker has not answered, the oldest first.
-    pub(super) fn unanswered(
+    pub(super) fn fail_unanswered(
         &mut self,
         node: Node,
         tasks: VecDeque<(usize, u32)>,
         reaped: bool,
-        site: &mut Site,
+        site: &mut SharedState,
     ) {
         let agent = match &self.hold {
             Hold::Held(held) => Some(Node::Agent(held.grant.agent)),
@@ -63,10 +61,10 @@ impl Process {
         };
         let end = ChannelEnd {
             reaped,
-            replies_seen: agent.is_some_and(|agent| site.scenario.is_one_machine(node, agent)),
+            replies_seen: agent.is_some_and(|agent| site.scenario.is_same_node(node, agent)),
         };
         for (place, (task, _)) in tasks.into_iter().enumerate() {
-            let failed = Failed {
+            let failed = InvocationFailure {
                 ran: end.ran(place == 0),
                 of_the_worker: true,
             };
@@ -76,47 +74,47 @@ impl Process {
     }
 
     /// Gives up a lease that is over or must be considered lost; its invocations fail, or move to another one.
-    pub(super) fn lost(&mut self, node: Node, mut held: Held, site: &mut Site) {
+    pub(super) fn give_up_lease(&mut self, node: Node, mut held: HeldLease, site: &mut SharedState) {
         site.note(node, || format!("has lost lease {}", held.grant.lease));
-        self.say(node, held.grant.agent, held.session, Ask::Close, site);
+        self.say(node, held.grant.agent, held.session, ClientMessage::Close, site);
         self.hold = Hold::Nothing;
         for slot in &mut held.slots {
             let tasks = std::mem::take(&mut slot.in_flight);
-            self.unanswered(node, tasks, false, site);
+            self.fail_unanswered(node, tasks, false, site);
         }
         self.work(node, site);
     }
 
     /// Submits a failed invocation again, or resolves its future.
-    pub(super) fn fail(&mut self, node: Node, task: usize, failed: Failed, site: &mut Site) {
+    pub(super) fn fail(&mut self, node: Node, task: usize, failed: InvocationFailure, site: &mut SharedState) {
         let Some(kept) = self.tasks.get_mut(&task) else {
             return;
         };
-        match kept.attempts.after(failed) {
+        match kept.attempts.count_failure(failed) {
             Ok(()) => self.queue.push_back(task),
-            Err(error) => self.resolve(node, task, Outcome::Error(error.ran), site),
+            Err(error) => self.resolve(node, task, FutureResult::Error(error.ran), site),
         }
     }
 
-    pub(super) fn resolve(&mut self, node: Node, task: usize, outcome: Outcome, site: &mut Site) {
+    pub(super) fn resolve(&mut self, node: Node, task: usize, outcome: FutureResult, site: &mut SharedState) {
         site.note(node, || format!("task {task} resolves: {outcome:?}"));
         self.tasks.remove(&task);
         let truth = &mut site.truth.tasks[task];
         let before = truth.outcome.replace(outcome);
         truth.ended = site.now;
         let runs = truth.runs;
-        site.promise(node, before.is_none(), || format!("task {task} resolves twice"));
+        site.check_promise(node, before.is_none(), || format!("task {task} resolves twice"));
         let honest = match outcome {
-            Outcome::Result => runs > 0,
-            Outcome::Error(Ran::No) => runs == 0,
-            Outcome::Error(_) => true,
+            FutureResult::Result => runs > 0,
+            FutureResult::Error(RunCertainty::No) => runs == 0,
+            FutureResult::Error(_) => true,
         };
-        site.promise(node, honest, || {
+        site.check_promise(node, honest, || {
             format!("task {task} is said to have ended as {outcome:?}, and ran {runs} times")
         });
     }
 
-    pub(super) fn dispatch(&mut self, node: Node, site: &mut Site) {
+    pub(super) fn dispatch(&mut self, node: Node, site: &mut SharedState) {
         if self.is_paused(site) {
             return;
         }
@@ -127,10 +125,8 @@ impl Process {
         }
         let lease = held.grant.lease;
         let expires = site.truth.leases.get(&lease).map(|truth| truth.expires_truly);
-        let expired = site
-            .scenario
-            .awake_since(node, expires.unwrap_or_default(), site.now);
-        site.promise(node, site.now <= expired + FENCED_AFTER + SLACK, || {
+        let expired = site.scenario.awake_since(node, expires.unwrap_or_default(), site.now);
+        site.check_promise(node, site.now <= expired + FENCED_AFTER + SLACK, || {
             format!("lease {lease} is still used, and expired at {expires:?}")
         });
         let mut first = site.random.random_range(0..open.len());
@@ -163,13 +159,8 @@ impl Process {
                 attempt: kept.attempt,
                 takes: kept.takes,
             };
-            let channel = Channel::Slot(held.session, slot.core);
-            site.send(
-                node,
-                Node::Agent(held.grant.agent),
-                channel,
-                Message::Frame(frame),
-            );
+            let channel = MessageOrder::Slot(held.session, slot.core);
+            site.send(node, Node::Agent(held.grant.agent), channel, Message::Frame(frame));
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Commits to the disk, and their order.
 
-use hotlease_lease::manager::{CommitId, Write};
+use hotlease_lease::manager::{CommitId, StateWrite};
 use hotlease_wire::ids::AgentId;
 
 /// Writes on their way to the disk.
 pub(super) struct Commit {
     pub id: CommitId,
     pub agent: AgentId,
-    pub writes: Vec<Write>,
+    pub writes: Vec<StateWrite>,
 }
 
 impl Commit {
@@ -15,7 +15,7 @@ impl Commit {
     pub fn may_overtake(&self, earlier: &Self) -> bool {
         let alone = |commit: &Self| {
             let mut writes = commit.writes.iter();
-            writes.any(Write::changes_agent)
+            writes.any(StateWrite::changes_agent)
         };
         self.agent != earlier.agent || !(alone(self) || alone(earlier))
     }

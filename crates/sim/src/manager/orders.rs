@@ -1,13 +1,13 @@
 //! An operator at the manager's node, who gives one order after the other, and repeats unanswered ones.
 
 use super::{Caller, ManagerNode, NODE};
-use crate::agent::{Died, id};
+use crate::agent::{ProcessDied, id};
 use crate::durable::Durable;
-use crate::message::Ordered;
-use crate::scenario::Order;
-use crate::site::Site;
+use crate::message::AgentOrder;
+use crate::scenario::OperatorOrder;
+use crate::shared_state::SharedState;
 use hotlease_lease::agent::OfferedCores;
-use hotlease_lease::manager::{Answer, Event, NodeOrder, NodeWish, OfferWish, RequestId};
+use hotlease_lease::manager::{ClusterAnswer, ClusterEvent, NodeOrder, NodeWish, OfferWish, RequestId};
 use hotlease_wire::ids::AgentId;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// An operator. Crashes of the manager do not affect its memory.
 #[derive(Default)]
 pub struct Operator {
-    wants: VecDeque<(usize, Order)>,
+    wants: VecDeque<(usize, OperatorOrder)>,
     /// Run of the manager that got the order, and the order's number.
     asked: Option<(u32, u64)>,
     /// Agents that the operator was told are given back.
@@ -32,10 +32,10 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// Order as it is sent to an agent.
-pub(super) fn told(wish: &NodeWish, now: Duration) -> Ordered {
+pub(super) fn order_for_agent(wish: &NodeWish, now: Duration) -> AgentOrder {
     let within = |by_ms: u64| Duration::from_millis(by_ms.saturating_sub(at_ms(now)));
     let offer = wish.offer.as_ref();
-    Ordered {
+    AgentOrder {
         number: wish.number,
         drained_within: wish.drained_by_ms.map(within),
         offer: offer.map(|offer| (offer.cores.clone(), within(offer.by_ms))),
@@ -43,7 +43,7 @@ pub(super) fn told(wish: &NodeWish, now: Duration) -> Ordered {
 }
 
 impl Operator {
-    pub fn wants(&mut self, agent: usize, order: Order) {
+    pub fn add_order(&mut self, agent: usize, order: OperatorOrder) {
         self.wants.push_back((agent, order));
     }
 
@@ -52,30 +52,30 @@ impl Operator {
     }
 
     /// No lease is requested from an agent that the operator was told is given back.
-    pub(super) fn check_grant(&self, agent: AgentId, site: &mut Site) {
-        site.promise(NODE, !self.given_back.contains(&agent), || {
+    pub(super) fn check_grant(&self, agent: AgentId, site: &mut SharedState) {
+        site.check_promise(NODE, !self.given_back.contains(&agent), || {
             format!("agent {agent} is asked for a lease after its operator was told that it is given back")
         });
     }
 
     /// Handles an answer, and checks its promises against what really happened.
-    pub(super) fn hears(&mut self, answer: &Answer, durable: &Durable, site: &mut Site) {
+    pub(super) fn handle_answer(&mut self, answer: &ClusterAnswer, durable: &Durable, site: &mut SharedState) {
         site.note(NODE, || format!("tells the operator {answer:?}"));
         let asked = self.asked.take();
-        let (Answer::Ordered { done }, Some((_, number))) = (answer, asked) else {
+        let (ClusterAnswer::Ordered { done }, Some((_, number))) = (answer, asked) else {
             return;
         };
         let Some((agent, order)) = self.wants.pop_front() else {
             return;
         };
-        site.promise(NODE, durable.has_noted(id(agent), number), || {
+        site.check_promise(NODE, durable.has_recorded(id(agent), number), || {
             format!("the order {number} for agent{agent} is acknowledged, and not durable")
         });
         let carried_out = site.truth.carried_out.contains(&(agent, number));
-        site.promise(NODE, !done || carried_out, || {
+        site.check_promise(NODE, !done || carried_out, || {
             format!("agent{agent} is said to have carried out the order {number}, and has not")
         });
-        if matches!(order, Order::Drain { .. } | Order::Remove) {
+        if matches!(order, OperatorOrder::Drain { .. } | OperatorOrder::Remove) {
             self.given_back.insert(id(agent));
         }
     }
@@ -91,7 +91,7 @@ impl ManagerNode {
     }
 
     /// Gives the operator's next order, unless the operator waits for an answer.
-    pub(super) fn operate(&mut self, site: &mut Site) -> Result<(), Died> {
+    pub(super) fn give_next_order(&mut self, site: &mut SharedState) -> Result<(), ProcessDied> {
         let Some(process) = &mut self.process else {
             return Ok(());
         };
@@ -102,7 +102,7 @@ impl ManagerNode {
         let now_ms = at_ms(site.now);
         let known = process.cluster.wish(id(agent)).map_or(0, |wish| wish.number);
         self.operator.asked = Some((process.run, now_ms.max(known + 1)));
-        if !matches!(order, Order::Drain { .. } | Order::Remove) {
+        if !matches!(order, OperatorOrder::Drain { .. } | OperatorOrder::Remove) {
             self.operator.given_back.remove(&id(agent));
         }
         process.last_request += 1;
@@ -124,15 +124,15 @@ impl ManagerNode {
             })
         };
         let order = match order {
-            Order::AddAll => offer(OfferedCores::All, Duration::ZERO),
-            Order::Offer { cores, within } => offer(OfferedCores::Count(cores), within),
-            Order::Drain { within } => NodeOrder::Drain {
+            OperatorOrder::AddAll => offer(OfferedCores::All, Duration::ZERO),
+            OperatorOrder::Offer { cores, within } => offer(OfferedCores::Count(cores), within),
+            OperatorOrder::Drain { within } => NodeOrder::Drain {
                 by_ms: now_ms + ms(within),
             },
-            Order::Resume => NodeOrder::Resume,
-            Order::Remove => NodeOrder::Remove,
+            OperatorOrder::Resume => NodeOrder::Resume,
+            OperatorOrder::Remove => NodeOrder::Remove,
         };
-        let event = Event::Order {
+        let event = ClusterEvent::Order {
             request,
             agent: id(agent),
             order,

@@ -2,17 +2,17 @@
 
 use super::MemoryStore;
 use crate::sql::people::{check_key, check_tenant};
-use crate::{KeyRecord, People, StoreError, TenantRecord};
+use crate::{KeyRecord, StoreError, TenantRecord, TenantStore};
 use std::collections::BTreeMap;
 
 /// Tenants and keys, by name and id.
 #[derive(Default)]
-pub(super) struct Tables {
+pub(super) struct PeopleTables {
     tenants: BTreeMap<String, TenantRecord>,
     keys: BTreeMap<String, KeyRecord>,
 }
 
-impl Tables {
+impl PeopleTables {
     fn tenants(&self) -> Vec<TenantRecord> {
         self.tenants.values().cloned().collect()
     }
@@ -22,7 +22,7 @@ impl Tables {
     }
 }
 
-impl People for MemoryStore {
+impl TenantStore for MemoryStore {
     fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         Ok(self.state().people.tenants())
     }

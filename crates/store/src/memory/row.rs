@@ -1,20 +1,20 @@
 //! Ledger row of the memory store.
 
 use crate::bill::FunctionRow;
-use crate::{PERIOD_MS, Standing};
+use crate::{PERIOD_MS, RowState};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_wire::session::UsageTotals;
 use std::collections::BTreeMap;
 
 #[derive(Clone)]
-pub(super) struct Row {
-    pub(super) standing: Standing,
+pub(super) struct MemoryRow {
+    pub(super) standing: RowState,
     pub(super) periods: Vec<(u64, UsageTotals)>,
     pub(super) functions: FunctionTotals,
     pub(super) function_periods: BTreeMap<FunctionId, Vec<(u64, FunctionUse)>>,
 }
 
-impl Row {
+impl MemoryRow {
     /// Merges the reported usage of the lease's functions into the row.
     pub(super) fn merge_functions(&mut self, told: &FunctionTotals, at_ms: u64) {
         if self.standing.disputed {

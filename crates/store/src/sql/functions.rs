@@ -1,16 +1,16 @@
 //! Usage of functions in tables: a row for each function of a lease, and its totals by period.
 
-use super::reads::{Reader, damaged};
+use super::queries::{CellReader, damaged};
 use super::{Sql, Value};
 use crate::bill::{Biller, FunctionRow};
-use crate::row::FunctionsSeen;
-use crate::{Audit, FINDINGS_MAX, PERIOD_MS, RowKey, Standing, StoreError};
+use crate::row::FunctionSums;
+use crate::{Audit, FINDINGS_MAX, PERIOD_MS, RowKey, RowState, StoreError};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 
 /// Key of a function's row, except for the function's name.
-struct Place([String; 4]);
+struct FunctionKey([String; 4]);
 
-impl Place {
+impl FunctionKey {
     fn of(key: RowKey, function: &FunctionId) -> Self {
         Self([
             key.agent.to_string(),
@@ -33,18 +33,18 @@ pub(crate) fn of(sql: &mut dyn Sql, key: RowKey) -> Result<FunctionTotals, Store
                      WHERE agent = $1 AND boot = $2 AND lease = $3";
     let mut found = Vec::new();
     sql.query(statement, &values, &mut |cells| {
-        let mut row = Reader::of(cells);
+        let mut row = CellReader::of(cells);
         found.push((function(&mut row)?, used(&mut row)?));
         Ok(())
     })?;
     Ok(found.into_iter().collect())
 }
 
-fn function(row: &mut Reader) -> Result<FunctionId, StoreError> {
+fn function(row: &mut CellReader) -> Result<FunctionId, StoreError> {
     Ok(FunctionId::new(row.id()?, &row.text()?))
 }
 
-fn used(row: &mut Reader) -> Result<FunctionUse, StoreError> {
+fn used(row: &mut CellReader) -> Result<FunctionUse, StoreError> {
     Ok(FunctionUse {
         compute_ns: row.number()?,
         invocations: row.number()?,
@@ -52,12 +52,7 @@ fn used(row: &mut Reader) -> Result<FunctionUse, StoreError> {
 }
 
 /// Merges the reported usage of a lease's functions. `row`: the lease's row after the report.
-pub(crate) fn merge(
-    sql: &mut dyn Sql,
-    row: &Standing,
-    told: &FunctionTotals,
-    at_ms: u64,
-) -> Result<(), StoreError> {
+pub(crate) fn merge(sql: &mut dyn Sql, row: &RowState, told: &FunctionTotals, at_ms: u64) -> Result<(), StoreError> {
     if told.is_empty() || row.disputed {
         return Ok(());
     }
@@ -68,21 +63,15 @@ pub(crate) fn merge(
     Ok(())
 }
 
-fn put(
-    sql: &mut dyn Sql,
-    key: RowKey,
-    function: &FunctionId,
-    used: FunctionUse,
-    at_ms: u64,
-) -> Result<(), StoreError> {
-    let place = Place::of(key, function);
+fn put(sql: &mut dyn Sql, key: RowKey, function: &FunctionId, used: FunctionUse, at_ms: u64) -> Result<(), StoreError> {
+    let place = FunctionKey::of(key, function);
     let [agent, boot, lease, library] = [0, 1, 2, 3].map(|part: usize| Value::Text(&place.0[part]));
     let name = Value::Text(&function.name);
     let statement = "SELECT MAX(period) FROM function_periods \
                      WHERE agent = $1 AND boot = $2 AND lease = $3 AND library = $4 AND name = $5";
     let mut last = None;
     sql.query(statement, &[agent, boot, lease, library, name], &mut |cells| {
-        last = Reader::of(cells).number_or_null::<u64>()?;
+        last = CellReader::of(cells).number_or_null::<u64>()?;
         Ok(())
     })?;
     // If the clock was set back, usage counts in the last period that exists.
@@ -98,16 +87,7 @@ fn put(
                      invocations) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
                      ON CONFLICT (agent, boot, lease, library, name, period) DO UPDATE SET \
                      compute_ns = excluded.compute_ns, invocations = excluded.invocations";
-    let values = [
-        agent,
-        boot,
-        lease,
-        library,
-        name,
-        int(period),
-        compute_ns,
-        invocations,
-    ];
+    let values = [agent, boot, lease, library, name, int(period), compute_ns, invocations];
     sql.run(statement, &values)
 }
 
@@ -121,7 +101,7 @@ pub(crate) fn forget(sql: &mut dyn Sql, key: &[Value<'_>; 3]) -> Result<(), Stor
 }
 
 /// Function of a ledger row, as it is read.
-struct Read {
+struct FunctionRead {
     key: RowKey,
     tenant: String,
     job: String,
@@ -134,7 +114,7 @@ struct Read {
 }
 
 /// Calls `each` with every function of every row and the function's periods, in the order of keys and names.
-fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>) -> Result<(), StoreError> {
+fn each(sql: &mut dyn Sql, mut each: impl FnMut(&FunctionRead) -> Result<(), StoreError>) -> Result<(), StoreError> {
     let statement = "SELECT f.agent, f.boot, f.lease, l.tenant, l.job, l.disputed, l.compute_ns, l.invocations, \
                      f.library, f.name, f.compute_ns, f.invocations, p.period, p.compute_ns, p.invocations \
                      FROM functions f JOIN ledger l \
@@ -142,10 +122,10 @@ fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>
                      LEFT JOIN function_periods p ON p.agent = f.agent AND p.boot = f.boot \
                      AND p.lease = f.lease AND p.library = f.library AND p.name = f.name \
                      ORDER BY f.agent, f.boot, f.lease, f.library, f.name, p.period";
-    let mut present: Option<Read> = None;
+    let mut present: Option<FunctionRead> = None;
     sql.query(statement, &[], &mut |cells| {
-        let mut row = Reader::of(cells);
-        let read = Read {
+        let mut row = CellReader::of(cells);
+        let read = FunctionRead {
             key: RowKey {
                 agent: row.id()?,
                 boot: row.id()?,
@@ -159,7 +139,7 @@ fn each(sql: &mut dyn Sql, mut each: impl FnMut(&Read) -> Result<(), StoreError>
             used: used(&mut row)?,
             periods: Vec::new(),
         };
-        let other = |known: &mut Read| (known.key, &known.function) != (read.key, &read.function);
+        let other = |known: &mut FunctionRead| (known.key, &known.function) != (read.key, &read.function);
         if let Some(known) = present.take_if(other) {
             each(&known)?;
         }
@@ -188,7 +168,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, biller: &mut Biller<'_>) -> Result<(), Sto
 
 /// Checks functions against the rows of their leases.
 pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreError> {
-    let mut seen = FunctionsSeen::default();
+    let mut seen = FunctionSums::default();
     let mut problems = Vec::new();
     let mut rows = 0_u64;
     each(sql, |read| {
@@ -199,7 +179,7 @@ pub(crate) fn audit(sql: &mut dyn Sql, audit: &mut Audit) -> Result<(), StoreErr
     })?;
     let mut all = None;
     sql.query("SELECT count(*) FROM functions", &[], &mut |cells| {
-        all = Some(Reader::of(cells).number::<u64>()?);
+        all = Some(CellReader::of(cells).number::<u64>()?);
         Ok(())
     })?;
     let all = all.ok_or_else(|| damaged("count of functions"))?;

@@ -1,8 +1,8 @@
 //! Tenants, their members and keys in tables.
 
-use super::reads::Reader;
+use super::queries::CellReader;
 use super::{Sql, Value};
-use crate::people::MEMBERS_MAX;
+use crate::tenants::MEMBERS_MAX;
 use crate::{KeyRecord, Limits, StoreError, TenantRecord};
 use hotlease_lease::manager::Quota;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
     let statement = "SELECT name, enabled, position, cores, leases, memory_bytes, gpus, core_seconds, \
                      window_hours FROM tenants";
     sql.query(statement, &[], &mut |cells| {
-        let mut row = Reader::of(cells);
+        let mut row = CellReader::of(cells);
         let tenant = TenantRecord {
             name: row.text()?,
             enabled: row.number::<i64>()? != 0,
@@ -47,7 +47,7 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
         Ok(())
     })?;
     sql.query("SELECT member, tenant FROM members", &[], &mut |cells| {
-        let mut row = Reader::of(cells);
+        let mut row = CellReader::of(cells);
         let (member, tenant) = (row.text()?, row.text()?);
         if let Some(tenant) = tenants.get_mut(&tenant) {
             tenant.members.push(member);
@@ -62,11 +62,7 @@ pub(crate) fn tenants(sql: &mut dyn Sql) -> Result<Vec<TenantRecord>, StoreError
     Ok(sorted.collect())
 }
 
-pub(crate) fn put_tenant(
-    sql: &mut dyn Sql,
-    limits: &Limits,
-    tenant: &TenantRecord,
-) -> Result<(), StoreError> {
+pub(crate) fn put_tenant(sql: &mut dyn Sql, limits: &Limits, tenant: &TenantRecord) -> Result<(), StoreError> {
     let known = tenants(sql)?;
     check_tenant(&known, limits, tenant)?;
     let statement = "INSERT INTO tenants (name, enabled, position, cores, leases, memory_bytes, gpus, \
@@ -98,11 +94,7 @@ pub(crate) fn put_tenant(
 }
 
 /// Checks that there is room for the tenant, and that no member of it belongs to another tenant.
-pub(crate) fn check_tenant(
-    known: &[TenantRecord],
-    limits: &Limits,
-    tenant: &TenantRecord,
-) -> Result<(), StoreError> {
+pub(crate) fn check_tenant(known: &[TenantRecord], limits: &Limits, tenant: &TenantRecord) -> Result<(), StoreError> {
     let is_new = known.iter().all(|known| known.name != tenant.name);
     if is_new && known.len() >= limits.tenants {
         return Err(StoreError::Full {
@@ -117,12 +109,8 @@ pub(crate) fn check_tenant(
         });
     }
     for other in known.iter().filter(|known| known.name != tenant.name) {
-        if let Some(member) = tenant
-            .members
-            .iter()
-            .find(|member| other.members.contains(member))
-        {
-            return Err(StoreError::Taken {
+        if let Some(member) = tenant.members.iter().find(|member| other.members.contains(member)) {
+            return Err(StoreError::MemberOfOther {
                 member: member.clone(),
                 tenant: other.name.clone(),
             });
@@ -148,7 +136,7 @@ pub(crate) fn keys(sql: &mut dyn Sql) -> Result<Vec<KeyRecord>, StoreError> {
     let statement = "SELECT id, tenant, position, hash, label, created_ms, expires_ms, revoked_ms, used_ms \
                      FROM keys";
     sql.query(statement, &[], &mut |cells| {
-        let mut row = Reader::of(cells);
+        let mut row = CellReader::of(cells);
         keys.push(KeyRecord {
             id: row.text()?,
             tenant: row.text()?,

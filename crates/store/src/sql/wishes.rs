@@ -1,7 +1,7 @@
 //! Wishes of operators for nodes, in a table.
 
-use super::reads::{Reader, cores_text, count, damaged, has_row};
-use super::tables::Rules;
+use super::changes::StoreRules;
+use super::queries::{CellReader, cores_text, count, damaged, has_row};
 use super::{Sql, Value};
 use crate::StoreError;
 use hotlease_lease::agent::OfferedCores;
@@ -17,12 +17,7 @@ const THESE: &str = "these:";
 /// Prefix of a number of cores.
 const COUNT: &str = "count:";
 
-pub(crate) fn put(
-    sql: &mut dyn Sql,
-    rules: &Rules,
-    agent: AgentId,
-    wish: &NodeWish,
-) -> Result<(), StoreError> {
+pub(crate) fn put(sql: &mut dyn Sql, rules: &StoreRules, agent: AgentId, wish: &NodeWish) -> Result<(), StoreError> {
     if !has_row(sql, "SELECT agent FROM wishes WHERE agent = $1", agent)?
         && count(sql, "SELECT COUNT(*) FROM wishes")? >= rules.limits.agents
     {
@@ -37,7 +32,7 @@ pub(crate) fn put(
                      cores = excluded.cores, memory_bytes = excluded.memory_bytes, \
                      offer_by_ms = excluded.offer_by_ms, gpus = excluded.gpus";
     let offer = wish.offer.as_ref();
-    let (id, cores) = (agent.to_string(), written(offer));
+    let (id, cores) = (agent.to_string(), cores_choice_text(offer));
     let values = [
         Value::Text(&id),
         number(Some(wish.number)),
@@ -57,11 +52,12 @@ pub(crate) fn remove(sql: &mut dyn Sql, agent: AgentId) -> Result<(), StoreError
 
 pub(crate) fn all(sql: &mut dyn Sql) -> Result<Vec<(AgentId, NodeWish)>, StoreError> {
     let mut wishes = Vec::new();
-    let statement = "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus FROM wishes ORDER BY agent";
+    let statement =
+        "SELECT agent, number, drained_by_ms, cores, memory_bytes, offer_by_ms, gpus FROM wishes ORDER BY agent";
     sql.query(statement, &[], &mut |cells| {
-        let mut row = Reader::of(cells);
+        let mut row = CellReader::of(cells);
         let (agent, number, drained_by_ms) = (row.id()?, row.number()?, row.number_or_null()?);
-        let cores = read(&row.text()?)?;
+        let cores = parse_cores_choice(&row.text()?)?;
         let (memory_bytes, by_ms) = (row.number_or_null()?, row.number_or_null()?);
         let gpus = row.number_or_null()?;
         let offer = cores.map(|cores| OfferWish {
@@ -87,7 +83,7 @@ fn number(value: Option<u64>) -> Value<'static> {
     })
 }
 
-fn written(offer: Option<&OfferWish>) -> String {
+fn cores_choice_text(offer: Option<&OfferWish>) -> String {
     match offer.map(|offer| &offer.cores) {
         None => NONE.into(),
         Some(OfferedCores::Unchanged) => UNCHANGED.into(),
@@ -100,7 +96,7 @@ fn written(offer: Option<&OfferWish>) -> String {
     }
 }
 
-fn read(text: &str) -> Result<Option<OfferedCores>, StoreError> {
+fn parse_cores_choice(text: &str) -> Result<Option<OfferedCores>, StoreError> {
     let bad = || damaged("list of cores");
     if let Some(count) = text.strip_prefix(COUNT) {
         return Ok(Some(OfferedCores::Count(count.parse().map_err(|_| bad())?)));

@@ -1,10 +1,10 @@
 //! Tests of what only PostgreSQL offers: several managers, of which one writes.
 
-#[path = "../sqlite/scene.rs"]
+#[path = "../sqlite/records.rs"]
 mod scene;
 mod server;
 
-use hotlease_store::{Candidate, DatabaseStore, Moment, PostgresOptions, Store, StoreError, open_postgres};
+use hotlease_store::{Candidate, DatabaseStore, PostgresOptions, Store, StoreError, WriterMoment, open_postgres};
 use scene::{START_MS, invocations, key, lease, report, row, use_lease};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,7 +43,7 @@ fn a_deposed_leader_changes_nothing_any_more() {
     use_lease(&new, 1, 7);
     let refused = old.report(report(vec![row(1, 100)]));
     assert!(
-        matches!(refused, Err(StoreError::Deposed { ours: 1, leader: 2 })),
+        matches!(refused, Err(StoreError::OtherLeader { ours: 1, leader: 2 })),
         "{refused:?}"
     );
     let refused = old.open_lease(lease(2), START_MS);
@@ -64,12 +64,12 @@ fn leaders_that_follow_each_other_never_write_at_the_same_time() {
     let (first, last) = (Arc::clone(&begun), Arc::clone(&committed));
     let slow = PostgresOptions {
         hook: Some(Arc::new(move |moment| match moment {
-            hotlease_store::Moment::BeforeCommit => {
+            hotlease_store::WriterMoment::BeforeCommit => {
                 first.store(true, Ordering::SeqCst);
                 thread::sleep(std::time::Duration::from_millis(300));
             }
-            hotlease_store::Moment::AfterCommit => last.store(true, Ordering::SeqCst),
-            hotlease_store::Moment::AfterAnswers => {}
+            hotlease_store::WriterMoment::AfterCommit => last.store(true, Ordering::SeqCst),
+            hotlease_store::WriterMoment::AfterAnswers => {}
         })),
         ..PostgresOptions::default()
     };
@@ -131,7 +131,7 @@ fn a_candidate_waits_for_a_living_leader_and_leads_once_it_has_left() {
 /// Stops the leader's process outside a transaction, and within one, whose locks the server releases.
 #[test]
 fn a_silent_leader_is_replaced_and_learns_it() {
-    for at in [Moment::AfterAnswers, Moment::BeforeCommit] {
+    for at in [WriterMoment::AfterAnswers, WriterMoment::BeforeCommit] {
         let Some(database) = server::new_database() else {
             return;
         };
@@ -165,7 +165,7 @@ fn a_silent_leader_is_replaced_and_learns_it() {
             "{at:?}: what was answered is there, and nothing else: {written:?}"
         );
         let begun = Instant::now();
-        while old.ended().is_none() {
+        while old.end_error().is_none() {
             assert!(
                 begun.elapsed() < Duration::from_secs(10),
                 "the old one does not learn it"

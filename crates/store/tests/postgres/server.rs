@@ -21,16 +21,11 @@ struct Server {
 }
 
 fn program(name: &str) -> Option<PathBuf> {
-    let debian = fs::read_dir("/usr/lib/postgresql")
-        .into_iter()
-        .flatten()
-        .flatten();
+    let debian = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let debian = debian.map(|version| version.path().join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let places = debian.chain(std::env::split_paths(&path).collect::<Vec<_>>());
-    places
-        .map(|place| place.join(name))
-        .find(|program| program.is_file())
+    places.map(|place| place.join(name)).find(|program| program.is_file())
 }
 
 /// Command as a user that may run a server; it is killed when the thread that starts it ends.
@@ -116,8 +111,7 @@ pub(crate) fn new_database() -> Option<String> {
         return None;
     };
     let name = format!("test{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-    let connected =
-        postgres::Client::connect(&parameters(server.directory.path(), "postgres"), postgres::NoTls);
+    let connected = postgres::Client::connect(&parameters(server.directory.path(), "postgres"), postgres::NoTls);
     connected
         .and_then(|mut client| client.batch_execute(&format!("CREATE DATABASE {name}")))
         .expect("a database");

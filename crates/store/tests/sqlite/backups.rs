@@ -1,7 +1,7 @@
 //! Tests of backups and restores.
 
-use crate::place::{directory, open};
-use crate::scene::{invocations, use_lease};
+use crate::directory::{directory, open};
+use crate::records::{invocations, use_lease};
 use hotlease_store::{LEDGER_FILE, StoreError, backup, restore};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -83,11 +83,7 @@ fn a_damaged_copy_is_refused_and_changes_nothing() {
     broken[middle..middle + 4096].fill(0x5a);
     for bytes in [&whole[..whole.len() / 2], &broken[..], &[]] {
         fs::write(&copy, bytes).unwrap();
-        assert!(
-            restore(&ledger, &copy).is_err(),
-            "{} bytes were restored",
-            bytes.len()
-        );
+        assert!(restore(&ledger, &copy).is_err(), "{} bytes were restored", bytes.len());
         assert_eq!(invocations(&open(&ledger)), 200);
     }
     assert!(restore(&ledger, &dir.path().join("nothing")).is_err());

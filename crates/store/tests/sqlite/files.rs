@@ -1,7 +1,7 @@
 //! Tests of the database file: its lock, its version, and behaviour when it cannot grow.
 
-use crate::place::{directory, open};
-use crate::scene::{START_MS, invocations, key, lease, report, row, use_lease};
+use crate::directory::{directory, open};
+use crate::records::{START_MS, invocations, key, lease, report, row, use_lease};
 use hotlease_store::{BillQuery, LEDGER_FILE, SqliteOptions, Store, StoreError, open_sqlite};
 use rusqlite::Connection;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ fn waiting_writes_share_a_commit() {
     let counted = Arc::clone(&commits);
     let options = SqliteOptions {
         hook: Some(Arc::new(move |moment| {
-            if moment == hotlease_store::Moment::BeforeCommit {
+            if moment == hotlease_store::WriterMoment::BeforeCommit {
                 counted.fetch_add(1, Ordering::Relaxed);
                 // While this commit takes its time, other jobs gather.
                 thread::sleep(std::time::Duration::from_millis(5));
@@ -157,10 +157,7 @@ fn files_of_others_and_of_newer_versions_are_refused_and_left_alone() {
     newer.execute_batch("PRAGMA user_version = 999;").unwrap();
     drop(newer);
     let error = refused("a newer ledger");
-    assert!(
-        matches!(error, StoreError::TooNew { found: 999, .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, StoreError::TooNew { found: 999, .. }), "{error:?}");
 }
 
 /// The first version had no periods: earlier usage counts in the period in which the lease was granted.

@@ -4,9 +4,9 @@
 //! The child writes each answer that it got into a pipe before it goes on. The parent then opens the ledger and finds
 //! every acknowledged write in it, whole, and at most one write that was not acknowledged yet.
 
-use crate::place::{directory, open};
-use crate::scene::{START_MS, invocations, key, lease, report, row};
-use hotlease_store::{LeaseState, Moment, SqliteOptions, Store, open_sqlite};
+use crate::directory::{directory, open};
+use crate::records::{START_MS, invocations, key, lease, report, row};
+use hotlease_store::{LeaseState, SqliteOptions, Store, WriterMoment, open_sqlite};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -24,7 +24,7 @@ const USED: u64 = 10;
 fn kill_at(moments: u64) -> SqliteOptions {
     let passed = AtomicU64::new(0);
     SqliteOptions {
-        hook: Some(Arc::new(move |_: Moment| {
+        hook: Some(Arc::new(move |_: WriterMoment| {
             if passed.fetch_add(1, Ordering::Relaxed) == moments {
                 let own = nix::unistd::Pid::this();
                 // If the signal cannot be sent, nothing can be done: the parent sees that the child lived.
@@ -57,9 +57,7 @@ fn child() {
         let mut over = report(vec![row(number, USED + 1)]);
         over.usage[0].settled = true;
         over.leases = vec![lease(number)];
-        over.leases[0].state = LeaseState::Ended {
-            why: "released".into(),
-        };
+        over.leases[0].state = LeaseState::Ended { why: "released".into() };
         store.report(over).unwrap();
         tell("over", number);
     }
@@ -101,8 +99,7 @@ fn an_acknowledged_row_is_never_lost_whenever_the_manager_is_killed() {
         let mut sure = [0; LEASES as usize];
         for (what, number) in &answered {
             let found = store.rows(&[key(*number)]).unwrap()[0].clone();
-            let found =
-                found.unwrap_or_else(|| panic!("killed at moment {moments}: lease {number} was lost"));
+            let found = found.unwrap_or_else(|| panic!("killed at moment {moments}: lease {number} was lost"));
             let least = match what.as_str() {
                 "open" => 0,
                 "used" => USED,

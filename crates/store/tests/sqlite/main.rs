@@ -1,7 +1,7 @@
 //! Tests of what only a database on a disk promises: durability.
 
 mod backups;
+mod directory;
 mod files;
 mod kills;
-mod place;
-mod scene;
+mod records;

@@ -1,8 +1,8 @@
 //! Tests of bills by function: functions are billed a part of what their leases are billed.
 
-use crate::scene::{START_MS, Scene, TENANT, ended, functions, lease, limits, report, row, stores, used};
+use crate::fixture::{START_MS, TENANT, TestStore, ended, functions, lease, limits, report, row, stores, used};
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse, sum};
-use hotlease_store::{BillLine, BillQuery, By, LeaseRecord, LedgerRow, Limits, PERIOD_MS};
+use hotlease_store::{BillGrouping, BillLine, BillQuery, LeaseRecord, LedgerRow, Limits, PERIOD_MS};
 use hotlease_wire::ids::CodeHash;
 use hotlease_wire::session::UsageTotals;
 
@@ -12,19 +12,19 @@ fn id(name: &str) -> FunctionId {
     FunctionId::new(CodeHash([9; 32]), name)
 }
 
-fn bill(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
+fn bill(scene: &TestStore, query: BillQuery) -> Vec<BillLine> {
     scene.store.bill(&query).expect("a bill").lines
 }
 
 /// Bill by function; checks that its lines add up to those by tenant.
-fn by_function(scene: &Scene, query: BillQuery) -> Vec<BillLine> {
+fn by_function(scene: &TestStore, query: BillQuery) -> Vec<BillLine> {
     let by = |by| bill(scene, BillQuery { by, ..query.clone() });
     let all = |lines: &[BillLine]| {
         lines
             .iter()
             .fold(UsageTotals::default(), |all, line| sum(all, line.usage))
     };
-    let (functions, tenants) = (by(By::Function), by(By::Tenant));
+    let (functions, tenants) = (by(BillGrouping::Function), by(BillGrouping::Tenant));
     assert_eq!(all(&functions), all(&tenants), "{}: {functions:?}", scene.name);
     functions
 }
@@ -47,16 +47,8 @@ fn reports_in_any_order_and_any_number_bill_functions_once() {
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines), functions(9), "{}", scene.name);
-        assert_eq!(
-            lines.len(),
-            3,
-            "{}: two functions and the rest: {lines:?}",
-            scene.name
-        );
-        let rest = lines
-            .iter()
-            .find(|line| line.function.is_none())
-            .expect("the rest");
+        assert_eq!(lines.len(), 3, "{}: two functions and the rest: {lines:?}", scene.name);
+        let rest = lines.iter().find(|line| line.function.is_none()).expect("the rest");
         assert_eq!(
             rest.usage,
             UsageTotals {
@@ -67,7 +59,7 @@ fn reports_in_any_order_and_any_number_bill_functions_once() {
             "{}",
             scene.name
         );
-        scene.is_sound(LATER_MS);
+        scene.assert_sound(LATER_MS);
     }
 }
 
@@ -85,12 +77,7 @@ fn a_report_without_functions_takes_none_away() {
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines), functions(5), "{}", scene.name);
-        assert_eq!(
-            scene.store.functions(&[key]).unwrap(),
-            [functions(5)],
-            "{}",
-            scene.name
-        );
+        assert_eq!(scene.store.functions(&[key]).unwrap(), [functions(5)], "{}", scene.name);
     }
 }
 
@@ -108,14 +95,11 @@ fn functions_are_billed_no_more_than_their_lease() {
                 functions: [(id(name), most)].into_iter().collect(),
                 ..row(key, 7, false)
             };
-            scene
-                .store
-                .report(report(LATER_MS, vec![], vec![greedy]))
-                .unwrap();
+            scene.store.report(report(LATER_MS, vec![], vec![greedy])).unwrap();
         }
         let lines = by_function(&scene, BillQuery::default());
         assert_eq!(named(&lines).sum(), used(7).into(), "{}: {lines:?}", scene.name);
-        scene.is_sound(LATER_MS);
+        scene.assert_sound(LATER_MS);
     }
 }
 
@@ -149,21 +133,10 @@ fn functions_are_filtered_by_tenant_job_and_time() {
             let lines = by_function(&scene, query);
             assert!(lines.iter().all(|line| line.job.is_empty()));
             let f = lines.iter().filter(|line| line.function == Some(id("f")));
-            f.map(|line| (line.leases, line.usage.compute_ns))
-                .collect::<Vec<_>>()
+            f.map(|line| (line.leases, line.usage.compute_ns)).collect::<Vec<_>>()
         };
-        assert_eq!(
-            only(None, None, None),
-            [(2, 360_000), (1, 180_000)],
-            "{}",
-            scene.name
-        );
-        assert_eq!(
-            only(Some(TENANT), Some("b"), None),
-            [(1, 180_000)],
-            "{}",
-            scene.name
-        );
+        assert_eq!(only(None, None, None), [(2, 360_000), (1, 180_000)], "{}", scene.name);
+        assert_eq!(only(Some(TENANT), Some("b"), None), [(1, 180_000)], "{}", scene.name);
         assert_eq!(
             only(Some("uid:2"), None, Some(hour(2))),
             [(1, 120_000)],
@@ -185,10 +158,7 @@ fn what_a_function_is_late_with_is_not_billed_twice() {
             functions: FunctionTotals::default(),
             ..row(key, 10, false)
         };
-        scene
-            .store
-            .report(report(hour(1) + 1, vec![], vec![early]))
-            .unwrap();
+        scene.store.report(report(hour(1) + 1, vec![], vec![early])).unwrap();
         scene
             .store
             .report(report(hour(2) + 1, vec![], vec![row(key, 12, false)]))
@@ -226,6 +196,6 @@ fn functions_of_a_folded_row_are_the_tenants_own() {
         );
         let folded = scene.store.functions(&[lease(1, 1).key()]).unwrap();
         assert!(folded[0].is_empty(), "{}: {folded:?}", scene.name);
-        scene.is_sound(LATER_MS);
+        scene.assert_sound(LATER_MS);
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of the ledger's clock: no recorded time is before what was billed.
 
-use crate::scene::{START_MS, lease, limits, report, row, stores};
+use crate::fixture::{START_MS, lease, limits, report, row, stores};
 
 /// A manager that restarts with its clock set back continues from the latest time in the ledger.
 #[test]
@@ -19,6 +19,6 @@ fn a_lease_does_not_end_before_what_is_billed_of_it() {
         assert_eq!(latest, START_MS + 279, "{}", scene.name);
         let last = report(latest, Vec::new(), vec![used(287, true)]);
         scene.store.report(last).unwrap();
-        scene.is_sound(latest);
+        scene.assert_sound(latest);
     }
 }

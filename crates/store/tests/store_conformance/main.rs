@@ -2,10 +2,10 @@
 
 mod attribution;
 mod clock;
+mod contract;
+mod fixture;
 mod people;
-mod promises;
 mod random;
-mod scene;
 #[path = "../postgres/server.rs"]
 mod server;
 mod wishes;

@@ -1,6 +1,6 @@
 //! Tests of tenants, members and keys.
 
-use crate::scene::{limits, stores};
+use crate::fixture::{limits, stores};
 use hotlease_lease::manager::Quota;
 use hotlease_store::{KeyRecord, Position, StoreError, TenantRecord};
 
@@ -68,7 +68,7 @@ fn nobody_belongs_to_two_tenants() {
         store.put_tenant(tenant("alice", &["uid:1"])).unwrap();
         let taken = store.put_tenant(tenant("bob", &["uid:2", "uid:1"]));
         assert!(
-            matches!(taken, Err(StoreError::Taken { .. })),
+            matches!(taken, Err(StoreError::MemberOfOther { .. })),
             "{}: {taken:?}",
             scene.name
         );
@@ -91,30 +91,18 @@ fn tenants_and_keys_are_bounded() {
             store.put_tenant(tenant(name, &[])).unwrap();
         }
         let full = store.put_tenant(tenant("d", &[]));
-        assert!(
-            matches!(full, Err(StoreError::Full { .. })),
-            "{}: {full:?}",
-            scene.name
-        );
+        assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
         store.put_tenant(tenant("a", &["uid:1"])).unwrap();
         store.put_key(key("1", "a")).unwrap();
         store.put_key(key("2", "a")).unwrap();
         let full = store.put_key(key("3", "a"));
-        assert!(
-            matches!(full, Err(StoreError::Full { .. })),
-            "{}: {full:?}",
-            scene.name
-        );
+        assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
         let many: Vec<String> = (0..=hotlease_store::MEMBERS_MAX)
             .map(|uid| format!("uid:{uid}"))
             .collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let full = store.put_tenant(tenant("a", &many));
-        assert!(
-            matches!(full, Err(StoreError::Full { .. })),
-            "{}: {full:?}",
-            scene.name
-        );
+        assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
     }
 }
 

@@ -1,10 +1,10 @@
 //! Random work on all stores: their answers must be equal after every step.
 
-use crate::scene::{START_MS, Scene, agent, lease, limits, local_stores, row, stores};
+use crate::fixture::{START_MS, TestStore, agent, lease, limits, local_stores, row, stores};
 use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::ledger::{FunctionId, FunctionTotals, FunctionUse};
 use hotlease_lease::manager::{NodeWish, OfferWish};
-use hotlease_store::{BillQuery, By, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
+use hotlease_store::{BillGrouping, BillQuery, LeaseRecord, LeaseState, LedgerRow, PERIOD_MS, Report, Store};
 use hotlease_wire::ids::{AgentId, CodeHash, LeaseId};
 use hotlease_wire::session::UsageTotals;
 use rand::rngs::StdRng;
@@ -145,7 +145,7 @@ fn some_step(random: &mut StdRng, at_ms: u64) -> Step {
 }
 
 /// Answers to all queries.
-fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
+fn seen(scene: &TestStore, at_ms: u64) -> Vec<String> {
     let store = &scene.store;
     let mut seen = vec![
         format!("{:?}", store.agents()),
@@ -155,7 +155,12 @@ fn seen(scene: &Scene, at_ms: u64) -> Vec<String> {
         format!("{:?}", store.active_leases()),
         format!("{:?}", store.audit(at_ms)),
     ];
-    for by in [By::Tenant, By::Job, By::Lease, By::Function] {
+    for by in [
+        BillGrouping::Tenant,
+        BillGrouping::Job,
+        BillGrouping::Lease,
+        BillGrouping::Function,
+    ] {
         for (since_ms, until_ms) in [
             (None, None),
             (Some(START_MS + 3 * PERIOD_MS), None),
@@ -210,7 +215,7 @@ fn all_stores_answer_alike_whatever_is_done_to_them() {
             }
         }
         for scene in &scenes {
-            scene.is_sound(at_ms);
+            scene.assert_sound(at_ms);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of wishes for nodes.
 
-use crate::scene::{START_MS, agent, limits, stores};
+use crate::fixture::{START_MS, agent, limits, stores};
 use hotlease_lease::agent::OfferedCores;
 use hotlease_lease::manager::{NodeOrder, NodeWish, OfferWish};
 use hotlease_store::StoreError;
@@ -40,11 +40,7 @@ fn what_is_wanted_of_a_node_stays_until_it_is_taken_back_whether_or_not_the_node
             assert_eq!(scene.store.wishes().unwrap(), expected, "{name}");
         }
         scene.store.remove_agent(known.id, START_MS).unwrap();
-        assert_eq!(
-            scene.store.wishes().unwrap().len(),
-            2,
-            "{name}: a node may come back"
-        );
+        assert_eq!(scene.store.wishes().unwrap().len(), 2, "{name}: a node may come back");
         scene.store.remove_wish(known.id).unwrap();
         scene.store.remove_wish(known.id).unwrap();
         assert_eq!(scene.store.wishes().unwrap(), [(unknown, wish)], "{name}");
@@ -60,11 +56,7 @@ fn wishes_are_bounded() {
             scene.store.put_wish(AgentId([number; 8]), wish.clone()).unwrap();
         }
         let full = scene.store.put_wish(AgentId([most; 8]), wish.clone());
-        assert!(
-            matches!(full, Err(StoreError::Full { .. })),
-            "{}: {full:?}",
-            scene.name
-        );
+        assert!(matches!(full, Err(StoreError::Full { .. })), "{}: {full:?}", scene.name);
         scene
             .store
             .put_wish(AgentId([0; 8]), wish.clone())

@@ -5,7 +5,7 @@
 //!       | kind| class| zero | tag  | context  | length  | number  | body ...
 //! ```
 //!
-//! A message travels with its frame ([`Frame::Eager`]) if it is not too long for that: if the receiver does not wait
+//! A message travels with its frame ([`MemberFrame::Eager`]) if it is not too long for that: if the receiver does not wait
 //! for it, the receiver keeps it, within the credit that it gave. A longer message is announced, and sent when the
 //! receiver has memory for it:
 //!
@@ -18,7 +18,7 @@
 //! ```
 //!
 //! Numbers that the receiver of a frame assigned (`landing` of a grant) are checked when they come back. If a grant is
-//! for a message that the sender has given up meanwhile, the sender answers with [`Frame::Withdraw`].
+//! for a message that the sender has given up meanwhile, the sender answers with [`MemberFrame::Withdraw`].
 //!
 //! Two members of one node switch from their connection to lanes in shared memory. Each direction switches for itself,
 //! in order with the messages that are sent meanwhile. The connection stays open, because it tells when the other
@@ -60,23 +60,23 @@ pub const CREDIT_MAX: u64 = 1 << 40;
 /// unreceived messages do not hold up a barrier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum Class {
+pub enum MessageClass {
     /// Messages of users.
     Message = 0,
     /// Messages of collectives; the tag is the number of the collective.
     Collective = 1,
 }
 
-impl Class {
+impl MessageClass {
     /// Both classes.
     pub const ALL: [Self; 2] = [Self::Message, Self::Collective];
 }
 
 /// Class, communicator and tag of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Address {
+pub struct MessageAddress {
     /// Class, which has its own credit and order.
-    pub class: Class,
+    pub class: MessageClass,
     /// The communicator, among those that share connections.
     pub context: u64,
     /// Tag of the user, or number of the collective.
@@ -85,7 +85,7 @@ pub struct Address {
 
 /// Address of a process's bell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bell {
+pub struct BellLocation {
     /// Process id.
     pub process: u32,
     /// Descriptor of a page, in that process.
@@ -98,18 +98,18 @@ pub struct Bell {
 
 /// A frame between members; see the [module](self).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Frame {
+pub enum MemberFrame {
     /// A message; its body follows.
     Eager {
         /// Destination of the message.
-        to: Address,
+        to: MessageAddress,
         /// Length of the message, at most [`EAGER_BYTES_MAX`].
         length: u64,
     },
     /// Announces a message of this length.
     Announce {
         /// Destination of the message.
-        to: Address,
+        to: MessageAddress,
         /// 1 to [`MESSAGE_BYTES_MAX`].
         length: u64,
         /// The sender's number for it.
@@ -137,14 +137,14 @@ pub enum Frame {
     /// Gives back credit, after kept messages were received.
     Credit {
         /// Class of the credit.
-        class: Class,
+        class: MessageClass,
         /// Amount of the credit, at most [`CREDIT_MAX`].
         amount: u64,
     },
     /// Offers a lane for the messages of this member.
     Offer {
         /// Bell that wakes the sender when there is room in the lane.
-        bell: Bell,
+        bell: BellLocation,
         /// Descriptor of the lane's memory, in the sender's process.
         memory: u32,
         /// Capacity of the lane, bytes.
@@ -153,7 +153,7 @@ pub enum Frame {
     /// Accepts an offered lane: it is open.
     Accept {
         /// Bell that wakes the lane's reader.
-        bell: Bell,
+        bell: BellLocation,
     },
     /// Declines an offered lane: it cannot be opened.
     Decline,
@@ -216,7 +216,7 @@ mod kind {
 
 /// The fields in their order.
 #[derive(Default, PartialEq)]
-struct Fields {
+struct FrameFields {
     kind: u8,
     class: u8,
     tag: u32,
@@ -225,7 +225,7 @@ struct Fields {
     number: u64,
 }
 
-impl Frame {
+impl MemberFrame {
     /// Encoded size.
     pub const BYTES: usize = 32;
 
@@ -264,7 +264,7 @@ impl Frame {
             word.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(word)
         };
-        let fields = Fields {
+        let fields = FrameFields {
             kind: bytes[0],
             class: bytes[1],
             tag: (word(0) >> 32) as u32,
@@ -282,50 +282,50 @@ impl Frame {
         }
     }
 
-    fn fields(&self) -> Fields {
-        let none = Fields::default();
-        let addressed = |to: &Address| Fields {
+    fn fields(&self) -> FrameFields {
+        let none = FrameFields::default();
+        let addressed = |to: &MessageAddress| FrameFields {
             class: to.class as u8,
             tag: to.tag,
             context: to.context,
-            ..Fields::default()
+            ..FrameFields::default()
         };
-        let rung = |bell: &Bell| Fields {
+        let rung = |bell: &BellLocation| FrameFields {
             tag: bell.process,
             context: u64::from(bell.pipe) << 32 | u64::from(bell.memory),
             number: bell.key,
-            ..Fields::default()
+            ..FrameFields::default()
         };
         match *self {
-            Self::Eager { ref to, length } => Fields {
+            Self::Eager { ref to, length } => FrameFields {
                 kind: kind::EAGER,
                 length,
                 ..addressed(to)
             },
-            Self::Announce { ref to, length, id } => Fields {
+            Self::Announce { ref to, length, id } => FrameFields {
                 kind: kind::ANNOUNCE,
                 length,
                 number: id,
                 ..addressed(to)
             },
-            Self::Grant { id, landing } => Fields {
+            Self::Grant { id, landing } => FrameFields {
                 kind: kind::GRANT,
                 context: landing,
                 number: id,
                 ..none
             },
-            Self::Data { landing, length } => Fields {
+            Self::Data { landing, length } => FrameFields {
                 kind: kind::DATA,
                 length,
                 number: landing,
                 ..none
             },
-            Self::Withdraw { landing } => Fields {
+            Self::Withdraw { landing } => FrameFields {
                 kind: kind::WITHDRAW,
                 number: landing,
                 ..none
             },
-            Self::Credit { class, amount } => Fields {
+            Self::Credit { class, amount } => FrameFields {
                 kind: kind::CREDIT,
                 class: class as u8,
                 number: amount,
@@ -335,58 +335,54 @@ impl Frame {
                 ref bell,
                 memory,
                 bytes,
-            } => Fields {
+            } => FrameFields {
                 kind: kind::OFFER,
                 length: u64::from(bytes) << 32 | u64::from(memory),
                 ..rung(bell)
             },
-            Self::Accept { ref bell } => Fields {
+            Self::Accept { ref bell } => FrameFields {
                 kind: kind::ACCEPT,
                 ..rung(bell)
             },
-            Self::Decline => Fields {
+            Self::Decline => FrameFields {
                 kind: kind::DECLINE,
                 ..none
             },
-            Self::Switch => Fields {
+            Self::Switch => FrameFields {
                 kind: kind::SWITCH,
                 ..none
             },
-            Self::Inbox { length } => Fields {
+            Self::Inbox { length } => FrameFields {
                 kind: kind::INBOX,
                 length,
                 ..none
             },
-            Self::Alive => Fields {
+            Self::Alive => FrameFields {
                 kind: kind::ALIVE,
                 ..none
             },
-            Self::Goodbye => Fields {
+            Self::Goodbye => FrameFields {
                 kind: kind::GOODBYE,
                 ..none
             },
-            Self::Farewell => Fields {
+            Self::Farewell => FrameFields {
                 kind: kind::FAREWELL,
                 ..none
             },
-            Self::Lost { rank, loss } => Fields {
+            Self::Lost { rank, loss } => FrameFields {
                 kind: kind::LOST,
                 tag: rank,
                 number: loss as u64,
                 ..none
             },
-            Self::Broken {
-                context,
-                rank,
-                number,
-            } => Fields {
+            Self::Broken { context, rank, number } => FrameFields {
                 kind: kind::BROKEN,
                 tag: rank,
                 context,
                 number: u64::from(number),
                 ..none
             },
-            Self::Leave { context } => Fields {
+            Self::Leave { context } => FrameFields {
                 kind: kind::LEAVE,
                 context,
                 ..none
@@ -394,17 +390,17 @@ impl Frame {
         }
     }
 
-    fn of(fields: &Fields) -> Option<Self> {
-        let class = Class::ALL
+    fn of(fields: &FrameFields) -> Option<Self> {
+        let class = MessageClass::ALL
             .into_iter()
             .find(|class| *class as u8 == fields.class)?;
-        let to = Address {
+        let to = MessageAddress {
             class,
             context: fields.context,
             tag: fields.tag,
         };
         let (length, number) = (fields.length, fields.number);
-        let bell = Bell {
+        let bell = BellLocation {
             process: fields.tag,
             memory: fields.context as u32,
             pipe: (fields.context >> 32) as u32,
@@ -412,11 +408,7 @@ impl Frame {
         };
         Some(match fields.kind {
             kind::EAGER if length <= EAGER_BYTES_MAX => Self::Eager { to, length },
-            kind::ANNOUNCE if (1..=MESSAGE_BYTES_MAX).contains(&length) => Self::Announce {
-                to,
-                length,
-                id: number,
-            },
+            kind::ANNOUNCE if (1..=MESSAGE_BYTES_MAX).contains(&length) => Self::Announce { to, length, id: number },
             kind::GRANT => Self::Grant {
                 id: number,
                 landing: fields.context,
@@ -426,10 +418,7 @@ impl Frame {
                 length,
             },
             kind::WITHDRAW => Self::Withdraw { landing: number },
-            kind::CREDIT if number <= CREDIT_MAX => Self::Credit {
-                class,
-                amount: number,
-            },
+            kind::CREDIT if number <= CREDIT_MAX => Self::Credit { class, amount: number },
             kind::OFFER => Self::Offer {
                 bell,
                 memory: length as u32,

@@ -151,7 +151,7 @@ impl NodeId {
 
 /// A member's node and resources. The answering side sends its own as the payload of the second message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Home {
+pub struct MemberNode {
     /// Node whose processors the member shares.
     pub node: NodeId,
     /// Whether the member can share memory with others on the node.
@@ -160,7 +160,7 @@ pub struct Home {
     pub processors: u16,
 }
 
-impl Home {
+impl MemberNode {
     /// Home of a member that cannot determine it.
     pub const UNKNOWN: Self = Self {
         node: NodeId::UNKNOWN,
@@ -210,12 +210,12 @@ pub struct Introduction {
     /// Digest of the link's name; 0: only this connection and shared memory of the node.
     pub link: u32,
     /// Home of the caller.
-    pub home: Home,
+    pub home: MemberNode,
 }
 
 impl Introduction {
     /// Encoded size.
-    pub const BYTES: usize = 13 + Home::BYTES;
+    pub const BYTES: usize = 13 + MemberNode::BYTES;
 
     /// Encodes the introduction.
     pub fn encode(&self) -> [u8; Self::BYTES] {
@@ -244,7 +244,7 @@ impl Introduction {
                 _ => return Err(malformed),
             },
             link: word(9),
-            home: Home::decode(&bytes[13..])?,
+            home: MemberNode::decode(&bytes[13..])?,
         };
         let ranks = 0..super::RANKS_MAX;
         if !ranks.contains(&introduction.from)

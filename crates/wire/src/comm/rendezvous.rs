@@ -1,7 +1,7 @@
 //! A member ↔ the rendezvous: one question, and one answer, which comes when all members of the group have asked.
 //!
 //! Both are control messages ([`crate::encode`]): the question in one record of Noise, the answer in one or more
-//! ([`Pieces`]). A member whose address differs from the one on which it listens is behind a NAT, and gets an answer in
+//! ([`AnswerPieces`]). A member whose address differs from the one on which it listens is behind a NAT, and gets an answer in
 //! between:
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //! ```
 //!
 //! A member that waits with others for the rest of a communicator, and learns meanwhile that more members are lost,
-//! reports that by [`Question::Lost`] on the same connection. If the answer is on its way already, it is the one that
+//! reports that by [`JoinQuestion::Lost`] on the same connection. If the answer is on its way already, it is the one that
 //! counts: a member that asked again, on another connection, would come too late for a meeting that it belongs to.
 //!
-//! [`Question::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
-//! [`Answer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.
+//! [`JoinQuestion::Relay`] is asked on a connection of its own by both members of a pair. When both have asked, each gets
+//! [`JoinAnswer::Relayed`], and from then on bytes that one of them sends come out at the other unchanged.
 
 use super::{GroupId, NAME_BYTES_MAX, RANKS_MAX, RECORD_BYTES_MAX, SEAL_BYTES};
 use crate::DecodeError;
@@ -61,7 +61,7 @@ const ANSWER_BYTES_MAX: usize = 48 * RANKS_MAX as usize + 64;
 
 /// Question of a member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Question {
+pub enum JoinQuestion {
     /// Joins a group.
     Join(Join),
     /// Asks for a relay to another member, because the two cannot reach each other.
@@ -71,7 +71,7 @@ pub enum Question {
     Lost(Vec<u32>),
 }
 
-impl Question {
+impl JoinQuestion {
     /// Decodes and checks every bound; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let question = crate::decode(bytes)?;
@@ -129,8 +129,7 @@ pub const LINK_BYTES_MAX: usize = 256;
 /// Whether a text is valid as a link's description: 1 to [`LINK_BYTES_MAX`] printable ASCII characters, so that it can
 /// be shown.
 pub fn is_link(text: &str) -> bool {
-    (1..=LINK_BYTES_MAX).contains(&text.len())
-        && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
+    (1..=LINK_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
 }
 
 impl Join {
@@ -159,16 +158,16 @@ fn are_lost(ranks: &[u32], size: u32) -> bool {
 
 /// Addresses of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Place {
+pub struct MemberAddress {
     /// Address on which it listens.
     pub address: SocketAddr,
     /// Mapping of that address, if there is a NAT between the member and the rendezvous.
-    pub mapped: Option<Mapped>,
+    pub mapped: Option<NatMapping>,
 }
 
 /// A NAT's mapping of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Mapped {
+pub struct NatMapping {
     /// Address that the rendezvous sees.
     pub address: SocketAddr,
     /// Whether the second port of the rendezvous sees another address, as every peer will: the NAT is symmetric.
@@ -177,7 +176,7 @@ pub struct Mapped {
 
 /// Answer of the rendezvous.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
+pub enum JoinAnswer {
     /// There is a NAT between the member and the rendezvous; another answer follows.
     Seen {
         /// Second port of the rendezvous, to be called from the same local port as the first.
@@ -192,17 +191,17 @@ pub enum Answer {
         /// Rank of the member that gets this answer.
         rank: u32,
         /// Addresses of each rank; as many as the size, at most [`RANKS_MAX`].
-        members: Vec<Place>,
+        members: Vec<MemberAddress>,
         /// Whether members that cannot reach each other may ask for a relay.
         relays: bool,
     },
     /// The relay is connected: from here on bytes go to and come from the other member.
     Relayed,
     /// The members will not meet.
-    Refused(Refused),
+    Refused(JoinRejection),
 }
 
-impl Answer {
+impl JoinAnswer {
     /// Decodes and checks every bound; total on any bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         if bytes.len() > ANSWER_BYTES_MAX {
@@ -214,12 +213,10 @@ impl Answer {
             Self::Together { rank, members, .. } => {
                 members.len() <= RANKS_MAX as usize && (*rank as usize) < members.len()
             }
-            Self::Refused(Refused::Missing { ranks, size, .. }) => {
-                (1..=RANKS_MAX).contains(size)
-                    && ranks.len() <= *size as usize
-                    && ranks.iter().all(|rank| rank < size)
+            Self::Refused(JoinRejection::Missing { ranks, size, .. }) => {
+                (1..=RANKS_MAX).contains(size) && ranks.len() <= *size as usize && ranks.iter().all(|rank| rank < size)
             }
-            Self::Refused(Refused::OtherLink { theirs, ours }) => is_link(theirs) && is_link(ours),
+            Self::Refused(JoinRejection::OtherLink { theirs, ours }) => is_link(theirs) && is_link(ours),
             Self::Refused(_) | Self::Relayed => true,
         };
         if !fits {
@@ -241,14 +238,14 @@ impl Answer {
 
 /// An answer that arrives record by record.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct AnswerPieces {
     got: Vec<u8>,
 }
 
-impl Pieces {
+impl AnswerPieces {
     /// Adds the content of a record; returns the answer after the last one. Total on any bytes, and keeps no more than
     /// the longest answer.
-    pub fn take(&mut self, piece: &[u8]) -> Result<Option<Answer>, DecodeError> {
+    pub fn take(&mut self, piece: &[u8]) -> Result<Option<JoinAnswer>, DecodeError> {
         let malformed = DecodeError::Malformed { what: "answer" };
         let Some((follows @ 0..=1, chunk)) = piece.split_first() else {
             return Err(malformed);
@@ -260,13 +257,13 @@ impl Pieces {
         if *follows == 1 {
             return Ok(None);
         }
-        Answer::decode(&std::mem::take(&mut self.got)).map(Some)
+        JoinAnswer::decode(&std::mem::take(&mut self.got)).map(Some)
     }
 }
 
 /// Reason why members will not meet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Refused {
+pub enum JoinRejection {
     /// A member has waited for its whole time.
     Missing {
         /// Ranks that did not come; for members that did not ask for a rank, the last ones.
@@ -313,7 +310,7 @@ pub enum Refused {
     },
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for JoinRejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing {
@@ -395,7 +392,7 @@ mod tests {
     #[test]
     fn who_is_missing_is_named() {
         let missing = |ranks: &[u32]| {
-            let refused = Refused::Missing {
+            let refused = JoinRejection::Missing {
                 ranks: ranks.to_vec(),
                 size: 64,
                 waited_ms: 1500,
@@ -416,14 +413,14 @@ mod tests {
         let longest: SocketAddr = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:65535"
             .parse()
             .expect("an address");
-        let place = Place {
+        let place = MemberAddress {
             address: longest,
-            mapped: Some(Mapped {
+            mapped: Some(NatMapping {
                 address: longest,
                 varies: true,
             }),
         };
-        let together = |size: u32| Answer::Together {
+        let together = |size: u32| JoinAnswer::Together {
             group: GroupId([0xff; 16]),
             rank: size - 1,
             members: vec![place; size as usize],
@@ -433,11 +430,8 @@ mod tests {
             let answer = together(size);
             let mut came = answer.pieces();
             assert_eq!(came.len(), records, "{size} members");
-            assert!(
-                came.iter()
-                    .all(|piece| piece.len() <= RECORD_BYTES_MAX - SEAL_BYTES)
-            );
-            let mut pieces = Pieces::default();
+            assert!(came.iter().all(|piece| piece.len() <= RECORD_BYTES_MAX - SEAL_BYTES));
+            let mut pieces = AnswerPieces::default();
             let last = came.pop().expect("one at least");
             for piece in came {
                 assert_eq!(pieces.take(&piece), Ok(None));
@@ -448,13 +442,13 @@ mod tests {
 
     #[test]
     fn records_without_an_end_are_refused() {
-        let mut pieces = Pieces::default();
+        let mut pieces = AnswerPieces::default();
         let more = [&[1][..], &[0; 1000]].concat();
         let refused = (0..200).find_map(|_| pieces.take(&more).err());
         assert!(refused.is_some(), "200 kB were kept");
         assert!(pieces.got.len() <= ANSWER_BYTES_MAX);
         for wrong in [&[][..], &[2, 0], &[0xff]] {
-            assert!(Pieces::default().take(wrong).is_err(), "{wrong:?}");
+            assert!(AnswerPieces::default().take(wrong).is_err(), "{wrong:?}");
         }
     }
 }

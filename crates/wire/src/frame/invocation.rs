@@ -73,8 +73,7 @@ mod tests {
 
     #[test]
     fn both_sides_say_the_same_of_the_ring_and_of_the_express_entry() {
-        let said =
-            |generation, number, entry| InvocationId::new(Seq::new(generation, number), entry).to_string();
+        let said = |generation, number, entry| InvocationId::new(Seq::new(generation, number), entry).to_string();
         assert_eq!(said(1, 0, 0), "1.0");
         assert_eq!(said(7, 4_000_000_000, 3), "7.4000000000");
         assert_eq!(said(7, 41, EXPRESS_ENTRY), "7.e41");

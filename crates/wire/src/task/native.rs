@@ -10,7 +10,7 @@ const HEAD_BYTES: usize = 10;
 
 /// Function of the library, and form of its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arguments<'a> {
+pub struct NativeArguments<'a> {
     /// Size of the result in bytes, or [`AS_INPUT`].
     pub room: u64,
     /// Symbol of the function.
@@ -19,7 +19,7 @@ pub struct Arguments<'a> {
     pub recipe: &'a [u8],
 }
 
-impl<'a> Arguments<'a> {
+impl<'a> NativeArguments<'a> {
     /// Decodes the arguments.
     ///
     /// # Errors

@@ -33,7 +33,7 @@ pub mod tag {
 
 /// A value, or the beginning of a tuple.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Item<'a> {
+pub enum PlainItem<'a> {
     /// `None`.
     None,
     /// `True` or `False`.
@@ -54,11 +54,11 @@ pub enum Item<'a> {
 
 /// Reads values one after the other.
 #[derive(Debug)]
-pub struct Reader<'a> {
+pub struct PlainReader<'a> {
     bytes: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PlainReader<'a> {
     /// Reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes }
@@ -76,27 +76,27 @@ impl<'a> Reader<'a> {
     ///
     /// [`FormatError::Plain`] and [`FormatError::Text`]; nothing can be read after one of them.
     #[inline]
-    pub fn item(&mut self, depth: usize) -> Result<Item<'a>, FormatError> {
+    pub fn item(&mut self, depth: usize) -> Result<PlainItem<'a>, FormatError> {
         let [tag] = self.array()?;
         if tag == tag::RESULT {
-            return Ok(Item::Result(u16::from_le_bytes(self.array()?)));
+            return Ok(PlainItem::Result(u16::from_le_bytes(self.array()?)));
         }
         let short = tag > tag::TUPLE;
         Ok(match if short { tag - tag::SHORT } else { tag } {
-            tag::NONE => Item::None,
-            tag::FALSE => Item::Bool(false),
-            tag::TRUE => Item::Bool(true),
-            tag::INT64 => Item::Int(i64::from_le_bytes(self.array()?)),
-            tag::INT8 => Item::Int(i8::from_le_bytes(self.array()?).into()),
-            tag::FLOAT => Item::Float(f64::from_le_bytes(self.array()?)),
+            tag::NONE => PlainItem::None,
+            tag::FALSE => PlainItem::Bool(false),
+            tag::TRUE => PlainItem::Bool(true),
+            tag::INT64 => PlainItem::Int(i64::from_le_bytes(self.array()?)),
+            tag::INT8 => PlainItem::Int(i8::from_le_bytes(self.array()?).into()),
+            tag::FLOAT => PlainItem::Float(f64::from_le_bytes(self.array()?)),
             tag::STR => {
                 let length = self.length(short)?;
                 let text = std::str::from_utf8(self.take(length)?);
-                Item::Str(text.map_err(|_| FormatError::Text)?)
+                PlainItem::Str(text.map_err(|_| FormatError::Text)?)
             }
             tag::BYTES => {
                 let length = self.length(short)?;
-                Item::Bytes(self.take(length)?)
+                PlainItem::Bytes(self.take(length)?)
             }
             tag::TUPLE if depth > 0 => {
                 let length = self.length(short)?;
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
                 if length > self.bytes.len() {
                     return Err(FormatError::Plain);
                 }
-                Item::Tuple(length)
+                PlainItem::Tuple(length)
             }
             _ => return Err(FormatError::Plain),
         })

@@ -1,14 +1,15 @@
 //! Decoders of the messages between members of a communicator, and with the rendezvous.
 
 use hotlease_wire::comm::frame::{
-    Address, Bell, CREDIT_MAX, Class, DATA_BYTES_MAX, EAGER_BYTES_MAX, Frame, MESSAGE_BYTES_MAX,
+    BellLocation, CREDIT_MAX, DATA_BYTES_MAX, EAGER_BYTES_MAX, MESSAGE_BYTES_MAX, MemberFrame, MessageAddress,
+    MessageClass,
 };
 use hotlease_wire::comm::greeting::{
-    Greeting, Home, Introduction, KeyId, Knock, NodeId, Purpose, VERSION, Verdict,
+    Greeting, Introduction, KeyId, Knock, MemberNode, NodeId, Purpose, VERSION, Verdict,
 };
 use hotlease_wire::comm::rendezvous::{
-    Answer, Join, LINK_BYTES_MAX, LOST_MAX, Mapped, Meeting, Pieces, Place, Question, Refused, Relay,
-    WAIT_MS_MAX,
+    AnswerPieces, Join, JoinAnswer, JoinQuestion, JoinRejection, LINK_BYTES_MAX, LOST_MAX, Meeting, MemberAddress,
+    NatMapping, Relay, WAIT_MS_MAX,
 };
 use hotlease_wire::comm::{GroupId, Loss, NAME_BYTES_MAX, RANKS_MAX};
 use hotlease_wire::encode;
@@ -52,17 +53,17 @@ pub fn frame(bytes: &[u8]) -> bool {
     let Some(bytes) = bytes.first_chunk() else {
         return false;
     };
-    let Ok(frame) = Frame::decode(bytes) else {
+    let Ok(frame) = MemberFrame::decode(bytes) else {
         return false;
     };
     assert_eq!(frame.encode(), *bytes, "an accepted frame has one form only");
     match frame {
-        Frame::Eager { length, .. } => assert!(length <= EAGER_BYTES_MAX),
-        Frame::Announce { length, .. } => assert!((1..=MESSAGE_BYTES_MAX).contains(&length)),
-        Frame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
-        Frame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
-        Frame::Lost { rank, .. } | Frame::Broken { rank, .. } => assert!(rank < RANKS_MAX),
-        Frame::Inbox { length } => assert!((1..=Inbox::BYTES_MAX as u64).contains(&length)),
+        MemberFrame::Eager { length, .. } => assert!(length <= EAGER_BYTES_MAX),
+        MemberFrame::Announce { length, .. } => assert!((1..=MESSAGE_BYTES_MAX).contains(&length)),
+        MemberFrame::Data { length, .. } => assert!((1..=DATA_BYTES_MAX).contains(&length)),
+        MemberFrame::Credit { amount, .. } => assert!(amount <= CREDIT_MAX),
+        MemberFrame::Lost { rank, .. } | MemberFrame::Broken { rank, .. } => assert!(rank < RANKS_MAX),
+        MemberFrame::Inbox { length } => assert!((1..=Inbox::BYTES_MAX as u64).contains(&length)),
         _ => assert_eq!(frame.body_bytes(), 0),
     }
     assert!(
@@ -73,11 +74,11 @@ pub fn frame(bytes: &[u8]) -> bool {
 }
 
 pub fn question(bytes: &[u8]) -> bool {
-    let Ok(question) = Question::decode(bytes) else {
+    let Ok(question) = JoinQuestion::decode(bytes) else {
         return false;
     };
     match &question {
-        Question::Join(join) => {
+        JoinQuestion::Join(join) => {
             assert!((1..=NAME_BYTES_MAX).contains(&join.name.len()));
             assert!((1..=RANKS_MAX).contains(&join.size));
             assert!(join.rank.is_none_or(|rank| rank < join.size));
@@ -88,45 +89,45 @@ pub fn question(bytes: &[u8]) -> bool {
                 assert!(lost.iter().all(|rank| *rank < join.size));
             }
         }
-        Question::Relay(relay) => {
+        JoinQuestion::Relay(relay) => {
             assert!(relay.from < RANKS_MAX && relay.to < RANKS_MAX);
             assert_ne!(relay.from, relay.to, "nobody talks to itself");
         }
-        Question::Lost(ranks) => {
+        JoinQuestion::Lost(ranks) => {
             assert!(ranks.len() <= LOST_MAX && ranks.iter().all(|rank| *rank < RANKS_MAX));
         }
     }
-    assert_eq!(Question::decode(&encode(&question)).as_ref(), Ok(&question));
+    assert_eq!(JoinQuestion::decode(&encode(&question)).as_ref(), Ok(&question));
     true
 }
 
 pub fn answer(bytes: &[u8]) -> bool {
     // The same bytes as records of an answer: garbage ends it, or is kept.
-    let mut pieces = Pieces::default();
+    let mut pieces = AnswerPieces::default();
     for piece in bytes.chunks(100) {
         if let Ok(Some(answer)) = pieces.take(piece) {
-            assert_eq!(Answer::decode(&encode(&answer)), Ok(answer));
+            assert_eq!(JoinAnswer::decode(&encode(&answer)), Ok(answer));
         }
     }
-    let Ok(answer) = Answer::decode(bytes) else {
+    let Ok(answer) = JoinAnswer::decode(bytes) else {
         return false;
     };
     match &answer {
-        Answer::Seen { port, .. } => assert_ne!(*port, 0),
-        Answer::Relayed => {}
-        Answer::Together { rank, members, .. } => {
+        JoinAnswer::Seen { port, .. } => assert_ne!(*port, 0),
+        JoinAnswer::Relayed => {}
+        JoinAnswer::Together { rank, members, .. } => {
             assert!(members.len() <= RANKS_MAX as usize && (*rank as usize) < members.len());
         }
-        Answer::Refused(refused) => {
-            if let Refused::Missing { ranks, size, .. } = refused {
+        JoinAnswer::Refused(refused) => {
+            if let JoinRejection::Missing { ranks, size, .. } = refused {
                 assert!(ranks.iter().all(|rank| rank < size) && *size <= RANKS_MAX);
             }
             let text = refused.to_string();
             assert!(!text.is_empty() && text.len() < 400, "{text}");
         }
     }
-    assert_eq!(Answer::decode(&encode(&answer)).as_ref(), Ok(&answer));
-    let mut pieces = Pieces::default();
+    assert_eq!(JoinAnswer::decode(&encode(&answer)).as_ref(), Ok(&answer));
+    let mut pieces = AnswerPieces::default();
     let taken = answer.pieces();
     let taken = taken
         .iter()
@@ -150,7 +151,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             to,
             is_sealed,
             link: 0x0102_0304_u32.wrapping_mul(from),
-            home: Home {
+            home: MemberNode {
                 node: NodeId([from as u8; 16]),
                 shares_memory: !is_sealed,
                 processors: to as u16,
@@ -166,7 +167,7 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
             to: 0,
             is_sealed: true,
             link: u32::MAX,
-            home: Home::UNKNOWN,
+            home: MemberNode::UNKNOWN,
         },
     };
     vec![
@@ -189,67 +190,61 @@ pub fn greeting_seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn frame_seeds() -> Vec<Vec<u8>> {
-    let message = Address {
-        class: Class::Message,
+    let message = MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag: 7,
     };
-    let collective = Address {
-        class: Class::Collective,
+    let collective = MessageAddress {
+        class: MessageClass::Collective,
         context: u64::MAX,
         tag: u32::MAX,
     };
-    let bell = Bell {
+    let bell = BellLocation {
         process: 4321,
         memory: 7,
         pipe: 9,
         key: u64::MAX,
     };
     let mut frames = vec![
-        Frame::Offer {
+        MemberFrame::Offer {
             bell,
             memory: 8,
             bytes: 1 << 18,
         },
-        Frame::Accept { bell },
-        Frame::Decline,
-        Frame::Switch,
-        Frame::Inbox { length: 1 },
-        Frame::Inbox {
+        MemberFrame::Accept { bell },
+        MemberFrame::Decline,
+        MemberFrame::Switch,
+        MemberFrame::Inbox { length: 1 },
+        MemberFrame::Inbox {
             length: Inbox::BYTES_MAX as u64,
         },
-        Frame::Eager {
-            to: message,
-            length: 0,
-        },
-        Frame::Eager {
+        MemberFrame::Eager { to: message, length: 0 },
+        MemberFrame::Eager {
             to: collective,
             length: EAGER_BYTES_MAX,
         },
-        Frame::Announce {
+        MemberFrame::Announce {
             to: message,
             length: MESSAGE_BYTES_MAX,
             id: 3,
         },
-        Frame::Grant { id: 3, landing: 5 },
-        Frame::Withdraw { landing: u64::MAX },
-        Frame::Data {
-            landing: 5,
-            length: 1,
-        },
-        Frame::Data {
+        MemberFrame::Grant { id: 3, landing: 5 },
+        MemberFrame::Withdraw { landing: u64::MAX },
+        MemberFrame::Data { landing: 5, length: 1 },
+        MemberFrame::Data {
             landing: u64::MAX,
             length: DATA_BYTES_MAX,
         },
-        Frame::Credit {
-            class: Class::Collective,
+        MemberFrame::Credit {
+            class: MessageClass::Collective,
             amount: CREDIT_MAX,
         },
-        Frame::Alive,
-        Frame::Goodbye,
-        Frame::Farewell,
-        Frame::Leave { context: u64::MAX },
-        Frame::Broken {
+        MemberFrame::Alive,
+        MemberFrame::Goodbye,
+        MemberFrame::Farewell,
+        MemberFrame::Leave { context: u64::MAX },
+        MemberFrame::Broken {
             context: 9,
             rank: RANKS_MAX - 1,
             number: u32::MAX,
@@ -264,7 +259,7 @@ pub fn frame_seeds() -> Vec<Vec<u8>> {
         Loss::Unrelayed,
         Loss::Unreached,
     ];
-    frames.extend(losses.map(|loss| Frame::Lost {
+    frames.extend(losses.map(|loss| MemberFrame::Lost {
         rank: RANKS_MAX - 1,
         loss,
     }));
@@ -310,61 +305,61 @@ pub fn question_seeds() -> Vec<Vec<u8>> {
         to: 0,
     };
     let questions = [
-        Question::Join(join),
-        Question::Join(longest),
-        Question::Join(rest),
-        Question::Relay(relay),
-        Question::Lost(Vec::new()),
-        Question::Lost((RANKS_MAX - LOST_MAX as u32..RANKS_MAX).collect()),
+        JoinQuestion::Join(join),
+        JoinQuestion::Join(longest),
+        JoinQuestion::Join(rest),
+        JoinQuestion::Relay(relay),
+        JoinQuestion::Lost(Vec::new()),
+        JoinQuestion::Lost((RANKS_MAX - LOST_MAX as u32..RANKS_MAX).collect()),
     ];
     questions.iter().map(encode).collect()
 }
 
 pub fn answer_seeds() -> Vec<Vec<u8>> {
     let refusals = [
-        Refused::Missing {
+        JoinRejection::Missing {
             ranks: vec![0, 2, 3, 4, 9],
             size: 10,
             waited_ms: 1500,
         },
-        Refused::DuplicateRank {
+        JoinRejection::DuplicateRank {
             rank: 3,
             other: address("10.0.0.3:99"),
         },
-        Refused::OtherSize { theirs: 8, ours: 4 },
-        Refused::OtherLink {
+        JoinRejection::OtherSize { theirs: 8, ours: 4 },
+        JoinRejection::OtherLink {
             theirs: "direct".into(),
             ours: "redis".into(),
         },
-        Refused::Full { members: 4096 },
-        Refused::Stopping,
-        Refused::Over,
-        Refused::NoRelay { relays: 0 },
-        Refused::NoRelay { relays: 1024 },
+        JoinRejection::Full { members: 4096 },
+        JoinRejection::Stopping,
+        JoinRejection::Over,
+        JoinRejection::NoRelay { relays: 0 },
+        JoinRejection::NoRelay { relays: 1024 },
     ];
-    let place = |text| Place {
+    let place = |text| MemberAddress {
         address: address(text),
         mapped: None,
     };
-    let mapped = Place {
-        mapped: Some(Mapped {
+    let mapped = MemberAddress {
+        mapped: Some(NatMapping {
             address: address("203.0.113.7:40000"),
             varies: true,
         }),
         ..place("10.0.0.2:33000")
     };
-    let seen = Answer::Seen {
+    let seen = JoinAnswer::Seen {
         port: 7073,
         number: GroupId([0xef; 16]),
     };
-    let together = Answer::Together {
+    let together = JoinAnswer::Together {
         group: GroupId([0xcd; 16]),
         rank: 1,
         members: vec![place("127.0.0.1:1"), place("[::1]:2"), mapped],
         relays: true,
     };
-    let mut seeds = vec![encode(&together), encode(&seen), encode(&Answer::Relayed)];
-    seeds.extend(refusals.map(|refused| encode(&Answer::Refused(refused))));
+    let mut seeds = vec![encode(&together), encode(&seen), encode(&JoinAnswer::Relayed)];
+    seeds.extend(refusals.map(|refused| encode(&JoinAnswer::Refused(refused))));
     seeds
 }
 

@@ -90,15 +90,7 @@ fn header(sections_at: usize) -> Vec<u8> {
     header
 }
 
-fn section(
-    name: u32,
-    kind: u32,
-    offset: usize,
-    size: usize,
-    link: u32,
-    info: u32,
-    entry_bytes: usize,
-) -> Vec<u8> {
+fn section(name: u32, kind: u32, offset: usize, size: usize, link: u32, info: u32, entry_bytes: usize) -> Vec<u8> {
     let mut section = Vec::with_capacity(SECTION_BYTES);
     section.extend(name.to_le_bytes());
     section.extend(kind.to_le_bytes());

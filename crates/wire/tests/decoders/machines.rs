@@ -3,14 +3,14 @@
 use hotlease_wire::encode;
 use hotlease_wire::ids::Epoch;
 use hotlease_wire::machine::{
-    Assignment, Crash, Ended, FromGuest, Head, Limits, RUN_BYTES_MAX, Run, ToGuest,
+    Assignment, FromGuest, GuestCrash, GuestEnd, MachineHead, MachineLimits, RUN_BYTES_MAX, ToGuest, WorkerStart,
 };
 
 pub fn head(bytes: &[u8]) -> bool {
     let Some(first) = bytes.first_chunk() else {
         return false;
     };
-    let decoded = Head::decode(first);
+    let decoded = MachineHead::decode(first);
     if let Ok(head) = decoded {
         assert_eq!(head.encode(), *first);
     }
@@ -18,7 +18,7 @@ pub fn head(bytes: &[u8]) -> bool {
 }
 
 pub fn heads() -> Vec<Vec<u8>> {
-    let head = |message_bytes, brought_bytes| Head {
+    let head = |message_bytes, brought_bytes| MachineHead {
         message_bytes,
         brought_bytes,
     };
@@ -28,10 +28,10 @@ pub fn heads() -> Vec<Vec<u8>> {
 }
 
 pub fn run(bytes: &[u8]) -> bool {
-    match Run::decode(bytes) {
+    match WorkerStart::decode(bytes) {
         Ok(run) => {
             assert!(bytes.len() as u64 <= RUN_BYTES_MAX);
-            assert_eq!(Run::decode(&encode(&run)), Ok(run));
+            assert_eq!(WorkerStart::decode(&encode(&run)), Ok(run));
             true
         }
         Err(_) => false,
@@ -39,13 +39,13 @@ pub fn run(bytes: &[u8]) -> bool {
 }
 
 pub fn runs() -> Vec<Vec<u8>> {
-    let run = Run {
+    let run = WorkerStart {
         path: b"/usr/bin/python3".into(),
         arguments: vec![b"python3".into(), b"-c".into()],
         environment: vec![(b"HOME".into(), b"/tmp".into())],
         directory: b"/".into(),
         zygote: true,
-        limits: Limits {
+        limits: MachineLimits {
             processes: 512,
             files: 1024,
             file_bytes: 1 << 30,
@@ -84,12 +84,12 @@ pub fn to_guest() -> Vec<Vec<u8>> {
 }
 
 pub fn from_guest() -> Vec<Vec<u8>> {
-    let crash = Crash {
+    let crash = GuestCrash {
         slot: Some(1),
         signal: 11,
         overrun_capacity: Some(16),
     };
-    let ended = Ended {
+    let ended = GuestEnd {
         failure: String::new(),
         status: -11,
         out_of_memory: true,
@@ -112,7 +112,7 @@ pub fn from_guest() -> Vec<Vec<u8>> {
         FromGuest::File,
         FromGuest::Printed,
         FromGuest::Ended(ended),
-        FromGuest::Ended(Ended::never("no such program".into())),
+        FromGuest::Ended(GuestEnd::not_started("no such program".into())),
     ]
     .iter()
     .map(encode)

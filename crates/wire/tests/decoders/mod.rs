@@ -14,7 +14,7 @@ mod states;
 mod tasks;
 
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Answer, Order};
+use hotlease_wire::control::{Order, WorkerAnswer};
 use hotlease_wire::fabric::{Envelope, Inbox, Prefix};
 use hotlease_wire::frame::{EXPRESS_ENTRY, LineWords, ReplyHeader, RequestHeader, Span};
 use hotlease_wire::ids::{AgentId, BootId, CodeHash, LeaseId};
@@ -25,7 +25,7 @@ use hotlease_wire::limits::{
 use hotlease_wire::machine::{FromGuest, ToGuest};
 use hotlease_wire::session::{SessionReply, SessionRequest};
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, TOKEN_BYTES_MAX, TokenKey};
-use hotlease_wire::tunnel::{Attachment, FRAME_BYTES_MAX, Frame};
+use hotlease_wire::tunnel::{Attachment, FRAME_BYTES_MAX, TunnelFrame};
 use hotlease_wire::{decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
@@ -84,7 +84,7 @@ pub const DECODERS: &[Decoder] = &[
     },
     Decoder {
         name: "answer",
-        check: message::<Answer>,
+        check: message::<WorkerAnswer>,
         seeds: seeds::answer,
     },
     Decoder {
@@ -214,11 +214,7 @@ fn request_header(bytes: &[u8]) -> bool {
     let Ok(header) = RequestHeader::decode(&words) else {
         return false;
     };
-    assert_eq!(
-        header.encode(),
-        words,
-        "an accepted request header has one form only"
-    );
+    assert_eq!(header.encode(), words, "an accepted request header has one form only");
     assert!(
         header.flags.span_bytes() <= 2 * PARTS_MAX * Span::BYTES,
         "as many spans as there may be"
@@ -286,7 +282,7 @@ fn fabric_prefix(bytes: &[u8]) -> bool {
         depth: 64,
         entry_bytes: 8128,
     };
-    if prefix.entry_in(shape) {
+    if prefix.fits_ring(shape) {
         assert!(prefix.entry < 64 || prefix.entry == EXPRESS_ENTRY);
         assert!(prefix.length <= 8128);
     }
@@ -313,22 +309,22 @@ fn message<M: Serialize + DeserializeOwned + PartialEq + Debug>(bytes: &[u8]) ->
 fn tunnel_frame(bytes: &[u8]) -> bool {
     // The first bytes, as a length, are within the limit, or refused.
     if let Some(prefix) = bytes.first_chunk()
-        && let Ok(size) = Frame::body_bytes(*prefix)
+        && let Ok(size) = TunnelFrame::body_bytes(*prefix)
     {
         assert!(size <= FRAME_BYTES_MAX, "a frame of {size} bytes was announced");
     }
-    let Ok(frame) = Frame::decode(bytes) else {
+    let Ok(frame) = TunnelFrame::decode(bytes) else {
         return false;
     };
     let encoded = frame.encode();
     let (prefix, body) = encoded.split_first_chunk().expect("a length");
     assert_eq!(
-        Frame::body_bytes(*prefix),
+        TunnelFrame::body_bytes(*prefix),
         Ok(body.len()),
         "the length is the body's"
     );
-    assert_eq!(Frame::decode(body).as_ref(), Ok(&frame));
-    if let Frame::Message { bytes, attachments } = &frame {
+    assert_eq!(TunnelFrame::decode(body).as_ref(), Ok(&frame));
+    if let TunnelFrame::Message { bytes, attachments } = &frame {
         assert!((1..=MESSAGE_BYTES_MAX).contains(&bytes.len()) && attachments.len() <= MESSAGE_FDS_MAX);
         for attachment in attachments {
             let fits = |size| (1..=CODE_BYTES_MAX).contains(size);
@@ -396,21 +392,21 @@ fn code(bytes: &[u8]) -> bool {
 
 #[cfg(feature = "grpc")]
 fn refusal_status(bytes: &[u8]) -> bool {
-    use hotlease_wire::Refusal;
+    use hotlease_wire::Rejection;
     use tonic::{Code, Status};
 
-    let accepted = decode::<Refusal>(bytes);
+    let accepted = decode::<Rejection>(bytes);
     let details = bytes.to_vec().into();
-    let refusal = Refusal::from(Status::with_details(Code::FailedPrecondition, "refused", details));
+    let refusal = Rejection::from(Status::with_details(Code::FailedPrecondition, "refused", details));
     assert!(!refusal.to_string().is_empty(), "every refusal has words");
     match &accepted {
         Ok(sent) => assert_eq!(&refusal, sent),
         Err(_) => assert!(
-            matches!(refusal, Refusal::Unavailable { .. }),
+            matches!(refusal, Rejection::Unavailable { .. }),
             "{refusal:?} out of nothing"
         ),
     }
-    assert_eq!(Refusal::from(Status::from(refusal.clone())), refusal);
+    assert_eq!(Rejection::from(Status::from(refusal.clone())), refusal);
     accepted.is_ok()
 }
 

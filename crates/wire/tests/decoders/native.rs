@@ -2,18 +2,14 @@
 //! `bindings/python/FORMAT.md`.
 
 use hotlease_wire::limits::FUNCTION_NAME_BYTES_MAX;
-use hotlease_wire::task::native::{AS_INPUT, Arguments};
+use hotlease_wire::task::native::{AS_INPUT, NativeArguments};
 
 pub fn arguments(bytes: &[u8]) -> bool {
-    let Ok(arguments) = Arguments::decode(bytes) else {
+    let Ok(arguments) = NativeArguments::decode(bytes) else {
         return false;
     };
-    let Arguments { room, name, recipe } = arguments;
-    assert!(
-        name.len() <= FUNCTION_NAME_BYTES_MAX,
-        "a name of {} bytes",
-        name.len()
-    );
+    let NativeArguments { room, name, recipe } = arguments;
+    assert!(name.len() <= FUNCTION_NAME_BYTES_MAX, "a name of {} bytes", name.len());
     let length = (name.len() as u16).to_le_bytes();
     let expected = [&room.to_le_bytes()[..], &length, name.as_bytes(), recipe].concat();
     assert_eq!(expected, bytes, "nothing is left out, and nothing added");
@@ -22,7 +18,7 @@ pub fn arguments(bytes: &[u8]) -> bool {
 }
 
 pub fn argument_seeds() -> Vec<Vec<u8>> {
-    let encoded = |room, name, recipe| Arguments { room, name, recipe }.encode();
+    let encoded = |room, name, recipe| NativeArguments { room, name, recipe }.encode();
     let longest = "x".repeat(FUNCTION_NAME_BYTES_MAX);
     vec![
         encoded(8192, "scale", b"a pickle"),

@@ -4,7 +4,7 @@ use super::seeds::{END_REASONS, HASH};
 use hotlease_wire::ids::Epoch;
 use hotlease_wire::limits::PROTOCOL_VERSION;
 use hotlease_wire::objections::Objection;
-use hotlease_wire::{Cause, EndReason, Refusal};
+use hotlease_wire::{Cause, EndReason, Rejection};
 
 pub fn causes() -> Vec<Cause> {
     vec![
@@ -38,99 +38,99 @@ pub fn causes() -> Vec<Cause> {
     ]
 }
 
-pub fn refusals() -> Vec<Refusal> {
+pub fn refusals() -> Vec<Rejection> {
     let mut refusals = vec![
-        Refusal::NoCapacity {
+        Rejection::NoCapacity {
             asked: 4,
             free: 1,
             offered: 2,
         },
-        Refusal::NoPlaces {
+        Rejection::NoPlaces {
             asked: 8,
             free: 0,
             offered: 8,
         },
-        Refusal::NoGpus {
+        Rejection::NoGpus {
             asked: 2,
             free: 1,
             offered: 4,
         },
-        Refusal::NoAgent,
-        Refusal::NotTogether { asked: 9, found: 3 },
-        Refusal::BadToken,
-        Refusal::StaleEpoch {
+        Rejection::NoAgent,
+        Rejection::NotTogether { asked: 9, found: 3 },
+        Rejection::BadToken,
+        Rejection::StaleEpoch {
             token: Epoch(1),
             current: Epoch(2),
         },
-        Refusal::UnknownLease,
-        Refusal::WrongTenant,
-        Refusal::NotPermitted {
+        Rejection::UnknownLease,
+        Rejection::WrongTenant,
+        Rejection::NotPermitted {
             what: "release with a token to invoke".into(),
         },
-        Refusal::UnknownWorker { index: 4, workers: 2 },
-        Refusal::UnknownSlot { index: 1, slots: 1 },
-        Refusal::TooMany {
+        Rejection::UnknownWorker { index: 4, workers: 2 },
+        Rejection::UnknownSlot { index: 1, slots: 1 },
+        Rejection::TooMany {
             what: "registered buffers".into(),
             limit: 1024,
         },
-        Refusal::BadRequest {
+        Rejection::BadRequest {
             what: "depth 3 is not a power of two".into(),
         },
-        Refusal::NeedCode(HASH),
-        Refusal::CodeMismatch,
-        Refusal::CodeRejected {
+        Rejection::NeedCode(HASH),
+        Rejection::CodeMismatch,
+        Rejection::CodeRejected {
             why: "undefined symbol: dgemm_".into(),
         },
-        Refusal::Version {
+        Rejection::Version {
             theirs: 2,
             ours: PROTOCOL_VERSION,
         },
-        Refusal::Timeout {
+        Rejection::Timeout {
             what: "worker 0".into(),
             after_ms: 5000,
         },
-        Refusal::Unavailable {
+        Rejection::Unavailable {
             what: "manager.sock: connection refused".into(),
         },
     ];
-    refusals.push(Refusal::TenantNotServed {
+    refusals.push(Rejection::TenantNotServed {
         tenant: "alice".into(),
         served: "bob, carol".into(),
     });
-    refusals.push(Refusal::QuotaExceeded {
+    refusals.push(Rejection::QuotaExceeded {
         tenant: "alice".into(),
         what: "cores".into(),
         limit: 8,
         used: 8,
     });
-    refusals.push(Refusal::NotAuthenticated {
+    refusals.push(Rejection::NotAuthenticated {
         why: "the token has expired".into(),
     });
-    refusals.push(Refusal::NoSandbox {
+    refusals.push(Rejection::NoSandbox {
         kind: "namespace".into(),
         why: "the kernel has none".into(),
     });
-    refusals.push(Refusal::NoEnvironment {
+    refusals.push(Rejection::NoEnvironment {
         environment: "00ff".repeat(16),
         why: "no store has it".into(),
     });
-    refusals.push(Refusal::OutOfReach {
+    refusals.push(Rejection::OutOfReach {
         what: "/scratch/ann to read".into(),
         node: "n1".into(),
         why: "it is not granted".into(),
     });
-    refusals.push(Refusal::NeedsSharedMemory {
+    refusals.push(Rejection::NeedsSharedMemory {
         what: "a channel's ring".into(),
     });
-    refusals.push(Refusal::Nowhere {
+    refusals.push(Rejection::Nowhere {
         reasons: vec![Objection {
             nodes: vec!["n1".into(), "n2".into()],
             more: 3,
             why: "no such module".into(),
         }],
     });
-    refusals.extend(END_REASONS.map(Refusal::LeaseEnded));
-    refusals.extend(causes().into_iter().map(|cause| Refusal::WorkerDied {
+    refusals.extend(END_REASONS.map(Rejection::LeaseEnded));
+    refusals.extend(causes().into_iter().map(|cause| Rejection::WorkerDied {
         cause,
         output: "boom\n".into(),
     }));

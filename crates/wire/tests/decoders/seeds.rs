@@ -4,23 +4,18 @@ use super::refusals::{causes, refusals};
 use super::token_key;
 use hotlease_wire::comm::seat::{Seat, SeatSecret};
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Answer, Lent, Order, Polling, SharedCore};
-use hotlease_wire::fabric::{ChannelEnd, Kind, PortAddress, Prefix, RemoteMemory};
-use hotlease_wire::frame::{
-    Flags, Inline, InvocationId, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status,
-};
-use hotlease_wire::ids::{
-    AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex,
-};
+use hotlease_wire::control::{CoreSharing, LentSlots, Order, Polling, WorkerAnswer};
+use hotlease_wire::fabric::{ChannelEnd, MessageKind, PortAddress, Prefix, RemoteMemory};
+use hotlease_wire::frame::{Flags, Inline, InvocationId, LineWords, ReplyHeader, RequestHeader, Seq, Span, Status};
+use hotlease_wire::ids::{AgentId, BootId, CodeHash, Epoch, FunctionIndex, LeaseId, RegionId, SlotIndex, WorkerIndex};
 use hotlease_wire::limits::{
-    CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX,
-    TENANT_BYTES_MAX,
+    CODE_BYTES_MAX, ENTRY_BYTES_MAX, INLINE_BYTES, PROTOCOL_VERSION, REGION_BYTES_MAX, RING_DEPTH_MAX, TENANT_BYTES_MAX,
 };
 use hotlease_wire::session::{
-    LastBegun, Place, SessionReply, SessionRequest, StartPhases, StartSteps, UsageTotals,
+    LastInvocation, SessionReply, SessionRequest, SlotPlace, StartPhases, StartSteps, UsageTotals,
 };
 use hotlease_wire::token::{CLAIMS_VERSION, Claims, Rights};
-use hotlease_wire::tunnel::{Attachment, Frame, PREFIX_BYTES, Ticket};
+use hotlease_wire::tunnel::{Attachment, PREFIX_BYTES, Ticket, TunnelFrame};
 use hotlease_wire::{EndReason, encode};
 
 pub const HASH: CodeHash = CodeHash([0xc0; 32]);
@@ -104,15 +99,12 @@ pub fn span() -> Vec<Vec<u8>> {
         offset: 64,
         length: 0,
     };
-    [whole, last, empty]
-        .iter()
-        .map(|span| span.encode().to_vec())
-        .collect()
+    [whole, last, empty].iter().map(|span| span.encode().to_vec()).collect()
 }
 
 pub fn fabric_prefix() -> Vec<Vec<u8>> {
     let frame = Prefix {
-        kind: Kind::Frame,
+        kind: MessageKind::Frame,
         payload_written: false,
         channel: 0x8000_0003,
         key: u64::MAX,
@@ -125,7 +117,8 @@ pub fn fabric_prefix() -> Vec<Vec<u8>> {
         length: ENTRY_BYTES_MAX,
         ..frame
     };
-    let bare = [Kind::Probe, Kind::ProbeAnswer, Kind::Goodbye].map(|kind| Prefix::bare(kind, 7, 8));
+    let bare =
+        [MessageKind::Probe, MessageKind::ProbeAnswer, MessageKind::Goodbye].map(|kind| Prefix::bare(kind, 7, 8));
     [frame, written]
         .iter()
         .chain(&bare)
@@ -143,9 +136,7 @@ pub fn session_request() -> Vec<Vec<u8>> {
             hash: HASH,
             size_bytes: 16_384,
         },
-        SessionRequest::Connect {
-            worker: WorkerIndex(3),
-        },
+        SessionRequest::Connect { worker: WorkerIndex(3) },
         SessionRequest::Renew,
         SessionRequest::Release,
         SessionRequest::Delegate {
@@ -220,11 +211,11 @@ pub fn session_reply() -> Vec<Vec<u8>> {
             cause,
             output,
             begun: vec![
-                LastBegun {
+                LastInvocation {
                     invocation: InvocationId::new(Seq::new(3, 77), 5),
                     ended: false,
                 },
-                LastBegun {
+                LastInvocation {
                     invocation: InvocationId::from_bits(u64::MAX),
                     ended: true,
                 },
@@ -247,9 +238,7 @@ pub fn order() -> Vec<Vec<u8>> {
         tick_hz: 2_100_000_000,
         memory_bytes: 1 << 30,
         tenant: "uid:1000".into(),
-        shared: (polling == Polling::Warm).then_some(SharedCore {
-            call_limit_ms: 10_000,
-        }),
+        shared: (polling == Polling::Warm).then_some(CoreSharing { call_limit_ms: 10_000 }),
         gpus: (polling != Polling::Warm).then(|| vec![0, 7]),
     };
     [
@@ -263,7 +252,7 @@ pub fn order() -> Vec<Vec<u8>> {
         },
         Order::Introduce { lent: None },
         Order::Introduce {
-            lent: Some(Lent {
+            lent: Some(LentSlots {
                 delegation: 3,
                 slots: vec![SlotIndex(0), SlotIndex(1023)],
             }),
@@ -278,13 +267,13 @@ pub fn order() -> Vec<Vec<u8>> {
 
 pub fn answer() -> Vec<Vec<u8>> {
     [
-        Answer::Ready {
+        WorkerAnswer::Ready {
             version: PROTOCOL_VERSION,
             imports_us: 12_345,
             boot_us: 300_000,
         },
-        Answer::Done,
-        Answer::Failed {
+        WorkerAnswer::Done,
+        WorkerAnswer::Failed {
             why: "undefined symbol: dgemm_".into(),
         },
     ]
@@ -415,24 +404,24 @@ pub fn token() -> Vec<Vec<u8>> {
 /// Frames without their lengths, as the decoder gets them.
 pub fn tunnel_frame() -> Vec<Vec<u8>> {
     let ticket = Ticket([0x71; 16]);
-    let message = |attachments| Frame::Message {
+    let message = |attachments| TunnelFrame::Message {
         bytes: encode(&SessionRequest::Renew),
         attachments,
     };
     let mut frames = vec![
-        Frame::Hello {
+        TunnelFrame::Hello {
             version: PROTOCOL_VERSION,
         },
-        Frame::Session {
+        TunnelFrame::Session {
             version: PROTOCOL_VERSION,
             silence_ms: 5500,
         },
-        Frame::Join {
+        TunnelFrame::Join {
             ticket,
             silence_ms: u64::MAX,
         },
-        Frame::Accepted,
-        Frame::Alive,
+        TunnelFrame::Accepted,
+        TunnelFrame::Alive,
         message(vec![]),
         message(vec![Attachment::Socket { ticket }]),
         message(vec![
@@ -442,13 +431,13 @@ pub fn tunnel_frame() -> Vec<Vec<u8>> {
             },
         ]),
     ];
-    frames.extend(refusals().into_iter().map(Frame::Refused));
-    frames.push(Frame::Bearer {
+    frames.extend(refusals().into_iter().map(TunnelFrame::Refused));
+    frames.push(TunnelFrame::Bearer {
         version: PROTOCOL_VERSION,
         token: token_key().mint(&holder()),
         silence_ms: 5500,
     });
-    let body = |frame: Frame| frame.encode().split_off(PREFIX_BYTES);
+    let body = |frame: TunnelFrame| frame.encode().split_off(PREFIX_BYTES);
     frames.into_iter().map(body).collect()
 }
 
@@ -481,7 +470,7 @@ pub fn code() -> Vec<Vec<u8>> {
     ]
 }
 
-const PLACE: Place = Place {
+const PLACE: SlotPlace = SlotPlace {
     worker: WorkerIndex(1),
     slot: SlotIndex(2),
 };

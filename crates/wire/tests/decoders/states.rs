@@ -21,10 +21,7 @@ fn with_their_hash(bytes: &[u8]) -> Option<Vec<u8>> {
     let end = 12_usize.checked_add(length)?;
     let hash = blake3::hash(bytes.get(..end)?);
     let mut sealed = bytes.to_vec();
-    sealed
-        .get_mut(end..)?
-        .get_mut(..32)?
-        .copy_from_slice(hash.as_bytes());
+    sealed.get_mut(end..)?.get_mut(..32)?.copy_from_slice(hash.as_bytes());
     Some(sealed)
 }
 
@@ -43,9 +40,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         host: String::new(),
         ..head.clone()
     };
-    [head, empty]
-        .map(|head| head.encode().expect("small").to_vec())
-        .into()
+    [head, empty].map(|head| head.encode().expect("small").to_vec()).into()
 }
 
 pub fn orders() -> Vec<Vec<u8>> {

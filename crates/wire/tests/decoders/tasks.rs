@@ -1,10 +1,12 @@
 //! Decoders of tasks of Python workers and their results: promises for any bytes, with a second implementation of the
 //! rules of `bindings/python/FORMAT.md`.
 
-use hotlease_wire::task::left::{Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_FROM, Left, Secret};
-use hotlease_wire::task::plain::{DEPTH_MAX, Item, Reader};
+use hotlease_wire::task::left_results::{
+    Challenge, Claim, Exchange, LEFT_BYTES_MAX, LEFT_BYTES_MIN, LeftResult, Secret,
+};
+use hotlease_wire::task::plain::{DEPTH_MAX, PlainItem, PlainReader};
 use hotlease_wire::task::{
-    ALIGNED_FROM, ALIGNMENT, BUFFERS_MAX, FormatError, KEY_BYTES, Layout, RESULTS_MAX, Reply, Request,
+    ALIGNED_FROM, ALIGNMENT, BUFFERS_MAX, FormatError, KEY_BYTES, RESULTS_MAX, TaskLayout, TaskReply, TaskRequest,
     key_of, place_results, reply as kinds, request as asked,
 };
 use std::cell::RefCell;
@@ -33,10 +35,10 @@ impl<'a> Shared<'a> {
 
 pub fn request(bytes: &[u8]) -> bool {
     let shared = Shared::new(bytes);
-    let Ok(request) = Request::decode(bytes.len(), |from, into| shared.copy(from, into)) else {
+    let Ok(request) = TaskRequest::decode(bytes.len(), |from, into| shared.copy(from, into)) else {
         return false;
     };
-    let Request {
+    let TaskRequest {
         kind, ref arguments, ..
     } = request;
     assert!(kind <= asked::RELEASE);
@@ -46,11 +48,7 @@ pub fn request(bytes: &[u8]) -> bool {
     assert!(request.results.len() <= RESULTS_MAX);
     let blob_bytes = request.blob.map_or(0, |(_, length)| length);
     let behind = arguments.pickle - blob_bytes;
-    assert!(
-        request
-            .blob
-            .is_none_or(|(start, length)| start == behind && length > 0)
-    );
+    assert!(request.blob.is_none_or(|(start, length)| start == behind && length > 0));
     let mut end = place_of(arguments, bytes.len());
     for &(start, length) in &request.results {
         let expected = if length >= ALIGNED_FROM {
@@ -67,7 +65,7 @@ pub fn request(bytes: &[u8]) -> bool {
     let results: Vec<_> = request.results.iter().map(|(_, length)| *length).collect();
     let (writable, key) = (request.writable, &request.key);
     let pickle_bytes = arguments.pickle_bytes;
-    let head = Request::head(kind, writable, key, blob_bytes, pickle_bytes, &lengths, &results);
+    let head = TaskRequest::head(kind, writable, key, blob_bytes, pickle_bytes, &lengths, &results);
     let mut head = head.expect("what was decoded is within the bounds");
     if request.timed {
         head[1] |= asked::TIMED;
@@ -88,10 +86,10 @@ pub fn request(bytes: &[u8]) -> bool {
 pub fn reply(bytes: &[u8]) -> bool {
     times(bytes);
     let shared = Shared::new(bytes);
-    let decoded = Reply::decode_at(bytes.len(), |from, into| shared.copy(from, into));
-    assert_eq!(decoded, Reply::decode(bytes));
+    let decoded = TaskReply::decode_at(bytes.len(), |from, into| shared.copy(from, into));
+    assert_eq!(decoded, TaskReply::decode(bytes));
     let Ok(reply) = decoded else { return false };
-    let Reply {
+    let TaskReply {
         kind,
         traceback_bytes,
         ref body,
@@ -102,7 +100,7 @@ pub fn reply(bytes: &[u8]) -> bool {
     let behind = body.pickle - traceback_bytes;
     place_of(body, bytes.len());
     let lengths: Vec<_> = body.buffers.iter().map(|(_, length)| *length).collect();
-    let head = Reply::head(kind, traceback_bytes as u32, body.pickle_bytes, &lengths);
+    let head = TaskReply::head(kind, traceback_bytes as u32, body.pickle_bytes, &lengths);
     assert_eq!(
         head.as_deref(),
         Some(&bytes[..behind]),
@@ -115,7 +113,7 @@ pub fn reply(bytes: &[u8]) -> bool {
 }
 
 /// Checks that a pickle, and its buffers at multiples of 64, are within `size`; returns their end.
-fn place_of(layout: &Layout, size: usize) -> usize {
+fn place_of(layout: &TaskLayout, size: usize) -> usize {
     assert!(layout.buffers.len() <= BUFFERS_MAX);
     let mut end = layout.pickle + layout.pickle_bytes;
     for &(start, length) in &layout.buffers {
@@ -193,25 +191,25 @@ enum Value {
     Result(u16),
 }
 
-fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value, FormatError> {
+fn value(reader: &mut PlainReader<'_>, depth: usize) -> Result<Value, FormatError> {
     Ok(match reader.item(depth)? {
-        Item::None => Value::None,
-        Item::Bool(value) => Value::Bool(value),
-        Item::Int(value) => Value::Int(value),
-        Item::Float(value) => Value::Float(value),
-        Item::Str(text) => Value::Str(text.into()),
-        Item::Bytes(bytes) => Value::Bytes(bytes.into()),
-        Item::Tuple(length) => {
+        PlainItem::None => Value::None,
+        PlainItem::Bool(value) => Value::Bool(value),
+        PlainItem::Int(value) => Value::Int(value),
+        PlainItem::Float(value) => Value::Float(value),
+        PlainItem::Str(text) => Value::Str(text.into()),
+        PlainItem::Bytes(bytes) => Value::Bytes(bytes.into()),
+        PlainItem::Tuple(length) => {
             assert!(depth > 0, "deeper than {DEPTH_MAX}");
             let values = (0..length).map(|_| value(reader, depth - 1));
             Value::Tuple(values.collect::<Result<_, _>>()?)
         }
-        Item::Result(number) => Value::Result(number),
+        PlainItem::Result(number) => Value::Result(number),
     })
 }
 
 fn all(bytes: &[u8]) -> Result<Vec<Value>, FormatError> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = PlainReader::new(bytes);
     let mut values = Vec::new();
     while !reader.is_at_end() {
         values.push(value(&mut reader, DEPTH_MAX)?);
@@ -294,11 +292,7 @@ fn some_values() -> Value {
 
 /// A pickle, and buffers at their positions.
 fn filled(head: Vec<u8>, pickle: &[u8], buffers: &[&[u8]]) -> Vec<u8> {
-    let layout = Layout::new(
-        head.len(),
-        pickle.len(),
-        buffers.iter().map(|buffer| buffer.len()),
-    );
+    let layout = TaskLayout::new(head.len(), pickle.len(), buffers.iter().map(|buffer| buffer.len()));
     let layout = layout.expect("it fits into memory");
     let mut bytes = head;
     bytes.extend(pickle);
@@ -318,15 +312,7 @@ fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], re
     } else {
         key_of(blob)
     };
-    let head = Request::head(
-        kind,
-        false,
-        &key,
-        blob.len(),
-        pickle.len(),
-        &lengths,
-        &result_lengths,
-    );
+    let head = TaskRequest::head(kind, false, &key, blob.len(), pickle.len(), &lengths, &result_lengths);
     let mut head = head.expect("within the bounds");
     head[1] |= flags;
     head.extend(blob);
@@ -343,13 +329,13 @@ fn asking(kind: u8, flags: u8, blob: &[u8], pickle: &[u8], buffers: &[&[u8]], re
 /// Descriptions of left results, and the messages of their two ends: an accepted one is within all bounds, and has one
 /// encoding only.
 pub fn left_reply(bytes: &[u8]) -> bool {
-    let Ok(left) = Left::decode(bytes) else {
+    let Ok(left) = LeftResult::decode(bytes) else {
         return false;
     };
-    assert!((LEFT_FROM as u64..=LEFT_BYTES_MAX as u64).contains(&left.bytes));
+    assert!((LEFT_BYTES_MIN as u64..=LEFT_BYTES_MAX as u64).contains(&left.bytes));
     assert!(left.address.port() > 0 && !left.address.ip().is_unspecified());
     assert_eq!(left.encode()[..], *bytes, "what is accepted has one form only");
-    assert!(Reply::decode(bytes).is_ok(), "it is a reply");
+    assert!(TaskReply::decode(bytes).is_ok(), "it is a reply");
     true
 }
 
@@ -364,9 +350,7 @@ pub fn left_exchange(bytes: &[u8]) -> bool {
     };
     if let Ok(bytes) = bytes.try_into() {
         let challenge = Challenge::decode(bytes);
-        challenge
-            .iter()
-            .for_each(|read| assert_eq!(read.encode(), *bytes));
+        challenge.iter().for_each(|read| assert_eq!(read.encode(), *bytes));
         // A delivery has the same size.
         let delivered = exchange.delivered(bytes);
         delivered
@@ -390,7 +374,7 @@ fn left() -> Vec<u8> {
 
 pub fn left_reply_seeds() -> Vec<Vec<u8>> {
     let addresses = ["10.78.0.3:40000", "[fd00::3]:1"];
-    let left = addresses.map(|address| Left {
+    let left = addresses.map(|address| LeftResult {
         ticket: 7,
         bytes: 1 << 20,
         secret: Secret([9; 32]),
@@ -431,31 +415,10 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
         asking(asked::PLAIN, 0, b"", &empty, &[], &[]),
         asking(asked::PLAIN, asked::TIMED, b"a function", &arguments, &[], &[]),
         asking(asked::PLAIN, 0, b"", &named, &[], &results),
-        asking(
-            asked::PICKLED,
-            asked::YIELDED,
-            b"a function",
-            b"a pickle",
-            &[],
-            &[],
-        ),
+        asking(asked::PICKLED, asked::YIELDED, b"a function", b"a pickle", &[], &[]),
         asking(asked::PICKLED, asked::WRITABLE, b"", b"a pickle", &buffers, &[]),
-        asking(
-            asked::PICKLED,
-            asked::TIMED,
-            b"f",
-            b"a pickle",
-            &buffers,
-            &results,
-        ),
-        asking(
-            asked::NATIVE,
-            asked::YIELDED,
-            b"",
-            b"arguments",
-            &buffers[..1],
-            &[],
-        ),
+        asking(asked::PICKLED, asked::TIMED, b"f", b"a pickle", &buffers, &results),
+        asking(asked::NATIVE, asked::YIELDED, b"", b"arguments", &buffers[..1], &[]),
         asking(asked::TAKE, 0, b"", &7_u64.to_le_bytes(), &[], &[]),
         asking(asked::PICKLED, asked::STAYS, b"", b"a pickle", &[], &[&left()]),
         asking(asked::RELEASE, 0, b"", &[7; 24], &[], &[]),
@@ -464,7 +427,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
 
 fn answering(kind: u8, traceback: &[u8], pickle: &[u8], buffers: &[&[u8]]) -> Vec<u8> {
     let lengths: Vec<_> = buffers.iter().map(|buffer| buffer.len()).collect();
-    let head = Reply::head(kind, traceback.len() as u32, pickle.len(), &lengths);
+    let head = TaskReply::head(kind, traceback.len() as u32, pickle.len(), &lengths);
     let mut head = head.expect("within the bounds");
     head.extend(traceback);
     filled(head, pickle, buffers)

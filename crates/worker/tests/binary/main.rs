@@ -11,7 +11,7 @@ use hotlease_fabric::socket::Socket;
 use hotlease_fabric::usage::UsageBlock;
 use hotlease_wire::code;
 use hotlease_wire::connection::{ConnectionReply, ConnectionRequest, RingShape};
-use hotlease_wire::control::{Answer, Order, Polling};
+use hotlease_wire::control::{Order, Polling, WorkerAnswer};
 use hotlease_wire::frame::{Flags, ReplyHeader, Status};
 use hotlease_wire::ids::{CodeHash, Epoch, FunctionIndex, LeaseId, SlotIndex};
 use std::os::fd::{AsFd, OwnedFd};
@@ -81,7 +81,7 @@ impl Worker {
             usage,
             names,
         };
-        assert!(matches!(worker.answer(), Answer::Ready { .. }));
+        assert!(matches!(worker.answer(), WorkerAnswer::Ready { .. }));
         let configure = Order::Configure {
             lease: LeaseId([0; 8]),
             epoch: EPOCH,
@@ -105,13 +105,13 @@ impl Worker {
         worker
     }
 
-    fn answer(&mut self) -> Answer {
+    fn answer(&mut self) -> WorkerAnswer {
         self.control.receive().unwrap().expect("the worker lives").0
     }
 
     fn order(&mut self, order: &Order, fd: OwnedFd) {
         self.control.send(order, &[fd.as_fd()]).unwrap();
-        assert_eq!(self.answer(), Answer::Done, "{order:?}");
+        assert_eq!(self.answer(), WorkerAnswer::Done, "{order:?}");
     }
 
     fn connect(&mut self) -> (Socket, ClientChannel) {
@@ -245,11 +245,7 @@ fn dying_worker_writes_down_why() {
             (Some(0), Some(call.function.0)),
             "{function}"
         );
-        assert_eq!(
-            (crash.overrun_capacity, crash.exited),
-            (overrun, exited),
-            "{function}"
-        );
+        assert_eq!((crash.overrun_capacity, crash.exited), (overrun, exited), "{function}");
         assert!(channel.poll(0).is_none());
     }
 }

@@ -68,7 +68,7 @@ class Kernel(DataFlowKernel):
         )
         self._stages = self._executor.storage_access is not None
         # In Parsl every failure counts, also the death of a worker.
-        self._asking = _core.Asking(retries=config.retries, idempotent=config.retries > 0 or None)
+        self._asking = _core.TaskOptions(retries=config.retries, idempotent=config.retries > 0 or None)
         # First: if there are no workers, nothing else is left behind.
         self._executor.start()
         try:

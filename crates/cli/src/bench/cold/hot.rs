@@ -1,13 +1,13 @@
 //! Calls inside each kind of sandbox next to calls of a worker without one: both use the same memory and should
 //! take the same time.
 
-use super::super::host::functions;
-use super::super::machine::Machine;
+use super::super::bench_platform::functions;
+use super::super::host_info::HostInfo;
+use super::super::measured_lease::{hot, pin_apart};
 use super::super::pin::Cores;
 use super::super::record::{Record, Target, params};
 use super::super::samples::{Block, Clock, Pair};
-use super::super::stage::{apart, hot};
-use super::leases::Leases;
+use super::leases::StartPlatforms;
 use hotlease_client::{Invoker, LeaseOptions};
 use hotlease_sandbox::Kind;
 use serde_json::json;
@@ -20,7 +20,7 @@ const LIMIT_NS: f64 = 20.0;
 /// Figure of rFaaS's paper for Docker.
 const DOCKER_NS: f64 = 50.0;
 
-pub(super) fn rows(leases: &Leases, kinds: &[Kind], rounds: u32) -> anyhow::Result<Vec<Record>> {
+pub(super) fn rows(leases: &StartPlatforms, kinds: &[Kind], rounds: u32) -> anyhow::Result<Vec<Record>> {
     let clock = Clock::calibrate();
     let mut records = Vec::new();
     for &kind in kinds {
@@ -36,7 +36,7 @@ pub(super) fn rows(leases: &Leases, kinds: &[Kind], rounds: u32) -> anyhow::Resu
             cores = there;
         }
         let params = params! { "program": "C", "in": kind.name(), "start": "hot call", "size_bytes": 8 };
-        let machine = Machine::here(cores);
+        let machine = HostInfo::here(cores);
         let mut record = Record::of_pair("cold", params, "a hot call in kind process", &pair, &machine);
         let added = pair.difference();
         record.details = params! {
@@ -52,7 +52,7 @@ pub(super) fn rows(leases: &Leases, kinds: &[Kind], rounds: u32) -> anyhow::Resu
 }
 
 /// Calls on a new lease: the agent gives it the same core each time.
-fn block(leases: &Leases, kind: Kind, clock: &Clock) -> anyhow::Result<(Block, Cores)> {
+fn block(leases: &StartPlatforms, kind: Kind, clock: &Clock) -> anyhow::Result<(Block, Cores)> {
     let options = leases.options(leases.bare(), kind);
     let options = LeaseOptions {
         transport: Some("shm".into()),
@@ -62,7 +62,7 @@ fn block(leases: &Leases, kind: Kind, clock: &Clock) -> anyhow::Result<(Block, C
         ..hot()
     };
     let invoker = Invoker::allocate(&functions()?, options)?;
-    let (_, cores, pinned) = apart(&invoker)?;
+    let (_, cores, pinned) = pin_apart(&invoker)?;
     let echo = invoker.function("echo")?.on_slot(0)?;
     let mut output = [0; 8];
     let block = clock.block(WARM_UP, CALLS, || echo.invoke(&[5; 8], &mut output).map(drop))?;

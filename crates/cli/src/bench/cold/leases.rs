@@ -1,6 +1,6 @@
 //! Start of a program by a lease.
 
-use super::super::host::Host;
+use super::super::bench_platform::BenchPlatform;
 use super::node;
 use super::program::Program;
 use super::series::Sample;
@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use hotlease_client::{ColdPhases, Error, Invoker, LeaseOptions, Python};
 use hotlease_fabric::runtime_dir::RuntimeDir;
 use hotlease_sandbox::{Kind, Machine};
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::ListRequest;
 use hotlease_wire::python::IMPORTS;
 use std::cell::Cell;
@@ -40,7 +40,7 @@ pub(super) const STEPS: [&str; 8] = [
 
 /// Workers that are ready when the lease is requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Start {
+pub(super) enum StartKind {
     /// No worker.
     First,
     /// A spare worker.
@@ -56,9 +56,9 @@ const SETTLE_WITHIN: Duration = Duration::from_secs(3);
 const BOOTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Two platforms: one that keeps no spare workers, and one that does.
-pub(super) struct Leases {
-    bare: Host,
-    keeping: Host,
+pub(super) struct StartPlatforms {
+    bare: BenchPlatform,
+    keeping: BenchPlatform,
     /// Makes each program different from all others.
     number: Cell<u64>,
     is_emulated: bool,
@@ -67,15 +67,15 @@ pub(super) struct Leases {
 /// No worker was waiting; holds the agent's reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct NotWarm(String);
+struct NoWarmWorker(String);
 
-impl Leases {
+impl StartPlatforms {
     /// Starts both platforms; their virtual machines are made from `machine`.
     pub(super) fn new(machine: &Machine) -> anyhow::Result<Self> {
         let machines = machine_arguments(machine);
         Ok(Self {
-            bare: Host::private(Some(0), &machines)?,
-            keeping: Host::private(Some(2), &machines)?,
+            bare: BenchPlatform::private(Some(0), &machines)?,
+            keeping: BenchPlatform::private(Some(2), &machines)?,
             number: Cell::new(0),
             is_emulated: machine.emulated,
         })
@@ -95,24 +95,27 @@ impl Leases {
     }
 
     fn settle_within(&self, limit: Duration) -> anyhow::Result<()> {
-        node::settled(&[self.bare.pid()?, self.keeping.pid()?], limit);
+        node::wait_until_settled(&[self.bare.pid()?, self.keeping.pid()?], limit);
         Ok(())
     }
 
     /// Whether the platforms make this kind of sandbox; the inner error says why not.
     pub(super) fn available(&self, kind: Kind) -> anyhow::Result<Result<(), String>> {
-        match Invoker::allocate(&super::super::host::functions()?, self.options(&self.bare, kind)) {
+        match Invoker::allocate(
+            &super::super::bench_platform::functions()?,
+            self.options(&self.bare, kind),
+        ) {
             Ok(invoker) => {
                 invoker.deallocate()?;
                 Ok(Ok(()))
             }
-            Err(Error::Refused(Refusal::NoSandbox { why, .. })) => Ok(Err(why)),
+            Err(Error::Refused(Rejection::NoSandbox { why, .. })) => Ok(Err(why)),
             Err(error) => Err(error.into()),
         }
     }
 
     /// Options of a lease in this kind of sandbox.
-    pub(super) fn options(&self, host: &Host, kind: Kind) -> LeaseOptions {
+    pub(super) fn options(&self, host: &BenchPlatform, kind: Kind) -> LeaseOptions {
         LeaseOptions {
             runtime_dir: Some(host.runtime_dir().to_owned()),
             label: "hotlease bench".into(),
@@ -123,28 +126,28 @@ impl Leases {
     }
 
     /// Platform that keeps no spare workers.
-    pub(super) fn bare(&self) -> &Host {
+    pub(super) fn bare(&self) -> &BenchPlatform {
         &self.bare
     }
 
-    pub(super) fn start(&self, kind: Kind, start: Start, program: &Program) -> anyhow::Result<Sample> {
+    pub(super) fn start(&self, kind: Kind, start: StartKind, program: &Program) -> anyhow::Result<Sample> {
         match start {
-            Start::First => {
-                let python = program.interpreter().map(|python| self.another(python));
-                return self.once(&self.bare, kind, program, python);
+            StartKind::First => {
+                let python = program.interpreter().map(|python| self.unique_interpreter(python));
+                return self.start_once(&self.bare, kind, program, python);
             }
-            Start::Fork => return self.fork(kind, program),
-            Start::Warm | Start::Zygote => {}
+            StartKind::Fork => return self.fork(kind, program),
+            StartKind::Warm | StartKind::Zygote => {}
         }
         let python = program.interpreter();
         let python = match start {
-            Start::Zygote => python.map(|python| with_imports(python, program)),
+            StartKind::Zygote => python.map(|python| with_imports(python, program)),
             _ => python,
         };
         let mut why = String::new();
         for attempt in 0..TRIES {
-            let mut sample = self.once(&self.keeping, kind, program, python.clone())?;
-            let expected = if start == Start::Zygote { FROM_ZYGOTE } else { "" };
+            let mut sample = self.start_once(&self.keeping, kind, program, python.clone())?;
+            let expected = if start == StartKind::Zygote { FROM_ZYGOTE } else { "" };
             if sample.why == expected {
                 // The text says why the worker was a zygote's; `Sample::why` holds only reasons for a missing
                 // worker.
@@ -152,13 +155,13 @@ impl Leases {
                 return Ok(sample);
             }
             why = sample.why;
-            self.prepared(kind, attempt)?;
+            self.wait_until_prepared(kind, attempt)?;
         }
-        bail!(NotWarm(why))
+        bail!(NoWarmWorker(why))
     }
 
     /// Waits until what the previous lease left behind is probably ready.
-    fn prepared(&self, kind: Kind, attempt: u32) -> anyhow::Result<()> {
+    fn wait_until_prepared(&self, kind: Kind, attempt: u32) -> anyhow::Result<()> {
         self.settle_within(match kind {
             Kind::MicroVm => BOOTED_WITHIN,
             _ => SETTLE_WITHIN,
@@ -174,42 +177,42 @@ impl Leases {
         for _ in 0..FORK_TRIES {
             match self.fork_once(kind, program)? {
                 Ok(sample) => return Ok(sample),
-                Err(NotWarm(no_fork)) => why = no_fork,
+                Err(NoWarmWorker(no_fork)) => why = no_fork,
             }
         }
-        bail!(NotWarm(why))
+        bail!(NoWarmWorker(why))
     }
 
     /// One try; the inner error says how the second worker started instead.
-    fn fork_once(&self, kind: Kind, program: &Program) -> anyhow::Result<Result<Sample, NotWarm>> {
+    fn fork_once(&self, kind: Kind, program: &Program) -> anyhow::Result<Result<Sample, NoWarmWorker>> {
         let python = program.interpreter().context("a native function has no zygote")?;
-        let python = with_imports(self.another(python), program);
+        let python = with_imports(self.unique_interpreter(python), program);
         let mut why = String::new();
         for attempt in 0..TRIES {
             let first = self.lease(&self.keeping, kind, program, Some(python.clone()))?;
             program.call(&program.function(&first)?)?;
             why = first.phases().start.cold;
             if why == FROM_ZYGOTE {
-                self.prepared(kind, 0)?;
-                let sample = self.once(&self.keeping, kind, program, Some(python));
+                self.wait_until_prepared(kind, 0)?;
+                let sample = self.start_once(&self.keeping, kind, program, Some(python));
                 first.deallocate()?;
                 let mut sample = sample?;
                 let why = sample.why.strip_prefix(FROM_ZYGOTE);
                 if why.is_none_or(|why| why.is_empty() || why.contains("still being started")) {
-                    return Ok(Err(NotWarm(sample.why)));
+                    return Ok(Err(NoWarmWorker(sample.why)));
                 }
                 sample.why.clear();
                 return Ok(Ok(sample));
             }
             first.deallocate()?;
-            self.prepared(kind, attempt)?;
+            self.wait_until_prepared(kind, attempt)?;
         }
-        Ok(Err(NotWarm(why)))
+        Ok(Err(NoWarmWorker(why)))
     }
 
     fn lease(
         &self,
-        host: &Host,
+        host: &BenchPlatform,
         kind: Kind,
         program: &Program,
         python: Option<Python>,
@@ -222,9 +225,9 @@ impl Leases {
     }
 
     /// Requests a lease, makes the first call, releases the lease.
-    fn once(
+    fn start_once(
         &self,
-        host: &Host,
+        host: &BenchPlatform,
         kind: Kind,
         program: &Program,
         python: Option<Python>,
@@ -246,15 +249,12 @@ impl Leases {
     }
 
     /// The given interpreter with a new environment, for which no spare worker can exist.
-    fn another(&self, python: Python) -> Python {
+    fn unique_interpreter(&self, python: Python) -> Python {
         let number = self.number.get();
         self.number.set(number + 1);
         let mut environment: BTreeMap<_, _> = python.environment.clone();
         environment.insert("HOTLEASE_BENCH_START".into(), number.to_string());
-        Python {
-            environment,
-            ..python
-        }
+        Python { environment, ..python }
     }
 }
 
@@ -265,9 +265,9 @@ fn with_imports(mut python: Python, program: &Program) -> Python {
 }
 
 /// Process of a lease's only worker.
-fn worker(host: &Host, lease: &str) -> anyhow::Result<u32> {
+fn worker(host: &BenchPlatform, lease: &str) -> anyhow::Result<u32> {
     let mut platform = Platform::connect(&RuntimeDir::at(host.runtime_dir())?)?;
-    let list = platform.ask(async |client| client.list_workers(ListRequest::default()).await)?;
+    let list = platform.request(async |client| client.list_workers(ListRequest::default()).await)?;
     let mut workers = list.workers.into_iter();
     let found = workers.find(|worker| worker.lease == lease);
     Ok(found.context("the lease's worker is not listed")?.pid)

@@ -12,24 +12,24 @@
 mod hot;
 mod leases;
 mod node;
-mod outsiders;
 mod plain_linux;
 mod program;
+mod runtimes;
 mod series;
 
-use super::machine::Machine;
+use super::host_info::HostInfo;
 use super::pin::Cores;
 use super::record::{self, Record};
 use super::samples::Block;
 use crate::commands::agent::MachineArgs;
-use crate::output::{Align, Column, Output};
+use crate::output::{Column, ColumnAlign, Output};
 use crate::quantity;
 use clap::{Args, ValueEnum};
 use hotlease_sandbox::Kind;
-use leases::{Leases, Start};
-use outsiders::Outsiders;
+use leases::{StartKind, StartPlatforms};
 use program::Program;
-use series::{Sample, Series, Skipped};
+use runtimes::Runtimes;
+use series::{Sample, Series, SkippedRow};
 use std::path::PathBuf;
 
 /// Measure starts until the first byte of a result. Each start is followed by the start of a plain process with the
@@ -53,8 +53,8 @@ pub(super) struct ColdArgs {
     #[arg(long, default_value = "python3", value_name = "PROGRAM")]
     python: PathBuf,
     /// Programs to start
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [What::C, What::Python, What::Packages])]
-    programs: Vec<What>,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ProgramKind::C, ProgramKind::Python, ProgramKind::Packages])]
+    programs: Vec<ProgramKind>,
     /// Kinds of sandbox to start them in; kinds that this host cannot make are left out
     #[arg(long, value_delimiter = ',', value_name = "KIND", default_values_t = Kind::ALL)]
     kinds: Vec<Kind>,
@@ -64,7 +64,7 @@ pub(super) struct ColdArgs {
 
 /// Kinds of programs to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum What {
+enum ProgramKind {
     /// A function in C
     C,
     /// Bare Python
@@ -75,58 +75,52 @@ enum What {
 
 /// A way to start a program: by a tool, or by a lease.
 #[derive(Clone, Copy)]
-enum By {
+enum Starter {
     Outsider(usize),
-    Lease(Kind, Start),
+    Lease(Kind, StartKind),
 }
 
 pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<()> {
     let (programs, mut skipped) = Program::all(&args.python, &args.programs)?;
     let machine = args.machine.machine();
-    let leases = Leases::new(&machine)?;
+    let leases = StartPlatforms::new(&machine)?;
     let machines = args.kinds.contains(&Kind::MicroVm).then_some(&machine);
-    let (outsiders, absent) = Outsiders::find(&programs, machines)?;
+    let (outsiders, absent) = Runtimes::find(&programs, machines)?;
     skipped.extend(absent);
-    let mut ways: Vec<By> = (0..outsiders.len()).map(By::Outsider).collect();
+    let mut ways: Vec<Starter> = (0..outsiders.len()).map(Starter::Outsider).collect();
     for &kind in &args.kinds {
         if let Err(why) = leases.available(kind)? {
-            skipped.push(Skipped::sandbox(kind, why));
+            skipped.push(SkippedRow::sandbox(kind, why));
             continue;
         }
-        ways.extend([By::Lease(kind, Start::First), By::Lease(kind, Start::Warm)]);
+        ways.extend([
+            Starter::Lease(kind, StartKind::First),
+            Starter::Lease(kind, StartKind::Warm),
+        ]);
         if matches!(kind, Kind::Namespace | Kind::MicroVm) {
-            ways.extend([By::Lease(kind, Start::Zygote), By::Lease(kind, Start::Fork)]);
+            ways.extend([
+                Starter::Lease(kind, StartKind::Zygote),
+                Starter::Lease(kind, StartKind::Fork),
+            ]);
         }
     }
     let mut all = Vec::new();
     for program in &programs {
-        all.extend(measure(
-            args.rounds,
-            program,
-            &ways,
-            (&leases, &outsiders),
-            false,
-        )?);
+        all.extend(measure(args.rounds, program, &ways, (&leases, &outsiders), false)?);
     }
     match node::may_drop_caches(args.dropped) {
         Ok(()) => {
-            let ways: Vec<By> = ways
+            let ways: Vec<Starter> = ways
                 .into_iter()
-                .filter(|way| matches!(way, By::Outsider(_) | By::Lease(_, Start::First)))
+                .filter(|way| matches!(way, Starter::Outsider(_) | Starter::Lease(_, StartKind::First)))
                 .collect();
             for program in &programs {
-                all.extend(measure(
-                    args.dropped,
-                    program,
-                    &ways,
-                    (&leases, &outsiders),
-                    true,
-                )?);
+                all.extend(measure(args.dropped, program, &ways, (&leases, &outsiders), true)?);
             }
         }
-        Err(why) => skipped.push(Skipped::new("with caches dropped", why)),
+        Err(why) => skipped.push(SkippedRow::new("with caches dropped", why)),
     }
-    let machine = Machine::here(Cores::default());
+    let machine = HostInfo::here(Cores::default());
     let mut records = Vec::new();
     for series in all {
         match series.record(&machine) {
@@ -142,28 +136,28 @@ pub(super) fn carry_out(args: &ColdArgs, output: &mut Output) -> anyhow::Result<
 fn measure(
     rounds: u32,
     program: &Program,
-    ways: &[By],
-    (leases, outsiders): (&Leases, &Outsiders),
+    ways: &[Starter],
+    (leases, outsiders): (&StartPlatforms, &Runtimes),
     dropped: bool,
 ) -> anyhow::Result<Vec<Series>> {
     let mut all = Vec::with_capacity(ways.len());
-    let has = |way: &&By| match way {
-        By::Outsider(number) => outsiders.starts(*number, program),
-        By::Lease(_, Start::Zygote | Start::Fork) => !program.imports.is_empty(),
-        By::Lease(..) => true,
+    let has = |way: &&Starter| match way {
+        Starter::Outsider(number) => outsiders.starts(*number, program),
+        Starter::Lease(_, StartKind::Zygote | StartKind::Fork) => !program.imports.is_empty(),
+        Starter::Lease(..) => true,
     };
-    let ways: Vec<&By> = ways.iter().filter(has).collect();
+    let ways: Vec<&Starter> = ways.iter().filter(has).collect();
     for way in &ways {
         let (who, start) = match way {
-            By::Outsider(number) => (outsiders.name(*number), None),
-            By::Lease(kind, start) => (leases.name(*kind), Some(*start)),
+            Starter::Outsider(number) => (outsiders.name(*number), None),
+            Starter::Lease(kind, start) => (leases.name(*kind), Some(*start)),
         };
         all.push(Series::new(program, who, start, dropped)?);
     }
     let before = || if dropped { node::drop_caches() } else { Ok(()) };
     for _ in 0..rounds {
         for (way, series) in ways.iter().zip(&mut all) {
-            if series.is_over() {
+            if series.has_failed() {
                 continue;
             }
             leases.settle()?;
@@ -172,8 +166,8 @@ fn measure(
             // A plain process leaves nothing behind that has to settle.
             before()?;
             let sample = match way {
-                By::Outsider(number) => outsiders.start(*number, program).map(Sample::of_time),
-                By::Lease(kind, start) => leases.start(*kind, *start, program),
+                Starter::Outsider(number) => outsiders.start(*number, program).map(Sample::of_time),
+                Starter::Lease(kind, start) => leases.start(*kind, *start, program),
             };
             match sample {
                 Ok(sample) => series.add(&Block(vec![baseline.as_nanos() as u64]), sample),
@@ -184,21 +178,21 @@ fn measure(
     Ok(all)
 }
 
-fn show(output: &mut Output, records: &[Record], skipped: &[Skipped]) -> anyhow::Result<()> {
+fn show(output: &mut Output, records: &[Record], skipped: &[SkippedRow]) -> anyhow::Result<()> {
     if output.is_json() {
         records.iter().try_for_each(|record| output.object(record))?;
         return skipped.iter().try_for_each(|skipped| output.object(skipped));
     }
     output.line("cold starts: lease, or start of a process, to first result")?;
     let columns = [
-        Column("PROGRAM", Align::Left),
-        Column("IN", Align::Left),
-        Column("START", Align::Left),
-        Column("MEDIAN", Align::Right),
-        Column("QUARTILES", Align::Right),
-        Column("RATIO", Align::Right),
-        Column("PRIVATE", Align::Right),
-        Column("OF THE MEDIAN START, ms", Align::Left),
+        Column("PROGRAM", ColumnAlign::Left),
+        Column("IN", ColumnAlign::Left),
+        Column("START", ColumnAlign::Left),
+        Column("MEDIAN", ColumnAlign::Right),
+        Column("QUARTILES", ColumnAlign::Right),
+        Column("RATIO", ColumnAlign::Right),
+        Column("PRIVATE", ColumnAlign::Right),
+        Column("OF THE MEDIAN START, ms", ColumnAlign::Left),
     ];
     output.list(records, &columns, "nothing was measured", |record| {
         let text = |name: &str| {
@@ -220,16 +214,9 @@ fn show(output: &mut Output, records: &[Record], skipped: &[Skipped]) -> anyhow:
             text("program"),
             text("in"),
             text("start"),
-            record
-                .measured
-                .median()
-                .map(quantity::nanoseconds)
-                .unwrap_or_default(),
+            record.measured.median().map(quantity::nanoseconds).unwrap_or_default(),
             format!("{} {}", time("p25"), time("p75")),
-            record
-                .ratio_p50
-                .map(|ratio| format!("{ratio:.2}"))
-                .unwrap_or_default(),
+            record.ratio_p50.map(|ratio| format!("{ratio:.2}")).unwrap_or_default(),
             detail("private_bytes").map(quantity::bytes).unwrap_or_default(),
             phases.collect::<Vec<_>>().join(", "),
         ]

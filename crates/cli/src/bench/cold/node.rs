@@ -30,7 +30,7 @@ pub(super) fn drop_caches() -> anyhow::Result<()> {
 
 /// Waits until no descendant of these processes uses a processor, that is, until everything for the next lease is
 /// prepared. Waits at most `limit`: work that takes longer is not part of a start.
-pub(super) fn settled(roots: &[u32], limit: Duration) {
+pub(super) fn wait_until_settled(roots: &[u32], limit: Duration) {
     let begin = Instant::now();
     let mut before = used(roots);
     while begin.elapsed() < limit {

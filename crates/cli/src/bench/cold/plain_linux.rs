@@ -22,7 +22,7 @@ pub(super) struct PlainLinux {
 impl PlainLinux {
     /// Takes the kernel of these machines, and one program, which is linked with libraries in the system's folders.
     pub(super) fn new(machine: &Machine, program: &Path) -> anyhow::Result<Self> {
-        let parts = machine.parts().map_err(anyhow::Error::msg)?;
+        let parts = machine.find_parts().map_err(anyhow::Error::msg)?;
         Ok(Self {
             qemu: parts.qemu,
             kernel: parts.kernel,

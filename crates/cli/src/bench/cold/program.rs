@@ -1,8 +1,8 @@
 //! Programs that the benchmark starts.
 
-use super::super::host::functions;
-use super::What;
-use super::series::Skipped;
+use super::super::bench_platform::functions;
+use super::ProgramKind;
+use super::series::SkippedRow;
 use anyhow::{Context, ensure};
 use hotlease_client::{Code, Function, Invoker, Python};
 use hotlease_wire::ids::CodeHash;
@@ -40,7 +40,7 @@ enum Call {
 
 /// An interpreter's description of itself.
 #[derive(Deserialize)]
-struct Told {
+struct InterpreterInfo {
     executable: PathBuf,
     version: String,
     hotlease: String,
@@ -66,7 +66,7 @@ print(json.dumps({
 
 impl Program {
     /// A function in C, bare Python, and Python with the packages that exist; and a list of the missing ones.
-    pub(super) fn all(python: &Path, wanted: &[What]) -> anyhow::Result<(Vec<Self>, Vec<Skipped>)> {
+    pub(super) fn all(python: &Path, wanted: &[ProgramKind]) -> anyhow::Result<(Vec<Self>, Vec<SkippedRow>)> {
         let mut all = Vec::new();
         let native = || -> anyhow::Result<Self> {
             Ok(Self {
@@ -79,19 +79,17 @@ impl Program {
                 call: Call::Native,
             })
         };
-        if wanted.contains(&What::C) {
+        if wanted.contains(&ProgramKind::C) {
             all.push(native()?);
         }
-        if wanted.iter().all(|what| *what == What::C) {
+        if wanted.iter().all(|what| *what == ProgramKind::C) {
             return Ok((all, Vec::new()));
         }
         let told = match ask(python) {
             Ok(told) => told,
             Err(error) => {
-                let why = format!(
-                    "{error:#}; install the package there, or name another interpreter with --python"
-                );
-                return Ok((all, vec![Skipped::new("Python", why)]));
+                let why = format!("{error:#}; install the package there, or name another interpreter with --python");
+                return Ok((all, vec![SkippedRow::new("Python", why)]));
             }
         };
         let missing = PACKAGES
@@ -99,34 +97,26 @@ impl Program {
             .filter(|name| !told.packages.iter().any(|found| found == *name));
         let missing: Vec<&str> = missing.copied().collect();
         let mut skipped = Vec::new();
-        if !missing.is_empty() && wanted.contains(&What::Packages) {
+        if !missing.is_empty() && wanted.contains(&ProgramKind::Packages) {
             let why = format!("{} has no such package", told.executable.display());
-            skipped.push(Skipped::new(&missing.join(", "), why));
+            skipped.push(SkippedRow::new(&missing.join(", "), why));
         }
-        if wanted.contains(&What::Python) {
+        if wanted.contains(&ProgramKind::Python) {
             all.push(Self::python(&told, "Python", &[]));
         }
-        if !told.packages.is_empty() && wanted.contains(&What::Packages) {
+        if !told.packages.is_empty() && wanted.contains(&ProgramKind::Packages) {
             let name = format!("Python with {}", told.packages.join(", "));
             all.push(Self::python(&told, &name, &told.packages));
         }
         Ok((all, skipped))
     }
 
-    fn python(told: &Told, name: &str, packages: &[String]) -> Self {
+    fn python(told: &InterpreterInfo, name: &str, packages: &[String]) -> Self {
         let path = std::env::var("PYTHONPATH").ok().filter(|path| !path.is_empty());
-        let environment: BTreeMap<_, _> = path
-            .map(|path| ("PYTHONPATH".to_owned(), path))
-            .into_iter()
-            .collect();
+        let environment: BTreeMap<_, _> = path.map(|path| ("PYTHONPATH".to_owned(), path)).into_iter().collect();
         let imports: String = packages.iter().map(|name| format!("import {name}; ")).collect();
         let seen = |folder: &&PathBuf| !SYSTEM.iter().any(|system| folder.starts_with(system));
-        let within = |folder: &PathBuf| {
-            folder
-                .ancestors()
-                .skip(1)
-                .any(|above| told.folders.contains(above))
-        };
+        let within = |folder: &PathBuf| folder.ancestors().skip(1).any(|above| told.folders.contains(above));
         let folders = told.folders.iter().filter(seen).filter(|folder| !within(folder));
         let executable = told.executable.display().to_string();
         Self {
@@ -179,11 +169,7 @@ impl Program {
             Call::Python(call) => {
                 let reply = function.call(&call.1)?;
                 let is_value = reply.first().is_some_and(|kind| *kind <= 1);
-                ensure!(
-                    is_value,
-                    "the first task failed: {}",
-                    String::from_utf8_lossy(&reply)
-                );
+                ensure!(is_value, "the first task failed: {}", String::from_utf8_lossy(&reply));
             }
         }
         Ok(())
@@ -197,7 +183,7 @@ pub(super) fn last_word(done: &Output) -> String {
     last.unwrap_or("it says nothing").to_owned()
 }
 
-fn ask(python: &Path) -> anyhow::Result<Told> {
+fn ask(python: &Path) -> anyhow::Result<InterpreterInfo> {
     let done = Command::new(python).arg("-c").arg(ASK).args(PACKAGES).output();
     let done = done.with_context(|| format!("{} cannot be run", python.display()))?;
     ensure!(

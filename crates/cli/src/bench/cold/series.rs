@@ -1,9 +1,9 @@
 //! Samples of one way to start one program, and their record.
 
-use super::super::machine::Machine;
+use super::super::host_info::HostInfo;
 use super::super::record::{Record, Target, params};
 use super::super::samples::{Block, Pair};
-use super::leases::Start;
+use super::leases::StartKind;
 use super::program::Program;
 use hotlease_sandbox::Kind;
 use serde::Serialize;
@@ -15,15 +15,15 @@ const RFAAS_PROCESS_MS: f64 = 25.0;
 const RFAAS_DOCKER_MS: f64 = 2700.0;
 
 /// Promised maximum of starts: program, sandbox, start, milliseconds.
-const LIMITS: [(&str, Kind, Start, f64); 8] = [
-    ("C", Kind::Process, Start::Warm, 2.0),
-    ("C", Kind::Process, Start::First, 10.0),
-    ("C", Kind::Namespace, Start::First, 3.0),
-    ("C", Kind::Namespace, Start::Warm, 3.0),
-    ("Python with", Kind::Namespace, Start::Zygote, 10.0),
-    ("Python with", Kind::Namespace, Start::Fork, 10.0),
-    ("C", Kind::MicroVm, Start::First, 300.0),
-    ("Python with", Kind::MicroVm, Start::Fork, 50.0),
+const LIMITS: [(&str, Kind, StartKind, f64); 8] = [
+    ("C", Kind::Process, StartKind::Warm, 2.0),
+    ("C", Kind::Process, StartKind::First, 10.0),
+    ("C", Kind::Namespace, StartKind::First, 3.0),
+    ("C", Kind::Namespace, StartKind::Warm, 3.0),
+    ("Python with", Kind::Namespace, StartKind::Zygote, 10.0),
+    ("Python with", Kind::Namespace, StartKind::Fork, 10.0),
+    ("C", Kind::MicroVm, StartKind::First, 300.0),
+    ("Python with", Kind::MicroVm, StartKind::Fork, 50.0),
 ];
 /// Promised maximum of the private memory of a worker that was forked from a zygote, with packages.
 const PRIVATE_BYTES_MAX: f64 = 5e6;
@@ -53,13 +53,13 @@ impl Sample {
 
 /// A row that was left out, and why.
 #[derive(Serialize)]
-pub(super) struct Skipped {
+pub(super) struct SkippedRow {
     bench: &'static str,
     params: Map<String, Value>,
     skipped: String,
 }
 
-impl Skipped {
+impl SkippedRow {
     pub(super) fn new(what: &str, why: String) -> Self {
         Self {
             bench: "cold",
@@ -89,7 +89,7 @@ impl Skipped {
 /// Samples of one way to start one program.
 pub(super) struct Series {
     params: Map<String, Value>,
-    start: Option<Start>,
+    start: Option<StartKind>,
     dropped: bool,
     pair: Pair,
     samples: Vec<Sample>,
@@ -97,18 +97,13 @@ pub(super) struct Series {
 }
 
 impl Series {
-    pub(super) fn new(
-        program: &Program,
-        who: &str,
-        start: Option<Start>,
-        dropped: bool,
-    ) -> anyhow::Result<Self> {
+    pub(super) fn new(program: &Program, who: &str, start: Option<StartKind>, dropped: bool) -> anyhow::Result<Self> {
         let how = match (start, dropped) {
             (_, true) => "caches dropped",
-            (Some(Start::Warm), _) => "warm",
-            (Some(Start::Zygote), _) => "zygote",
-            (Some(Start::Fork), _) => "fork",
-            (Some(Start::First) | None, _) => "first",
+            (Some(StartKind::Warm), _) => "warm",
+            (Some(StartKind::Zygote), _) => "zygote",
+            (Some(StartKind::Fork), _) => "fork",
+            (Some(StartKind::First) | None, _) => "first",
         };
         Ok(Self {
             params: params! { "program": program.name, "in": who, "start": how },
@@ -121,7 +116,7 @@ impl Series {
     }
 
     /// Whether the series has failed, so that no more samples are measured.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
@@ -142,9 +137,9 @@ impl Series {
     }
 
     /// The record, or the reason why there is none.
-    pub(super) fn record(mut self, machine: &Machine) -> Result<Record, Skipped> {
+    pub(super) fn record(mut self, machine: &HostInfo) -> Result<Record, SkippedRow> {
         if let Some(why) = self.failed {
-            return Err(Skipped {
+            return Err(SkippedRow {
                 bench: "cold",
                 params: self.params,
                 skipped: why,
@@ -177,11 +172,7 @@ impl Series {
             });
             record.details.insert("papers".into(), papers);
         }
-        let mut private: Vec<u64> = self
-            .samples
-            .iter()
-            .filter_map(|sample| sample.private_bytes)
-            .collect();
+        let mut private: Vec<u64> = self.samples.iter().filter_map(|sample| sample.private_bytes).collect();
         private.sort_unstable();
         if let Some(bytes) = private.get(private.len() / 2) {
             record.details.insert("private_bytes".into(), json!(bytes));
@@ -192,7 +183,7 @@ impl Series {
 }
 
 /// Promised limits of this start.
-fn targets(record: &Record, (kept, dropped): (Option<Start>, bool), median_ms: f64) -> Vec<Target> {
+fn targets(record: &Record, (kept, dropped): (Option<StartKind>, bool), median_ms: f64) -> Vec<Target> {
     let text = |name: &str| record.params.get(name).and_then(Value::as_str).unwrap_or("");
     let (program, who) = (text("program"), text("in"));
     let limit = LIMITS.iter().find(|(named, kind, start, _)| {
@@ -204,7 +195,7 @@ fn targets(record: &Record, (kept, dropped): (Option<Start>, bool), median_ms: f
     let what = format!("{program} in {who}, {}, ms", text("start"));
     let mut targets = vec![Target::at_most(what, median_ms, *limit)];
     let private = record.details.get("private_bytes").and_then(Value::as_f64);
-    if let (Some(bytes), Start::Zygote) = (private, start) {
+    if let (Some(bytes), StartKind::Zygote) = (private, start) {
         let what = format!("private memory of {program} in {who}, bytes");
         targets.push(Target::at_most(what, bytes, PRIVATE_BYTES_MAX));
     }

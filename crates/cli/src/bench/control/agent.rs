@@ -1,15 +1,14 @@
 //! A simulated agent: the book of leases and the membership of a real one, and workers that are never started.
 
 use hotlease_lease::agent::{
-    Action, Ask, Event, FinalTotal, GrantRequest, Lease, LeaseBook, Outstanding, SessionId, Sharing,
+    BookAction, BookEvent, CoreSharing, FinalTotal, GrantRequest, Lease, LeaseBook, OwedTotals, QuestionId, SessionId,
 };
 use hotlease_wire::EndReason;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::grpc::agent_server;
 use hotlease_wire::grpc::{
-    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, ImagePiece, LeaseInfo, ListRequest,
-    NodeWish, OrderReply, ReadImageRequest, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest,
-    Usage,
+    AcquireRequest, AgentInfo, AgentStatus, Grant, HeartbeatRequest, ImagePiece, LeaseInfo, ListRequest, NodeWish,
+    OrderReply, ReadImageRequest, ReleaseReply, ReleaseRequest, RotateKeyReply, RotateKeyRequest, Usage,
 };
 use hotlease_wire::ids::{AgentId, BootId, LeaseId};
 use hotlease_wire::session::UsageTotals;
@@ -23,7 +22,7 @@ const MEMORY_BYTES: u64 = 1 << 40;
 
 /// A simulated agent.
 #[derive(Clone)]
-pub(super) struct Agent(Arc<Inner>);
+pub(super) struct SimulatedAgent(Arc<Inner>);
 
 struct Inner {
     id: AgentId,
@@ -37,10 +36,10 @@ struct Inner {
 
 struct Tables {
     book: LeaseBook,
-    outstanding: Outstanding,
+    outstanding: OwedTotals,
 }
 
-impl Agent {
+impl SimulatedAgent {
     pub(super) fn new(address: String, cores: u32) -> Self {
         let cores: Vec<u32> = (0..cores).collect();
         Self(Arc::new(Inner {
@@ -50,7 +49,7 @@ impl Agent {
             began: Instant::now(),
             tables: Mutex::new(Tables {
                 book: LeaseBook::new(cores.iter().copied(), MEMORY_BYTES),
-                outstanding: Outstanding::new(OUTSTANDING_MAX),
+                outstanding: OwedTotals::new(OUTSTANDING_MAX),
             }),
             cores,
         }))
@@ -89,17 +88,13 @@ impl Agent {
         }
     }
 
-    pub(super) fn heartbeat(&self, ask: Ask, whole: bool, leaving: bool) -> HeartbeatRequest {
+    pub(super) fn heartbeat(&self, ask: QuestionId, whole: bool, leaving: bool) -> HeartbeatRequest {
         let agent = Some(self.info(if leaving { "gone" } else { "serving" }));
         let now = self.now();
         let mut tables = self.tables();
         let Tables { book, outstanding } = &mut *tables;
         let mut leases: Vec<_> = outstanding.report(ask).map(|total| self.owed(total)).collect();
-        leases.extend(
-            book.leases()
-                .filter(|_| whole)
-                .map(|lease| self.active(lease, now)),
-        );
+        leases.extend(book.leases().filter(|_| whole).map(|lease| self.active(lease, now)));
         HeartbeatRequest {
             agent,
             leases,
@@ -108,8 +103,8 @@ impl Agent {
         }
     }
 
-    pub(super) fn acknowledged(&self, ask: Ask) {
-        self.tables().outstanding.acknowledged(ask);
+    pub(super) fn acknowledge(&self, ask: QuestionId) {
+        self.tables().outstanding.acknowledge(ask);
     }
 
     fn active(&self, lease: &Lease, now: Duration) -> LeaseInfo {
@@ -154,38 +149,40 @@ impl Agent {
     }
 
     /// One step of the book. Workers are up, and gone, at once.
-    fn step(&self, tables: &mut Tables, event: Event) -> Result<(), Refusal> {
+    fn step(&self, tables: &mut Tables, event: BookEvent) -> Result<(), Rejection> {
         let now = self.now();
         let step = tables.book.step(event, now);
         for action in step.actions {
             let follows = match action {
-                Action::StartWorker {
+                BookAction::StartWorker {
                     lease, worker, epoch, ..
-                } => Event::WorkerUp { lease, worker, epoch },
-                Action::KillWorker {
+                } => BookEvent::WorkerUp { lease, worker, epoch },
+                BookAction::KillWorker {
                     lease, worker, epoch, ..
-                } => Event::WorkerGone {
+                } => BookEvent::WorkerGone {
                     lease,
                     worker,
                     epoch,
                     used: UsageTotals::default(),
                     functions: Default::default(),
                 },
-                Action::LeaseEnded { .. } => {
+                BookAction::LeaseEnded { .. } => {
                     let ended = tables.book.ended().next_back();
                     if let Some(total) = ended.map(|ended| FinalTotal::of(ended, self.0.boot)) {
                         tables.outstanding.owe(total);
                     }
                     continue;
                 }
-                Action::TellWorkerDied { .. } | Action::DelegationEnded { .. } | Action::Drained => continue,
+                BookAction::TellWorkerDied { .. } | BookAction::DelegationEnded { .. } | BookAction::Drained => {
+                    continue;
+                }
             };
             self.step(tables, follows)?;
         }
         step.refusal.map_or(Ok(()), Err)
     }
 
-    fn granted(&self, request: AcquireRequest) -> Result<Grant, Refusal> {
+    fn grant_lease(&self, request: AcquireRequest) -> Result<Grant, Rejection> {
         let ttl = Duration::from_millis(request.ttl_ms);
         let wanted = GrantRequest {
             id: LeaseId(rand::random()),
@@ -195,16 +192,16 @@ impl Agent {
             slots_per_worker: request.slots_per_worker,
             memory_bytes: request.memory_bytes,
             gpus: request.gpus,
-            sharing: Sharing::Exclusive,
+            sharing: CoreSharing::Exclusive,
             ttl,
         };
         let (id, tenant) = (wanted.id, wanted.tenant.clone());
         let mut tables = self.tables();
-        self.step(&mut tables, Event::Grant(wanted))?;
+        self.step(&mut tables, BookEvent::Grant(wanted))?;
         let lease = tables.book.active(id)?;
         let (epoch, cores) = (lease.epoch, lease.cores());
         // Attaches a session that never closes, as there are no real sessions here.
-        let attach = Event::Attach {
+        let attach = BookEvent::Attach {
             session: SessionId(0),
             lease: id,
             epoch,
@@ -232,11 +229,11 @@ impl Agent {
         })
     }
 
-    fn ended(&self, request: ReleaseRequest) -> Result<ReleaseReply, Refusal> {
-        let lease: LeaseId = request.lease.parse().map_err(|_| Refusal::UnknownLease)?;
+    fn end_lease_now(&self, request: ReleaseRequest) -> Result<ReleaseReply, Rejection> {
+        let lease: LeaseId = request.lease.parse().map_err(|_| Rejection::UnknownLease)?;
         let mut tables = self.tables();
         let reason = EndReason::Released;
-        self.step(&mut tables, Event::End { lease, reason })?;
+        self.step(&mut tables, BookEvent::End { lease, reason })?;
         let ended = tables.book.ended().rev().find(|ended| ended.id == lease);
         Ok(ReleaseReply {
             usage: ended.map(|ended| message(ended.usage)),
@@ -254,9 +251,9 @@ fn message(usage: UsageTotals) -> Usage {
 }
 
 #[tonic::async_trait]
-impl agent_server::Agent for Agent {
+impl agent_server::Agent for SimulatedAgent {
     async fn grant(&self, request: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
-        Ok(Response::new(self.granted(request.into_inner())?))
+        Ok(Response::new(self.grant_lease(request.into_inner())?))
     }
 
     async fn grant_direct(&self, _: Request<AcquireRequest>) -> Result<Response<Grant>, Status> {
@@ -264,7 +261,7 @@ impl agent_server::Agent for Agent {
     }
 
     async fn end_lease(&self, request: Request<ReleaseRequest>) -> Result<Response<ReleaseReply>, Status> {
-        Ok(Response::new(self.ended(request.into_inner())?))
+        Ok(Response::new(self.end_lease_now(request.into_inner())?))
     }
 
     async fn rotate_key(&self, _: Request<RotateKeyRequest>) -> Result<Response<RotateKeyReply>, Status> {
@@ -277,10 +274,7 @@ impl agent_server::Agent for Agent {
 
     type ReadImageStream = tokio_stream::Empty<Result<ImagePiece, Status>>;
 
-    async fn read_image(
-        &self,
-        _: Request<ReadImageRequest>,
-    ) -> Result<Response<Self::ReadImageStream>, Status> {
+    async fn read_image(&self, _: Request<ReadImageRequest>) -> Result<Response<Self::ReadImageStream>, Status> {
         Err(Status::unimplemented("simulated agents have no environments"))
     }
 

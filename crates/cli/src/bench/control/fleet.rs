@@ -1,8 +1,8 @@
 //! All simulated agents, in processes of their own: the limit of descriptors of one process is below the need of
 //! 10,000 agents.
 
-use super::members::Members;
-use super::site::{AGENTS_PER_IDENTITY, Site};
+use super::simulated_agents::ProcessAgents;
+use super::site::{AGENTS_PER_IDENTITY, BenchSite};
 use anyhow::Context;
 use clap::Args;
 use hotlease_net::Address;
@@ -19,7 +19,7 @@ const SPARE_CORES: u32 = 16;
 
 /// Arguments of one process of simulated agents.
 #[derive(Debug, Args)]
-pub(in crate::bench) struct MembersArgs {
+pub(in crate::bench) struct SimulatedAgentsArgs {
     /// Address of their manager
     #[arg(long)]
     pub(super) manager: Address,
@@ -36,7 +36,7 @@ pub(in crate::bench) struct MembersArgs {
 
 /// Answer of a process: a line of JSON for each input line, and one when all agents are registered.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
-struct Seen {
+struct FleetCounts {
     /// Reports that the manager has accepted so far.
     heard: u64,
     /// Leases that its agents hold.
@@ -44,15 +44,15 @@ struct Seen {
 }
 
 /// Runs one process of simulated agents (a hidden command). It ends when its input ends.
-pub(in crate::bench) fn members(args: &MembersArgs) -> anyhow::Result<()> {
+pub(in crate::bench) fn run_simulated_agents(args: &SimulatedAgentsArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let members = runtime.block_on(Members::start(args))?;
+    let members = runtime.block_on(ProcessAgents::start(args))?;
     let mut asked = std::io::stdin().lock().lines();
     loop {
-        let seen = Seen {
+        let seen = FleetCounts {
             heard: members.heard(),
             leases: members.leases(),
         };
@@ -66,22 +66,22 @@ pub(in crate::bench) fn members(args: &MembersArgs) -> anyhow::Result<()> {
 }
 
 /// Processes of all simulated agents.
-pub(super) struct Fleet(Vec<Process>);
+pub(super) struct Fleet(Vec<AgentsProcess>);
 
 impl Fleet {
     /// Starts the agents; returns when every one is registered.
-    pub(super) fn start(site: &Site, agents: u32, leases: u32) -> anyhow::Result<Self> {
+    pub(super) fn start(site: &BenchSite, agents: u32, leases: u32) -> anyhow::Result<Self> {
         let cores = leases.div_ceil(agents) + SPARE_CORES;
         let firsts = (0..agents).step_by(AGENTS_PER_PROCESS as usize);
         let processes = firsts.map(|first| {
             let agents = AGENTS_PER_PROCESS.min(agents - first);
-            Process::start(site, first, agents, cores)
+            AgentsProcess::start(site, first, agents, cores)
         });
         Ok(Self(processes.collect::<anyhow::Result<_>>()?))
     }
 
-    fn seen(&mut self) -> anyhow::Result<Seen> {
-        let mut all = Seen::default();
+    fn counts(&mut self) -> anyhow::Result<FleetCounts> {
+        let mut all = FleetCounts::default();
         for process in &mut self.0 {
             let seen = process.ask()?;
             all.heard += seen.heard;
@@ -92,31 +92,26 @@ impl Fleet {
 
     /// Reports that the manager has accepted so far.
     pub(super) fn heard(&mut self) -> anyhow::Result<u64> {
-        Ok(self.seen()?.heard)
+        Ok(self.counts()?.heard)
     }
 
     /// Leases that all agents hold.
     pub(super) fn leases(&mut self) -> anyhow::Result<usize> {
-        Ok(self.seen()?.leases)
+        Ok(self.counts()?.leases)
     }
 }
 
-struct Process {
+struct AgentsProcess {
     child: Child,
     input: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
 }
 
-impl Process {
-    fn start(site: &Site, first: u32, agents: u32, cores: u32) -> anyhow::Result<Self> {
+impl AgentsProcess {
+    fn start(site: &BenchSite, first: u32, agents: u32, cores: u32) -> anyhow::Result<Self> {
         let mut command = Command::new(env::current_exe().context("cannot find this program")?);
         command
-            .args([
-                "bench",
-                "simulated-agents",
-                "--manager",
-                &site.address().to_string(),
-            ])
+            .args(["bench", "simulated-agents", "--manager", &site.address().to_string()])
             .args(["--agents", &agents.to_string(), "--cores", &cores.to_string()]);
         for identity in site.agents(first, agents) {
             command.arg("--identity").arg(identity);
@@ -133,18 +128,18 @@ impl Process {
         Ok(process)
     }
 
-    fn answer(&mut self) -> anyhow::Result<Seen> {
+    fn answer(&mut self) -> anyhow::Result<FleetCounts> {
         let line = self.answers.next().context("simulated agents ended")??;
         Ok(serde_json::from_str(&line)?)
     }
 
-    fn ask(&mut self) -> anyhow::Result<Seen> {
+    fn ask(&mut self) -> anyhow::Result<FleetCounts> {
         writeln!(self.input)?;
         self.answer()
     }
 }
 
-impl Drop for Process {
+impl Drop for AgentsProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

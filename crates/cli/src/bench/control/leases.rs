@@ -1,6 +1,6 @@
 //! Clients that lease cores, and the time that it takes.
 
-use super::site::Site;
+use super::site::BenchSite;
 use crate::bench::samples::{Block, Pair};
 use anyhow::Context;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -17,13 +17,13 @@ const BLOCK: usize = 10;
 const TTL_MS: u64 = 3_600_000;
 
 /// Clients of the benchmark.
-pub(super) struct Leasing {
+pub(super) struct LeaseClients {
     clients: Vec<ManagerClient<Channel>>,
 }
 
-impl Leasing {
+impl LeaseClients {
     /// Makes the clients, each with a connection of its own.
-    pub(super) fn new(site: &Site, clients: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(site: &BenchSite, clients: u32) -> anyhow::Result<Self> {
         Ok(Self {
             clients: (0..clients).map(|_| site.client()).collect(),
         })
@@ -86,8 +86,7 @@ impl Leasing {
         for mut client in self.clients.iter().cloned() {
             let left = Arc::clone(&left);
             clients.spawn(async move {
-                let take =
-                    || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
+                let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
                 while take().is_ok() {
                     acquire(&mut client).await?;
                 }

@@ -4,19 +4,19 @@
 mod agent;
 mod fleet;
 mod leases;
-mod members;
+mod simulated_agents;
 mod site;
 
-use super::machine::Machine;
+use super::host_info::HostInfo;
 use super::pin::Cores;
 use super::record::{Figures, Record, Target, params, print, round};
 use crate::output::Output;
 use anyhow::ensure;
 use clap::Args;
 use fleet::Fleet;
-pub(super) use fleet::{MembersArgs, members};
-use leases::Leasing;
-use site::{Load, Site};
+pub(super) use fleet::{SimulatedAgentsArgs, run_simulated_agents};
+use leases::LeaseClients;
+use site::{BenchSite, ManagerLoad};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -63,13 +63,13 @@ pub(super) fn carry_out(args: &ControlArgs, output: &mut Output) -> anyhow::Resu
 }
 
 async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
-    let machine = Machine::here(Cores::default());
+    let machine = HostInfo::here(Cores::default());
     let params = |what: &str| params! { "what": what, "agents": args.agents, "leases": args.leases };
     let mut records = Vec::new();
-    let site = Site::start(args.disk.as_deref(), args.agents)?;
+    let site = BenchSite::start(args.disk.as_deref(), args.agents)?;
     let empty = site.load()?;
     let mut fleet = Fleet::start(&site, args.agents, args.leases)?;
-    let leasing = Leasing::new(&site, args.clients)?;
+    let leasing = LeaseClients::new(&site, args.clients)?;
 
     let pair = leasing.timed(TIMED).await?;
     let mut grant = Record::of_pair(
@@ -90,11 +90,8 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
     let what = params("leases granted and released");
     let mut rate = Record::new("control", what, "leases", Figures::Rate { per_second }, &machine);
     rate.samples = cycles;
-    rate.targets.push(Target::at_least(
-        "grants per second",
-        per_second,
-        GRANTS_PER_SECOND_MIN,
-    ));
+    rate.targets
+        .push(Target::at_least("grants per second", per_second, GRANTS_PER_SECOND_MIN));
     records.push(rate);
 
     let registered = site.load()?;
@@ -117,11 +114,11 @@ async fn measure(args: &ControlArgs) -> anyhow::Result<Vec<Record>> {
 
 async fn at_rest(
     args: &ControlArgs,
-    site: &Site,
+    site: &BenchSite,
     fleet: &mut Fleet,
-    machine: &Machine,
+    machine: &HostInfo,
     seconds: Duration,
-    (empty, registered): (Load, Load),
+    (empty, registered): (ManagerLoad, ManagerLoad),
 ) -> anyhow::Result<Vec<Record>> {
     // Every agent reports twice in this time.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -159,13 +156,7 @@ async fn at_rest(
     let figures = Figures::Rate {
         per_second: reports as f64 / seconds.as_secs_f64(),
     };
-    let mut rest = Record::new(
-        "control",
-        params("reports taken at rest"),
-        "reports",
-        figures,
-        machine,
-    );
+    let mut rest = Record::new("control", params("reports taken at rest"), "reports", figures, machine);
     rest.samples = reports;
     rest.details = params! { "cores": round(busy), "agents_serving": serving };
     rest.targets.push(Target::at_least(
@@ -173,7 +164,6 @@ async fn at_rest(
         f64::from(serving),
         args.agents.into(),
     ));
-    rest.targets
-        .push(Target::at_most("cores in use at rest", busy, 1.0));
+    rest.targets.push(Target::at_most("cores in use at rest", busy, 1.0));
     Ok(vec![agents, leases, rest])
 }

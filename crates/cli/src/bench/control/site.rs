@@ -1,8 +1,8 @@
 //! A private site: an authority, identities, and a manager in a process of its own.
 
-use crate::bench::process::Held;
+use crate::bench::process::ProcessUsage;
 use anyhow::{Context, bail, ensure};
-use hotlease_net::authority::{self, Request};
+use hotlease_net::authority::{self, IdentityRequest};
 use hotlease_net::{Address, Identity, Role, grpc};
 use hotlease_wire::grpc::ListRequest;
 use hotlease_wire::grpc::manager_client::ManagerClient;
@@ -28,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 const HOST: &str = "127.0.0.1";
 
 /// A private site. Dropping it kills the manager, whose state is no longer needed.
-pub(super) struct Site {
+pub(super) struct BenchSite {
     manager: Child,
     address: Address,
     /// Folders of the agents' identities.
@@ -39,13 +39,13 @@ pub(super) struct Site {
 
 /// Memory and processor time of the manager.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct ManagerLoad {
     pub(super) rss_bytes: u64,
     /// Processor time since the manager's start.
     pub(super) cpu: Duration,
 }
 
-impl Site {
+impl BenchSite {
     pub(super) fn start(disk: Option<&Path>, agents: u32) -> anyhow::Result<Self> {
         // The manager holds one end of each agent's connection, and raises its own limit as far as it may.
         raise_descriptors(u64::from(agents) + DESCRIPTORS)?;
@@ -57,14 +57,14 @@ impl Site {
         let at = |name: &str| dir.path().join(name);
         authority::init(&at("authority"))?;
         let issue = |role, name: &str| {
-            let request = Request {
+            let request = IdentityRequest {
                 tenant: (role == Role::Client).then(|| name.to_owned()),
                 // The first host names the identity.
                 hosts: match role {
                     Role::Client => Vec::new(),
                     _ => vec![name.to_owned(), HOST.to_owned()],
                 },
-                ..Request::new(role)
+                ..IdentityRequest::new(role)
             };
             authority::issue(&at("authority"), &request, &at(name))?;
             anyhow::Ok(at(name))
@@ -119,13 +119,13 @@ impl Site {
         ManagerClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX)
     }
 
-    pub(super) fn load(&self) -> anyhow::Result<Load> {
+    pub(super) fn load(&self) -> anyhow::Result<ManagerLoad> {
         let pid = self.manager.id();
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("the manager is gone")?;
         let ticks = cpu_ticks(&stat).context("/proc/PID/stat is not as expected")?;
         let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.unwrap_or(100);
-        Ok(Load {
-            rss_bytes: Held::by(pid)?.rss_bytes,
+        Ok(ManagerLoad {
+            rss_bytes: ProcessUsage::of_process(pid)?.rss_bytes,
             cpu: Duration::from_secs_f64(ticks as f64 / per_second as f64),
         })
     }
@@ -138,7 +138,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for BenchSite {
     fn drop(&mut self) {
         if let Ok(pid) = i32::try_from(self.manager.id()) {
             let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

@@ -1,10 +1,10 @@
 //! Bytes per second over a fabric.
 
-use super::super::host::Host;
+use super::super::bench_platform::BenchPlatform;
+use super::super::measured_lease::{blocks, hot, pattern};
 use super::super::record::{Figures, Record, Target, params, print, round};
 use super::super::samples::{Pair, Samples};
-use super::super::stage::{blocks, hot, pattern};
-use super::stage::Stage;
+use super::fabric_lease::FabricLease;
 use super::tcp::Tcp;
 use crate::output::Output;
 use crate::quantity;
@@ -29,13 +29,13 @@ enum Direction {
 
 /// Measures these sizes, or the default sizes if there are none.
 pub(in crate::bench) fn measure(
-    host: &Host,
+    host: &BenchPlatform,
     transport: &str,
     sizes: &[usize],
     bytes: u64,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    let stage = Stage::set(host, transport, hot())?;
+    let stage = FabricLease::set(host, transport, hot())?;
     let slow = stage.provider.name() == "udp;ofi_rxd";
     let (default, bytes) = match slow {
         true => (&SIZES_SLOW[..], bytes >> 5),
@@ -46,11 +46,7 @@ pub(in crate::bench) fn measure(
     for size in sizes {
         records.extend(by_size(&stage, *size, bytes)?);
     }
-    let title = format!(
-        "bytes per second over {} ({})",
-        stage.provider.name(),
-        stage.library()
-    );
+    let title = format!("bytes per second over {} ({})", stage.provider.name(), stage.library());
     stage.invoker.deallocate()?;
     print(output, &title, &records, |record| {
         let size = quantity::bytes(record.params["size_bytes"].as_u64().unwrap_or(0));
@@ -61,11 +57,8 @@ pub(in crate::bench) fn measure(
     })
 }
 
-fn by_size(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>> {
-    let (touch, produce) = (
-        stage.invoker.function("touch")?,
-        stage.invoker.function("produce")?,
-    );
+fn by_size(stage: &FabricLease, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>> {
+    let (touch, produce) = (stage.invoker.function("touch")?, stage.invoker.function("produce")?);
     let source = pattern(size);
     let mut buffer: Buffer<u8> = stage.invoker.buffer(size)?;
     buffer.copy_from_slice(&source);
@@ -76,9 +69,9 @@ fn by_size(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
     for _ in 0..blocks(usize::try_from(bytes)?, count * size) {
         let writes = raw.with(|client| Ok(stage.clock.block(1, count, || client.write(size, CHUNK))?))?;
         let mut first = [0; 1];
-        let inward = stage.clock.block(1, count, || {
-            touch.invoke_buffer(&buffer, &mut first[..]).map(drop)
-        })?;
+        let inward = stage
+            .clock
+            .block(1, count, || touch.invoke_buffer(&buffer, &mut first[..]).map(drop))?;
         ensure!(first[0] == source[0], "the function has not got the buffer");
         let outward = stage.clock.block(1, count, || {
             produce.invoke_buffer(&[0; 8][..], buffer.slice_mut(..)).map(drop)
@@ -111,7 +104,7 @@ fn by_size(stage: &Stage, size: usize, bytes: u64) -> anyhow::Result<Vec<Record>
     Ok(records)
 }
 
-fn record(stage: &Stage, size: usize, direction: Direction, baseline: &str, pair: &Pair) -> Record {
+fn record(stage: &FabricLease, size: usize, direction: Direction, baseline: &str, pair: &Pair) -> Record {
     let params = params! {
         "transport": stage.provider.name(), "library": stage.library(),
         "mode": match direction { Direction::In => "in", Direction::Out => "out" },

@@ -1,11 +1,11 @@
 //! Round trips over a fabric.
 
-use super::super::host::Host;
+use super::super::bench_platform::BenchPlatform;
+use super::super::measured_lease::{blocks, hot as polling, pattern};
 use super::super::record::{Record, Target, params, print};
 use super::super::samples::{Pair, Samples};
-use super::super::stage::{blocks, hot as polling, pattern};
 use super::super::warm::after_gaps;
-use super::stage::Stage;
+use super::fabric_lease::FabricLease;
 use crate::output::Output;
 use crate::quantity;
 use hotlease_client::{Completion, LeaseOptions, Polling};
@@ -14,24 +14,20 @@ use std::time::Duration;
 const BLOCK: usize = 200;
 /// Warm blocks are short, because each call waits for its gap first.
 const BLOCK_WARM: usize = 25;
-const GAPS: [Duration; 3] = [
-    Duration::ZERO,
-    Duration::from_micros(200),
-    Duration::from_millis(1),
-];
+const GAPS: [Duration; 3] = [Duration::ZERO, Duration::from_micros(200), Duration::from_millis(1)];
 const INPUT: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 /// Promised maximum above the raw ping-pong: 5 % of it, or this time if that is more.
 const DIFFERENCE_NS: f64 = 300.0;
 
 /// Round trips while slot and client poll.
 pub(in crate::bench) fn hot(
-    host: &Host,
+    host: &BenchPlatform,
     transport: &str,
     sizes: &[usize],
     samples: usize,
     output: &mut Output,
 ) -> anyhow::Result<()> {
-    let stage = Stage::set(host, transport, polling())?;
+    let stage = FabricLease::set(host, transport, polling())?;
     let mut raw = stage.raw(false, 4096)?;
     let echo = stage.invoker.function("echo")?;
     let mut pairs = sizes.iter().map(|_| Pair::new()).collect::<Result<Vec<_>, _>>()?;
@@ -67,7 +63,7 @@ pub(in crate::bench) fn hot(
 
 /// Round trips while slot and client sleep.
 pub(in crate::bench) fn warm(
-    host: &Host,
+    host: &BenchPlatform,
     transport: &str,
     samples: usize,
     output: &mut Output,
@@ -77,7 +73,7 @@ pub(in crate::bench) fn warm(
         completion: Completion::Sleep,
         ..LeaseOptions::default()
     };
-    let stage = Stage::set(host, transport, options)?;
+    let stage = FabricLease::set(host, transport, options)?;
     // If the provider's queue has no descriptor to sleep on, the raw ends can only poll.
     let sleeps = stage.provider.quirks().wait_fd;
     let mut raw = stage.raw(sleeps, 4096)?;
@@ -94,9 +90,7 @@ pub(in crate::bench) fn warm(
                     client.echo(&INPUT, &mut sink).map(drop)
                 })?)
             })?;
-            let measured = after_gaps(&stage.clock, *gap, true, || {
-                echo.invoke(&INPUT, &mut sink).map(drop)
-            })?;
+            let measured = after_gaps(&stage.clock, *gap, true, || echo.invoke(&INPUT, &mut sink).map(drop))?;
             pair.add(&baseline, &measured);
         }
     }
@@ -133,11 +127,7 @@ fn targets(gap: Duration, pair: &Pair) -> Vec<Target> {
     let tail = |samples: &Samples| samples.quantile(0.99) as f64;
     let tails = tail(&pair.measured) / tail(&pair.baseline).max(1.0);
     vec![
-        Target::at_most(
-            format!("{gap:?} idle: median as a multiple of raw"),
-            pair.ratio(),
-            1.1,
-        ),
+        Target::at_most(format!("{gap:?} idle: median as a multiple of raw"), pair.ratio(), 1.1),
         Target::at_most(format!("{gap:?} idle: p99 as a multiple of raw p99"), tails, 1.5),
     ]
 }

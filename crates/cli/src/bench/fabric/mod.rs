@@ -6,14 +6,14 @@
 //! * [`stage`] — a lease over a fabric, with its baseline.
 
 pub(super) mod bandwidth;
+mod fabric_lease;
 pub(super) mod latency;
-mod stage;
 mod tcp;
 
-pub(super) use stage::Stage;
+pub(super) use fabric_lease::FabricLease;
 
-use super::host::{Host, fabric_functions};
-use super::stage::on;
+use super::bench_platform::{BenchPlatform, fabric_functions};
+use super::measured_lease::lease_options_on;
 use clap::Args;
 use hotlease_client::{Invoker, LeaseOptions};
 
@@ -40,18 +40,15 @@ impl TransportArgs {
     }
 
     pub(super) fn fabrics(&self) -> impl Iterator<Item = &str> {
-        self.transport
-            .iter()
-            .map(String::as_str)
-            .filter(|name| !is_shm(name))
+        self.transport.iter().map(String::as_str).filter(|name| !is_shm(name))
     }
 }
 
 /// A lease over any transport, with the functions of the fabric benchmarks.
-pub(super) fn lease(host: &Host, transport: &str, options: LeaseOptions) -> anyhow::Result<Invoker> {
+pub(super) fn lease(host: &BenchPlatform, transport: &str, options: LeaseOptions) -> anyhow::Result<Invoker> {
     let options = LeaseOptions {
         transport: Some(transport.to_owned()),
-        ..on(host, options)
+        ..lease_options_on(host, options)
     };
     Ok(Invoker::allocate(&fabric_functions()?, options)?)
 }

@@ -1,7 +1,7 @@
 //! Copies through one TCP connection to the slot: the usual way to move bytes between hosts.
 
 use super::super::samples::Clock;
-use super::stage::Stage;
+use super::fabric_lease::FabricLease;
 use crate::bench::samples::Block;
 use anyhow::{Context, bail, ensure};
 use hotlease_client::Function;
@@ -19,7 +19,7 @@ pub(super) struct Tcp {
 }
 
 impl Tcp {
-    pub(super) fn new(stage: &Stage) -> anyhow::Result<Self> {
+    pub(super) fn new(stage: &FabricLease) -> anyhow::Result<Self> {
         let sink = stage.invoker.function("tcp_sink")?.on_slot(0)?;
         Ok(Self { sink })
     }

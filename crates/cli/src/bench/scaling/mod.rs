@@ -8,18 +8,18 @@
 
 mod team;
 
+use super::bench_platform::BenchPlatform;
 use super::fabric;
-use super::host::Host;
+use super::measured_lease::blocks;
 use super::record::{Record, Target, params, print, round};
 use super::samples::{Pair, median};
-use super::stage::blocks;
 use crate::output::Output;
 use crate::quantity;
 use anyhow::Context;
 use clap::Args;
 use hotlease_client::Error;
 use hotlease_fabric::ofi::Libfabric;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use serde_json::json;
 use std::time::{Duration, Instant};
 use team::{Payload, Team};
@@ -61,7 +61,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Result<()> {
-    let host = Host::find_or_start()?;
+    let host = BenchPlatform::find_or_start()?;
     let shm = args.over.shm().then_some("shm");
     for transport in shm.into_iter().chain(args.over.fabrics()) {
         let records = over(&host, transport, args, output)?;
@@ -74,12 +74,7 @@ pub(super) fn carry_out(args: &ScalingArgs, output: &mut Output) -> anyhow::Resu
 }
 
 /// Measures one transport. For JSON, prints each record at once, because the next one takes long with many workers.
-fn over(
-    host: &Host,
-    transport: &str,
-    args: &ScalingArgs,
-    output: &mut Output,
-) -> anyhow::Result<Vec<Record>> {
+fn over(host: &BenchPlatform, transport: &str, args: &ScalingArgs, output: &mut Output) -> anyhow::Result<Vec<Record>> {
     let mut records = Vec::new();
     for workers in &args.workers {
         let team = match Team::gather(host, transport, *workers) {
@@ -106,9 +101,9 @@ fn over(
 }
 
 /// The refusal, if there are too few cores for this number of workers, which is no error.
-fn lacking(error: &anyhow::Error) -> Option<&Refusal> {
+fn lacking(error: &anyhow::Error) -> Option<&Rejection> {
     match error.downcast_ref() {
-        Some(Error::Refused(refusal @ Refusal::NoCapacity { .. })) => Some(refusal),
+        Some(Error::Refused(refusal @ Rejection::NoCapacity { .. })) => Some(refusal),
         _ => None,
     }
 }
@@ -240,11 +235,7 @@ mod tests {
         assert_eq!(counts(1024, 20_000), (20_000, 200));
         assert_eq!(counts(1 << 20, 20_000), (2048, 8));
         assert_eq!(counts(SIZE_MAX, 20_000), (32, 1));
-        assert_eq!(
-            counts(1024, 50),
-            (50, 50),
-            "no block is larger than what was asked for"
-        );
+        assert_eq!(counts(1024, 50), (50, 50), "no block is larger than what was asked for");
     }
 
     #[test]
@@ -261,14 +252,14 @@ mod tests {
 
     #[test]
     fn too_few_cores_are_told_from_faults() {
-        let refusal = Refusal::NoCapacity {
+        let refusal = Rejection::NoCapacity {
             asked: 1,
             free: 0,
             offered: 2,
         };
         let error = anyhow::Error::new(Error::Refused(refusal));
         assert!(lacking(&error.context("worker 3")).is_some());
-        assert!(lacking(&anyhow::Error::new(Error::Refused(Refusal::NoAgent))).is_none());
+        assert!(lacking(&anyhow::Error::new(Error::Refused(Rejection::NoAgent))).is_none());
         assert!(lacking(&anyhow::anyhow!("anything")).is_none());
     }
 }

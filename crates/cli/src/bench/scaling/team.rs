@@ -1,11 +1,11 @@
 //! Workers and the clients that call them at the same time: a lease and a thread for each worker.
 
+use super::super::bench_platform::BenchPlatform;
 use super::super::fabric::lease;
-use super::super::host::Host;
-use super::super::machine::Machine;
+use super::super::host_info::HostInfo;
+use super::super::measured_lease::{hot, locate_slot, pattern};
 use super::super::pin::{Cores, allowed, pin};
 use super::super::samples::{Block, Clock};
-use super::super::stage::{hot, pattern, place};
 use anyhow::{Context, anyhow, ensure};
 use hotlease_client::{Buffer, Error, Function, Invoker, LeaseOptions};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -17,13 +17,13 @@ const WARM_UP: usize = 20;
 
 /// Workers and their clients.
 pub(super) struct Team {
-    members: Vec<Member>,
+    members: Vec<TeamMember>,
     clock: Clock,
     cores_each: bool,
 }
 
 /// One worker and its client.
-struct Member {
+struct TeamMember {
     invoker: Invoker,
     echo: Function,
     /// Core that the slot is pinned to.
@@ -39,7 +39,7 @@ pub(super) enum Payload {
 }
 
 /// Calls of all clients in one block.
-pub(super) struct Round {
+pub(super) struct BlockResult {
     pub(super) times: Block,
     /// Calls per second of all clients together.
     pub(super) per_second: f64,
@@ -48,7 +48,7 @@ pub(super) struct Round {
 impl Team {
     /// Leases this number of workers. If there is a core for each slot and each client, all of them poll; otherwise
     /// both sides stop polling after a while, which is the default.
-    pub(super) fn gather(host: &Host, transport: &str, workers: u16) -> anyhow::Result<Self> {
+    pub(super) fn gather(host: &BenchPlatform, transport: &str, workers: u16) -> anyhow::Result<Self> {
         let mine = allowed();
         let workers = usize::from(workers);
         let enough = mine.len() >= 2 * workers;
@@ -58,20 +58,17 @@ impl Team {
                 true => hot(),
                 false => LeaseOptions::default(),
             };
-            match lease(host, transport, options).and_then(Member::new) {
+            match lease(host, transport, options).and_then(TeamMember::new) {
                 Ok(member) => members.push(member),
                 Err(error) => {
                     // Leases left open would take cores from the next attempt.
-                    members.into_iter().try_for_each(Member::dismiss)?;
+                    members.into_iter().try_for_each(TeamMember::dismiss)?;
                     return Err(error);
                 }
             }
         }
         let slots: Vec<Option<usize>> = members.iter().map(|member| member.slot).collect();
-        let free: Vec<usize> = mine
-            .into_iter()
-            .filter(|core| !slots.contains(&Some(*core)))
-            .collect();
+        let free: Vec<usize> = mine.into_iter().filter(|core| !slots.contains(&Some(*core))).collect();
         let cores_each = enough && free.len() >= workers;
         if cores_each {
             for (member, core) in members.iter_mut().zip(free) {
@@ -104,14 +101,12 @@ impl Team {
 
     /// Name of the transport; for a fabric, the provider's name.
     pub(super) fn transport(&self) -> &'static str {
-        self.members
-            .first()
-            .map_or("", |member| member.invoker.transport())
+        self.members.first().map_or("", |member| member.invoker.transport())
     }
 
-    pub(super) fn machine(&self) -> Machine {
+    pub(super) fn machine(&self) -> HostInfo {
         let first = self.members.first();
-        Machine::here(Cores {
+        HostInfo::here(Cores {
             client: first.and_then(|member| member.client),
             slot: first.and_then(|member| member.slot),
         })
@@ -120,22 +115,18 @@ impl Team {
     /// Payloads, one for each client.
     pub(super) fn payloads(&self, size: usize) -> anyhow::Result<Vec<Payload>> {
         let members = self.members.iter();
-        members
-            .map(|member| Payload::new(&member.invoker, size))
-            .collect()
+        members.map(|member| Payload::new(&member.invoker, size)).collect()
     }
 
     /// `count` calls by as many clients as there are payloads, all at the same time. A client that is done goes on
     /// with unmeasured calls until all are done.
-    pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<Round> {
-        let gate = Gate::new(payloads.len());
+    pub(super) fn block(&self, payloads: &mut [Payload], count: usize) -> anyhow::Result<BlockResult> {
+        let gate = ClientBarrier::new(payloads.len());
         let parts = thread::scope(|scope| {
             let start = |(member, payload)| {
                 let gate = &gate;
-                let part = move || gate.watch(|| part(member, payload, gate, self.clock, count));
-                let thread = thread::Builder::new()
-                    .name("client".into())
-                    .spawn_scoped(scope, part);
+                let part = move || gate.watch(|| run_client(member, payload, gate, self.clock, count));
+                let thread = thread::Builder::new().name("client".into()).spawn_scoped(scope, part);
                 thread.inspect_err(|_| gate.spoil())
             };
             // All of them start before the first is joined.
@@ -149,14 +140,14 @@ impl Team {
             threads
                 .into_iter()
                 .map(end)
-                .collect::<Vec<anyhow::Result<Part>>>()
+                .collect::<Vec<anyhow::Result<ClientResult>>>()
         });
         let (mut times, mut per_second) = (Vec::new(), 0.0);
         for part in first_cause(parts)? {
             times.extend(part.times.0);
             per_second += part.per_second;
         }
-        Ok(Round {
+        Ok(BlockResult {
             times: Block(times),
             per_second,
         })
@@ -164,13 +155,13 @@ impl Team {
 
     /// Releases the leases.
     pub(super) fn dismiss(self) -> anyhow::Result<()> {
-        self.members.into_iter().try_for_each(Member::dismiss)
+        self.members.into_iter().try_for_each(TeamMember::dismiss)
     }
 }
 
-impl Member {
+impl TeamMember {
     fn new(invoker: Invoker) -> anyhow::Result<Self> {
-        let (_, slot) = place(&invoker)?;
+        let (_, slot) = locate_slot(&invoker)?;
         Ok(Self {
             echo: invoker.function("echo")?.on_slot(0)?,
             invoker,
@@ -187,22 +178,22 @@ impl Member {
 }
 
 /// Result of one client in a block.
-struct Part {
+struct ClientResult {
     times: Block,
     per_second: f64,
 }
 
-fn part(
-    member: &Member,
+fn run_client(
+    member: &TeamMember,
     payload: &mut Payload,
-    gate: &Gate,
+    gate: &ClientBarrier,
     clock: Clock,
     count: usize,
-) -> anyhow::Result<Part> {
+) -> anyhow::Result<ClientResult> {
     if let Some(core) = member.client {
         pin(core).with_context(|| format!("cannot pin a client's thread to core {core}"))?;
     }
-    payload.forget();
+    payload.clear_output();
     for _ in 0..WARM_UP {
         payload.call(&member.echo)?;
     }
@@ -210,16 +201,16 @@ fn part(
     let begin = Instant::now();
     let times = clock.block(0, count, || payload.call(&member.echo))?;
     let per_second = count as f64 / begin.elapsed().as_secs_f64().max(1e-9);
-    gate.done();
+    gate.mark_done();
     while !gate.all_done() {
         payload.call(&member.echo)?;
     }
-    ensure!(payload.came_back(), "the invocation does not echo");
-    Ok(Part { times, per_second })
+    ensure!(payload.has_echoed(), "the invocation does not echo");
+    Ok(ClientResult { times, per_second })
 }
 
 /// All parts, or the first cause of failure: not the error of a client that stopped because another one failed.
-fn first_cause(parts: Vec<anyhow::Result<Part>>) -> anyhow::Result<Vec<Part>> {
+fn first_cause(parts: Vec<anyhow::Result<ClientResult>>) -> anyhow::Result<Vec<ClientResult>> {
     let (mut whole, mut failures) = (Vec::new(), Vec::new());
     for part in parts {
         match part {
@@ -229,7 +220,7 @@ fn first_cause(parts: Vec<anyhow::Result<Part>>) -> anyhow::Result<Vec<Part>> {
     }
     let cause = failures
         .iter()
-        .position(|error| !error.is::<Spoilt>())
+        .position(|error| !error.is::<OtherClientFailed>())
         .unwrap_or(0);
     match failures.is_empty() {
         true => Ok(whole),
@@ -267,14 +258,14 @@ impl Payload {
     }
 
     /// Overwrites the last result, so that the next one is seen to arrive.
-    fn forget(&mut self) {
+    fn clear_output(&mut self) {
         match self {
             Self::Copied { output, .. } => output.fill(0),
             Self::Registered { output, .. } => output.fill(0),
         }
     }
 
-    fn came_back(&self) -> bool {
+    fn has_echoed(&self) -> bool {
         match self {
             Self::Copied { input, output } => input == output,
             Self::Registered { input, output } => input[..] == output[..],
@@ -283,7 +274,7 @@ impl Payload {
 }
 
 /// Barrier for clients, which also tells them that another client has failed.
-struct Gate {
+struct ClientBarrier {
     expected: usize,
     ready: AtomicUsize,
     done: AtomicUsize,
@@ -293,9 +284,9 @@ struct Gate {
 /// Another client failed before the barrier.
 #[derive(Debug, thiserror::Error)]
 #[error("another client failed")]
-struct Spoilt;
+struct OtherClientFailed;
 
-impl Gate {
+impl ClientBarrier {
     fn new(expected: usize) -> Self {
         Self {
             expected,
@@ -307,15 +298,15 @@ impl Gate {
 
     /// Runs one client's part; if it fails or panics, the other clients stop waiting for it.
     fn watch<R>(&self, part: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<R> {
-        struct Watched<'a>(&'a Gate, bool);
-        impl Drop for Watched<'_> {
+        struct FailOnDrop<'a>(&'a ClientBarrier, bool);
+        impl Drop for FailOnDrop<'_> {
             fn drop(&mut self) {
                 if !self.1 {
                     self.0.spoil();
                 }
             }
         }
-        let mut watched = Watched(self, false);
+        let mut watched = FailOnDrop(self, false);
         let result = part();
         watched.1 = result.is_ok();
         result
@@ -326,18 +317,18 @@ impl Gate {
     }
 
     /// Waits until all clients are here. Yields the core meanwhile, because other clients may need it.
-    fn pass(&self) -> Result<(), Spoilt> {
+    fn pass(&self) -> Result<(), OtherClientFailed> {
         self.ready.fetch_add(1, Ordering::AcqRel);
         while self.ready.load(Ordering::Acquire) < self.expected {
             if self.spoilt.load(Ordering::Acquire) {
-                return Err(Spoilt);
+                return Err(OtherClientFailed);
             }
             thread::yield_now();
         }
         Ok(())
     }
 
-    fn done(&self) {
+    fn mark_done(&self) {
         self.done.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -353,37 +344,37 @@ mod tests {
 
     #[test]
     fn clients_go_on_until_the_last_is_done() {
-        let gate = Gate::new(2);
+        let gate = ClientBarrier::new(2);
         let after = thread::scope(|scope| {
             let slow = scope.spawn(|| {
                 gate.pass().unwrap();
-                gate.done();
+                gate.mark_done();
             });
             gate.pass().unwrap();
-            gate.done();
+            gate.mark_done();
             slow.join().unwrap();
             gate.all_done()
         });
         assert!(after);
-        let gate = Gate::new(2);
-        gate.done();
+        let gate = ClientBarrier::new(2);
+        gate.mark_done();
         assert!(!gate.all_done(), "one of two");
     }
 
     #[test]
     fn failing_client_keeps_nobody_waiting_and_is_the_cause() {
-        let gate = Gate::new(2);
+        let gate = ClientBarrier::new(2);
         let parts = thread::scope(|scope| {
             let waiting = scope.spawn(|| {
                 gate.watch(|| {
                     gate.pass()?;
-                    Ok(Part {
+                    Ok(ClientResult {
                         times: Block(Vec::new()),
                         per_second: 1.0,
                     })
                 })
             });
-            let failed = gate.watch(|| Err::<Part, _>(anyhow!("no such worker")));
+            let failed = gate.watch(|| Err::<ClientResult, _>(anyhow!("no such worker")));
             vec![waiting.join().unwrap(), failed]
         });
         assert!(gate.all_done(), "nobody is waited for");

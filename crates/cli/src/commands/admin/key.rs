@@ -1,6 +1,6 @@
 //! `hotlease admin key`: keys for programs without a certificate.
 
-use crate::output::Align::Left;
+use crate::output::ColumnAlign::Left;
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity::parse_time;
@@ -82,7 +82,7 @@ struct RotateArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct KeyRow {
     id: String,
     tenant: String,
     role: String,
@@ -103,7 +103,7 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl From<KeyInfo> for Row {
+impl From<KeyInfo> for KeyRow {
     fn from(key: KeyInfo) -> Self {
         let state = match (key.revoked_ms, key.expires_ms) {
             (0, 0) => "good",
@@ -137,7 +137,7 @@ fn ago(then_ms: u64) -> String {
 }
 
 #[derive(Serialize)]
-struct Rotated {
+struct RotationSummary {
     former_ends_ms: u64,
     agents: u32,
     missed: Vec<String>,
@@ -149,8 +149,8 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()
         Command::List(args) => {
             let mut platform = Platform::of(&args.site)?;
             let request = ListKeysRequest { tenant: args.tenant };
-            let list = platform.ask(async |client| client.list_keys(request).await)?;
-            let rows: Vec<Row> = list.keys.into_iter().map(Row::from).collect();
+            let list = platform.request(async |client| client.list_keys(request).await)?;
+            let rows: Vec<KeyRow> = list.keys.into_iter().map(KeyRow::from).collect();
             let columns = ["KEY", "TENANT", "ROLE", "STATE", "LABEL", "USED"].map(|name| Column(name, Left));
             output.list(&rows, &columns, "there are no keys", |row| {
                 vec![
@@ -166,13 +166,13 @@ pub(crate) fn carry_out(args: KeyArgs, output: &mut Output) -> anyhow::Result<()
         Command::Revoke(args) => {
             let mut platform = Platform::of(&args.site)?;
             let request = RevokeKeyRequest { id: args.id };
-            let row = Row::from(platform.ask(async |client| client.revoke_key(request).await)?);
+            let row = KeyRow::from(platform.request(async |client| client.revoke_key(request).await)?);
             output.answer(&row, || format!("key {} of {} is revoked", row.id, row.tenant))
         }
         Command::Rotate(args) => {
             let mut platform = Platform::of(&args.site)?;
-            let reply = platform.ask(async |client| client.rotate_key(RotateKeyRequest {}).await)?;
-            let rotated = Rotated {
+            let reply = platform.request(async |client| client.rotate_key(RotateKeyRequest {}).await)?;
+            let rotated = RotationSummary {
                 former_ends_ms: reply.former_ends_ms,
                 agents: reply.agents,
                 missed: reply.missed,
@@ -196,11 +196,7 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
     let mut platform = Platform::of(&args.site)?;
     // Before the key is made: a secret that cannot be written would be lost.
     let file = args.out.as_ref().map(|path| {
-        let opened = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path);
+        let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
         opened.with_context(|| format!("cannot make {}", path.display()))
     });
     let file = file.transpose()?;
@@ -211,7 +207,7 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
         // 0 would mean no expiry.
         lasts_ms: args.expires.map_or(0, |time| (time.as_millis() as u64).max(1)),
     };
-    let made = platform.ask(async |client| client.add_key(request).await);
+    let made = platform.request(async |client| client.add_key(request).await);
     let made = match (made, &args.out) {
         (Err(error), Some(path)) => {
             // The file is this process's own, and empty.
@@ -220,7 +216,7 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
         }
         (made, _) => made?,
     };
-    let mut row = Row::from(made.key.unwrap_or_default());
+    let mut row = KeyRow::from(made.key.unwrap_or_default());
     match (file, args.out) {
         (Some(mut file), Some(path)) => {
             let written = writeln!(file, "{}", made.secret).and_then(|()| file.sync_all());
@@ -228,12 +224,7 @@ fn add(args: AddArgs, output: &mut Output) -> anyhow::Result<()> {
             row.file = Some(path);
             output.answer(&row, || {
                 let file = row.file.as_ref().map(|file| file.display().to_string());
-                format!(
-                    "key {} of {} is in {}",
-                    row.id,
-                    row.tenant,
-                    file.unwrap_or_default()
-                )
+                format!("key {} of {} is in {}", row.id, row.tenant, file.unwrap_or_default())
             })
         }
         _ => {

@@ -1,6 +1,6 @@
 //! `hotlease admin node`: an operator's orders to nodes.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -44,7 +44,7 @@ struct ListArgs {
 
 /// The node of an order, and whether to wait for it.
 #[derive(Debug, Args)]
-struct Target {
+struct NodeTargetArgs {
     /// Name of its host, or id of its agent
     node: String,
     #[command(flatten)]
@@ -67,7 +67,7 @@ struct Target {
 #[derive(Debug, Args)]
 struct AddArgs {
     #[command(flatten)]
-    target: Target,
+    target: NodeTargetArgs,
     /// Cores: `all`, `none` (standby), a count like `2`, or a list like `0,2-5`
     #[arg(long, default_value_t)]
     cores: CoreChoice,
@@ -90,7 +90,7 @@ struct AddArgs {
 #[derive(Debug, Args)]
 struct DrainArgs {
     #[command(flatten)]
-    target: Target,
+    target: NodeTargetArgs,
     /// How long leases may go on; they end sooner if they are released
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = quantity::parse_notice)]
     within: Duration,
@@ -100,7 +100,7 @@ struct DrainArgs {
 #[derive(Debug, Args)]
 struct ResumeArgs {
     #[command(flatten)]
-    target: Target,
+    target: NodeTargetArgs,
 }
 
 /// Take a node back at once
@@ -110,11 +110,11 @@ struct ResumeArgs {
 #[derive(Debug, Args)]
 struct RemoveArgs {
     #[command(flatten)]
-    target: Target,
+    target: NodeTargetArgs,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct NodeRow {
     host: String,
     agent: String,
     state: String,
@@ -130,7 +130,7 @@ struct Row {
     endpoint: String,
 }
 
-impl From<NodeInfo> for Row {
+impl From<NodeInfo> for NodeRow {
     fn from(node: NodeInfo) -> Self {
         let agent = node.agent.unwrap_or_default();
         Self {
@@ -152,7 +152,7 @@ impl From<NodeInfo> for Row {
 }
 
 #[derive(Serialize)]
-struct Done {
+struct OrderSummary {
     host: String,
     agent: String,
     done: bool,
@@ -179,29 +179,29 @@ pub(super) fn carry_out(args: NodeArgs, output: &mut Output) -> anyhow::Result<(
             let offer = offer(&args);
             let nothing = args.cores == CoreChoice::Nothing;
             let request = order(NodeOrder::Add, none, Some(offer));
-            let reached: fn(&Row) -> bool = match nothing {
+            let reached: fn(&NodeRow) -> bool = match nothing {
                 true => |node| node.state == "standby" && node.leases == 0,
                 false => |node| node.state == "serving",
             };
-            carry(&args.target, request, args.within, reached, output)
+            send_order(&args.target, request, args.within, reached, output)
         }
         NodeCommand::Drain(args) => {
             let request = order(NodeOrder::Drain, args.within, None);
-            carry(&args.target, request, args.within, is_drained, output)
+            send_order(&args.target, request, args.within, is_drained, output)
         }
         NodeCommand::Resume(args) => {
             let request = order(NodeOrder::Resume, none, None);
-            let reached = |node: &Row| node.state == "serving" || node.state == "standby";
-            carry(&args.target, request, none, reached, output)
+            let reached = |node: &NodeRow| node.state == "serving" || node.state == "standby";
+            send_order(&args.target, request, none, reached, output)
         }
         NodeCommand::Remove(args) => {
             let request = order(NodeOrder::Remove, none, None);
-            carry(&args.target, request, none, is_drained, output)
+            send_order(&args.target, request, none, is_drained, output)
         }
     }
 }
 
-fn is_drained(node: &Row) -> bool {
+fn is_drained(node: &NodeRow) -> bool {
     node.state == "drained"
 }
 
@@ -222,9 +222,9 @@ fn offer(args: &AddArgs) -> OfferWanted {
     }
 }
 
-fn nodes(platform: &mut Platform) -> anyhow::Result<Vec<Row>> {
-    let list = platform.ask(async |client| client.list_nodes(ListRequest::default()).await)?;
-    Ok(list.nodes.into_iter().map(Row::from).collect())
+fn nodes(platform: &mut Platform) -> anyhow::Result<Vec<NodeRow>> {
+    let list = platform.request(async |client| client.list_nodes(ListRequest::default()).await)?;
+    Ok(list.nodes.into_iter().map(NodeRow::from).collect())
 }
 
 fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -264,11 +264,11 @@ fn list(site: &SiteArgs, output: &mut Output) -> anyhow::Result<()> {
     })
 }
 
-fn carry(
-    target: &Target,
+fn send_order(
+    target: &NodeTargetArgs,
     request: OrderNodeRequest,
     notice: Duration,
-    reached: impl Fn(&Row) -> bool,
+    reached: impl Fn(&NodeRow) -> bool,
     output: &mut Output,
 ) -> anyhow::Result<()> {
     let mut platform = Platform::of(&target.site)?;
@@ -278,8 +278,8 @@ fn carry(
         ..request
     };
     let OrderNodeReply { agent, host, done } =
-        platform.ask(async |client| client.order_node(request.clone()).await)?;
-    let mut answer = Done {
+        platform.request(async |client| client.order_node(request.clone()).await)?;
+    let mut answer = OrderSummary {
         host,
         agent,
         done,
@@ -287,12 +287,7 @@ fn carry(
         took_ms: None,
     };
     if target.wait {
-        answer.state = Some(wait(
-            &mut platform,
-            &answer.agent,
-            notice + target.timeout,
-            reached,
-        )?);
+        answer.state = Some(wait(&mut platform, &answer.agent, notice + target.timeout, reached)?);
         answer.done = true;
         answer.took_ms = Some((start.elapsed().as_secs_f64() * 1e6).round() / 1e3);
     }
@@ -318,7 +313,7 @@ fn wait(
     platform: &mut Platform,
     agent: &str,
     limit: Duration,
-    reached: impl Fn(&Row) -> bool,
+    reached: impl Fn(&NodeRow) -> bool,
 ) -> anyhow::Result<String> {
     let start = Instant::now();
     loop {

@@ -1,6 +1,6 @@
 //! `hotlease admin tenant`: tenants, their members and quotas.
 
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::platform::{Platform, SiteArgs};
 use crate::quantity;
@@ -153,7 +153,7 @@ impl QuotaArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct TenantRow {
     name: String,
     enabled: bool,
     role: String,
@@ -171,7 +171,7 @@ struct Row {
     used_core_seconds: u64,
 }
 
-impl From<Tenant> for Row {
+impl From<Tenant> for TenantRow {
     fn from(tenant: Tenant) -> Self {
         Self {
             name: tenant.name,
@@ -193,24 +193,24 @@ impl From<Tenant> for Row {
     }
 }
 
-/// `3 of 8`, or `3` if there is no bound.
-fn of(held: u64, bound: Option<u64>) -> String {
+/// `3 held_of_bound 8`, or `3` if there is no bound.
+fn held_of_bound(held: u64, bound: Option<u64>) -> String {
     match bound {
         Some(bound) => format!("{held} of {bound}"),
         None => held.to_string(),
     }
 }
 
-impl Row {
+impl TenantRow {
     fn text(&self) -> String {
         let state = if self.enabled { "" } else { ", disabled" };
         let mut lines = vec![
             format!("{} ({}{state})", self.name, self.role),
-            format!("  leases        {}", of(self.held_leases, self.leases)),
-            format!("  cores         {}", of(self.held_cores, self.cores)),
+            format!("  leases        {}", held_of_bound(self.held_leases, self.leases)),
+            format!("  cores         {}", held_of_bound(self.held_cores, self.cores)),
             format!(
                 "  memory, bytes {}",
-                of(self.held_memory_bytes, self.memory_bytes)
+                held_of_bound(self.held_memory_bytes, self.memory_bytes)
             ),
         ];
         if let Some(gpus) = self.gpus {
@@ -222,7 +222,7 @@ impl Row {
                 .map_or_else(|| "since ever".into(), |hours| format!("in {hours} h"));
             lines.push(format!(
                 "  core-seconds  {} {window}",
-                of(self.used_core_seconds, self.core_seconds)
+                held_of_bound(self.used_core_seconds, self.core_seconds)
             ));
         }
         if !self.members.is_empty() {
@@ -234,7 +234,7 @@ impl Row {
 
 fn known(platform: &mut Platform, name: &str) -> anyhow::Result<Tenant> {
     let request = ListTenantsRequest { name: name.into() };
-    let list = platform.ask(async |client| client.list_tenants(request).await)?;
+    let list = platform.request(async |client| client.list_tenants(request).await)?;
     match list.tenants.into_iter().next() {
         Some(tenant) => Ok(tenant),
         None => bail!("the manager knows no tenant {name}"),
@@ -246,7 +246,7 @@ fn put(platform: &mut Platform, tenant: Tenant, is_new: bool, output: &mut Outpu
         tenant: Some(tenant),
         is_new,
     };
-    let row = Row::from(platform.ask(async |client| client.put_tenant(request).await)?);
+    let row = TenantRow::from(platform.request(async |client| client.put_tenant(request).await)?);
     output.answer(&row, || row.text())
 }
 
@@ -274,14 +274,13 @@ pub(crate) fn carry_out(args: TenantArgs, output: &mut Output) -> anyhow::Result
             put(&mut platform, tenant, false, output)
         }
         Command::Show(args) => {
-            let row = Row::from(known(&mut Platform::of(&args.site)?, &args.name)?);
+            let row = TenantRow::from(known(&mut Platform::of(&args.site)?, &args.name)?);
             output.answer(&row, || row.text())
         }
         Command::List(args) => {
             let mut platform = Platform::of(&args.site)?;
-            let list =
-                platform.ask(async |client| client.list_tenants(ListTenantsRequest::default()).await)?;
-            let rows: Vec<Row> = list.tenants.into_iter().map(Row::from).collect();
+            let list = platform.request(async |client| client.list_tenants(ListTenantsRequest::default()).await)?;
+            let rows: Vec<TenantRow> = list.tenants.into_iter().map(TenantRow::from).collect();
             let columns = [
                 Column("TENANT", Left),
                 Column("ROLE", Left),
@@ -295,17 +294,17 @@ pub(crate) fn carry_out(args: TenantArgs, output: &mut Output) -> anyhow::Result
                     row.name.clone(),
                     row.role.clone(),
                     if row.enabled { "enabled" } else { "disabled" }.into(),
-                    of(row.held_leases, row.leases),
-                    of(row.held_cores, row.cores),
+                    held_of_bound(row.held_leases, row.leases),
+                    held_of_bound(row.held_cores, row.cores),
                     row.members.join(", "),
                 ]
             })
         }
         Command::Remove(args) => {
             let mut platform = Platform::of(&args.site)?;
-            let row = Row::from(known(&mut platform, &args.name)?);
+            let row = TenantRow::from(known(&mut platform, &args.name)?);
             let request = RemoveTenantRequest { name: args.name };
-            platform.ask(async |client| client.remove_tenant(request).await)?;
+            platform.request(async |client| client.remove_tenant(request).await)?;
             output.answer(&row, || format!("tenant {} and its keys are removed", row.name))
         }
     }

@@ -1,7 +1,7 @@
 //! Environments that an agent's leases may name.
 
 use super::absolute;
-use crate::commands::env::{WayArg, cache_folder, own_store};
+use crate::commands::env::{MountArg, cache_folder, own_store};
 use crate::quantity;
 use clap::{Args, ValueEnum};
 use hotlease_agent::Environments;
@@ -26,7 +26,7 @@ pub(super) struct EnvironmentArgs {
     /// How environments are mounted that tenants other than the agent's own user name; `any` and `kernel` let the
     /// kernel of a root agent read images that other users have packed
     #[arg(long, value_name = "WAY", default_value = "fuse")]
-    environment_mount: WayArg,
+    environment_mount: MountArg,
 }
 
 impl EnvironmentArgs {

@@ -16,9 +16,7 @@ impl Moment {
 
     fn of(moment: OffsetDateTime) -> Result<Self, String> {
         let ms = moment.unix_timestamp_nanos() / 1_000_000;
-        u64::try_from(ms)
-            .map(Self)
-            .map_err(|_| "it is before 1970".into())
+        u64::try_from(ms).map(Self).map_err(|_| "it is before 1970".into())
     }
 }
 
@@ -68,14 +66,7 @@ mod tests {
         let day: Moment = "1d".parse().unwrap();
         let hours: Moment = "24h".parse().unwrap();
         assert!(day.0.abs_diff(hours.0) < 10_000 && day.0 > 1_600_000_000_000);
-        for bad in [
-            "",
-            "d",
-            "yesterday",
-            "2026-13-01",
-            "1969-12-31",
-            "99999999999999999d",
-        ] {
+        for bad in ["", "d", "yesterday", "2026-13-01", "1969-12-31", "99999999999999999d"] {
             assert!(bad.parse::<Moment>().is_err(), "{bad:?}");
         }
     }

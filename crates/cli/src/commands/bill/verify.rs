@@ -6,7 +6,7 @@ use crate::state::StateArgs;
 use anyhow::Context;
 use clap::Args;
 use hotlease_fabric::runtime_dir::RuntimeDir;
-use hotlease_journal::{Entry, JOURNAL_FILE, Key, Table, read};
+use hotlease_journal::{JOURNAL_FILE, LeaseKey, LeaseTotal, TotalsTable, read};
 use hotlease_wire::grpc::{FunctionUsage, JournalTotal, Usage, VerifyReply, VerifyRequest};
 use hotlease_wire::ids::AgentId;
 use serde::Serialize;
@@ -34,7 +34,7 @@ pub(crate) struct VerifyArgs {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Journals {
+struct JournalSummary {
     files: usize,
     agreeing: u64,
     waiting: u64,
@@ -43,9 +43,9 @@ struct Journals {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Verdict {
+struct VerifySummary {
     rows: u64,
-    journal: Journals,
+    journal: JournalSummary,
     disputed: Vec<DisputedRow>,
     problems: Vec<String>,
 }
@@ -63,8 +63,8 @@ struct DisputedRow {
 /// Message of one total. `whole`: the journal is undamaged, so its usage by functions is complete and is included.
 fn total(
     agent: AgentId,
-    (boot, lease): &Key,
-    entry: &Entry,
+    (boot, lease): &LeaseKey,
+    entry: &LeaseTotal,
     (acknowledged, whole): (bool, bool),
 ) -> JournalTotal {
     let functions = entry.functions.iter().filter(|_| whole);
@@ -94,7 +94,7 @@ fn total(
 /// incomplete.
 fn totals(path: &Path) -> anyhow::Result<(Vec<JournalTotal>, u64)> {
     let bytes = read(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let (table, recovery) = Table::recover(&bytes);
+    let (table, recovery) = TotalsTable::recover(&bytes);
     let Some(agent) = recovery.agent else {
         return Ok((Vec::new(), recovery.damaged_bytes));
     };
@@ -125,7 +125,7 @@ fn batches(mut told: &[JournalTotal]) -> impl Iterator<Item = &[JournalTotal]> {
     })
 }
 
-impl Verdict {
+impl VerifySummary {
     fn add(&mut self, reply: VerifyReply) {
         self.rows += reply.rows;
         self.journal.agreeing += reply.agreeing;
@@ -155,10 +155,7 @@ impl Verdict {
             ),
         ];
         if journal.damaged_bytes > 0 {
-            lines.push(format!(
-                "{} bytes of journals are no records",
-                journal.damaged_bytes
-            ));
+            lines.push(format!("{} bytes of journals are no records", journal.damaged_bytes));
         }
         for row in &self.disputed {
             lines.push(format!(
@@ -192,7 +189,7 @@ pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result
         };
         args.journals.into_iter().map(file).collect()
     };
-    let mut verdict = Verdict::default();
+    let mut verdict = VerifySummary::default();
     // Before the ledger is read: usage that was acknowledged when the journal was written is in the ledger by then.
     let mut told = Vec::new();
     for file in &files {
@@ -214,7 +211,7 @@ pub(crate) fn carry_out(args: VerifyArgs, output: &mut Output) -> anyhow::Result
             audit: std::mem::take(&mut audit),
             journal: batch.unwrap_or_default().to_vec(),
         };
-        verdict.add(platform.ask(async |client| client.verify(request).await)?);
+        verdict.add(platform.request(async |client| client.verify(request).await)?);
     }
     output.answer(&verdict, || verdict.text())?;
     output.flush()?;

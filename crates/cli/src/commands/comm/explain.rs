@@ -1,8 +1,8 @@
 //! `hotlease comm explain`: the choice of an algorithm, and the steps of a rank.
 
-use super::given::{CollectiveArgs, FileArgs, TimesArgs, algorithm, time};
+use super::model_args::{CollectiveArgs, ModelFileArgs, TimesArgs, algorithm, time};
 use crate::exit::CommandError;
-use crate::output::{Align::*, Column, Output};
+use crate::output::{Column, ColumnAlign::*, Output};
 use clap::Args;
 use hotlease_comm::model::{Candidate, candidates};
 use hotlease_comm::{Call, LinkKind, Question, Step};
@@ -36,23 +36,23 @@ pub(super) struct ExplainArgs {
     #[command(flatten)]
     times: TimesArgs,
     #[command(flatten)]
-    files: FileArgs,
+    files: ModelFileArgs,
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct ExplainOutput {
     summary: String,
     rules: Vec<String>,
-    algorithms: Vec<Row>,
+    algorithms: Vec<AlgorithmRow>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rank: Option<u32>,
     element_bytes: usize,
-    rounds: Vec<Round>,
+    rounds: Vec<RoundText>,
     more: bool,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct AlgorithmRow {
     algorithm: String,
     chosen: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +65,7 @@ struct Row {
 }
 
 #[derive(Serialize)]
-struct Round {
+struct RoundText {
     transfers: Vec<String>,
     local: Vec<String>,
 }
@@ -86,15 +86,12 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
     let explanation = table.explain(&Question::new(&scenario.call, scenario.element, args.link));
     let (mut rounds, mut more) = (Vec::new(), false);
     if let Some(rank) = args.rank {
-        let call = Call {
-            rank,
-            ..scenario.call
-        };
+        let call = Call { rank, ..scenario.call };
         let part = explanation.choice.recipe.build_part(&call, 0..ROUNDS_MAX)?;
-        (rounds, more) = (part.schedule.rounds, part.more);
+        (rounds, more) = (part.schedule.rounds, part.has_more);
     }
     let words = |steps: &[Step]| steps.iter().map(Step::to_string).collect();
-    let answer = Answer {
+    let answer = ExplainOutput {
         summary: explanation.summary,
         rules: explanation.lines,
         algorithms: candidates
@@ -105,7 +102,7 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
         element_bytes: scenario.element,
         rounds: rounds
             .iter()
-            .map(|round| Round {
+            .map(|round| RoundText {
                 transfers: words(&round.transfers),
                 local: words(&round.local),
             })
@@ -118,10 +115,10 @@ pub(super) fn carry_out(args: &ExplainArgs, output: &mut Output) -> anyhow::Resu
     show(&answer, output)
 }
 
-fn row(candidate: &Candidate, element: usize) -> Row {
+fn row(candidate: &Candidate, element: usize) -> AlgorithmRow {
     let known = candidate.estimate.as_ref();
     let outcome = known.map(|estimate| estimate.outcome).unwrap_or_default();
-    Row {
+    AlgorithmRow {
         algorithm: algorithm(&candidate.recipe, element),
         chosen: candidate.chosen,
         seconds: known.ok().map(|estimate| estimate.seconds()),
@@ -132,7 +129,7 @@ fn row(candidate: &Candidate, element: usize) -> Row {
     }
 }
 
-fn show(answer: &Answer, output: &mut Output) -> anyhow::Result<()> {
+fn show(answer: &ExplainOutput, output: &mut Output) -> anyhow::Result<()> {
     output.line(&answer.summary)?;
     for rule in &answer.rules {
         output.line(&format!("  {rule}"))?;
@@ -147,10 +144,7 @@ fn show(answer: &Answer, output: &mut Output) -> anyhow::Result<()> {
         Column("", Left),
     ];
     output.list(&answer.algorithms, &columns, "", |row| {
-        let note = row
-            .why_not
-            .as_deref()
-            .unwrap_or(if row.chosen { "chosen" } else { "" });
+        let note = row.why_not.as_deref().unwrap_or(if row.chosen { "chosen" } else { "" });
         let known = |text: String| if row.seconds.is_some() { text } else { "-".into() };
         vec![
             row.algorithm.clone(),

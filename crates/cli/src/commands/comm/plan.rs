@@ -1,11 +1,11 @@
 //! `hotlease comm plan`: time and cost of a collective on each link.
 
-use super::given::{CollectiveArgs, FileArgs, algorithm, time};
+use super::model_args::{CollectiveArgs, ModelFileArgs, algorithm, time};
 use crate::exit::CommandError;
-use crate::output::{Align::*, Column, Output};
+use crate::output::{Column, ColumnAlign::*, Output};
 use crate::quantity;
 use clap::Args;
-use hotlease_comm::model::{By, Estimate, Scenario, estimate};
+use hotlease_comm::model::{Criterion, Estimate, Scenario, estimate};
 use hotlease_comm::{Error, LinkChoice, LinkKind};
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub(super) struct PlanArgs {
     memory: usize,
     /// Choose by time, by price, or by their product
     #[arg(long, default_value = "price")]
-    by: By,
+    by: Criterion,
     /// Usable links, by the names of this command or in the form for members: direct, redis://host, s3://bucket...
     #[arg(long, value_delimiter = ',', default_value = "tcp,redis,s3,dynamodb", value_parser = link)]
     links: Vec<LinkKind>,
@@ -35,7 +35,7 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "COUNT")]
     operations_per_hour: Option<u32>,
     #[command(flatten)]
-    files: FileArgs,
+    files: ModelFileArgs,
 }
 
 /// A link by its name in tables, or in the form for members.
@@ -48,7 +48,7 @@ fn link(text: &str) -> Result<LinkKind, Error> {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct LinkRow {
     link: String,
     algorithm: String,
     seconds: f64,
@@ -83,7 +83,7 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Output) -> anyhow::Result<
     };
     let row = |estimate: &Estimate| {
         let (outcome, price) = (estimate.outcome, estimate.price);
-        Row {
+        LinkRow {
             link: estimate.link.to_string(),
             algorithm: algorithm(&estimate.recipe, scenario.element),
             seconds: estimate.seconds(),
@@ -100,7 +100,7 @@ pub(super) fn carry_out(args: &PlanArgs, output: &mut Output) -> anyhow::Result<
             chosen: estimate.link == best.link,
         }
     };
-    let rows: Vec<Row> = estimates.iter().map(row).collect();
+    let rows: Vec<LinkRow> = estimates.iter().map(row).collect();
     if !output.is_json() {
         let memory = quantity::bytes(args.memory as u64);
         output.line(&format!(

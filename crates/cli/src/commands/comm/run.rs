@@ -61,11 +61,11 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start a runtime")?.block_on(async {
         // From here on, signals go to the members.
-        let mut told = Told::listen()?;
+        let mut told = MemberSignals::listen()?;
         let secret = STANDARD.encode(rand::random::<[u8; 32]>());
         let here = SocketAddr::from(([127, 0, 0, 1], 0));
         let server = Server::start(here, vec![Secret::new(secret.as_bytes())?], Limits::default())?;
-        let mut members = Members::default();
+        let mut members = MemberProcesses::default();
         for rank in 0..args.ranks {
             let command = command(args, rank, server.address(), &secret);
             members.start(command, rank, args.label)?;
@@ -100,14 +100,14 @@ fn command(args: &RunArgs, rank: u32, rendezvous: SocketAddr, secret: &str) -> C
 
 /// Members that were started.
 #[derive(Default)]
-struct Members {
+struct MemberProcesses {
     /// Process groups by rank; None: the member has ended.
     groups: Vec<Option<Pid>>,
     ends: JoinSet<(u32, io::Result<ExitStatus>)>,
     outputs: JoinSet<()>,
 }
 
-impl Members {
+impl MemberProcesses {
     fn start(&mut self, mut command: Command, rank: u32, label: bool) -> anyhow::Result<()> {
         let program = command.as_std().get_program().to_owned();
         let started = command.spawn();
@@ -126,14 +126,14 @@ impl Members {
     }
 
     /// Sends a signal to all members that have not ended, and to their children.
-    fn tell(&self, signal: Signal) {
+    fn signal_all(&self, signal: Signal) {
         for group in self.groups.iter().flatten() {
             // Fails if the member has ended just now.
             let _ = killpg(*group, signal);
         }
     }
 
-    async fn wait(mut self, args: &RunArgs, told: &mut Told) -> anyhow::Result<()> {
+    async fn wait(mut self, args: &RunArgs, told: &mut MemberSignals) -> anyhow::Result<()> {
         let mut failed: Option<CommandError> = None;
         let mut patience: Option<Instant> = None;
         loop {
@@ -150,19 +150,19 @@ impl Members {
                     let are_ended = !args.keep_going && self.groups.iter().any(Option::is_some);
                     failed = Some(failure(rank, status, are_ended));
                     if are_ended {
-                        self.tell(Signal::SIGTERM);
+                        self.signal_all(Signal::SIGTERM);
                         patience.get_or_insert(Instant::now() + args.grace);
                     }
                 }
                 signal = told.next() => {
-                    self.tell(signal);
+                    self.signal_all(signal);
                     if !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2) {
                         // A second such signal kills at once.
                         patience = Some(Instant::now() + if patience.is_some() { Duration::ZERO } else { args.grace });
                     }
                 }
                 () = sleep_until(until), if patience.is_some() => {
-                    self.tell(Signal::SIGKILL);
+                    self.signal_all(Signal::SIGKILL);
                     patience = Some(Instant::now() + args.grace);
                 }
             }
@@ -178,8 +178,7 @@ fn failure(rank: u32, status: ExitStatus, are_ended: bool) -> CommandError {
     let (how, status) = match (status.code(), status.signal()) {
         (Some(code), _) => (format!("exited with status {code}"), code as u8),
         (None, Some(number)) => {
-            let name =
-                Signal::try_from(number).map_or_else(|_| number.to_string(), |signal| signal.to_string());
+            let name = Signal::try_from(number).map_or_else(|_| number.to_string(), |signal| signal.to_string());
             (format!("was killed by {name}"), 128 + number as u8)
         }
         (None, None) => ("ended".to_owned(), 1),
@@ -200,10 +199,7 @@ async fn labelled<W: Write>(from: impl AsyncRead + Unpin, rank: u32, to: fn() ->
         line.clear();
         line.extend_from_slice(format!("[{rank}] ").as_bytes());
         let label = line.len();
-        let read = (&mut from)
-            .take(LINE_BYTES_MAX)
-            .read_until(b'\n', &mut line)
-            .await;
+        let read = (&mut from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await;
         if read.is_err() || line.len() == label {
             return;
         }
@@ -217,9 +213,9 @@ async fn labelled<W: Write>(from: impl AsyncRead + Unpin, rank: u32, to: fn() ->
 }
 
 /// Signals that are passed on to the members.
-struct Told(Vec<(Signal, Stream)>);
+struct MemberSignals(Vec<(Signal, Stream)>);
 
-impl Told {
+impl MemberSignals {
     fn listen() -> anyhow::Result<Self> {
         let all = [
             (Signal::SIGINT, SignalKind::interrupt()),

@@ -1,7 +1,7 @@
 //! `hotlease comm simulate`: the fastest algorithms by the model.
 
-use super::given::{Case, FileArgs, TimesArgs, algorithm, time};
-use crate::output::{Align::*, Column, Output};
+use super::model_args::{ModelFileArgs, SizedCollective, TimesArgs, algorithm, time};
+use crate::output::{Column, ColumnAlign::*, Output};
 use crate::quantity;
 use clap::Args;
 use hotlease_comm::model::{Candidate, Estimate, RANKS_MAX, candidates};
@@ -41,11 +41,11 @@ pub(super) struct SimulateArgs {
     #[command(flatten)]
     times: TimesArgs,
     #[command(flatten)]
-    files: FileArgs,
+    files: ModelFileArgs,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct SimulationRow {
     operation: String,
     ranks: u32,
     size: usize,
@@ -68,7 +68,7 @@ pub(super) fn carry_out(args: &SimulateArgs, output: &mut Output) -> anyhow::Res
     for &operation in &args.operations {
         for &ranks in &args.ranks {
             for &size in args.sizes(operation) {
-                let case = Case {
+                let case = SizedCollective {
                     operation,
                     ranks,
                     size,
@@ -116,7 +116,7 @@ impl SimulateArgs {
     }
 }
 
-fn row(case: &Case, candidates: &[Candidate]) -> Row {
+fn row(case: &SizedCollective, candidates: &[Candidate]) -> SimulationRow {
     let element = case.element();
     let seconds = |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
     let name = |candidate: &Candidate| algorithm(&candidate.recipe, element);
@@ -125,7 +125,7 @@ fn row(case: &Case, candidates: &[Candidate]) -> Row {
     let chosen = candidates.iter().find(|candidate| candidate.chosen);
     let (least, taken) = (best.and_then(seconds), chosen.and_then(seconds));
     let unknown = candidates.iter().filter(|candidate| candidate.estimate.is_err());
-    Row {
+    SimulationRow {
         operation: case.operation.to_string(),
         ranks: case.ranks,
         size: case.size,

@@ -6,7 +6,7 @@ use crate::platform::SiteArgs;
 use crate::quantity;
 use hotlease_client::{Code, Error, Invoker, LeaseOptions};
 use hotlease_fabric::ofi::Libfabric;
-use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, Tested, named};
+use hotlease_fabric::ofi::providers::{Addressing, PROVIDERS, Quirks, TestStatus, named};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -33,10 +33,7 @@ fn library() -> Vec<Finding> {
 }
 
 /// Checks of `--peer`: each provider of the table, and which of them reach the manager's agents.
-pub(super) fn peer(
-    args: &SiteArgs,
-    mut tell: impl FnMut(Finding) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+pub(super) fn peer(args: &SiteArgs, mut tell: impl FnMut(Finding) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let library = Libfabric::load().ok();
     let remote = match args.site() {
         Ok(site) => site.is_some(),
@@ -84,11 +81,7 @@ pub(super) fn peer(
     for name in usable {
         let finding = match try_out(args, &code, Some(name)) {
             Ok(tried) => Finding::ok("transport", format!("{name} gets through: {}", tried.figures())),
-            Err(error) => Finding::warn(
-                "transport",
-                format!("{name} does not get through: {error}"),
-                NOT_THIS,
-            ),
+            Err(error) => Finding::warn("transport", format!("{name} does not get through: {error}"), NOT_THIS),
         };
         tell(finding)?;
     }
@@ -105,8 +98,8 @@ fn is_about_transport(error: &Error) -> bool {
 fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -> (Finding, bool) {
     const CHECK: &str = "provider";
     let tested = match quirks.tested {
-        Tested::Conformance => "passes the conformance suite",
-        Tested::No => "never tried on such hardware",
+        TestStatus::Conformance => "passes the conformance suite",
+        TestStatus::No => "never tried on such hardware",
     };
     match named(library, quirks.name, source) {
         Ok(found) => {
@@ -118,10 +111,7 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
                 ),
                 _ => Finding::ok(
                     CHECK,
-                    format!(
-                        "{} usable on {place}; {tested}; known: {}",
-                        quirks.name, quirks.trouble
-                    ),
+                    format!("{} usable on {place}; {tested}; known: {}", quirks.name, quirks.trouble),
                 ),
             };
             (finding, true)
@@ -135,13 +125,13 @@ fn provider(library: &Arc<Libfabric>, quirks: &Quirks, source: Option<IpAddr>) -
 }
 
 /// Measurements of a short lease.
-struct Tried {
+struct TrialTimes {
     transport: String,
     round_trip: Duration,
     bytes_per_second: f64,
 }
 
-impl Tried {
+impl TrialTimes {
     fn figures(&self) -> String {
         format!(
             "round trip {}, {} in and out at {:.2} GB/s",
@@ -152,7 +142,7 @@ impl Tried {
     }
 }
 
-fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Tried, Error> {
+fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<TrialTimes, Error> {
     let options = LeaseOptions {
         transport: transport.map(str::to_owned),
         manager: args.manager.clone(),
@@ -178,7 +168,7 @@ fn try_out(args: &SiteArgs, code: &Code, transport: Option<&str>) -> Result<Trie
     let begin = Instant::now();
     echo.invoke(&input, &mut output)?;
     let took = begin.elapsed();
-    let tried = Tried {
+    let tried = TrialTimes {
         transport: invoker.transport().to_owned(),
         round_trip: times[ROUND_TRIPS / 2],
         bytes_per_second: 2.0 * LARGE_BYTES as f64 / took.as_secs_f64(),

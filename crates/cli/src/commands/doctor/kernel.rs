@@ -51,7 +51,8 @@ fn shared_memory() -> Vec<Finding> {
         let read = read_sealed(sealed.as_fd(), 6)?;
         Ok::<_, hotlease_fabric::memory::MemoryError>((copy, read))
     };
-    let advice = "memfd_create, F_ADD_SEALS and mmap must be allowed: check the container's system call filter and memory limit";
+    let advice =
+        "memfd_create, F_ADD_SEALS and mmap must be allowed: check the container's system call filter and memory limit";
     vec![match tried() {
         Ok((Ok(Ok(_)), read)) if read == b"sealed" => Finding::ok(CHECK, "memfd, seals and mapping work"),
         Ok((Ok(Err(error)), _)) => Finding::fail(CHECK, format!("cannot be attached: {error}"), advice),
@@ -143,11 +144,7 @@ fn memory() -> Vec<Finding> {
     const AVAILABLE_MIN: u64 = 512 << 20;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let Some(available) = available_bytes(&text) else {
-        return vec![Finding::warn(
-            CHECK,
-            "/proc/meminfo cannot be read",
-            "mount /proc",
-        )];
+        return vec![Finding::warn(CHECK, "/proc/meminfo cannot be read", "mount /proc")];
     };
     let finding = format!("{} available", quantity::bytes(available));
     vec![if available < AVAILABLE_MIN {
@@ -162,9 +159,7 @@ fn memory() -> Vec<Finding> {
 }
 
 fn available_bytes(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }

@@ -1,7 +1,7 @@
 //! Checks of the platform: its directory, its programs, and whether it serves.
 
 use super::Finding;
-use crate::commands::up::lock::{Holder, UP_LOCK};
+use crate::commands::up::lock::{LockHolder, UP_LOCK};
 use crate::exit::CommandError;
 use crate::platform::Platform;
 use hotlease_fabric::runtime_dir::RuntimeDir;
@@ -40,11 +40,7 @@ fn worker() -> Vec<Finding> {
     // The worker accepts no arguments; its error message for one names its version.
     let told = Command::new(&path).arg("--version").stdin(Stdio::null()).output();
     vec![match told {
-        Err(error) => Finding::fail(
-            CHECK,
-            format!("{} cannot be run: {error}", path.display()),
-            advice,
-        ),
+        Err(error) => Finding::fail(CHECK, format!("{} cannot be run: {error}", path.display()), advice),
         Ok(told) => {
             let said = String::from_utf8_lossy(&told.stderr);
             let same = said.split([' ', ':']).any(|word| word == VERSION);
@@ -87,7 +83,7 @@ fn unreachable(check: &'static str, dir: &RuntimeDir, error: &anyhow::Error) -> 
     if !matches!(error.downcast_ref(), Some(CommandError::NotRunning { .. })) {
         return Finding::fail(check, format!("{error:#}"), RESTART);
     }
-    let free = Holder::of(dir, UP_LOCK).is_gone_within(Duration::ZERO);
+    let free = LockHolder::of(dir, UP_LOCK).wait_until_gone(Duration::ZERO);
     match free {
         Ok(false) => Finding::fail(
             check,
@@ -105,7 +101,7 @@ fn unreachable(check: &'static str, dir: &RuntimeDir, error: &anyhow::Error) -> 
 
 pub(super) fn agents(platform: &mut Platform) -> Vec<Finding> {
     const CHECK: &str = "agents";
-    let listed = platform.ask(async |client| client.list_agents(ListRequest::default()).await);
+    let listed = platform.request(async |client| client.list_agents(ListRequest::default()).await);
     let agents = match listed {
         Ok(listed) => listed.agents,
         Err(error) => return vec![Finding::fail(CHECK, format!("{error:#}"), RESTART)],

@@ -19,12 +19,12 @@ fn kinds() -> Vec<Finding> {
     };
     let kinds = KINDS.iter();
     kinds
-        .map(|(check, kind)| judged(check, launcher.lacking(*kind)))
+        .map(|(check, kind)| kind_finding(check, launcher.find_lacking(*kind)))
         .collect()
 }
 
 /// Finding for one kind. A missing kind is no failure, because no site must have it.
-fn judged(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding {
+fn kind_finding(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding {
     match lacking {
         Err(why) => Finding::note(check, format!("no sandboxes of this kind here: {why}")),
         Ok(lacking) if lacking.is_empty() => Finding::ok(check, "sandboxes of this kind can be made"),
@@ -38,17 +38,17 @@ fn judged(check: &'static str, lacking: Result<Vec<String>, String>) -> Finding 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckResult;
     use super::*;
 
     #[test]
     fn a_kind_that_is_not_there_is_no_failure_and_says_why() {
-        let finding = judged("microvm", Err("there is no /dev/kvm".into()));
-        assert_eq!(finding.verdict, Verdict::Note);
+        let finding = kind_finding("microvm", Err("there is no /dev/kvm".into()));
+        assert_eq!(finding.verdict, CheckResult::Note);
         assert!(finding.finding.contains("there is no /dev/kvm"));
-        let finding = judged("namespace", Ok(vec!["Landlock".into(), "cores".into()]));
-        assert_eq!(finding.verdict, Verdict::Warn);
+        let finding = kind_finding("namespace", Ok(vec!["Landlock".into(), "cores".into()]));
+        assert_eq!(finding.verdict, CheckResult::Warn);
         assert!(finding.finding.ends_with("Landlock; cores"));
-        assert_eq!(judged("namespace", Ok(Vec::new())).verdict, Verdict::Ok);
+        assert_eq!(kind_finding("namespace", Ok(Vec::new())).verdict, CheckResult::Ok);
     }
 }

@@ -1,11 +1,11 @@
 //! `hotlease env ls`, `gc` and `verify`: images of this node and of the stores.
 
 use super::{CacheArgs, StoreArgs};
-use crate::output::Align::{Left, Right};
+use crate::output::ColumnAlign::{Left, Right};
 use crate::output::{Column, Output};
 use crate::quantity;
 use clap::Args;
-use hotlease_image::{ImageError, ImageId, Listed};
+use hotlease_image::{CachedImage, ImageError, ImageId};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
@@ -72,11 +72,9 @@ struct VerifiedRow {
 
 const CACHE: &str = "cache";
 
-impl From<Listed> for ImageRow {
-    fn from(image: Listed) -> Self {
-        let idle = SystemTime::now()
-            .duration_since(image.used)
-            .unwrap_or(Duration::ZERO);
+impl From<CachedImage> for ImageRow {
+    fn from(image: CachedImage) -> Self {
+        let idle = SystemTime::now().duration_since(image.used).unwrap_or(Duration::ZERO);
         Self {
             hash: image.id.to_string(),
             bytes: image.bytes,
@@ -114,12 +112,9 @@ pub(super) fn ls(args: &LsArgs, output: &mut Output) -> anyhow::Result<()> {
     ];
     let empty = "no images; `hotlease env pack DIR` makes one";
     output.list(&rows, &columns, empty, |row| {
-        let used = row.idle_seconds.map(|idle| {
-            format!(
-                "{} ago",
-                quantity::nanoseconds(idle.saturating_mul(1_000_000_000))
-            )
-        });
+        let used = row
+            .idle_seconds
+            .map(|idle| format!("{} ago", quantity::nanoseconds(idle.saturating_mul(1_000_000_000))));
         vec![
             row.hash.clone(),
             quantity::bytes(row.bytes),
@@ -132,7 +127,7 @@ pub(super) fn ls(args: &LsArgs, output: &mut Output) -> anyhow::Result<()> {
 
 pub(super) fn gc(args: &GcArgs, output: &mut Output) -> anyhow::Result<()> {
     let removed = args.cache.open()?.gc(args.keep as u64)?;
-    let row = |image: Listed| RemovedRow {
+    let row = |image: CachedImage| RemovedRow {
         hash: image.id.to_string(),
         bytes: image.bytes,
     };

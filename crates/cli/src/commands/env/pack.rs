@@ -5,7 +5,7 @@ use crate::commands::agent::absolute;
 use crate::output::Output;
 use crate::quantity;
 use clap::Args;
-use hotlease_image::{Limits, Packed, Store, TreeKind, pack};
+use hotlease_image::{Limits, PackResult, Store, TreeKind, pack};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ struct PackedRow {
     uncompiled: u64,
 }
 
-impl From<Packed> for PackedRow {
-    fn from(packed: Packed) -> Self {
+impl From<PackResult> for PackedRow {
+    fn from(packed: PackResult) -> Self {
         Self {
             hash: packed.id.to_string(),
             file: packed.path,
@@ -86,10 +86,7 @@ fn tell(row: &PackedRow) {
         row.file.display()
     );
     if let Some(interpreter) = &row.interpreter {
-        eprintln!(
-            "nodes need the Python that it was made with: {}",
-            interpreter.display()
-        );
+        eprintln!("nodes need the Python that it was made with: {}", interpreter.display());
     }
     let notes = [
         (row.setid_stripped, "files lost their set-user-id or set-group-id"),

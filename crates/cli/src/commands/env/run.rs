@@ -4,7 +4,7 @@ use super::CacheArgs;
 use crate::exit::CommandError;
 use anyhow::Context;
 use clap::Args;
-use hotlease_image::{ImageId, Mounted};
+use hotlease_image::{ImageId, MountedImage};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::ffi::OsString;
@@ -32,7 +32,7 @@ pub(crate) struct RunArgs {
 pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
     let mounted = args.cache.open()?.mount(&args.image)?;
     // If this process is killed, its command keeps its files.
-    mounted.let_children_keep_it()?;
+    mounted.share_with_children()?;
     let recorder = mounted.record();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime
@@ -43,7 +43,7 @@ pub(super) fn carry_out(args: &RunArgs) -> anyhow::Result<()> {
     ended
 }
 
-async fn run(command: &[OsString], mounted: &Mounted) -> anyhow::Result<()> {
+async fn run(command: &[OsString], mounted: &MountedImage) -> anyhow::Result<()> {
     // From here on, these signals go to the command; a terminal sends it SIGINT and SIGQUIT itself.
     let listen = |kind| signal(kind).context("cannot handle signals");
     let mut term = listen(SignalKind::terminate())?;
@@ -75,8 +75,7 @@ async fn run(command: &[OsString], mounted: &Mounted) -> anyhow::Result<()> {
         (Some(code), _) => (format!("exited with status {code}"), code as u8),
         (None, number) => {
             let number = number.unwrap_or_default();
-            let name =
-                Signal::try_from(number).map_or_else(|_| number.to_string(), |signal| signal.to_string());
+            let name = Signal::try_from(number).map_or_else(|_| number.to_string(), |signal| signal.to_string());
             (format!("was killed by {name}"), 128 + number as u8)
         }
     };

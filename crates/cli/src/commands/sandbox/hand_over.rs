@@ -1,6 +1,6 @@
 //! `hotlease sandbox hand-over`: residue from tenant to tenant.
 
-use super::leftover::outlived;
+use super::leftover_processes::kill_outlived;
 use super::machines::BOOT;
 use super::test::find;
 use super::trial::{policy, token};
@@ -9,7 +9,7 @@ use crate::output::Output;
 use anyhow::{Context, bail, ensure};
 use clap::Args;
 use hotlease_escape::{DONE, PREFIX, Residue, names_for};
-use hotlease_sandbox::{End, Held, Kind, Launcher, Mount, Program, Reach};
+use hotlease_sandbox::{KeepAlive, Kind, Launcher, Mount, ProcessEnd, Program, Reach};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::net::Shutdown;
@@ -40,7 +40,7 @@ pub(super) struct HandOverArgs {
 }
 
 #[derive(Serialize)]
-struct Handed {
+struct HandOverSummary {
     kind: &'static str,
     times: u32,
     found: Vec<String>,
@@ -74,18 +74,14 @@ pub(super) fn carry_out(args: &HandOverArgs, output: &mut Output) -> anyhow::Res
     Ok(())
 }
 
-fn told(handed: &Handed) -> String {
-    let Handed {
+fn told(handed: &HandOverSummary) -> String {
+    let HandOverSummary {
         kind,
         times,
         found,
         seconds,
     } = handed;
-    let mut text: String = found
-        .iter()
-        .take(TOLD_MAX)
-        .map(|found| format!("{found}\n"))
-        .collect();
+    let mut text: String = found.iter().take(TOLD_MAX).map(|found| format!("{found}\n")).collect();
     if found.len() > TOLD_MAX {
         text += &format!("and {} more\n", found.len() - TOLD_MAX);
     }
@@ -96,39 +92,35 @@ fn told(handed: &Handed) -> String {
     text + &format!("kind {kind}, {times} tenants one after the other, {seconds:.1} s: {what}")
 }
 
-async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
+async fn run(args: &HandOverArgs) -> anyhow::Result<HandOverSummary> {
     let launcher = Launcher::new(&Launcher::find()?)?
         .with_policy(policy())
         .with_container(args.container.clone().container())
         .with_machine(args.machine.machine());
-    if let Err(why) = launcher.available(args.kind) {
+    if let Err(why) = launcher.check_available(args.kind) {
         bail!("there are no sandboxes of kind {} here: {why}", args.kind);
     }
     let run = token();
     let program = find()?;
-    let variable =
-        |(name, value): (String, String)| (format!("{PREFIX}{name}").into(), OsString::from(value));
+    let variable = |(name, value): (String, String)| (format!("{PREFIX}{name}").into(), OsString::from(value));
     let program = Program {
         mounts: vec![Mount::read_only(&program)],
         path: program,
         arguments: ["tenant", &run].map(OsString::from).into(),
         environment: names_for(&run).into_iter().map(variable).collect(),
         directory: "/".into(),
-        held: Held::default(),
+        held: KeepAlive::default(),
     };
     let begin = std::time::Instant::now();
     let mut found = Vec::new();
     for tenant in 1..=args.times {
-        let seen = turn(&launcher, args.kind, &program).await;
+        let seen = run_tenant(&launcher, args.kind, &program).await;
         let seen = seen.with_context(|| format!("tenant {tenant} of {}", args.times))?;
-        found.extend(
-            seen.into_iter()
-                .map(|what| format!("tenant {tenant} found {what}")),
-        );
+        found.extend(seen.into_iter().map(|what| format!("tenant {tenant} found {what}")));
     }
     launcher.all_gone().await;
     let seconds = begin.elapsed().as_secs_f64();
-    match outlived(&run).await {
+    match kill_outlived(&run).await {
         0 => {}
         count => found.push(format!("{count} processes were left at the end")),
     }
@@ -136,7 +128,7 @@ async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
         found.push(format!("{left} was left at the end"));
         left.remove();
     }
-    Ok(Handed {
+    Ok(HandOverSummary {
         kind: args.kind.name(),
         times: args.times,
         found,
@@ -145,21 +137,17 @@ async fn run(args: &HandOverArgs) -> anyhow::Result<Handed> {
 }
 
 /// Runs one tenant; returns its findings.
-async fn turn(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Result<Vec<String>> {
+async fn run_tenant(launcher: &Launcher, kind: Kind, program: &Program) -> anyhow::Result<Vec<String>> {
     let (ours, theirs) = UnixStream::pair().context("cannot make a socket")?;
     ours.shutdown(Shutdown::Write)?;
     let process = launcher
         .start(kind, Some(program), &Reach::default(), OwnedFd::from(theirs))
         .context("cannot be started")?;
-    let boot = if kind == Kind::MicroVm {
-        BOOT
-    } else {
-        Duration::ZERO
-    };
+    let boot = if kind == Kind::MicroVm { BOOT } else { Duration::ZERO };
     let exit = tokio::time::timeout(boot + DEADLINE, process.exited()).await;
     let exit = exit.context("it does not end")?;
     ensure!(
-        exit.end == End::Exited(0),
+        exit.end == ProcessEnd::Exited(0),
         "it ended by {:?}: {}",
         exit.end,
         exit.output

@@ -5,10 +5,10 @@
 //! in both cases the attempts are repeated, each in a machine of its own. Floods, and attempts that go on or leave
 //! something behind, get machines of their own from the start.
 
-use super::judging::{Facts, Judgement, judge};
-use super::trial::{DEADLINE, DEATH, Ground, Told, control_socket, drain};
+use super::judgement::{AttemptFacts, Judgement, judge};
+use super::trial::{AttemptExit, DEADLINE, DEATH, TestSetup, control_socket, drain};
 use hotlease_escape::{Attempt, BEGUN, ENDED, themes};
-use hotlease_sandbox::{End, Exit, Kind, Process};
+use hotlease_sandbox::{Exit, Kind, Process, ProcessEnd};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -18,13 +18,13 @@ pub(super) const BOOT: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Whether this attempt can share a machine with others.
-fn shares(attempt: &Attempt) -> bool {
+fn can_share(attempt: &Attempt) -> bool {
     let leaves = |name: &str| name.starts_with("outlive-") || name.starts_with("leave-");
-    !attempt.flood && !attempt.endless && !leaves(attempt.name) && meaningless(attempt).is_none()
+    !attempt.flood && !attempt.endless && !leaves(attempt.name) && why_meaningless(attempt).is_none()
 }
 
 /// Reason why this attempt proves nothing about a machine, if there is one.
-pub(super) fn meaningless(attempt: &Attempt) -> Option<&'static str> {
+pub(super) fn why_meaningless(attempt: &Attempt) -> Option<&'static str> {
     let counts_processors = ["processors", "flood-cpu"].contains(&attempt.name);
     counts_processors.then_some(
         "a machine's processors are threads outside, and what they are granted is not seen inside: the sandbox around it is tried in kind \
@@ -35,8 +35,7 @@ pub(super) fn meaningless(attempt: &Attempt) -> Option<&'static str> {
 /// All chosen attempts that can share a machine.
 pub(super) fn sharing(is_chosen: impl Fn(&Attempt) -> bool) -> Vec<&'static Attempt> {
     let all = themes().iter().flat_map(|theme| theme.attempts);
-    all.filter(|attempt| shares(attempt) && is_chosen(attempt))
-        .collect()
+    all.filter(|attempt| can_share(attempt) && is_chosen(attempt)).collect()
 }
 
 /// Waits until the first attempt has begun, or the machine has ended.
@@ -48,17 +47,14 @@ pub(super) async fn until_begun(process: &Process) {
 }
 
 /// End and output of a machine's only attempt.
-pub(super) fn told_of_one(exit: &Exit, overdue: bool) -> Told {
+pub(super) fn exit_of_only_attempt(exit: &Exit, overdue: bool) -> AttemptExit {
     let mut lines: Vec<&str> = exit.output.lines().collect();
-    let status = lines
-        .iter()
-        .rposition(|line| line.starts_with(ENDED))
-        .and_then(|at| {
-            let status = lines[at].strip_prefix(ENDED)?.parse().ok()?;
-            lines.truncate(at);
-            Some(status)
-        });
-    Told {
+    let status = lines.iter().rposition(|line| line.starts_with(ENDED)).and_then(|at| {
+        let status = lines[at].strip_prefix(ENDED)?.parse().ok()?;
+        lines.truncate(at);
+        Some(status)
+    });
+    AttemptExit {
         end: match status {
             Some(status) if !overdue => end_of(status),
             _ => exit.end,
@@ -67,25 +63,25 @@ pub(super) fn told_of_one(exit: &Exit, overdue: bool) -> Told {
     }
 }
 
-fn end_of(status: i32) -> End {
+fn end_of(status: i32) -> ProcessEnd {
     match status {
-        0.. => End::Exited(status),
-        _ => End::Signalled(status.saturating_neg()),
+        0.. => ProcessEnd::Exited(status),
+        _ => ProcessEnd::Signalled(status.saturating_neg()),
     }
 }
 
 /// Output of several attempts, assembled from the parts of it that are kept at different times.
 #[derive(Default)]
-struct Listening {
+struct OutputAssembly {
     /// Attempts that have ended, with their output.
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, AttemptExit>,
     /// Attempt that began last.
     begun: Option<String>,
 }
 
-impl Listening {
+impl OutputAssembly {
     /// Reads the present output; returns whether there was anything new.
-    fn hear(&mut self, output: &str) -> bool {
+    fn add_output(&mut self, output: &str) -> bool {
         let before = (self.told.len(), self.begun.clone());
         let mut section: Option<(&str, Vec<&str>)> = None;
         // A line without its end may be incomplete.
@@ -96,7 +92,7 @@ impl Listening {
                 section = Some((name, Vec::new()));
             } else if let Some(status) = line.strip_prefix(ENDED) {
                 if let (Some((name, lines)), Ok(status)) = (section.take(), status.parse()) {
-                    let told = Told {
+                    let told = AttemptExit {
                         end: end_of(status),
                         output: lines.join("\n"),
                     };
@@ -110,16 +106,16 @@ impl Listening {
     }
 }
 
-impl Ground {
+impl TestSetup {
     /// Makes these attempts, many in one machine; attempts that are missing from the result must be repeated.
-    pub(super) async fn several(
+    pub(super) async fn make_several(
         &mut self,
         attempts: &[&'static Attempt],
     ) -> anyhow::Result<BTreeMap<&'static str, Judgement>> {
         let mut judged = BTreeMap::new();
         let mut left = attempts;
         while !left.is_empty() {
-            let Some(heard) = self.machine_of(left).await? else {
+            let Some(heard) = self.run_in_machine(left).await? else {
                 // One of them got out.
                 break;
             };
@@ -127,7 +123,7 @@ impl Ground {
                 let Some(told) = heard.told.get(attempt.name) else {
                     continue;
                 };
-                let facts = Facts {
+                let facts = AttemptFacts {
                     noticed: Vec::new(),
                     end: told.end,
                     overdue: false,
@@ -146,16 +142,16 @@ impl Ground {
     }
 
     /// Runs one machine for as many of these attempts as it survives; `None` if anything was noticed outside.
-    async fn machine_of(&mut self, attempts: &[&'static Attempt]) -> anyhow::Result<Option<Listening>> {
+    async fn run_in_machine(&mut self, attempts: &[&'static Attempt]) -> anyhow::Result<Option<OutputAssembly>> {
         let (mut neighbour, around) = self.surround(Kind::MicroVm)?;
         let (ours, theirs) = control_socket()?;
         let names: Vec<&str> = attempts.iter().map(|attempt| attempt.name).collect();
         let process = self.start(&names, Kind::MicroVm, &around, theirs)?;
         until_begun(&process).await;
-        let mut heard = Listening::default();
+        let mut heard = OutputAssembly::default();
         let mut progress = Instant::now();
         while !process.is_gone() && progress.elapsed() < DEADLINE {
-            if heard.hear(&process.output()) {
+            if heard.add_output(&process.output()) {
                 progress = Instant::now();
             }
             tokio::time::sleep(LOOK).await;
@@ -164,11 +160,11 @@ impl Ground {
         let is_gone = tokio::time::timeout(DEATH, process.exited()).await.is_ok();
         drain(&ours);
         let output = process.output();
-        heard.hear(&output);
+        heard.add_output(&output);
         drop(process);
         let outputs: Vec<&str> = heard.told.values().map(|told| told.output.as_str()).collect();
         let outputs = outputs.join("\n") + &output;
-        let noticed = self.noticed(&around, &mut neighbour, &outputs, true).await;
+        let noticed = self.collect_evidence(&around, &mut neighbour, &outputs, true).await;
         around.clear(neighbour);
         Ok((is_gone && noticed.is_empty()).then_some(heard))
     }
@@ -180,33 +176,33 @@ mod tests {
 
     #[test]
     fn what_several_attempts_print_is_put_together_from_its_ends() {
-        let mut heard = Listening::default();
-        assert!(heard.hear("begun one\ncontained: EPERM\nended 0\nbegun two\nsome"));
-        assert!(!heard.hear("contained: EPERM\nended 0\nbegun two\nsome"));
+        let mut heard = OutputAssembly::default();
+        assert!(heard.add_output("begun one\ncontained: EPERM\nended 0\nbegun two\nsome"));
+        assert!(!heard.add_output("contained: EPERM\nended 0\nbegun two\nsome"));
         // The beginning is lost, and the middle of the third attempt.
-        assert!(heard.hear("two\nsomething\nended -9\nbegun three\nescaped: all\nended 1\nbegun fo"));
-        assert!(heard.hear("hing\nbegun four\nuntried: no\nended 2\nbegun five\n"));
+        assert!(heard.add_output("two\nsomething\nended -9\nbegun three\nescaped: all\nended 1\nbegun fo"));
+        assert!(heard.add_output("hing\nbegun four\nuntried: no\nended 2\nbegun five\n"));
         let told = |name: &str| heard.told.get(name).map(|told| (told.end, told.output.as_str()));
-        assert_eq!(told("one"), Some((End::Exited(0), "contained: EPERM")));
+        assert_eq!(told("one"), Some((ProcessEnd::Exited(0), "contained: EPERM")));
         assert_eq!(told("two"), None, "where it began was not seen");
-        assert_eq!(told("three"), Some((End::Exited(1), "escaped: all")));
-        assert_eq!(told("four"), Some((End::Exited(2), "untried: no")));
+        assert_eq!(told("three"), Some((ProcessEnd::Exited(1), "escaped: all")));
+        assert_eq!(told("four"), Some((ProcessEnd::Exited(2), "untried: no")));
         assert_eq!((told("five"), heard.begun.as_deref()), (None, Some("five")));
     }
 
     #[test]
     fn the_end_of_the_only_attempt_is_its_own_and_not_the_machine_s() {
         let exit = |output: &str| Exit {
-            end: End::Exited(0),
+            end: ProcessEnd::Exited(0),
             output: output.into(),
         };
-        let told = told_of_one(&exit("begun one\ncontained: EPERM\nended -31\n"), false);
+        let told = exit_of_only_attempt(&exit("begun one\ncontained: EPERM\nended -31\n"), false);
         assert_eq!(
             (told.end, told.output.as_str()),
-            (End::Signalled(31), "begun one\ncontained: EPERM")
+            (ProcessEnd::Signalled(31), "begun one\ncontained: EPERM")
         );
-        let told = told_of_one(&exit("begun one\n"), false);
-        assert_eq!(told.end, End::Exited(0), "the machine's");
+        let told = exit_of_only_attempt(&exit("begun one\n"), false);
+        assert_eq!(told.end, ProcessEnd::Exited(0), "the machine's");
     }
 
     #[test]

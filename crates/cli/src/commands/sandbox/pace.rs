@@ -6,7 +6,7 @@
 //! median of several such numbers, which moves only if more than half of them do. A flood above the limit is
 //! repeated more often before that is believed.
 
-use hotlease_escape::Pulse;
+use hotlease_escape::LoopTimes;
 use serde::Serialize;
 
 /// Rounds of each flood.
@@ -16,13 +16,13 @@ const ROUNDS_OF_DOUBT: usize = 15;
 
 /// Pace of a neighbour before, during and after a flood.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Beside {
-    pub(super) before: Pulse,
-    pub(super) flood: Pulse,
-    pub(super) after: Pulse,
+pub(super) struct FloodPulses {
+    pub(super) before: LoopTimes,
+    pub(super) flood: LoopTimes,
+    pub(super) after: LoopTimes,
 }
 
-impl Beside {
+impl FloodPulses {
     /// Quotient of the neighbour's 99th percentile during the flood and without it.
     fn times_p99(&self) -> f64 {
         let alone = (self.before.p99_ns as f64 + self.after.p99_ns as f64) / 2.0;
@@ -49,13 +49,9 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    pub(super) fn add(&mut self, beside: &Beside) {
+    pub(super) fn add(&mut self, beside: &FloodPulses) {
         if self.all.is_empty() {
-            let Pulse {
-                count,
-                p50_ns,
-                p99_ns,
-            } = beside.flood;
+            let LoopTimes { count, p50_ns, p99_ns } = beside.flood;
             (self.count, self.p50_ns, self.p99_ns) = (count, p50_ns, p99_ns);
             self.alone_p99_ns = beside.before.p99_ns.midpoint(beside.after.p99_ns);
         }
@@ -115,13 +111,13 @@ pub(super) fn parse_limit(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    fn beside(before: u64, flood: u64, after: u64) -> Beside {
-        let pulse = |p99_ns| Pulse {
+    fn beside(before: u64, flood: u64, after: u64) -> FloodPulses {
+        let pulse = |p99_ns| LoopTimes {
             count: 1000,
             p50_ns: 10,
             p99_ns,
         };
-        Beside {
+        FloodPulses {
             before: pulse(before),
             flood: pulse(flood),
             after: pulse(after),
@@ -129,7 +125,7 @@ mod tests {
     }
 
     /// Adds rounds until the pace is decided; returns the number of rounds, and whether the flood is above 1.5.
-    fn judged(rounds: impl IntoIterator<Item = Beside>) -> (usize, bool) {
+    fn judged(rounds: impl IntoIterator<Item = FloodPulses>) -> (usize, bool) {
         let mut pace = Pace::default();
         let mut rounds = rounds.into_iter();
         while pace.is_open(1.5) {

@@ -1,15 +1,15 @@
 //! `hotlease sandbox test`: attempts to escape from a sandbox.
 
-use super::judging::{Judgement, Verdict};
-use super::machines::{meaningless, sharing};
+use super::judgement::{AttemptVerdict, Judgement};
+use super::machines::{sharing, why_meaningless};
 use super::pace::{Pace, parse_limit};
 use super::stand_in::StandIn;
-use super::trial::{FLOOD, Ground, PROCESSORS, Trial, policy, processors};
+use super::trial::{FLOOD, PROCESSORS, TestSetup, Trial, policy, processors};
 use crate::commands::agent::{ContainerArgs, MachineArgs};
-use crate::output::{Align, Column, Output};
+use crate::output::{Column, ColumnAlign, Output};
 use anyhow::{Context, bail};
 use clap::Args;
-use hotlease_escape::{Attempt, BINARY, Pulse, Teeth, effective_capabilities, themes};
+use hotlease_escape::{Attempt, BINARY, LoopTimes, MustSucceed, effective_capabilities, themes};
 use hotlease_sandbox::{Kind, Launcher};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,11 +52,11 @@ pub(super) struct TestArgs {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct AttemptRow {
     attempt: &'static str,
     what: &'static str,
     threat: &'static str,
-    verdict: Verdict,
+    verdict: AttemptVerdict,
     how: String,
     outside: String,
     needs: Option<&'static str>,
@@ -65,14 +65,14 @@ struct Row {
 
 /// Pace of a neighbour while no attempt runs.
 #[derive(Serialize)]
-struct Alone {
+struct UndisturbedPace {
     count: usize,
     p50_ns: u64,
     p99_ns: u64,
 }
 
-impl From<Pulse> for Alone {
-    fn from(pulse: Pulse) -> Self {
+impl From<LoopTimes> for UndisturbedPace {
+    fn from(pulse: LoopTimes) -> Self {
         Self {
             count: pulse.count,
             p50_ns: pulse.p50_ns,
@@ -89,7 +89,7 @@ struct Totals {
     escaped: usize,
     untried: usize,
     failed: usize,
-    neighbour_alone: Alone,
+    neighbour_alone: UndisturbedPace,
     /// Value of `--pace`.
     pace: Option<f64>,
     /// Floods that slowed the neighbour down by more than `pace`.
@@ -97,10 +97,10 @@ struct Totals {
 }
 
 const COLUMNS: [Column; 4] = [
-    Column("ATTEMPT", Align::Left),
-    Column("RESULT", Align::Left),
-    Column("WHAT", Align::Left),
-    Column("HOW", Align::Left),
+    Column("ATTEMPT", ColumnAlign::Left),
+    Column("RESULT", ColumnAlign::Left),
+    Column("WHAT", ColumnAlign::Left),
+    Column("HOW", ColumnAlign::Left),
 ];
 
 pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<()> {
@@ -117,17 +117,12 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
     })?;
     output.list(&rows, &COLUMNS, "no attempt has such a name", |row| {
         let result = match row.verdict {
-            Verdict::Contained => "contained",
-            Verdict::Escaped => "ESCAPED",
-            Verdict::Untried => "untried",
-            Verdict::Failed => "FAILED",
+            AttemptVerdict::Contained => "contained",
+            AttemptVerdict::Escaped => "ESCAPED",
+            AttemptVerdict::Untried => "untried",
+            AttemptVerdict::Failed => "FAILED",
         };
-        vec![
-            row.attempt.into(),
-            result.into(),
-            row.what.into(),
-            row.how.clone(),
-        ]
+        vec![row.attempt.into(), result.into(), row.what.into(), row.how.clone()]
     })?;
     let floods = rows
         .iter()
@@ -146,7 +141,7 @@ pub(super) fn carry_out(args: &TestArgs, output: &mut Output) -> anyhow::Result<
     }
     if !totals.slowing.is_empty() {
         output.flush()?;
-        let is_over = |row: &&Row| totals.slowing.contains(&row.attempt);
+        let is_over = |row: &&AttemptRow| totals.slowing.contains(&row.attempt);
         let over = rows.iter().filter(is_over).filter_map(|row| {
             let pace = row.neighbour.as_ref()?;
             Some(format!("{}: {}", row.attempt, pace.told()))
@@ -184,7 +179,7 @@ fn told(totals: &Totals, worst: Option<(&str, &Pace)>) -> String {
     text
 }
 
-async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
+async fn run(args: &TestArgs) -> anyhow::Result<(Vec<AttemptRow>, Totals)> {
     if args.zygote && args.kind != Kind::Namespace {
         bail!(
             "only sandboxes of kind namespace have zygotes: leave out --zygote, or --kind {}",
@@ -205,11 +200,11 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
         .with_container(args.container.clone().container())
         .with_machine(args.machine.machine());
     let machine_bytes = args.machine.machine().memory_bytes;
-    let lacking = match launcher.lacking(args.kind) {
+    let lacking = match launcher.find_lacking(args.kind) {
         Ok(lacking) => lacking,
         Err(why) => bail!("there are no sandboxes of kind {} here: {why}", args.kind),
     };
-    let mut ground = Ground {
+    let mut ground = TestSetup {
         launcher,
         program,
         zygote: args.zygote,
@@ -221,22 +216,22 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let is_chosen =
         |attempt: &Attempt| args.only.is_empty() || args.only.iter().any(|only| attempt.name.contains(only));
     let mut judged = match args.kind {
-        Kind::MicroVm => in_machines(&mut ground, is_chosen).await?,
+        Kind::MicroVm => try_in_machines(&mut ground, is_chosen).await?,
         _ => BTreeMap::new(),
     };
     let mut rows = Vec::new();
     for theme in themes() {
         for attempt in theme.attempts.iter().filter(|attempt| is_chosen(attempt)) {
             let mut trial = match judged.remove(attempt.name) {
-                Some(judgement) => Trial::alone(judgement),
+                Some(judgement) => Trial::without_flood(judgement),
                 None => try_out(&mut ground, attempt, args.kind).await?,
             };
             let neighbour = match trial.beside {
-                Some(_) => Some(paced(&mut ground, attempt, args, &mut trial).await?),
+                Some(_) => Some(measure_pace(&mut ground, attempt, args, &mut trial).await?),
                 None => None,
             };
             let judgement = trial.judgement;
-            rows.push(Row {
+            rows.push(AttemptRow {
                 attempt: attempt.name,
                 what: attempt.what,
                 threat: theme.threat,
@@ -253,10 +248,10 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
     let totals = Totals {
         kind: args.kind.name(),
         lacking,
-        contained: count(Verdict::Contained),
-        escaped: count(Verdict::Escaped),
-        untried: count(Verdict::Untried),
-        failed: count(Verdict::Failed),
+        contained: count(AttemptVerdict::Contained),
+        escaped: count(AttemptVerdict::Escaped),
+        untried: count(AttemptVerdict::Untried),
+        failed: count(AttemptVerdict::Failed),
         neighbour_alone: alone.into(),
         pace: args.pace,
         slowing: slowing(&rows, args.pace),
@@ -265,8 +260,8 @@ async fn run(args: &TestArgs) -> anyhow::Result<(Vec<Row>, Totals)> {
 }
 
 /// Floods that slow the neighbour down by more than `limit`.
-fn slowing(rows: &[Row], limit: Option<f64>) -> Vec<&'static str> {
-    let is_over = |row: &&Row| {
+fn slowing(rows: &[AttemptRow], limit: Option<f64>) -> Vec<&'static str> {
+    let is_over = |row: &&AttemptRow| {
         let neighbour = row.neighbour.as_ref().zip(limit);
         neighbour.is_some_and(|(pace, limit)| pace.is_over(limit))
     };
@@ -275,8 +270,8 @@ fn slowing(rows: &[Row], limit: Option<f64>) -> Vec<&'static str> {
 
 /// Repeats a flood until it is decided whether it slows the neighbour down by more than the limit; `trial` becomes
 /// the last repetition.
-async fn paced(
-    ground: &mut Ground,
+async fn measure_pace(
+    ground: &mut TestSetup,
     attempt: &Attempt,
     args: &TestArgs,
     trial: &mut Trial,
@@ -284,7 +279,7 @@ async fn paced(
     let mut pace = Pace::default();
     while let Some(beside) = &trial.beside {
         pace.add(beside);
-        let contained = trial.judgement.verdict == Verdict::Contained;
+        let contained = trial.judgement.verdict == AttemptVerdict::Contained;
         match args.pace {
             Some(limit) if contained && pace.is_open(limit) => {
                 *trial = ground.attempt(attempt, args.kind).await?;
@@ -296,67 +291,64 @@ async fn paced(
 }
 
 /// Makes an attempt, unless this node lacks what it needs.
-async fn try_out(ground: &mut Ground, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
-    if let (Kind::MicroVm, Some(why)) = (kind, meaningless(attempt)) {
-        return Ok(Trial::alone(Judgement {
-            verdict: Verdict::Untried,
+async fn try_out(ground: &mut TestSetup, attempt: &Attempt, kind: Kind) -> anyhow::Result<Trial> {
+    if let (Kind::MicroVm, Some(why)) = (kind, why_meaningless(attempt)) {
+        return Ok(Trial::without_flood(Judgement {
+            verdict: AttemptVerdict::Untried,
             how: why.to_owned(),
         }));
     }
-    match outside(ground, attempt).await? {
-        Some(outside) if outside.judgement.verdict == Verdict::Untried => Ok(outside),
+    match try_outside(ground, attempt).await? {
+        Some(outside) if outside.judgement.verdict == AttemptVerdict::Untried => Ok(outside),
         Some(outside) if kind == Kind::Process => Ok(outside),
         _ => ground.attempt(attempt, kind).await,
     }
 }
 
 /// Makes the attempts that can share virtual machines, in as few machines as possible; returns their judgements.
-async fn in_machines(
-    ground: &mut Ground,
+async fn try_in_machines(
+    ground: &mut TestSetup,
     is_chosen: impl Fn(&Attempt) -> bool,
 ) -> anyhow::Result<BTreeMap<&'static str, Judgement>> {
     let mut known = BTreeMap::new();
     let mut attempts = Vec::new();
     for attempt in sharing(is_chosen) {
-        match outside(ground, attempt).await? {
-            Some(outside) if outside.judgement.verdict == Verdict::Untried => {
+        match try_outside(ground, attempt).await? {
+            Some(outside) if outside.judgement.verdict == AttemptVerdict::Untried => {
                 known.insert(attempt.name, outside.judgement);
             }
             _ => attempts.push(attempt),
         }
     }
-    known.extend(ground.several(&attempts).await?);
+    known.extend(ground.make_several(&attempts).await?);
     Ok(known)
 }
 
 /// Result outside of sandboxes, for an attempt with needs that must get out there. If it does not get out, it is
 /// untried: what the node itself stops proves nothing about the sandbox.
-async fn outside(ground: &mut Ground, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
+async fn try_outside(ground: &mut TestSetup, attempt: &Attempt) -> anyhow::Result<Option<Trial>> {
     let could = match attempt.teeth {
-        Teeth::Anybody => true,
-        Teeth::With(capability) => capability.is_in(effective_capabilities()),
-        Teeth::Nobody => false,
+        MustSucceed::Always => true,
+        MustSucceed::WithCapability(capability) => capability.is_in(effective_capabilities()),
+        MustSucceed::Never => false,
     };
     let Some(needs) = attempt.needs.filter(|_| could) else {
         return Ok(None);
     };
     let outside = ground.attempt(attempt, Kind::Process).await?;
-    if outside.judgement.verdict == Verdict::Escaped {
+    if outside.judgement.verdict == AttemptVerdict::Escaped {
         return Ok(Some(outside));
     }
     let how = format!("needs {needs}; outside sandboxes: {}", outside.judgement.how);
-    let verdict = Verdict::Untried;
-    Ok(Some(Trial::alone(Judgement { verdict, how })))
+    let verdict = AttemptVerdict::Untried;
+    Ok(Some(Trial::without_flood(Judgement { verdict, how })))
 }
 
 /// Program that makes the attempts: next to this one, or at its place of installation.
 pub(super) fn find() -> anyhow::Result<PathBuf> {
     let ours = std::env::current_exe().context("cannot find the program that runs")?;
     let folder = ours.parent().context("the program that runs is in no folder")?;
-    let places = [
-        folder.join(BINARY),
-        folder.join("../libexec/hotlease").join(BINARY),
-    ];
+    let places = [folder.join(BINARY), folder.join("../libexec/hotlease").join(BINARY)];
     for place in &places {
         if place.is_file() {
             return Ok(place.canonicalize()?);

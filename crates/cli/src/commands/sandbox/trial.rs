@@ -1,14 +1,14 @@
 //! One attempt in a sandbox, next to a fresh neighbour.
 
-use super::judging::{Facts, Judgement, judge};
-use super::leftover::outlived;
+use super::judgement::{AttemptFacts, Judgement, judge};
+use super::leftover_processes::kill_outlived;
 use super::machines;
-use super::pace::Beside;
+use super::pace::FloodPulses;
 use super::stand_in::{StandIn, resident_bytes};
 use anyhow::Context;
-use hotlease_escape::{Attempt, Evidence, Neighbour, Outcome, PREFIX, Residue, names_for};
+use hotlease_escape::{Attempt, AttemptOutcome, Evidence, Neighbour, PREFIX, Residue, names_for};
 use hotlease_sandbox::{
-    End, Exit, Held, Kind, Launcher, Mount, Policy, Process, Program, Reach, SandboxError,
+    Exit, KeepAlive, Kind, Launcher, Mount, Policy, Process, ProcessEnd, Program, Reach, SandboxError,
 };
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
@@ -59,7 +59,7 @@ pub(super) fn policy() -> Policy {
 }
 
 /// Everything that attempts are made with.
-pub(super) struct Ground {
+pub(super) struct TestSetup {
     pub(super) launcher: Launcher,
     pub(super) program: PathBuf,
     /// Whether attempts are made in forks of a zygote.
@@ -75,7 +75,7 @@ pub(super) struct Surroundings {
     pub(super) token: String,
     neighbours_token: String,
     given: Vec<(String, String)>,
-    knocking: Knocking,
+    knocking: RepeatedConnector,
     resident_bytes: u64,
 }
 
@@ -90,20 +90,20 @@ impl Surroundings {
 }
 
 /// End of an attempt's process, and the last part of its output.
-pub(super) struct Told {
-    pub(super) end: End,
+pub(super) struct AttemptExit {
+    pub(super) end: ProcessEnd,
     pub(super) output: String,
 }
 
 /// Result of an attempt and, for a flood, the neighbour's pace during it.
 pub(super) struct Trial {
     pub(super) judgement: Judgement,
-    pub(super) beside: Option<Beside>,
+    pub(super) beside: Option<FloodPulses>,
 }
 
 impl Trial {
     /// Result of an attempt that is no flood.
-    pub(super) fn alone(judgement: Judgement) -> Self {
+    pub(super) fn without_flood(judgement: Judgement) -> Self {
         Self {
             judgement,
             beside: None,
@@ -117,7 +117,7 @@ pub(super) fn token() -> String {
     format!("{:08x}{:016x}", std::process::id(), rand::random::<u64>())
 }
 
-impl Ground {
+impl TestSetup {
     /// A neighbour as attempts meet it: on processors that are not granted to the attempts, if there are others.
     pub(super) fn neighbour(&self) -> anyhow::Result<(Neighbour, String)> {
         let token = token();
@@ -125,7 +125,7 @@ impl Ground {
         if processors.len() > PROCESSORS {
             processors.drain(..PROCESSORS);
         }
-        let neighbour = on(&processors, || {
+        let neighbour = run_on(&processors, || {
             Neighbour::start(&self.program, &token, &self.secret, &std::env::temp_dir())
         })?;
         Ok((neighbour.context("cannot start the neighbour")?, token))
@@ -136,7 +136,7 @@ impl Ground {
         self.agent.restore()?;
         let (neighbour, neighbours_token) = self.neighbour()?;
         let token = token();
-        let knocking = Knocking::begin()?;
+        let knocking = RepeatedConnector::begin()?;
         let mut given = names_for(&token);
         given.extend(neighbour.given().iter().cloned());
         given.extend(self.agent.given());
@@ -177,25 +177,28 @@ impl Ground {
         let exit = exit.unwrap_or_else(|| {
             noticed.push("it lives on after SIGKILL".into());
             Arc::new(Exit {
-                end: End::Exited(0),
+                end: ProcessEnd::Exited(0),
                 output: process.output(),
             })
         });
         drop(process);
         let (mut neighbour, pulse) = beside.await?;
         let told = match kind {
-            Kind::MicroVm => machines::told_of_one(&exit, overdue),
-            _ => Told {
+            Kind::MicroVm => machines::exit_of_only_attempt(&exit, overdue),
+            _ => AttemptExit {
                 end: exit.end,
                 output: exit.output.clone(),
             },
         };
-        let boasts = matches!(Outcome::read(&told.output), Some(Outcome::Escaped(_)));
-        let waits = boasts && attempt.evidence == Evidence::Seen;
-        noticed.extend(self.noticed(&around, &mut neighbour, &exit.output, waits).await);
+        let boasts = matches!(AttemptOutcome::read(&told.output), Some(AttemptOutcome::Escaped(_)));
+        let waits = boasts && attempt.evidence == Evidence::Effect;
+        noticed.extend(
+            self.collect_evidence(&around, &mut neighbour, &exit.output, waits)
+                .await,
+        );
         let pulse_after = pulse.and_then(|_| alone(&mut neighbour));
         around.clear(neighbour);
-        let facts = Facts {
+        let facts = AttemptFacts {
             noticed,
             end: told.end,
             overdue,
@@ -206,13 +209,13 @@ impl Ground {
             beside: pulse_before
                 .zip(pulse)
                 .zip(pulse_after)
-                .map(|((before, flood), after)| Beside { before, flood, after }),
+                .map(|((before, flood), after)| FloodPulses { before, flood, after }),
         })
     }
 
     /// Everything that is noticed outside, after the end of a sandbox whose program has printed `output`. `waits`:
     /// also waits for delayed effects.
-    pub(super) async fn noticed(
+    pub(super) async fn collect_evidence(
         &self,
         around: &Surroundings,
         neighbour: &mut Neighbour,
@@ -224,10 +227,10 @@ impl Ground {
         if output.contains(self.secret.as_str()) {
             noticed.push("it read the secret".into());
         }
-        noticed.extend(self.aftermath(&around.token, neighbour).await);
+        noticed.extend(self.collect_effects(&around.token, neighbour).await);
         if noticed.is_empty() && waits {
             tokio::time::sleep(AFTERMATH).await;
-            noticed.extend(self.aftermath(&around.token, neighbour).await);
+            noticed.extend(self.collect_effects(&around.token, neighbour).await);
         }
         let growth = resident_bytes().saturating_sub(around.resident_bytes);
         if growth > GROWTH_BYTES_MAX {
@@ -241,9 +244,9 @@ impl Ground {
     }
 
     /// Effects of an attempt on processes outside, up to now.
-    async fn aftermath(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
+    async fn collect_effects(&self, token: &str, neighbour: &mut Neighbour) -> Vec<String> {
         let mut noticed = Vec::new();
-        match outlived(token).await {
+        match kill_outlived(token).await {
             0 => {}
             count => noticed.push(format!("{count} processes outlived it")),
         }
@@ -264,9 +267,8 @@ impl Ground {
         mounts.push(Mount::read_only(self.agent.image()));
         // There are no zygotes outside of sandboxes.
         let zygote = self.zygote && kind == Kind::Namespace;
-        let variable = |(name, value): &(String, String)| {
-            (OsString::from(format!("{PREFIX}{name}")), OsString::from(value))
-        };
+        let variable =
+            |(name, value): &(String, String)| (OsString::from(format!("{PREFIX}{name}")), OsString::from(value));
         let token = around.token.as_str();
         let arguments = match kind {
             Kind::MicroVm => [&["several", token], names].concat(),
@@ -283,14 +285,12 @@ impl Ground {
             environment: around.given.iter().map(variable).collect(),
             directory: "/".into(),
             mounts,
-            held: Held::default(),
+            held: KeepAlive::default(),
         };
         let mut granted = processors()?;
         granted.truncate(PROCESSORS);
-        let started = on(&granted, || match zygote {
-            false => self
-                .launcher
-                .start(kind, Some(&program), &Reach::default(), control),
+        let started = run_on(&granted, || match zygote {
+            false => self.launcher.start(kind, Some(&program), &Reach::default(), control),
             true => self.fork(&program, control),
         })?;
         let process = started.with_context(|| format!("cannot start {} in a sandbox", names.join(", ")))?;
@@ -310,16 +310,11 @@ impl Ground {
     }
 }
 
-impl Ground {
+impl TestSetup {
     fn fork(&self, program: &Program, control: OwnedFd) -> Result<Process, SandboxError> {
-        let failed = |source| SandboxError::Start {
-            what: "a pipe",
-            source,
-        };
+        let failed = |source| SandboxError::Start { what: "a pipe", source };
         let (input, _) = std::io::pipe().map_err(failed)?;
-        let zygote = self
-            .launcher
-            .start_zygote(Kind::Namespace, program, input.into())?;
+        let zygote = self.launcher.start_zygote(Kind::Namespace, program, input.into())?;
         // The fork survives the end of the zygote, which follows.
         self.launcher.fork(&zygote, control)
     }
@@ -333,7 +328,7 @@ pub(super) fn processors() -> anyhow::Result<Vec<usize>> {
 }
 
 /// Runs `what` on these processors; processes that this thread starts in it begin there.
-fn on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
+fn run_on<T>(processors: &[usize], what: impl FnOnce() -> T) -> anyhow::Result<T> {
     let all = sched_getaffinity(Pid::from_raw(0))?;
     let mut few = CpuSet::new();
     processors.iter().try_for_each(|cpu| few.set(*cpu))?;
@@ -392,12 +387,12 @@ pub(super) fn drain(control: &OwnedFd) {
 }
 
 /// Connects to a port repeatedly until it is dropped.
-struct Knocking {
+struct RepeatedConnector {
     port: u16,
     task: JoinHandle<()>,
 }
 
-impl Knocking {
+impl RepeatedConnector {
     fn begin() -> anyhow::Result<Self> {
         // This port was free a moment ago, and no other program was told of it.
         let port = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
@@ -414,7 +409,7 @@ impl Knocking {
     }
 }
 
-impl Drop for Knocking {
+impl Drop for RepeatedConnector {
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -6,12 +6,12 @@
 //!      └───────────── waits for the line, or for the end of the pipe ─────────┘
 //! ```
 //!
-//! The line is a [`Report`]: a summary of the platform, or the reason why it failed. Nothing is written to stdout
+//! The line is a [`StartReport`]: a summary of the platform, or the reason why it failed. Nothing is written to stdout
 //! after it.
 
-use super::Summary;
-use super::lock::{Holder, UP_LOCK, UpLock};
-use crate::commands::agent::{Offer, absolute};
+use super::PlatformSummary;
+use super::lock::{LockHolder, UP_LOCK, UpLock};
+use crate::commands::agent::{OfferArgs, absolute};
 use crate::exit::{self, CommandError};
 use crate::state::LedgerArgs;
 use anyhow::Context;
@@ -31,12 +31,12 @@ const SERVES_WITHIN: Duration = Duration::from_secs(30);
 /// Longest report, bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 10;
 /// Time for another `up` that is ending before it counts as running.
-const GOING: Duration = Duration::from_millis(300);
+const ENDING_GRACE: Duration = Duration::from_millis(300);
 
 /// Report of the background process to the process that started it.
 #[derive(Serialize, Deserialize)]
-enum Report {
-    Ready(Summary),
+enum StartReport {
+    Ready(PlatformSummary),
     Failed { why: String, status: u8 },
 }
 
@@ -47,11 +47,11 @@ fn log_path(dir: &RuntimeDir) -> PathBuf {
 /// Starts the background process and returns when it serves.
 pub(super) fn start(
     dir: &RuntimeDir,
-    offer: &Offer,
+    offer: &OfferArgs,
     ledger: &LedgerArgs,
     drain_within: Option<Duration>,
-) -> anyhow::Result<Summary> {
-    if !Holder::of(dir, UP_LOCK).is_gone_within(GOING)? {
+) -> anyhow::Result<PlatformSummary> {
+    if !LockHolder::of(dir, UP_LOCK).wait_until_gone(ENDING_GRACE)? {
         return Err(runs_already(dir));
     }
     let program = std::env::current_exe().context("cannot find this program")?;
@@ -74,13 +74,13 @@ pub(super) fn start(
     let mut child = command.spawn().context("cannot start the background process")?;
     let reported = child.stdout.take().and_then(report_of);
     match reported {
-        Some(Report::Ready(summary)) => Ok(summary),
+        Some(StartReport::Ready(summary)) => Ok(summary),
         // Another `up` took the lock first.
-        Some(Report::Failed {
+        Some(StartReport::Failed {
             status: exit::RUNS_ALREADY,
             ..
         }) => Err(runs_already(dir)),
-        Some(Report::Failed { why, status }) => {
+        Some(StartReport::Failed { why, status }) => {
             let log = log_path(dir).display().to_string();
             Err(CommandError::NotStarted { status, why, log }.into())
         }
@@ -89,13 +89,13 @@ pub(super) fn start(
 }
 
 fn runs_already(dir: &RuntimeDir) -> anyhow::Error {
-    let pid = Holder::of(dir, UP_LOCK).pid();
+    let pid = LockHolder::of(dir, UP_LOCK).pid();
     let dir = dir.path().display().to_string();
     CommandError::RunsAlready { dir, pid }.into()
 }
 
 /// Report from the pipe, if it arrives in time.
-fn report_of(pipe: ChildStdout) -> Option<Report> {
+fn report_of(pipe: ChildStdout) -> Option<StartReport> {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
         let mut line = String::new();
@@ -128,7 +128,7 @@ fn ended(child: &mut Child, dir: &RuntimeDir) -> anyhow::Error {
 /// Runs the background process: `run` gets a function to call when it serves.
 pub(super) fn in_background(
     dir: &RuntimeDir,
-    run: impl FnOnce(UpLock, &mut dyn FnMut(Summary)) -> anyhow::Result<()>,
+    run: impl FnOnce(UpLock, &mut dyn FnMut(PlatformSummary)) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     // Fails only for a leader of a process group, which has left the session of its starter already.
     let _ = nix::unistd::setsid();
@@ -140,14 +140,14 @@ pub(super) fn in_background(
         run(lock, &mut |mut summary| {
             summary.log = Some(log.clone());
             reported = true;
-            report(&Report::Ready(summary));
+            report(&StartReport::Ready(summary));
         })
     };
     let result = serve();
     if let Err(error) = &result
         && !reported
     {
-        report(&Report::Failed {
+        report(&StartReport::Failed {
             why: exit::text(error),
             status: exit::status(error),
         });
@@ -156,14 +156,12 @@ pub(super) fn in_background(
 }
 
 /// Writes one line to stdout, and then closes it for good.
-fn report(report: &Report) {
-    let told = serde_json::to_string(report)
-        .map_err(io::Error::from)
-        .and_then(|line| {
-            let mut out = io::stdout().lock();
-            writeln!(out, "{line}")?;
-            out.flush()
-        });
+fn report(report: &StartReport) {
+    let told = serde_json::to_string(report).map_err(io::Error::from).and_then(|line| {
+        let mut out = io::stdout().lock();
+        writeln!(out, "{line}")?;
+        out.flush()
+    });
     let closed = File::options()
         .write(true)
         .open("/dev/null")
@@ -185,11 +183,7 @@ fn redirect_log(dir: &RuntimeDir) -> anyhow::Result<PathBuf> {
     }
     // Fails at the first start, when there is no previous log.
     let _ = fs::rename(&path, path.with_extension("log.1"));
-    let opened = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o600)
-        .open(&path);
+    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(&path);
     let file = opened.with_context(|| format!("cannot open {}", path.display()))?;
     nix::unistd::dup2_stderr(file).with_context(|| format!("cannot write to {}", path.display()))?;
     Ok(path)

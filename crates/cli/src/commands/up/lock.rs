@@ -21,7 +21,7 @@ pub(crate) const UP_LOCK: &str = "up.lock";
 /// File with the holder's pid, for users.
 const UP_PID: &str = "up.pid";
 /// Time for a holder that is ending (or a `down` that waits for it) before the lock counts as held.
-const GOING: Duration = Duration::from_millis(300);
+const HOLDER_GRACE: Duration = Duration::from_millis(300);
 
 /// The right to be the only `up` of a runtime directory.
 pub(crate) struct UpLock {
@@ -32,21 +32,18 @@ pub(crate) struct UpLock {
 impl UpLock {
     /// Takes the lock and writes the pid file.
     pub(crate) fn take(dir: &RuntimeDir) -> anyhow::Result<Self> {
-        let lock = lock_within(open(dir, UP_LOCK)?, FlockArg::LockExclusive, GOING)?;
+        let lock = lock_within(open(dir, UP_LOCK)?, FlockArg::LockExclusive, HOLDER_GRACE)?;
         let Some(lock) = lock else {
             return Err(CommandError::RunsAlready {
                 dir: dir.path().display().to_string(),
-                pid: Holder::of(dir, UP_LOCK).pid(),
+                pid: LockHolder::of(dir, UP_LOCK).pid(),
             }
             .into());
         };
         let pid_file = dir.join(UP_PID);
         fs::write(&pid_file, format!("{}\n", std::process::id()))
             .with_context(|| format!("cannot write {}", pid_file.display()))?;
-        Ok(Self {
-            pid_file,
-            _lock: lock,
-        })
+        Ok(Self { pid_file, _lock: lock })
     }
 }
 
@@ -58,12 +55,12 @@ impl Drop for UpLock {
 }
 
 /// The process that holds one of the lock files of a runtime directory.
-pub(crate) struct Holder<'a> {
+pub(crate) struct LockHolder<'a> {
     dir: &'a RuntimeDir,
     lock: &'static str,
 }
 
-impl<'a> Holder<'a> {
+impl<'a> LockHolder<'a> {
     pub(crate) fn of(dir: &'a RuntimeDir, lock: &'static str) -> Self {
         Self { dir, lock }
     }
@@ -75,7 +72,7 @@ impl<'a> Holder<'a> {
     }
 
     /// Waits until the lock is free; returns false if it is still held after `limit`.
-    pub(crate) fn is_gone_within(&self, limit: Duration) -> anyhow::Result<bool> {
+    pub(crate) fn wait_until_gone(&self, limit: Duration) -> anyhow::Result<bool> {
         Ok(lock_within(open(self.dir, self.lock)?, FlockArg::LockShared, limit)?.is_some())
     }
 }
@@ -131,10 +128,10 @@ mod tests {
             error.to_string().contains(&format!("pid {}", std::process::id())),
             "{error}"
         );
-        let holder = Holder::of(&dir, UP_LOCK);
-        assert!(!holder.is_gone_within(Duration::from_millis(20)).unwrap());
+        let holder = LockHolder::of(&dir, UP_LOCK);
+        assert!(!holder.wait_until_gone(Duration::from_millis(20)).unwrap());
         let waiting = thread::scope(|scope| {
-            let waiting = scope.spawn(|| holder.is_gone_within(Duration::from_secs(10)).unwrap());
+            let waiting = scope.spawn(|| holder.wait_until_gone(Duration::from_secs(10)).unwrap());
             drop(first);
             waiting.join().unwrap()
         });

@@ -15,7 +15,7 @@ pub(crate) struct Signals {
 
 /// Request of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ShutdownKind {
     /// SIGINT, SIGHUP: stop now.
     Stop,
     /// SIGTERM: stop when the leases are over, at the latest after the drain time.
@@ -36,37 +36,37 @@ impl Signals {
     }
 
     /// Request of the next signal.
-    pub(crate) async fn next(&mut self) -> Told {
+    pub(crate) async fn next(&mut self) -> ShutdownKind {
         tokio::select! {
-            _ = self.interrupt.recv() => Told::Stop,
-            _ = self.terminate.recv() => Told::Drain,
-            _ = self.hang_up.recv() => Told::Stop,
-            _ = self.remove.recv() => Told::Remove,
+            _ = self.interrupt.recv() => ShutdownKind::Stop,
+            _ = self.terminate.recv() => ShutdownKind::Drain,
+            _ = self.hang_up.recv() => ShutdownKind::Stop,
+            _ = self.remove.recv() => ShutdownKind::Remove,
         }
     }
 
     /// Lets an agent obey a request until it may be shut down. By then no resources of its node are leased, unless
     /// the request was to stop at once.
-    pub(crate) async fn obey(&mut self, told: Told, agent: &Agent, drain_within: Duration) {
+    pub(crate) async fn obey(&mut self, told: ShutdownKind, agent: &Agent, drain_within: Duration) {
         let told = match told {
-            Told::Drain => tokio::select! {
+            ShutdownKind::Drain => tokio::select! {
                 () = agent.give_back(drain_within) => return,
                 // A second request during the drain ends the wait.
                 told = self.next() => match told {
-                    Told::Drain => Told::Stop,
+                    ShutdownKind::Drain => ShutdownKind::Stop,
                     told => told,
                 },
             },
             told => told,
         };
-        if told == Told::Remove {
+        if told == ShutdownKind::Remove {
             agent.give_back(Duration::ZERO).await;
         }
     }
 
     /// Waits for the next signal to stop. Ignores SIGUSR1: a manager has no node to give back, and a stopping agent
     /// gives back everything anyway.
-    pub(crate) async fn impatience(&mut self) {
-        while self.next().await == Told::Remove {}
+    pub(crate) async fn wait_for_stop(&mut self) {
+        while self.next().await == ShutdownKind::Remove {}
     }
 }

@@ -6,8 +6,8 @@
 use super::cases::{nodes, ranks, recipes};
 use crate::algorithm::{Algorithm, Recipe};
 use crate::collective::{Call, Collective, Operation};
-use crate::cost::{Costs, LinkCost, Outcome, StoreCost, simulate};
-use crate::model::of_size;
+use crate::cost::{Costs, LinkCost, SimulationResult, StoreCost, simulate};
+use crate::model::collective_of_size;
 use crate::schedule::{Rank, Step};
 
 const BLOCK: usize = 64;
@@ -29,11 +29,11 @@ const OPERATIONS: [Operation; 11] = [
 /// Makes a collective with blocks of 64 elements, or with as many elements as all these blocks have, so that all
 /// shares are equal.
 fn collective(operation: Operation, ranks: Rank, root: Rank) -> Collective<'static> {
-    of_size(operation, root, ranks, BLOCK * ranks as usize)
+    collective_of_size(operation, root, ranks, BLOCK * ranks as usize)
 }
 
 /// Measures steps; for algorithms with objects, waits.
-fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commutes: bool) -> Outcome {
+fn measure(operation: Operation, recipe: Recipe, ranks: Rank, root: Rank, commutes: bool) -> SimulationResult {
     let link = LinkCost {
         latency_s: 1.0,
         message_s: 1.0,
@@ -129,18 +129,14 @@ fn algorithms_take_no_more_steps_and_elements_than_published() {
             for ranks in ranks().filter(|ranks| *ranks > 1) {
                 for (root, commutes) in [(0, true), (ranks - 1, true), (0, false), (ranks / 2, false)] {
                     let recipe = Recipe::from(algorithm);
-                    if !commutes && algorithm == Algorithm::Ring && operation.reduces() {
+                    if !commutes && algorithm == Algorithm::Ring && operation.is_reduction() {
                         continue;
                     }
                     let outcome = measure(operation, recipe, ranks, root, commutes);
                     let (steps, sent) = bound(operation, algorithm, ranks, !commutes && root > 0);
                     let measured = (outcome.seconds as usize, outcome.bytes_of_one_max as usize);
                     let what = format!("{operation} by {algorithm}, {ranks} ranks, root {root}");
-                    assert!(
-                        measured.0 <= steps,
-                        "{what}: {} steps, at most {steps}",
-                        measured.0
-                    );
+                    assert!(measured.0 <= steps, "{what}: {} steps, at most {steps}", measured.0);
                     assert!(
                         measured.1 <= sent,
                         "{what}: a rank sends {} elements, at most {sent}",
@@ -236,8 +232,7 @@ fn between_nodes_only_their_leaders_speak() {
                         };
                         let schedule = recipe.build(&call).expect("it commutes");
                         for step in schedule.rounds.iter().flat_map(|round| &round.transfers) {
-                            let (Step::Send { to: peer, .. } | Step::Receive { from: peer, .. }) = *step
-                            else {
+                            let (Step::Send { to: peer, .. } | Step::Receive { from: peer, .. }) = *step else {
                                 panic!("{step:?} is for stores");
                             };
                             let node = map[rank as usize];

@@ -124,12 +124,7 @@ impl Elements {
         };
         calls
             .iter()
-            .map(|call| {
-                (
-                    fill(call.rank, 0, call.input()),
-                    fill(call.rank, 1, call.output()),
-                )
-            })
+            .map(|call| (fill(call.rank, 0, call.input()), fill(call.rank, 1, call.output())))
             .unzip()
     }
 }

@@ -21,7 +21,7 @@ pub struct World<'a> {
 enum Message {
     Copied(Vec<u8>),
     /// Still at its sender, which waits.
-    There(Span),
+    AtSender(Span),
 }
 
 struct Object {
@@ -30,7 +30,7 @@ struct Object {
 }
 
 #[derive(Default)]
-struct State {
+struct ExecutorState {
     round: usize,
     posted: bool,
     /// Receives and fetches of this round that are not done.
@@ -43,7 +43,7 @@ struct State {
 struct Run<'a> {
     world: World<'a>,
     random: SmallRng,
-    states: Vec<State>,
+    states: Vec<ExecutorState>,
     messages: HashMap<(Rank, Rank), VecDeque<Message>>,
     objects: HashMap<(Rank, u32), Object>,
     runnable: Vec<usize>,
@@ -71,9 +71,9 @@ impl World<'_> {
         let states = self
             .schedules
             .iter()
-            .map(|schedule| State {
+            .map(|schedule| ExecutorState {
                 scratch: scratch(schedule),
-                ..State::default()
+                ..ExecutorState::default()
             })
             .collect();
         let mut run = Run {
@@ -133,10 +133,7 @@ impl Run<'_> {
             return Err(format!("a message of rank {from} to rank {to} was not taken"));
         }
         match self.objects.iter().next() {
-            Some(((of, key), object)) => Err(format!(
-                "object {key} of rank {of} has {} readers left",
-                object.readers
-            )),
+            Some(((of, key), object)) => Err(format!("object {key} of rank {of} has {} readers left", object.readers)),
             None => Ok(()),
         }
     }
@@ -255,12 +252,9 @@ impl Run<'_> {
                         Message::Copied(self.areas(rank).read(from).to_vec())
                     } else {
                         self.states[rank].outgoing += 1;
-                        Message::There(from)
+                        Message::AtSender(from)
                     };
-                    self.messages
-                        .entry((rank as Rank, to))
-                        .or_default()
-                        .push_back(message);
+                    self.messages.entry((rank as Rank, to)).or_default().push_back(message);
                     self.wake(to as usize);
                 }
                 Step::Publish { key, from, readers } => {
@@ -291,7 +285,7 @@ impl Run<'_> {
                     .and_then(VecDeque::pop_front);
                 let bytes = match message.expect("it is there") {
                     Message::Copied(bytes) => bytes,
-                    Message::There(span) => {
+                    Message::AtSender(span) => {
                         let sender = from as usize;
                         self.states[sender].outgoing -= 1;
                         self.wake(sender);

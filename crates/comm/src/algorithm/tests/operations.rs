@@ -1,9 +1,7 @@
 //! Tests of each operation, by each algorithm, for many numbers of ranks, roots, counts and positions.
 
 use super::Case;
-use super::cases::{
-    COUNTS, Elements, base_seed, block_counts, mixed, nodes, places, ranks, recipes, roots, uneven,
-};
+use super::cases::{COUNTS, Elements, base_seed, block_counts, mixed, nodes, places, ranks, recipes, roots, uneven};
 use crate::algorithm::{Algorithm, Blocks, Recipe};
 use crate::collective::{Call, Collective, Operation};
 use crate::schedule::Rank;
@@ -20,11 +18,7 @@ fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elem
         };
         for nodes in maps {
             for &elements in elements {
-                for in_place in [
-                    |_| false,
-                    |_| true,
-                    |rank: Rank| mixed(rank.into()).is_multiple_of(2),
-                ] {
+                for in_place in [|_| false, |_| true, |rank: Rank| mixed(rank.into()).is_multiple_of(2)] {
                     let call = |rank| Call {
                         in_place: in_place(rank),
                         commutes: elements.commutes(),
@@ -32,7 +26,7 @@ fn try_all<'a>(collective_of: &dyn Fn(Rank) -> Collective<'a>, ranks: Rank, elem
                         ..Call::new(collective_of(rank), rank, ranks)
                     };
                     let calls: Vec<Call> = (0..ranks).map(call).collect();
-                    let serves: Vec<bool> = calls.iter().map(|call| recipe.serves(call).is_ok()).collect();
+                    let serves: Vec<bool> = calls.iter().map(|call| recipe.check(call).is_ok()).collect();
                     assert!(
                         serves.windows(2).all(|pair| pair[0] == pair[1]),
                         "{recipe:?}: ranks do not agree"
@@ -78,10 +72,7 @@ impl Shape {
     fn at(&self, rank: Rank) -> Blocks<'_> {
         match self {
             Shape::Equal(count) => Blocks::Equal(*count),
-            Shape::Each {
-                counts,
-                displacements,
-            } => Blocks::Each {
+            Shape::Each { counts, displacements } => Blocks::Each {
                 counts,
                 displacements: &displacements[rank as usize],
             },
@@ -96,9 +87,7 @@ impl Shape {
 /// Equal blocks; dense uneven blocks; uneven blocks in any order and with gaps, at different positions on each rank.
 fn shapes(ranks: Rank, count: usize) -> [Shape; 3] {
     let (counts, dense) = uneven(ranks, count, 0);
-    let elsewhere = (0..ranks)
-        .map(|rank| places(&counts, 1 + u64::from(rank)))
-        .collect();
+    let elsewhere = (0..ranks).map(|rank| places(&counts, 1 + u64::from(rank))).collect();
     [
         Shape::Equal(count),
         Shape::Each {
@@ -117,11 +106,7 @@ fn try_blocks(rooted: bool, collective_of: for<'a> fn(Rank, &'a Shape, Rank) -> 
         for root in if rooted { roots(ranks) } else { vec![0] } {
             for count in block_counts(ranks) {
                 for shape in shapes(ranks, count) {
-                    let tried = try_all(
-                        &|rank| collective_of(root, &shape, rank),
-                        ranks,
-                        &[Elements::Numbers],
-                    );
+                    let tried = try_all(&|rank| collective_of(root, &shape, rank), ranks, &[Elements::Numbers]);
                     assert!(tried > 5, "{tried} cases only");
                 }
             }
@@ -211,9 +196,7 @@ fn a_scatterv_needs_the_counts_at_the_root_only() {
 
 #[test]
 fn an_allgather_puts_each_block_in_its_place_everywhere() {
-    try_blocks(false, |_, shape, rank| Collective::Allgather {
-        blocks: shape.at(rank),
-    });
+    try_blocks(false, |_, shape, rank| Collective::Allgather { blocks: shape.at(rank) });
 }
 
 #[test]
@@ -226,9 +209,7 @@ fn a_reduction_keeps_rank_order_for_any_root() {
 
 #[test]
 fn an_allreduce_keeps_rank_order() {
-    try_counts(false, &Elements::REDUCED, |_, count| Collective::Allreduce {
-        count,
-    });
+    try_counts(false, &Elements::REDUCED, |_, count| Collective::Allreduce { count });
 }
 
 #[test]
@@ -261,9 +242,7 @@ fn a_reduce_scatter_keeps_rank_order() {
             // The blocks of a reduce-scatter must follow each other, so the third shape is left out.
             for shape in &shapes(ranks, count)[..2] {
                 try_all(
-                    &|rank| Collective::ReduceScatter {
-                        blocks: shape.at(rank),
-                    },
+                    &|rank| Collective::ReduceScatter { blocks: shape.at(rank) },
                     ranks,
                     &Elements::REDUCED,
                 );
@@ -304,17 +283,12 @@ fn an_alltoallv_exchanges_all_blocks_of_any_length() {
             for (length, in_place) in [(&length as &dyn Fn(Rank, Rank) -> usize, false), (&alike, true)] {
                 let counts = |of: &dyn Fn(Rank) -> usize| (0..ranks).map(of).collect::<Vec<usize>>();
                 let sent: Vec<_> = (0..ranks).map(|rank| counts(&|to| length(rank, to))).collect();
-                let received: Vec<_> = (0..ranks)
-                    .map(|rank| counts(&|from| length(from, rank)))
-                    .collect();
+                let received: Vec<_> = (0..ranks).map(|rank| counts(&|from| length(from, rank))).collect();
                 let sent_places: Vec<_> = sent.iter().map(|counts| places(counts, 2)).collect();
                 let received_places: Vec<_> = received.iter().map(|counts| places(counts, 1)).collect();
                 let call = |rank: Rank| {
                     let place = rank as usize;
-                    let blocks = |counts, displacements| Blocks::Each {
-                        counts,
-                        displacements,
-                    };
+                    let blocks = |counts, displacements| Blocks::Each { counts, displacements };
                     let collective = Collective::Alltoallv {
                         sent: blocks(&sent[place], &sent_places[place]),
                         received: blocks(&received[place], &received_places[place]),
@@ -383,17 +357,11 @@ fn more_than_a_hundred_ranks_do_what_few_do() {
     let ranks = 129;
     let blocks = Blocks::Equal(2);
     for collective in [
-        Collective::Broadcast {
-            root: 100,
-            count: 300,
-        },
+        Collective::Broadcast { root: 100, count: 300 },
         Collective::Gather { root: 100, blocks },
         Collective::Scatter { root: 100, blocks },
         Collective::Allgather { blocks },
-        Collective::Reduce {
-            root: 100,
-            count: 300,
-        },
+        Collective::Reduce { root: 100, count: 300 },
         Collective::Allreduce { count: 300 },
         Collective::ReduceScatter { blocks },
         Collective::Scan { count: 3 },
@@ -464,19 +432,14 @@ fn parts_of_a_schedule_make_up_the_whole() {
                 for length in [1, 2, 5] {
                     let (mut rounds, mut begin, mut more) = (Vec::new(), 0, true);
                     while more {
-                        let part = recipe
-                            .build_part(&call, begin..begin + length)
-                            .expect("it is offered");
+                        let part = recipe.build_part(&call, begin..begin + length).expect("it is offered");
                         assert!(
                             part.schedule.rounds.len() <= length,
                             "{recipe:?}: more than was asked for"
                         );
-                        assert_eq!(
-                            part.schedule.scratch, whole.scratch,
-                            "{recipe:?}: other scratch memory"
-                        );
+                        assert_eq!(part.schedule.scratch, whole.scratch, "{recipe:?}: other scratch memory");
                         rounds.extend(part.schedule.rounds);
-                        (begin, more) = (begin + length, part.more);
+                        (begin, more) = (begin + length, part.has_more);
                     }
                     assert_eq!(
                         rounds, whole.rounds,

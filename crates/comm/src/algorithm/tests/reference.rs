@@ -8,7 +8,7 @@ use crate::collective::{Call, Collective};
 pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let size = elements.size();
     let mut after = before.to_vec();
-    let given = |rank: usize| Given {
+    let given = |rank: usize| RankInput {
         call: &calls[rank],
         input: &inputs[rank],
         output: &before[rank],
@@ -16,7 +16,7 @@ pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: 
     };
     // The sums of the inputs of rank 0, of ranks 0 and 1, and so on; empty for collectives that do not reduce.
     let mut sums: Vec<Vec<u8>> = Vec::new();
-    for rank in (0..calls.len()).filter(|_| calls[0].collective.operation().reduces()) {
+    for rank in (0..calls.len()).filter(|_| calls[0].collective.operation().is_reduction()) {
         let mut sum = given(rank).vector();
         if let Some(lower) = sums.last() {
             let pairs = lower.chunks(size).zip(sum.chunks_mut(size));
@@ -37,9 +37,7 @@ pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: 
             Collective::Gather { ref blocks, .. } | Collective::Gatherv { ref blocks, .. } if is_root => {
                 (0..calls.len()).for_each(|from| put(blocks.offset(from), &given(from).own_block()));
             }
-            Collective::Scatter { root, .. } | Collective::Scatterv { root, .. }
-                if !(is_root && call.in_place) =>
-            {
+            Collective::Scatter { root, .. } | Collective::Scatterv { root, .. } if !(is_root && call.in_place) => {
                 put(0, &given(root as usize).block(rank));
             }
             Collective::Allgather { ref blocks } => {
@@ -47,9 +45,7 @@ pub fn outputs(calls: &[Call], elements: &Elements, inputs: &[Vec<u8>], before: 
             }
             Collective::Reduce { .. } if is_root => put(0, &sums[calls.len() - 1]),
             Collective::Allreduce { .. } => put(0, &sums[calls.len() - 1]),
-            Collective::ReduceScatter { ref blocks } => {
-                put(0, part(&sums[calls.len() - 1], blocks, rank, size))
-            }
+            Collective::ReduceScatter { ref blocks } => put(0, part(&sums[calls.len() - 1], blocks, rank, size)),
             Collective::Scan { .. } => put(0, &sums[rank]),
             Collective::Exscan { .. } if rank > 0 => put(0, &sums[rank - 1]),
             Collective::Alltoall { count } => {
@@ -72,21 +68,16 @@ fn part<'a>(buffer: &'a [u8], blocks: &Blocks, rank: usize, size: usize) -> &'a 
 }
 
 /// Data that one rank contributes.
-struct Given<'a> {
+struct RankInput<'a> {
     call: &'a Call<'a>,
     input: &'a [u8],
     output: &'a [u8],
     size: usize,
 }
 
-impl Given<'_> {
+impl RankInput<'_> {
     fn in_place(&self) -> bool {
-        self.call.in_place
-            && self
-                .call
-                .collective
-                .root()
-                .is_none_or(|root| root == self.call.rank)
+        self.call.in_place && self.call.collective.root().is_none_or(|root| root == self.call.rank)
     }
 
     /// Vector that the rank adds to a sum.
@@ -118,13 +109,8 @@ impl Given<'_> {
             Collective::Scatter { ref blocks, .. } | Collective::Scatterv { ref blocks, .. } => {
                 part(self.input, blocks, rank, self.size).to_vec()
             }
-            Collective::Alltoall { count } => {
-                part(&self.vector(), &Blocks::Equal(count), rank, self.size).to_vec()
-            }
-            Collective::Alltoallv {
-                ref sent,
-                ref received,
-            } => part(
+            Collective::Alltoall { count } => part(&self.vector(), &Blocks::Equal(count), rank, self.size).to_vec(),
+            Collective::Alltoallv { ref sent, ref received } => part(
                 &self.vector(),
                 if self.call.in_place { received } else { sent },
                 rank,

@@ -15,8 +15,8 @@ fn greeting(secret: &Secret) -> Greeting {
     }
 }
 
-fn door(secrets: &[Secret]) -> Door<'_> {
-    Door {
+fn door(secrets: &[Secret]) -> AdmissionRules<'_> {
+    AdmissionRules {
         secrets,
         purpose: Purpose::Member,
         group: GROUP,
@@ -26,13 +26,13 @@ fn door(secrets: &[Secret]) -> Door<'_> {
 /// Connects both sides, giving each its bytes one by one.
 fn connected(secret: &Secret, behind: &[u8]) -> (Cipher, Cipher, Vec<u8>) {
     let secrets = [secret.clone()];
-    let (mut caller, first) = Caller::new(secret, &greeting(secret), b"payload").expect("a handshake");
-    let mut listener = Listener::new();
+    let (mut caller, first) = Initiator::new(secret, &greeting(secret), b"payload").expect("a handshake");
+    let mut listener = Responder::new();
     let mut answer = Vec::new();
     for byte in first {
         match listener.read(&[byte], &door(&secrets)) {
-            Ok(Step::More) => {}
-            Ok(Step::Answer { bytes, payload }) => {
+            Ok(ResponderStep::More) => {}
+            Ok(ResponderStep::Answer { bytes, payload }) => {
                 assert_eq!(payload, b"payload");
                 answer = bytes;
             }
@@ -50,11 +50,7 @@ fn connected(secret: &Secret, behind: &[u8]) -> (Cipher, Cipher, Vec<u8>) {
     ours.seal(b"here", &mut record);
     record.extend(behind);
     match listener.read(&record, &door(&secrets)) {
-        Ok(Step::Known {
-            cipher,
-            content,
-            rest,
-        }) => {
+        Ok(ResponderStep::Proved { cipher, content, rest }) => {
             assert_eq!(content, b"here");
             (ours, cipher, rest)
         }
@@ -71,61 +67,58 @@ fn both_sides_prove_the_secret_and_what_comes_behind_is_kept() {
     let mut content = Vec::new();
     assert!(ours.open(&record[PREFIX_BYTES..], &mut content));
     assert_eq!(content, b"an answer");
-    assert!(
-        !ours.open(&record[PREFIX_BYTES..], &mut content),
-        "a record opens once"
-    );
+    assert!(!ours.open(&record[PREFIX_BYTES..], &mut content), "a record opens once");
 }
 
 #[test]
 fn another_secret_is_told() {
-    let (_, first) = Caller::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
-    let refused = Listener::new().read(&first, &door(&[secret(2)])).err();
-    assert_eq!(refused, Some(Failure::Refuse(Verdict::OtherSecret)));
-    let (mut caller, _) = Caller::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
+    let (_, first) = Initiator::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
+    let refused = Responder::new().read(&first, &door(&[secret(2)])).err();
+    assert_eq!(refused, Some(HandshakeError::Refuse(Verdict::OtherSecret)));
+    let (mut caller, _) = Initiator::new(&secret(1), &greeting(&secret(1)), b"").expect("a handshake");
     let told = caller.read(&[Verdict::OtherSecret.encode()]).err();
-    assert_eq!(told, Some(Failure::Refused(Verdict::OtherSecret)));
+    assert_eq!(told, Some(HandshakeError::Refused(Verdict::OtherSecret)));
 }
 
 #[test]
 fn who_only_names_the_secret_is_a_stranger() {
     // The greeting of one secret with the handshake of another.
-    let (_, first) = Caller::new(&secret(2), &greeting(&secret(1)), b"").expect("a handshake");
-    let refused = Listener::new().read(&first, &door(&[secret(1)])).err();
-    assert!(matches!(refused, Some(Failure::Stranger(_))), "{refused:?}");
+    let (_, first) = Initiator::new(&secret(2), &greeting(&secret(1)), b"").expect("a handshake");
+    let refused = Responder::new().read(&first, &door(&[secret(1)])).err();
+    assert!(matches!(refused, Some(HandshakeError::Stranger(_))), "{refused:?}");
 }
 
 #[test]
 fn a_recording_of_a_handshake_is_noticed() {
     let secrets = [secret(1)];
-    let (mut caller, first) = Caller::new(&secrets[0], &greeting(&secrets[0]), b"").expect("a handshake");
-    let answer = |listener: &mut Listener| match listener.read(&first, &door(&secrets)) {
-        Ok(Step::Answer { bytes, .. }) => bytes,
+    let (mut caller, first) = Initiator::new(&secrets[0], &greeting(&secrets[0]), b"").expect("a handshake");
+    let answer = |listener: &mut Responder| match listener.read(&first, &door(&secrets)) {
+        Ok(ResponderStep::Answer { bytes, .. }) => bytes,
         _ => panic!("no answer"),
     };
-    let (mut once, mut again) = (Listener::new(), Listener::new());
+    let (mut once, mut again) = (Responder::new(), Responder::new());
     let bytes = answer(&mut once);
     let (mut cipher, _) = caller.read(&bytes).expect("right").expect("done");
     let mut record = Vec::new();
     cipher.seal(b"", &mut record);
     assert!(matches!(
         once.read(&record, &door(&secrets)),
-        Ok(Step::Known { .. })
+        Ok(ResponderStep::Proved { .. })
     ));
     answer(&mut again);
     let replayed = again.read(&record, &door(&secrets)).err();
-    assert!(matches!(replayed, Some(Failure::Stranger(_))), "{replayed:?}");
+    assert!(matches!(replayed, Some(HandshakeError::Stranger(_))), "{replayed:?}");
 }
 
 #[test]
 fn garbage_is_refused_and_little_of_it_is_kept() {
     for garbage in [b"GET / HTTP/1.1\r\n".repeat(10), vec![0; 4096], vec![0xff; 4096]] {
-        let mut listener = Listener::new();
+        let mut listener = Responder::new();
         assert!(listener.read(&garbage, &door(&[secret(1)])).is_err());
     }
     // A length above the bound behind a valid greeting.
     let mut first = greeting(&secret(1)).encode().to_vec();
     first.extend(u16::MAX.to_le_bytes());
-    let refused = Listener::new().read(&first, &door(&[secret(1)])).err();
-    assert!(matches!(refused, Some(Failure::Stranger(_))), "{refused:?}");
+    let refused = Responder::new().read(&first, &door(&[secret(1)])).err();
+    assert!(matches!(refused, Some(HandshakeError::Stranger(_))), "{refused:?}");
 }

@@ -4,10 +4,10 @@ use crate::link::Sink;
 use crate::memory::Piece;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 
 /// Body that goes on in the next message.
-struct Coming {
+struct OfiPartialBody {
     /// None: the body is discarded.
     into: Option<Piece>,
     at: usize,
@@ -15,11 +15,11 @@ struct Coming {
 }
 
 #[derive(Default)]
-pub(super) struct Inbound {
-    coming: Option<Coming>,
+pub(super) struct OfiReceiver {
+    coming: Option<OfiPartialBody>,
 }
 
-impl Inbound {
+impl OfiReceiver {
     /// Takes in a message, which holds whole frames and pieces of bodies.
     pub(super) fn message(&mut self, from: Rank, content: &[u8], sink: &mut dyn Sink) -> Result<(), Loss> {
         let mut rest = content;
@@ -42,7 +42,7 @@ impl Inbound {
                 continue;
             }
             let (head, behind) = rest.split_first_chunk().ok_or(Loss::Protocol)?;
-            let frame = Frame::decode(head).map_err(|_| Loss::Protocol)?;
+            let frame = MemberFrame::decode(head).map_err(|_| Loss::Protocol)?;
             rest = behind;
             if !frame.has_body() {
                 sink.frame(from, frame)?;
@@ -54,7 +54,7 @@ impl Inbound {
                 rest = behind;
             } else {
                 let into = sink.frame(from, frame)?;
-                self.coming = Some(Coming { into, at: 0, total });
+                self.coming = Some(OfiPartialBody { into, at: 0, total });
             }
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::schedule::Rank;
-use hotlease_fabric::ofi::providers::{Addressing, leading_away, named};
+use hotlease_fabric::ofi::providers::{Addressing, named, remote_providers};
 use hotlease_fabric::ofi::{Libfabric, Messenger, OfiError, Provider};
 use std::net::IpAddr;
 
@@ -18,12 +18,7 @@ pub(crate) fn check(name: &str, provider: Option<&str>) -> Result<(), Error> {
 }
 
 /// Opens an endpoint at this address, for members of ranks below `size`.
-pub(crate) fn open(
-    name: &str,
-    provider: Option<&str>,
-    local: IpAddr,
-    size: Rank,
-) -> Result<Messenger, Error> {
+pub(crate) fn open(name: &str, provider: Option<&str>, local: IpAddr, size: Rank) -> Result<Messenger, Error> {
     let candidates = candidates(provider, Some(local.to_canonical()));
     let mut failed = Vec::new();
     for provider in candidates.map_err(|error| no_fabric(name, error))? {
@@ -47,7 +42,7 @@ pub(crate) fn digest(provider: &str) -> u32 {
 }
 
 /// Error for a member from which nothing came in time.
-pub(crate) fn unheard(name: &str, rank: Rank) -> Error {
+pub(crate) fn silence_error(name: &str, rank: Rank) -> Error {
     let why = format!(
         "nothing came of rank {rank} over libfabric, though there is a connection with it; is a NAT or firewall between the two?"
     );
@@ -73,10 +68,9 @@ fn candidates(provider: Option<&str>, local: Option<IpAddr>) -> Result<Vec<Provi
         why: why.into(),
     };
     match wanted.as_deref() {
-        None => match leading_away(&library, local) {
+        None => match remote_providers(&library, local) {
             none if none.is_empty() => {
-                let why =
-                    "it has no provider here that leads to other hosts; `fi_info` lists those that it has";
+                let why = "it has no provider here that leads to other hosts; `fi_info` lists those that it has";
                 Err(unusable("libfabric", why))
             }
             found => Ok(found),

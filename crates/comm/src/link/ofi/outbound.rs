@@ -1,54 +1,54 @@
 //! Send queue of one member: what the provider has no room for waits here.
 
+use crate::arena::Key;
 use crate::memory::Piece;
-use crate::slots::Key;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 
 /// The memory of a body was taken back before all of it was sent.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoMemory {
+pub(super) struct MemoryTakenBack {
     pub(super) send: Key,
 }
 
-enum Bytes {
+enum OfiBody {
     Copied(Vec<u8>),
     Lent { piece: Piece, send: Key },
 }
 
-struct Item {
+struct OfiSendItem {
     /// None once it was sent.
-    frame: Option<Frame>,
+    frame: Option<MemberFrame>,
     /// Bytes of the body that were sent.
     at: usize,
-    body: Bytes,
+    body: OfiBody,
 }
 
 #[derive(Default)]
-pub(super) struct Outbound {
-    items: VecDeque<Item>,
+pub(super) struct OfiSendQueue {
+    items: VecDeque<OfiSendItem>,
 }
 
-impl Outbound {
+impl OfiSendQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
     /// Queues a frame, unless it was sent already, and a copy of these bytes.
-    pub(super) fn keep(&mut self, frame: Option<&Frame>, bytes: &[u8]) {
-        self.items.push_back(Item {
+    pub(super) fn keep(&mut self, frame: Option<&MemberFrame>, bytes: &[u8]) {
+        self.items.push_back(OfiSendItem {
             frame: frame.copied(),
             at: 0,
-            body: Bytes::Copied(bytes.to_vec()),
+            body: OfiBody::Copied(bytes.to_vec()),
         });
     }
 
     /// Queues a frame, and the memory of its body.
-    pub(super) fn push(&mut self, frame: &Frame, piece: Piece, send: Key) {
-        self.items.push_back(Item {
+    pub(super) fn push(&mut self, frame: &MemberFrame, piece: Piece, send: Key) {
+        self.items.push_back(OfiSendItem {
             frame: Some(*frame),
             at: 0,
-            body: Bytes::Lent { piece, send },
+            body: OfiBody::Lent { piece, send },
         });
     }
 
@@ -58,15 +58,15 @@ impl Outbound {
         &mut self,
         content: &mut [u8],
         sent: &mut VecDeque<Key>,
-    ) -> (usize, Result<(), NoMemory>) {
+    ) -> (usize, Result<(), MemoryTakenBack>) {
         let mut filled = 0;
-        while let Some(Item { frame, at, body }) = self.items.front_mut() {
+        while let Some(OfiSendItem { frame, at, body }) = self.items.front_mut() {
             if let Some(head) = frame {
-                let Some(room) = content.get_mut(filled..filled + Frame::BYTES) else {
+                let Some(room) = content.get_mut(filled..filled + MemberFrame::BYTES) else {
                     break;
                 };
                 room.copy_from_slice(&head.encode());
-                filled += Frame::BYTES;
+                filled += MemberFrame::BYTES;
                 *frame = None;
             }
             let room = &mut content[filled..];
@@ -76,12 +76,12 @@ impl Outbound {
                 length
             };
             let (copied, total) = match body {
-                Bytes::Copied(bytes) => (copy(&bytes[*at..]), bytes.len()),
-                Bytes::Lent { piece, send } => {
+                OfiBody::Copied(bytes) => (copy(&bytes[*at..]), bytes.len()),
+                OfiBody::Lent { piece, send } => {
                     let left = piece.part(*at..piece.len());
                     match left.read(copy) {
                         Some(copied) => (copied, piece.len()),
-                        None => return (filled, Err(NoMemory { send: *send })),
+                        None => return (filled, Err(MemoryTakenBack { send: *send })),
                     }
                 }
             };
@@ -90,8 +90,8 @@ impl Outbound {
             if *at < total {
                 break;
             }
-            if let Some(Item {
-                body: Bytes::Lent { send, .. },
+            if let Some(OfiSendItem {
+                body: OfiBody::Lent { send, .. },
                 ..
             }) = self.items.pop_front()
             {
@@ -104,25 +104,25 @@ impl Outbound {
 
 #[cfg(test)]
 mod tests {
-    use super::super::inbound::Inbound;
+    use super::super::inbound::OfiReceiver;
     use super::*;
+    use crate::arena::Arena;
     use crate::link::Sink;
     use crate::memory::Memory;
     use crate::schedule::Rank;
-    use crate::slots::Slots;
     use hotlease_wire::comm::Loss;
-    use hotlease_wire::comm::frame::{Address, Class};
+    use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
 
     /// Sink that keeps what comes.
     #[derive(Default)]
     struct Kept {
-        frames: Vec<Frame>,
+        frames: Vec<MemberFrame>,
         memory: Vec<Memory>,
         ended: usize,
     }
 
     impl Sink for Kept {
-        fn frame(&mut self, _: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+        fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
             self.frames.push(frame);
             let memory = Memory::zeroed(frame.body_bytes() as usize);
             let into = memory.whole();
@@ -135,30 +135,30 @@ mod tests {
         }
     }
 
-    const TO: Address = Address {
-        class: Class::Message,
+    const TO: MessageAddress = MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag: 1,
     };
 
     #[test]
     fn frames_and_bodies_come_whole_through_messages_of_any_length() {
-        let mut slots = Slots::new();
+        let mut slots = Arena::new();
         for longest in [32, 33, 63, 64, 100, 1000, 70_000] {
-            let (mut outbound, mut sent) = (Outbound::default(), VecDeque::new());
-            let (mut inbound, mut kept) = (Inbound::default(), Kept::default());
+            let (mut outbound, mut sent) = (OfiSendQueue::default(), VecDeque::new());
+            let (mut inbound, mut kept) = (OfiReceiver::default(), Kept::default());
             let mut expected = Vec::new();
             for length in [0, 1, 31, 32, 33, 500, 4000] {
                 let body: Vec<u8> = (0..length as u32).map(|at| (at % 251) as u8).collect();
-                outbound.keep(Some(&Frame::Alive), &[]);
-                let eager = Frame::Eager {
+                outbound.keep(Some(&MemberFrame::Alive), &[]);
+                let eager = MemberFrame::Eager {
                     to: TO,
                     length: length as u64,
                 };
                 outbound.keep(Some(&eager), &body);
-                expected.extend([(Frame::Alive, Vec::new()), (eager, body.clone())]);
+                expected.extend([(MemberFrame::Alive, Vec::new()), (eager, body.clone())]);
                 if length > 0 {
-                    let data = Frame::Data {
+                    let data = MemberFrame::Data {
                         landing: 1,
                         length: length as u64,
                     };
@@ -183,31 +183,24 @@ mod tests {
 
     #[test]
     fn a_body_whose_memory_was_taken_back_is_told() {
-        let (mut outbound, mut sent) = (Outbound::default(), VecDeque::new());
-        let send = Slots::new().insert(());
+        let (mut outbound, mut sent) = (OfiSendQueue::default(), VecDeque::new());
+        let send = Arena::new().insert(());
         let mut bytes = [7; 64];
-        let piece = hotlease_fabric::lent::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
-        outbound.push(
-            &Frame::Data {
-                landing: 1,
-                length: 64,
-            },
-            piece,
-            send,
-        );
+        let piece = hotlease_fabric::loan::lend_mut(&mut bytes, |lent| Memory::LentMut(lent.clone()).whole());
+        outbound.push(&MemberFrame::Data { landing: 1, length: 64 }, piece, send);
         let (_, outcome) = outbound.fill(&mut [0; 100], &mut sent);
-        assert_eq!((outcome, sent.len()), (Err(NoMemory { send }), 0));
+        assert_eq!((outcome, sent.len()), (Err(MemoryTakenBack { send }), 0));
     }
 
     #[test]
     fn a_part_of_a_frame_is_none() {
         let mut kept = Kept::default();
-        let alive = Frame::Alive.encode();
-        let cut = Inbound::default().message(0, &alive[..31], &mut kept);
+        let alive = MemberFrame::Alive.encode();
+        let cut = OfiReceiver::default().message(0, &alive[..31], &mut kept);
         assert_eq!(cut, Err(Loss::Protocol));
-        let behind = Inbound::default().message(0, &[&alive[..], &[1]].concat(), &mut kept);
+        let behind = OfiReceiver::default().message(0, &[&alive[..], &[1]].concat(), &mut kept);
         assert_eq!(behind, Err(Loss::Protocol));
-        let nonsense = Inbound::default().message(0, &[0xff; 32], &mut kept);
+        let nonsense = OfiReceiver::default().message(0, &[0xff; 32], &mut kept);
         assert_eq!(nonsense, Err(Loss::Protocol));
     }
 }

@@ -9,12 +9,12 @@ use std::time::Duration;
 const NAP: Duration = Duration::from_micros(50);
 
 /// Sleeper that can sleep in naps.
-pub(super) struct Napper {
+pub(super) struct NapSleeper {
     inner: Arc<dyn Sleeper>,
     naps: AtomicBool,
 }
 
-impl Napper {
+impl NapSleeper {
     /// Sleeps as `inner` does, while there is no reason for naps.
     pub(super) fn new(inner: Arc<dyn Sleeper>) -> Self {
         Self {
@@ -24,19 +24,19 @@ impl Napper {
     }
 
     /// Sets whether the next sleep is a nap.
-    pub(super) fn naps(&self, naps: bool) {
+    pub(super) fn set_naps(&self, naps: bool) {
         // Written and read only by the thread that holds, or held last, the engine's lock.
         self.naps.store(naps, Ordering::Relaxed);
     }
 
     /// Ends the current sleep; naps follow.
     pub(super) fn nap(&self) {
-        self.naps(true);
+        self.set_naps(true);
         self.inner.wake();
     }
 }
 
-impl Sleeper for Napper {
+impl Sleeper for NapSleeper {
     fn sleep(&self, at_most: Option<Duration>) {
         if !self.naps.load(Ordering::Relaxed) {
             return self.inner.sleep(at_most);

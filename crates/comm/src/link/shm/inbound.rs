@@ -3,9 +3,9 @@
 use crate::link::Sink;
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use hotlease_fabric::lane::{FarBell, INLINE_BYTES, Message, Reader};
+use hotlease_fabric::lane::{INLINE_BYTES, LaneLine, PeerBell, Reader};
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 
 /// Lines after which it is the turn of the other lanes.
 const TURN_LINES: u32 = 64;
@@ -13,23 +13,23 @@ const TURN_LINES: u32 = 64;
 const LAST_TURNS: u32 = 256;
 
 /// Body that is being received.
-struct Coming {
+struct LanePartialBody {
     /// None: the body is discarded.
     into: Option<Piece>,
     at: u64,
     total: u64,
 }
 
-pub(super) struct Inbound {
+pub(super) struct LaneReceiver {
     lane: Reader,
-    coming: Option<Coming>,
+    coming: Option<LanePartialBody>,
     /// Frame that the sink holds, until a thread has said where its body goes.
-    held: Option<(Frame, Message)>,
+    held: Option<(MemberFrame, LaneLine)>,
     /// The last read: no thread has time to say that any more.
     is_last: bool,
 }
 
-impl Inbound {
+impl LaneReceiver {
     pub(super) fn new(lane: Reader) -> Self {
         Self {
             lane,
@@ -48,12 +48,7 @@ impl Inbound {
     /// Reads until nothing is left, or it is the turn of others; returns whether there was anything. The turn ends
     /// behind a body that came in pieces, since the thread that waited for it may say where the next one goes. Rings
     /// the doorbell of a writer that waits for room.
-    pub(super) fn read(
-        &mut self,
-        from: Rank,
-        sink: &mut dyn Sink,
-        writer: Option<&FarBell>,
-    ) -> Result<bool, Loss> {
+    pub(super) fn read(&mut self, from: Rank, sink: &mut dyn Sink, writer: Option<&PeerBell>) -> Result<bool, Loss> {
         for turn in 0..TURN_LINES {
             let is_over = if let Some((frame, line)) = self.held.take() {
                 self.first(frame, line, from, sink)?
@@ -64,8 +59,8 @@ impl Inbound {
                 match self.coming.take() {
                     Some(coming) => self.piece(coming, line.next_piece(), from, sink)?,
                     None => {
-                        let frame = Frame::decode(&line.head()).map_err(|_| Loss::Protocol)?;
-                        if matches!(frame, Frame::Eager { .. } | Frame::Data { .. }) {
+                        let frame = MemberFrame::decode(&line.head()).map_err(|_| Loss::Protocol)?;
+                        if matches!(frame, MemberFrame::Eager { .. } | MemberFrame::Data { .. }) {
                             self.first(frame, line, from, sink)?
                         } else {
                             sink.frame(from, frame)?;
@@ -92,7 +87,7 @@ impl Inbound {
 
     /// Takes the line of a frame that has a body; returns whether the turn is over.
     #[inline]
-    fn first(&mut self, frame: Frame, line: Message, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
+    fn first(&mut self, frame: MemberFrame, line: LaneLine, from: Rank, sink: &mut dyn Sink) -> Result<bool, Loss> {
         let (total, piece) = (frame.body_bytes(), line.first_piece());
         if total <= INLINE_BYTES as u64 {
             let inline = line.inline();
@@ -111,19 +106,19 @@ impl Inbound {
             }
             return Ok(false);
         }
-        if !self.is_last && sink.holds(from, &frame) {
+        if !self.is_last && sink.is_held(from, &frame) {
             self.held = Some((frame, line));
             return Ok(true);
         }
         let into = sink.frame(from, frame)?;
-        let coming = Coming { into, at: 0, total };
+        let coming = LanePartialBody { into, at: 0, total };
         self.piece(coming, piece, from, sink)
     }
 
     /// Takes a piece of a body; returns whether the turn is over.
     fn piece(
         &mut self,
-        mut coming: Coming,
+        mut coming: LanePartialBody,
         bytes: u64,
         from: Rank,
         sink: &mut dyn Sink,

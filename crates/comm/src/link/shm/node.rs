@@ -1,11 +1,11 @@
 //! Nodes of members: shared memory and shared processors.
 
-use hotlease_wire::comm::greeting::{Home, NodeId};
+use hotlease_wire::comm::greeting::{MemberNode, NodeId};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 
 /// Node of this process: equal for processes that the kernel lets look into each other. None where it is unknown.
-pub(crate) fn here() -> Option<NodeId> {
+pub(crate) fn this_node() -> Option<NodeId> {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
     // In one process namespace, process numbers mean the same.
     let processes = std::fs::read_link("/proc/self/ns/pid").ok()?;
@@ -29,7 +29,7 @@ pub(crate) fn here() -> Option<NodeId> {
 }
 
 /// Numbers the nodes from 0, for each rank: equal for members that can reach each other's memory.
-pub(crate) fn numbers(of: &[Home]) -> Vec<u32> {
+pub(crate) fn numbers(of: &[MemberNode]) -> Vec<u32> {
     let mut known: Vec<Option<NodeId>> = Vec::new();
     let mut numbers = Vec::with_capacity(of.len());
     for home in of {
@@ -69,15 +69,15 @@ fn count(list: &str) -> Option<usize> {
 
 /// For each rank, how many members of its node share a processor: 1 where each has one, or where that is unknown. All
 /// members compute the same, because they use what each has said.
-pub(crate) fn crowds(of: &[Home]) -> Vec<u32> {
+pub(crate) fn members_per_processor(of: &[MemberNode]) -> Vec<u32> {
     let mut nodes: HashMap<NodeId, (u32, u32)> = HashMap::new();
-    let is_known = |home: &&Home| home.node != NodeId::UNKNOWN && home.processors > 0;
+    let is_known = |home: &&MemberNode| home.node != NodeId::UNKNOWN && home.processors > 0;
     for home in of.iter().filter(is_known) {
         let (members, processors) = nodes.entry(home.node).or_insert((0, u32::MAX));
         *members += 1;
         *processors = u32::from(home.processors).min(*processors);
     }
-    let crowd = |home: &Home| {
+    let crowd = |home: &MemberNode| {
         let node = nodes.get(&home.node);
         node.map_or(1, |(members, processors)| members.div_ceil(*processors))
     };
@@ -88,8 +88,8 @@ pub(crate) fn crowds(of: &[Home]) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    fn home(byte: u8, shares_memory: bool, processors: u16) -> Home {
-        Home {
+    fn home(byte: u8, shares_memory: bool, processors: u16) -> MemberNode {
+        MemberNode {
             node: NodeId([byte; 16]),
             shares_memory,
             processors,
@@ -124,23 +124,20 @@ mod tests {
             home(0, true, 1),
             home(3, true, 0),
         ];
-        assert_eq!(crowds(&of), [2, 2, 2, 2, 2, 1, 1, 1]);
-        assert_eq!(crowds(&of[..2]), [1, 1]);
-        assert_eq!(crowds(&[of[2]; 5]), [5; 5]);
+        assert_eq!(members_per_processor(&of), [2, 2, 2, 2, 2, 1, 1, 1]);
+        assert_eq!(members_per_processor(&of[..2]), [1, 1]);
+        assert_eq!(members_per_processor(&[of[2]; 5]), [5; 5]);
     }
 
     #[test]
     fn this_node_has_a_name_that_stays() {
-        assert!(here().is_some());
-        assert_eq!(here(), here());
+        assert!(this_node().is_some());
+        assert_eq!(this_node(), this_node());
     }
 
     #[test]
     fn processors_are_counted() {
-        assert_eq!(
-            ["0", "0-1", "0-3,8,10-11"].map(count),
-            [Some(1), Some(2), Some(7)]
-        );
+        assert_eq!(["0", "0-1", "0-3,8,10-11"].map(count), [Some(1), Some(2), Some(7)]);
         assert_eq!(["", "1-0", "a"].map(count), [None; 3]);
         assert!(processors() > 0);
     }

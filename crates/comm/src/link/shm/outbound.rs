@@ -1,15 +1,15 @@
 //! Send queue of one lane: what there is no room for waits here.
 
+use crate::arena::Key;
 use crate::link::Body;
 use crate::memory::Piece;
-use crate::slots::Key;
-use hotlease_fabric::lane::{Broken, Writer};
-use hotlease_wire::comm::frame::Frame;
+use hotlease_fabric::lane::{LaneError, Writer};
+use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::VecDeque;
 
 /// Reason why nothing more can be written to a lane.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum LaneStop {
     /// Its reader has broken the protocol.
     Broken,
     /// The memory of a body was taken back before all of it was written.
@@ -19,33 +19,33 @@ pub(super) enum Stop {
     },
 }
 
-impl From<Broken> for Stop {
-    fn from(_: Broken) -> Self {
+impl From<LaneError> for LaneStop {
+    fn from(_: LaneError) -> Self {
         Self::Broken
     }
 }
 
-enum Bytes {
+enum LaneBody {
     Copied(Vec<u8>),
     Lent { piece: Piece, send: Key },
 }
 
-struct Item {
+struct LaneSendItem {
     /// None once it was written.
-    frame: Option<[u8; Frame::BYTES]>,
+    frame: Option<[u8; MemberFrame::BYTES]>,
     /// Bytes of the body that were written.
     at: usize,
-    body: Bytes,
+    body: LaneBody,
 }
 
-pub(super) struct Outbound {
+pub(super) struct LaneSendQueue {
     lane: Writer,
-    items: VecDeque<Item>,
+    items: VecDeque<LaneSendItem>,
 }
 
-impl Outbound {
+impl LaneSendQueue {
     pub(super) fn new(mut lane: Writer) -> Self {
-        lane.was_opened();
+        lane.close_descriptor();
         Self {
             lane,
             items: VecDeque::new(),
@@ -59,33 +59,33 @@ impl Outbound {
     /// Writes a frame and its body after what waits already; returns whether anything was written.
     pub(super) fn send(
         &mut self,
-        frame: &Frame,
+        frame: &MemberFrame,
         body: Body<'_>,
         sent: &mut VecDeque<Key>,
-    ) -> Result<bool, Stop> {
+    ) -> Result<bool, LaneStop> {
         let is_first = self.items.is_empty();
         let mut frame = Some(frame.encode());
         match body {
-            Body::Now(bytes) => {
+            Body::Borrowed(bytes) => {
                 let at = match is_first {
                     true => write(&mut self.lane, &mut frame, bytes, 0)?,
                     false => 0,
                 };
                 let has_gone = frame.is_none();
                 if !has_gone || at < bytes.len() {
-                    self.items.push_back(Item {
+                    self.items.push_back(LaneSendItem {
                         frame,
                         at: 0,
-                        body: Bytes::Copied(bytes[at..].to_vec()),
+                        body: LaneBody::Copied(bytes[at..].to_vec()),
                     });
                 }
                 Ok(has_gone)
             }
-            Body::Later { piece, send } => {
-                self.items.push_back(Item {
+            Body::Lent { piece, send } => {
+                self.items.push_back(LaneSendItem {
                     frame,
                     at: 0,
-                    body: Bytes::Lent { piece, send },
+                    body: LaneBody::Lent { piece, send },
                 });
                 // Written when there is room for the items before it.
                 if is_first { self.flush(sent) } else { Ok(false) }
@@ -94,31 +94,31 @@ impl Outbound {
     }
 
     /// Writes what there is room for; returns whether anything was written.
-    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>) -> Result<bool, Stop> {
+    pub(super) fn flush(&mut self, sent: &mut VecDeque<Key>) -> Result<bool, LaneStop> {
         let mut any = false;
-        while let Some(Item { frame, at, body }) = self.items.front_mut() {
+        while let Some(LaneSendItem { frame, at, body }) = self.items.front_mut() {
             let (was, had_frame) = (*at, frame.is_some());
             let is_all = match body {
-                Bytes::Copied(bytes) => {
+                LaneBody::Copied(bytes) => {
                     *at += write(&mut self.lane, frame, bytes, *at)?;
                     frame.is_none() && *at == bytes.len()
                 }
-                Bytes::Lent { piece, send } => {
+                LaneBody::Lent { piece, send } => {
                     let written = piece.read(|bytes| write(&mut self.lane, frame, bytes, *at));
-                    *at += written.ok_or(Stop::NoMemory { send: *send })??;
+                    *at += written.ok_or(LaneStop::NoMemory { send: *send })??;
                     frame.is_none() && *at == piece.len()
                 }
             };
             any |= *at > was || had_frame && frame.is_none();
             if is_all {
-                if let Some(Item {
-                    body: Bytes::Lent { send, .. },
+                if let Some(LaneSendItem {
+                    body: LaneBody::Lent { send, .. },
                     ..
                 }) = self.items.pop_front()
                 {
                     sent.push_back(send);
                 }
-            } else if !self.lane.stall()? {
+            } else if !self.lane.announce_stall()? {
                 break;
             }
         }
@@ -130,10 +130,10 @@ impl Outbound {
 /// the body.
 fn write(
     lane: &mut Writer,
-    frame: &mut Option<[u8; Frame::BYTES]>,
+    frame: &mut Option<[u8; MemberFrame::BYTES]>,
     body: &[u8],
     at: usize,
-) -> Result<usize, Broken> {
+) -> Result<usize, LaneError> {
     let mut gone = 0;
     if let Some(head) = frame {
         let Some(first) = lane.begin(head, body)? else {
@@ -142,5 +142,5 @@ fn write(
         *frame = None;
         gone = first;
     }
-    Ok(gone + lane.go_on(&body[at + gone..])?)
+    Ok(gone + lane.continue_body(&body[at + gone..])?)
 }

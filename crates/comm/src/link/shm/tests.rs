@@ -1,11 +1,11 @@
 //! Tests of links of one node with each other, and with a member that breaks the rules.
 
 use super::*;
-use crate::link::mesh::Joined;
+use crate::link::mesh::Connection;
 use crate::memory::Memory;
 use crate::route::Route;
-use hotlease_wire::comm::frame::{Address, Class};
-use hotlease_wire::comm::greeting::Home;
+use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
+use hotlease_wire::comm::greeting::MemberNode;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Sink that keeps what comes.
 #[derive(Default)]
 struct Seen {
-    frames: Vec<Frame>,
+    frames: Vec<MemberFrame>,
     coming: Option<Memory>,
     bodies: Vec<Vec<u8>>,
 }
 
 impl Sink for Seen {
-    fn frame(&mut self, _: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+    fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         self.frames.push(frame);
         let memory = Memory::zeroed(frame.body_bytes() as usize);
         let into = memory.whole();
@@ -47,12 +47,12 @@ fn streams() -> (TcpStream, TcpStream) {
 fn link(me: Rank, stream: TcpStream) -> Shm {
     stream.set_nodelay(true).expect("it is connected");
     stream.set_nonblocking(true).expect("it is open");
-    let joined = Joined {
+    let joined = Connection {
         stream: mio::net::TcpStream::from_std(stream),
         cipher: None,
         rest: Vec::new(),
         route: Route::Direct,
-        home: Home::UNKNOWN,
+        home: MemberNode::UNKNOWN,
     };
     let mut all = vec![None, None];
     all[1 - me as usize] = Some(joined);
@@ -67,19 +67,17 @@ fn until(mut is_so: impl FnMut() -> bool) {
     }
 }
 
-fn eager(tag: u32, length: u64) -> Frame {
-    let to = Address {
-        class: Class::Message,
+fn eager(tag: u32, length: u64) -> MemberFrame {
+    let to = MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag,
     };
-    Frame::Eager { to, length }
+    MemberFrame::Eager { to, length }
 }
 
 fn pattern(seed: usize, length: usize) -> Vec<u8> {
-    (0..length)
-        .map(|at| (at * 31 + seed * 17 + at / 256) as u8)
-        .collect()
+    (0..length).map(|at| (at * 31 + seed * 17 + at / 256) as u8).collect()
 }
 
 #[test]
@@ -92,9 +90,9 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     for number in 0..MESSAGES {
         let body = pattern(number, length(number));
         let frame = eager(number as u32, body.len() as u64);
-        one.send(1, &frame, Body::Now(&body));
+        one.send(1, &frame, Body::Borrowed(&body));
         if number % 3 == 0 {
-            other.send(0, &frame, Body::Now(&body));
+            other.send(0, &frame, Body::Borrowed(&body));
         }
         if number % 10 == 0 {
             one.poll_all(&mut seen_by_one);
@@ -104,17 +102,17 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     // One more message, from memory that stays.
     let large = Memory::of(pattern(1, 1 << 20));
     let (piece, send) = (large.whole(), 77);
-    let frame = Frame::Data {
+    let frame = MemberFrame::Data {
         landing: 1,
         length: 1 << 20,
     };
-    one.send(1, &frame, Body::Later { piece, send });
+    one.send(1, &frame, Body::Lent { piece, send });
     until(|| {
         one.poll_all(&mut seen_by_one);
         other.poll_all(&mut seen_by_other);
         seen_by_other.bodies.len() > MESSAGES && !other.is_sending()
     });
-    assert_eq!(one.sent(), Some(77));
+    assert_eq!(one.take_sent(), Some(77));
     let expected: Vec<_> = (0..MESSAGES).collect();
     let check = |seen: &Seen, expected: &[usize]| {
         for (place, number) in expected.iter().enumerate() {
@@ -134,7 +132,7 @@ fn messages_keep_their_order_while_members_go_over_to_lanes() {
     });
     check(&seen_by_one, &thirds);
     for link in [&one, &other] {
-        assert!(matches!(link.near[0].out, Out::Lane(_)) && matches!(link.near[0].inbound, In::Lane(_)));
+        assert!(matches!(link.near[0].out, OutPath::Lane(_)) && matches!(link.near[0].inbound, InPath::Lane(_)));
     }
 }
 
@@ -147,12 +145,12 @@ struct Undecided {
 }
 
 impl Sink for Undecided {
-    fn frame(&mut self, from: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+    fn frame(&mut self, from: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         assert!(self.is_decided, "{frame:?} was to be held");
         self.seen.frame(from, frame)
     }
 
-    fn holds(&mut self, _: Rank, _: &Frame) -> bool {
+    fn is_held(&mut self, _: Rank, _: &MemberFrame) -> bool {
         self.held += usize::from(!self.is_decided);
         !self.is_decided
     }
@@ -169,13 +167,13 @@ fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone
     for round in 0..3 {
         let mut sink = Undecided::default();
         let body = pattern(round, 100_000);
-        one.send(1, &eager(round as u32, body.len() as u64), Body::Now(&body));
+        one.send(1, &eager(round as u32, body.len() as u64), Body::Borrowed(&body));
         until(|| {
             other.poll_all(&mut sink);
             sink.held > 2
         });
         if round == 2 {
-            let is_lane = matches!(other.near[0].inbound, In::Lane(_));
+            let is_lane = matches!(other.near[0].inbound, InPath::Lane(_));
             assert!(is_lane, "by TCP at first, and in the end over lanes");
             until(|| {
                 one.poll_all(&mut Seen::default());
@@ -193,27 +191,27 @@ fn what_is_held_stays_until_its_place_is_known_and_also_when_its_sender_has_gone
     }
     until(|| {
         other.poll_all(&mut Seen::default());
-        other.lost().is_some()
+        other.take_lost().is_some()
     });
 }
 
 /// Sends these frames to a link of rank 0, as rank 1; returns the loss, if there is one.
-fn said(words: &[Frame]) -> Option<(Rank, Loss)> {
+fn said(words: &[MemberFrame]) -> Option<(Rank, Loss)> {
     let (one, mut other) = streams();
     let (mut link, mut seen) = (link(0, one), Seen::default());
     for word in words {
         other.write_all(&word.encode()).expect("it is open");
     }
-    other.write_all(&Frame::Goodbye.encode()).expect("it is open");
+    other.write_all(&MemberFrame::Goodbye.encode()).expect("it is open");
     until(|| {
         link.poll_all(&mut seen);
-        !link.lost.is_empty() || seen.frames.contains(&Frame::Goodbye)
+        !link.lost.is_empty() || seen.frames.contains(&MemberFrame::Goodbye)
     });
-    link.lost()
+    link.take_lost()
 }
 
-fn no_bell() -> frame::Bell {
-    frame::Bell {
+fn no_bell() -> frame::BellLocation {
+    frame::BellLocation {
         process: std::process::id(),
         memory: u32::MAX,
         pipe: 0,
@@ -225,9 +223,9 @@ fn no_bell() -> frame::Bell {
 fn words_out_of_place_end_the_member() {
     let bell = no_bell();
     for words in [
-        vec![Frame::Accept { bell }],
-        vec![Frame::Decline],
-        vec![Frame::Switch],
+        vec![MemberFrame::Accept { bell }],
+        vec![MemberFrame::Decline],
+        vec![MemberFrame::Switch],
     ] {
         assert_eq!(said(&words), Some((1, Loss::Protocol)), "{words:?}");
     }
@@ -237,12 +235,12 @@ fn words_out_of_place_end_the_member() {
 fn what_cannot_be_opened_is_declined_and_talking_goes_on() {
     let bell = no_bell();
     let (memory, bytes) = (0, 1 << 18);
-    assert_eq!(said(&[Frame::Offer { bell, memory, bytes }]), None);
-    let bell = frame::Bell {
+    assert_eq!(said(&[MemberFrame::Offer { bell, memory, bytes }]), None);
+    let bell = frame::BellLocation {
         process: u32::MAX,
         ..bell
     };
-    assert_eq!(said(&[Frame::Offer { bell, memory, bytes }]), None);
+    assert_eq!(said(&[MemberFrame::Offer { bell, memory, bytes }]), None);
 }
 
 /// Member of the same node that follows the rules until its lane is open.
@@ -258,8 +256,8 @@ fn rogue() -> (Shm, Rogue) {
     let bell = Bell::create(9).expect("memory");
     let lane = Writer::create(LANE_BYTES_MIN, 9).expect("memory");
     let place = bell.place();
-    let offer = Frame::Offer {
-        bell: frame::Bell {
+    let offer = MemberFrame::Offer {
+        bell: frame::BellLocation {
             process: place.process,
             memory: place.memory,
             pipe: place.pipe,
@@ -272,12 +270,12 @@ fn rogue() -> (Shm, Rogue) {
     let mut seen = Seen::default();
     until(|| {
         link.poll_all(&mut seen);
-        matches!(link.near[0].inbound, In::Opened(_))
+        matches!(link.near[0].inbound, InPath::LaneOpened(_))
     });
-    let mut answer = [0; Frame::BYTES];
+    let mut answer = [0; MemberFrame::BYTES];
     stream.read_exact(&mut answer).expect("it answers");
-    assert!(matches!(Frame::decode(&answer), Ok(Frame::Accept { .. })));
-    stream.write_all(&Frame::Switch.encode()).expect("it is open");
+    assert!(matches!(MemberFrame::decode(&answer), Ok(MemberFrame::Accept { .. })));
+    stream.write_all(&MemberFrame::Switch.encode()).expect("it is open");
     (
         link,
         Rogue {
@@ -290,7 +288,7 @@ fn rogue() -> (Shm, Rogue) {
 
 #[test]
 fn what_nobody_may_write_into_a_lane_ends_the_member() {
-    let garbage = [0xff; Frame::BYTES];
+    let garbage = [0xff; MemberFrame::BYTES];
     let (longer, inline) = ([1; 200], [0xff; 8]);
     for (head, body) in [
         (garbage, &[][..]),
@@ -301,19 +299,13 @@ fn what_nobody_may_write_into_a_lane_ends_the_member() {
     ] {
         let (mut link, mut rogue) = rogue();
         let mut seen = Seen::default();
-        assert!(
-            rogue
-                .lane
-                .begin(&head, body)
-                .expect("nobody has touched it")
-                .is_some()
-        );
+        assert!(rogue.lane.begin(&head, body).expect("nobody has touched it").is_some());
         until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
-        assert_eq!(link.lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
+        assert_eq!(link.take_lost(), Some((1, Loss::Protocol)), "{head:?} {body:?}");
         // The member is forgotten, and what it does now is not looked at.
         link.poll_all(&mut seen);
-        link.send(1, &eager(0, 0), Body::Now(&[]));
-        assert_eq!((link.lost(), seen.bodies.len()), (None, 0));
+        link.send(1, &eager(0, 0), Body::Borrowed(&[]));
+        assert_eq!((link.take_lost(), seen.bodies.len()), (None, 0));
     }
 }
 
@@ -322,11 +314,11 @@ fn who_talks_over_a_connection_after_its_last_word_there_is_ended() {
     let (mut link, mut rogue) = rogue();
     rogue
         .stream
-        .write_all(&Frame::Farewell.encode())
+        .write_all(&MemberFrame::Farewell.encode())
         .expect("it is open");
     let mut seen = Seen::default();
     until(|| link.poll_all(&mut seen) && !link.lost.is_empty());
-    assert_eq!(link.lost(), Some((1, Loss::Protocol)));
+    assert_eq!(link.take_lost(), Some((1, Loss::Protocol)));
 }
 
 #[test]
@@ -344,5 +336,5 @@ fn what_a_member_wrote_before_it_was_gone_is_read_first() {
         !link.lost.is_empty()
     });
     assert_eq!(seen.bodies.len(), 100);
-    assert_eq!(link.lost(), Some((1, Loss::Closed)));
+    assert_eq!(link.take_lost(), Some((1, Loss::Closed)));
 }

@@ -5,7 +5,7 @@
 use crate::schedule::Rank;
 use hotlease_wire::DecodeError;
 use hotlease_wire::comm::RANKS_MAX;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,7 +16,7 @@ pub(super) struct Board {
     pub(super) beat: u64,
     /// Words that not all addressees have heard: a frame and its addressees. Words are numbered; `first` is the number
     /// of the first one here.
-    words: VecDeque<([u8; Frame::BYTES], Vec<Rank>)>,
+    words: VecDeque<([u8; MemberFrame::BYTES], Vec<Rank>)>,
     first: u64,
     /// All words below this number have been written where others read them.
     #[serde(skip)]
@@ -35,7 +35,7 @@ pub(super) struct Board {
 
 impl Board {
     /// Says something to a member. A word that is said to several members in turn stands there once.
-    pub(super) fn say(&mut self, to: Rank, frame: &Frame) {
+    pub(super) fn say(&mut self, to: Rank, frame: &MemberFrame) {
         let bytes = frame.encode();
         let is_written = self.end() == self.written;
         match self.words.back_mut() {
@@ -47,11 +47,11 @@ impl Board {
     }
 
     /// Words to a member from this number on; skips those that are no frames.
-    pub(super) fn said(&self, to: Rank, heard: u64) -> Vec<Frame> {
+    pub(super) fn said(&self, to: Rank, heard: u64) -> Vec<MemberFrame> {
         let words = (self.first..).zip(&self.words);
         words
             .filter(|(number, (_, ranks))| *number >= heard && ranks.contains(&to))
-            .filter_map(|(_, (word, _))| Frame::decode(word).ok())
+            .filter_map(|(_, (word, _))| MemberFrame::decode(word).ok())
             .collect()
     }
 
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// Whether this word stands there.
-    pub(super) fn has(&self, frame: &Frame) -> bool {
+    pub(super) fn has(&self, frame: &MemberFrame) -> bool {
         let bytes = frame.encode();
         self.words.iter().any(|(word, _)| *word == bytes)
     }
@@ -89,11 +89,11 @@ impl Board {
         let sent = sent.chain(board.quit.keys());
         let ranks = sent.chain(board.read.keys()).map(|(_, rank)| rank);
         let ranks_heard = board.heard.keys();
-        let is_word = |frame: &Frame| frame.body_bytes() == 0 && !matches!(frame, Frame::Eager { .. });
+        let is_word = |frame: &MemberFrame| frame.body_bytes() == 0 && !matches!(frame, MemberFrame::Eager { .. });
         let are_frames = board
             .words
             .iter()
-            .all(|(word, _)| Frame::decode(word).is_ok_and(|frame| is_word(&frame)));
+            .all(|(word, _)| MemberFrame::decode(word).is_ok_and(|frame| is_word(&frame)));
         let is_counted = board.first.checked_add(board.words.len() as u64).is_some();
         if !are_frames || !is_counted || ranks.chain(ranks_heard).any(|rank| *rank >= RANKS_MAX) {
             return Err(malformed);
@@ -118,7 +118,7 @@ mod tests {
             heard: BTreeMap::from([(2, 3)]),
             ..Board::default()
         };
-        board.say(1, &Frame::Goodbye);
+        board.say(1, &MemberFrame::Goodbye);
         let whole = board.encode();
         board.written = 0;
         assert_eq!(Board::decode(&whole), Ok(board.clone()));
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_said_to_a_member_is_heard_once_and_in_order() {
-        let lost = |rank| Frame::Lost {
+        let lost = |rank| MemberFrame::Lost {
             rank,
             loss: Loss::Silent,
         };
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn words_go_when_all_have_heard_them_and_not_before() {
-        let word = |context| Frame::Leave { context };
+        let word = |context| MemberFrame::Leave { context };
         let mut board = Board::default();
         board.say(1, &word(7));
         board.say(2, &word(7));

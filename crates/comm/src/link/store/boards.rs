@@ -5,24 +5,24 @@
 //! is taken for dead: all members know that within the bound, and a member that is only slow has half of it. The store
 //! itself is taken for dead when it does not answer for as long.
 
-mod beats;
+mod exchange;
 
-pub(super) use beats::{gather, keep, take_down};
+pub(super) use exchange::{gather, keep, remove_boards};
 
 use super::board::Board;
-use super::courier::Plan;
-use super::object::{Name, piece_key};
-use super::{Event, Fault};
-use crate::protocol::Parting;
+use super::courier::CourierPlan;
+use super::object::{ObjectName, piece_key};
+use super::{CourierEvent, Fault};
+use crate::protocol::FinalCounts;
 use crate::schedule::Rank;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// State of another member, as this one knows it.
-struct Other {
+struct BoardPeer {
     board: Option<Board>,
     changed: Instant,
     has_left: bool,
@@ -34,7 +34,7 @@ struct Other {
 }
 
 /// Object that this member has written for several others, or in pieces.
-struct Written {
+struct WrittenObject {
     context: u64,
     collective: u32,
     members: Arc<[Rank]>,
@@ -49,7 +49,7 @@ pub(super) struct Boards {
     own: Board,
     /// Number of words on the own board that have not been written.
     unwritten: usize,
-    others: Vec<Other>,
+    others: Vec<BoardPeer>,
     is_leaving: bool,
     /// Others can see that this member leaves.
     is_seen_leaving: bool,
@@ -60,15 +60,15 @@ pub(super) struct Boards {
     sent: BTreeMap<(u64, Rank), u64>,
     /// Messages that may not have been read yet, and their numbers of pieces.
     unread: BTreeMap<(u64, Rank), BTreeMap<u64, u64>>,
-    written: Vec<Written>,
+    written: Vec<WrittenObject>,
     /// Messages that were read, and collectives that were done with, before their turn.
     read_ahead: BTreeMap<(u64, Rank), BTreeSet<u64>>,
     done_ahead: BTreeMap<u64, BTreeSet<u32>>,
 }
 
 impl Boards {
-    pub(super) fn new(plan: &Plan) -> Self {
-        let other = |_| Other {
+    pub(super) fn new(plan: &CourierPlan) -> Self {
+        let other = |_| BoardPeer {
             board: None,
             changed: Instant::now(),
             has_left: false,
@@ -78,9 +78,7 @@ impl Boards {
         };
         Self {
             me: plan.me,
-            keys: (0..plan.size)
-                .map(|rank| format!("{}/b/{rank}", plan.group))
-                .collect(),
+            keys: (0..plan.size).map(|rank| format!("{}/b/{rank}", plan.group)).collect(),
             own: Board::default(),
             unwritten: 0,
             others: (0..plan.size).map(other).collect(),
@@ -96,15 +94,15 @@ impl Boards {
         }
     }
 
-    pub(super) fn say(&mut self, to: Rank, frame: &Frame) {
+    pub(super) fn say(&mut self, to: Rank, frame: &MemberFrame) {
         self.own.say(to, frame);
         self.unwritten += 1;
         self.is_untidy = true;
     }
 
     /// Says that this member has left a communicator, and what it has sent there.
-    pub(super) fn quit(&mut self, to: Rank, of: u64) {
-        self.own.say(to, &Frame::Leave { context: of });
+    pub(super) fn leave_context(&mut self, to: Rank, of: u64) {
+        self.own.say(to, &MemberFrame::Leave { context: of });
         self.unwritten += 1;
         if let Some(sent) = self.sent.get(&(of, to)) {
             self.own.quit.insert((of, to), *sent);
@@ -127,24 +125,28 @@ impl Boards {
     }
 
     /// Notes that this member writes an object.
-    pub(super) fn wrote(&mut self, name: &Name, key: &str, pieces: u64, is_left: bool, members: Arc<[Rank]>) {
+    pub(super) fn note_write(
+        &mut self,
+        name: &ObjectName,
+        key: &str,
+        pieces: u64,
+        is_left: bool,
+        members: Arc<[Rank]>,
+    ) {
         match *name {
-            Name::Message {
+            ObjectName::Message {
                 context, to, number, ..
             } => {
                 self.sent.insert((context, to), number + 1);
-                self.unread
-                    .entry((context, to))
-                    .or_default()
-                    .insert(number, pieces);
+                self.unread.entry((context, to)).or_default().insert(number, pieces);
             }
-            Name::Step {
+            ObjectName::Step {
                 context, collective, ..
             }
-            | Name::Published {
+            | ObjectName::Published {
                 context, collective, ..
             } if is_left => {
-                self.written.push(Written {
+                self.written.push(WrittenObject {
                     context,
                     collective,
                     members,
@@ -152,17 +154,14 @@ impl Boards {
                     pieces,
                 });
             }
-            Name::Step { .. } | Name::Published { .. } => {}
+            ObjectName::Step { .. } | ObjectName::Published { .. } => {}
         }
     }
 
     /// Notes that this member has read an object completely.
-    pub(super) fn has_read(&mut self, name: &Name) {
-        let Name::Message {
-            context,
-            from,
-            number,
-            ..
+    pub(super) fn note_read(&mut self, name: &ObjectName) {
+        let ObjectName::Message {
+            context, from, number, ..
         } = *name
         else {
             return;
@@ -175,7 +174,7 @@ impl Boards {
         }
     }
 
-    pub(super) fn done_with(&mut self, context: u64, collective: u32) {
+    pub(super) fn note_done(&mut self, context: u64, collective: u32) {
         let ahead = self.done_ahead.entry(context).or_default();
         let below = self.own.done.entry(context).or_default();
         ahead.insert(collective);
@@ -184,13 +183,13 @@ impl Boards {
         }
     }
 
-    fn others(&self) -> impl Iterator<Item = (Rank, &Other)> {
+    fn others(&self) -> impl Iterator<Item = (Rank, &BoardPeer)> {
         let others = (0..).zip(&self.others);
         others.filter(|(rank, _)| *rank != self.me)
     }
 
     /// Counts no member as silent before this time.
-    fn forgive(&mut self, now: Instant) {
+    fn reset_silence(&mut self, now: Instant) {
         self.others.iter_mut().for_each(|other| other.changed = now);
     }
 
@@ -199,13 +198,13 @@ impl Boards {
     }
 
     /// Counts members that are not there as failed.
-    fn give_up_missing(&mut self, plan: &Plan) {
+    fn give_up_missing(&mut self, plan: &CourierPlan) {
         let me = self.me;
         for (rank, other) in (0..).zip(&mut self.others) {
             if rank != me && other.board.is_none() {
                 other.is_lost = true;
                 let loss = Loss::Silent;
-                plan.shared.tell(Event::Lost { rank, loss });
+                plan.shared.tell(CourierEvent::Lost { rank, loss });
             }
         }
     }
@@ -215,7 +214,7 @@ impl Boards {
     }
 
     /// Whether a member reads nothing of this collective any more.
-    fn is_done(&self, rank: Rank, written: &Written) -> bool {
+    fn is_done(&self, rank: Rank, written: &WrittenObject) -> bool {
         let other = &self.others[rank as usize];
         let board = other.board.as_ref();
         let done = board.and_then(|board| board.done.get(&written.context));
@@ -227,7 +226,7 @@ impl Boards {
     }
 
     /// Takes the keys of objects of collectives that all have done with.
-    fn outlived(&mut self) -> Vec<String> {
+    fn take_outlived(&mut self) -> Vec<String> {
         let written = std::mem::take(&mut self.written);
         let (over, kept) = written.into_iter().partition::<Vec<_>, _>(|written| {
             let mut members = written.members.iter();
@@ -240,7 +239,7 @@ impl Boards {
     }
 
     /// Takes the keys of objects that this member has written and no member will read, now that this one goes.
-    pub(super) fn left_over(&mut self) -> Vec<String> {
+    pub(super) fn take_left_over(&mut self) -> Vec<String> {
         let group = self.keys[0]
             .rsplit_once("/b/")
             .map_or("", |(group, _)| group)
@@ -249,7 +248,7 @@ impl Boards {
         let unread = std::mem::take(&mut self.unread).into_iter();
         let messages = unread.flat_map(|((context, to), numbers)| {
             numbers.into_iter().map(move |(number, pieces)| {
-                let name = Name::Message {
+                let name = ObjectName::Message {
                     context,
                     from,
                     to,
@@ -265,12 +264,12 @@ impl Boards {
     }
 
     /// Takes in what all boards say now; returns the events that follow.
-    fn look(
+    fn read_boards(
         &mut self,
         found: Vec<Option<Vec<u8>>>,
         now: Instant,
         silence_max: Duration,
-    ) -> Result<Vec<Event>, Fault> {
+    ) -> Result<Vec<CourierEvent>, Fault> {
         let mut events = Vec::new();
         let was_written = self.own.beat > 1;
         for (rank, found) in (0..).zip(found) {
@@ -281,21 +280,20 @@ impl Boards {
                 }
                 continue;
             }
-            self.look_at(rank, found, now, &mut events);
+            self.read_board(rank, found, now, &mut events);
             let other = &mut self.others[rank as usize];
-            if now.saturating_duration_since(other.changed) > silence_max && !other.has_left && !other.is_lost
-            {
+            if now.saturating_duration_since(other.changed) > silence_max && !other.has_left && !other.is_lost {
                 let loss = Loss::Silent;
                 other.is_lost = true;
-                events.push(Event::Lost { rank, loss });
+                events.push(CourierEvent::Lost { rank, loss });
             }
             self.is_untidy |= self.others[rank as usize].is_lost;
             self.forget_read(rank);
             // Only once the own leaving can be seen: of two members that leave at once, one then sees the other leave.
             if self.is_seen_leaving && !self.others[rank as usize].has_parted && !self.is_needed_by(rank) {
                 self.others[rank as usize].has_parted = true;
-                let frame = Frame::Farewell;
-                events.push(Event::Word { from: rank, frame });
+                let frame = MemberFrame::Farewell;
+                events.push(CourierEvent::Word { from: rank, frame });
             }
         }
         self.take_down();
@@ -312,7 +310,7 @@ impl Boards {
             other.has_left || other.is_lost || heard.is_some_and(|heard| *heard > number)
         });
         for over in std::mem::take(&mut self.over) {
-            if self.own.has(&Frame::Leave { context: over }) {
+            if self.own.has(&MemberFrame::Leave { context: over }) {
                 self.over.insert(over);
                 continue;
             }
@@ -327,7 +325,7 @@ impl Boards {
 
     /// Notes that all members, this one too, have left a communicator; returns the keys there that no member will read.
     pub(super) fn forget(&mut self, over: u64) -> Vec<String> {
-        let outlived = self.outlived();
+        let outlived = self.take_outlived();
         for other in &mut self.others {
             other.quit.remove(&over);
         }
@@ -335,7 +333,7 @@ impl Boards {
         outlived
     }
 
-    fn look_at(&mut self, rank: Rank, found: Option<Vec<u8>>, now: Instant, events: &mut Vec<Event>) {
+    fn read_board(&mut self, rank: Rank, found: Option<Vec<u8>>, now: Instant, events: &mut Vec<CourierEvent>) {
         let (me, is_leaving) = (self.me, self.is_leaving);
         let other = &mut self.others[rank as usize];
         if other.has_left || other.is_lost {
@@ -349,13 +347,9 @@ impl Boards {
         let Ok(board) = Board::decode(&found) else {
             other.is_lost = true;
             let loss = Loss::Protocol;
-            return events.push(Event::Lost { rank, loss });
+            return events.push(CourierEvent::Lost { rank, loss });
         };
-        if other
-            .board
-            .as_ref()
-            .is_none_or(|before| before.beat != board.beat)
-        {
+        if other.board.as_ref().is_none_or(|before| before.beat != board.beat) {
             other.changed = now;
         }
         let heard = self.own.heard.get(&rank).copied().unwrap_or(0);
@@ -364,15 +358,15 @@ impl Boards {
             self.own.heard.insert(rank, board.end());
         }
         for frame in words {
-            let Frame::Leave { context } = frame else {
+            let MemberFrame::Leave { context } = frame else {
                 self.is_untidy = true;
                 // A member that gives up says nothing after that, so no member waits for it to leave.
-                other.is_lost |= matches!(frame, Frame::Lost { rank: gone, .. } if gone == rank);
-                events.push(Event::Word { from: rank, frame });
+                other.is_lost |= matches!(frame, MemberFrame::Lost { rank: gone, .. } if gone == rank);
+                events.push(CourierEvent::Word { from: rank, frame });
                 continue;
             };
             other.quit.insert(context);
-            events.push(Event::Quit {
+            events.push(CourierEvent::Quit {
                 from: rank,
                 context,
                 sent: board.quit.get(&(context, me)).copied().unwrap_or(0),
@@ -382,11 +376,11 @@ impl Boards {
         if let Some(sent) = &board.left {
             other.has_left = true;
             let to_me = sent.iter().filter(|((_, to), _)| *to == me);
-            let parting = Parting {
+            let parting = FinalCounts {
                 sent: to_me.map(|((context, _), sent)| (*context, *sent)).collect(),
                 done: board.done.clone(),
             };
-            events.push(Event::Left { from: rank, parting });
+            events.push(CourierEvent::Left { from: rank, parting });
         }
         other.board = Some(board);
     }
@@ -412,7 +406,7 @@ impl Boards {
                 .iter()
                 .any(|((of, to), unread)| *to == rank && !unread.is_empty() && !other.quit.contains(of))
         };
-        let is_read = |written: &Written| written.members.contains(&rank) && !self.is_done(rank, written);
+        let is_read = |written: &WrittenObject| written.members.contains(&rank) && !self.is_done(rank, written);
         !other.has_left && !other.is_lost && (has_unread() || self.written.iter().any(is_read))
     }
 }

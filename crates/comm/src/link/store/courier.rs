@@ -1,13 +1,13 @@
 //! Courier: carries objects to the store and back, many at a time, on whichever thread drives ([`super::driver`]).
 
 use super::boards::{self, Boards};
-use super::driver::{Shared, Takes};
-use super::object::{self, Head, Name};
-use super::{Event, Fault, Order, Request, Store};
+use super::driver::{RequestReceiver, Shared};
+use super::object::{self, ObjectHead, ObjectName};
+use super::{CourierEvent, CourierRequest, Fault, Order, Store};
+use crate::arena::Key;
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use crate::slots::Key;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,13 +21,13 @@ const PIECES_MAX: usize = 8;
 /// Time for cleaning at the end, at least.
 const CLEANING: Duration = Duration::from_secs(2);
 /// Time for which keys to be removed are gathered, where each request is paid for or takes its time.
-const GATHERS: Duration = Duration::from_millis(50);
+const GATHER_TIME: Duration = Duration::from_millis(50);
 /// Longest delay of a read from a polled store while this member writes. What it reads may be the answer to what is
 /// being written, or be written at the same time: sooner, it is not there yet. Writing takes about as long.
-const ASKS_WITHIN: Duration = Duration::from_millis(50);
+const READ_DELAY_MAX: Duration = Duration::from_millis(50);
 
 /// Parameters of a courier.
-pub(super) struct Plan {
+pub(super) struct CourierPlan {
     /// Prefix of all keys of the group.
     pub(super) group: String,
     pub(super) me: Rank,
@@ -45,7 +45,7 @@ pub(super) struct Plan {
 /// State that all tasks of the courier share.
 pub(super) struct Courier<S> {
     pub(super) store: S,
-    pub(super) plan: Plan,
+    pub(super) plan: CourierPlan,
     pub(super) boards: Mutex<Boards>,
     /// The board has words that other members wait for.
     pub(super) news: Notify,
@@ -68,12 +68,12 @@ pub(super) struct Courier<S> {
 }
 
 /// Body of a message that is to be written.
-enum Body {
+enum PutBody {
     Copied(Vec<u8>),
     Lent(Piece, Key),
 }
 
-impl Body {
+impl PutBody {
     fn len(&self) -> usize {
         match self {
             Self::Copied(bytes) => bytes.len(),
@@ -95,7 +95,7 @@ impl<S: Store> Courier<S> {
     /// Opens the courier: waits until the store answers and all members are there.
     pub(super) async fn open(
         opened: impl Future<Output = Result<S, Fault>>,
-        plan: Plan,
+        plan: CourierPlan,
     ) -> Result<Arc<Self>, Fault> {
         let in_time = tokio::time::timeout_at(plan.deadline.into(), opened).await;
         let store = in_time.unwrap_or_else(|_| {
@@ -120,7 +120,7 @@ impl<S: Store> Courier<S> {
         });
         boards::gather(&courier).await?;
         let beats = tokio::spawn(boards::keep(Arc::clone(&courier)));
-        let remover = tokio::spawn(remove(Arc::clone(&courier)));
+        let remover = tokio::spawn(run_remover(Arc::clone(&courier)));
         *lock(&courier.always) = Some((beats, remover));
         Ok(courier)
     }
@@ -130,58 +130,53 @@ impl<S: Store> Courier<S> {
         if !self.is_severed.swap(true, Ordering::AcqRel) {
             let why = format!("{}: {}", self.plan.label, fault.why);
             self.plan.shared.is_severed.store(true, Ordering::Release);
-            self.plan.shared.tell(Event::Severed(why.into()));
+            self.plan.shared.tell(CourierEvent::Severed(why.into()));
         }
     }
 
-    fn begin(self: &Arc<Self>, request: Request) {
+    fn begin_request(self: &Arc<Self>, request: CourierRequest) {
         match request {
             _ if self.is_severed.load(Ordering::Acquire) => {}
-            Request::Copied {
+            CourierRequest::Copied {
                 name,
                 tag,
                 readers,
                 members,
                 body,
-            } => self.put(name, tag, readers, members, Body::Copied(body)),
-            Request::Order(Order::Put {
+            } => self.put(name, tag, readers, members, PutBody::Copied(body)),
+            CourierRequest::Order(Order::Put {
                 name,
                 tag,
                 readers,
                 members,
                 body,
                 send,
-            }) => self.put(name, tag, readers, members, Body::Lent(body, send)),
-            Request::Order(Order::Get { name, get }) => {
+            }) => self.put(name, tag, readers, members, PutBody::Lent(body, send)),
+            CourierRequest::Order(Order::Get { name, get }) => {
                 let task = tokio::spawn(Arc::clone(self).get(name, get));
                 lock(&self.gets).insert(get, task.abort_handle());
             }
-            Request::Order(Order::Rest {
-                name,
-                first,
-                into,
-                get,
-            }) => {
+            CourierRequest::Order(Order::Rest { name, first, into, get }) => {
                 let task = tokio::spawn(Arc::clone(self).rest(name, first, into, get));
                 lock(&self.gets).insert(get, task.abort_handle());
             }
-            Request::Order(Order::Forget { get }) => {
+            CourierRequest::Order(Order::Forget { get }) => {
                 if let Some(task) = lock(&self.gets).remove(&get) {
                     task.abort();
                 }
             }
-            Request::Order(Order::Done { context, collective }) => {
-                lock(&self.boards).done_with(context, collective);
+            CourierRequest::Order(Order::Done { context, collective }) => {
+                lock(&self.boards).note_done(context, collective);
             }
-            Request::Order(Order::Over { context }) => {
+            CourierRequest::Order(Order::Over { context }) => {
                 let outlived = lock(&self.boards).forget(context);
-                self.throw_away(outlived);
+                self.mark_for_removal(outlived);
             }
-            Request::Word { to, frame } => {
+            CourierRequest::Word { to, frame } => {
                 let mut boards = lock(&self.boards);
                 match frame {
-                    Frame::Goodbye => boards.say_goodbye(),
-                    Frame::Leave { context } => boards.quit(to, context),
+                    MemberFrame::Goodbye => boards.say_goodbye(),
+                    MemberFrame::Leave { context } => boards.leave_context(to, context),
                     _ => boards.say(to, &frame),
                 }
                 self.news.notify_one();
@@ -189,16 +184,16 @@ impl<S: Store> Courier<S> {
         }
     }
 
-    fn put(self: &Arc<Self>, name: Name, tag: u32, readers: u32, members: Arc<[Rank]>, body: Body) {
+    fn put(self: &Arc<Self>, name: ObjectName, tag: u32, readers: u32, members: Arc<[Rank]>, body: PutBody) {
         let first = S::first_bytes(readers).min(body.len());
         let pieces = object::pieces(body.len() as u64, first, S::PIECE_BYTES).count() as u64;
         let key = name.key(&self.plan.group);
         // A head that its readers remove, and that is the whole object, need not be remembered.
         let is_left = !S::HEADS_ARE_TAKEN || pieces > 0;
         let mut boards = lock(&self.boards);
-        boards.wrote(&name, &key, pieces, is_left, members);
+        boards.note_write(&name, &key, pieces, is_left, members);
         drop(boards);
-        let head = Head {
+        let head = ObjectHead {
             tag,
             length: body.len() as u64,
             readers: readers as u16,
@@ -214,19 +209,19 @@ impl<S: Store> Courier<S> {
             }
             match written {
                 Ok(true) => {
-                    shared.has_written(1);
+                    shared.note_written(1);
                     match body {
-                        Body::Copied(bytes) => {
+                        PutBody::Copied(bytes) => {
                             let cost = bytes.len() + super::ENTRY_COST;
                             shared.under_way.fetch_sub(cost, Ordering::AcqRel);
                         }
-                        Body::Lent(_, send) => shared.tell(Event::Sent(send)),
+                        PutBody::Lent(_, send) => shared.tell(CourierEvent::Sent(send)),
                     }
                 }
                 Ok(false) => {
-                    shared.has_written(1);
-                    if let Body::Lent(_, send) = body {
-                        shared.tell(Event::CannotSend(send));
+                    shared.note_written(1);
+                    if let PutBody::Lent(_, send) = body {
+                        shared.tell(CourierEvent::CannotSend(send));
                     }
                 }
                 Err(fault) => courier.sever(&fault),
@@ -241,7 +236,7 @@ impl<S: Store> Courier<S> {
         head: Vec<u8>,
         first: usize,
         readers: u32,
-        body: &Body,
+        body: &PutBody,
     ) -> Result<bool, Fault> {
         let Some(head) = body.part(0..first, head) else {
             return Ok(false);
@@ -265,17 +260,17 @@ impl<S: Store> Courier<S> {
         Ok(true)
     }
 
-    async fn get(self: Arc<Self>, name: Name, get: Key) {
+    async fn get(self: Arc<Self>, name: ObjectName, get: Key) {
         let key = name.key(&self.plan.group);
         if S::IS_POLLED {
-            let _ = tokio::time::timeout(ASKS_WITHIN, self.all_written()).await;
+            let _ = tokio::time::timeout(READ_DELAY_MAX, self.all_written()).await;
         }
         let object = match self.store.take_head(&key).await {
             Ok(object) => object,
             Err(fault) => return self.sever(&fault),
         };
         lock(&self.gets).remove(&get);
-        let Some(head) = Head::decode(&name, &object, S::first_bytes) else {
+        let Some(head) = ObjectHead::decode(&name, &object, S::first_bytes) else {
             let why = format!(
                 "its object {key:?} of {} bytes is not what a member of this group writes; who else writes there?",
                 object.len()
@@ -285,9 +280,9 @@ impl<S: Store> Courier<S> {
         let mut first = object;
         first.drain(..object::HEAD_BYTES);
         if first.len() as u64 == head.length {
-            self.has_read(&name, key, 0);
+            self.finish_read(&name, key, 0);
         }
-        self.plan.shared.tell(Event::Object { get, head, first });
+        self.plan.shared.tell(CourierEvent::Object { get, head, first });
     }
 
     async fn all_written(&self) {
@@ -300,18 +295,18 @@ impl<S: Store> Courier<S> {
         }
     }
 
-    async fn rest(self: Arc<Self>, name: Name, first: usize, into: Piece, get: Key) {
+    async fn rest(self: Arc<Self>, name: ObjectName, first: usize, into: Piece, get: Key) {
         match self.read_rest(&name, first, &into).await {
             Ok(is_written) => {
                 lock(&self.gets).remove(&get);
-                self.plan.shared.tell(Event::Rested { get, is_written });
+                self.plan.shared.tell(CourierEvent::Rested { get, is_written });
             }
             Err(fault) => self.sever(&fault),
         }
     }
 
     /// Reads the rest of an object; false if the memory was taken back.
-    async fn read_rest(self: &Arc<Self>, name: &Name, first: usize, into: &Piece) -> Result<bool, Fault> {
+    async fn read_rest(self: &Arc<Self>, name: &ObjectName, first: usize, into: &Piece) -> Result<bool, Fault> {
         let key = name.key(&self.plan.group);
         let (mut tasks, mut is_written, mut count) = (JoinSet::new(), true, 0);
         for (number, range) in object::pieces(into.len() as u64, first, S::PIECE_BYTES) {
@@ -326,9 +321,7 @@ impl<S: Store> Courier<S> {
                 match piece.filter(|piece| piece.len() == into.len()) {
                     Some(piece) => Ok(into.write(|into| into.copy_from_slice(&piece)).is_some()),
                     None => {
-                        let why = format!(
-                            "a part of a message, {key:?}, is gone or cut short; who else writes there?"
-                        );
+                        let why = format!("a part of a message, {key:?}, is gone or cut short; who else writes there?");
                         Err(Fault { why })
                     }
                 }
@@ -337,24 +330,24 @@ impl<S: Store> Courier<S> {
         while !tasks.is_empty() {
             is_written &= next_of(&mut tasks).await?;
         }
-        self.has_read(name, key, count);
+        self.finish_read(name, key, count);
         Ok(is_written)
     }
 
     /// Notes that an object was read completely. The one reader of a message removes it; the publisher removes what
     /// several read.
-    fn has_read(&self, name: &Name, key: String, pieces: u64) {
-        if !matches!(name, Name::Published { .. }) {
-            self.throw_away((1..=pieces).map(|number| object::piece_key(&key, number)));
+    fn finish_read(&self, name: &ObjectName, key: String, pieces: u64) {
+        if !matches!(name, ObjectName::Published { .. }) {
+            self.mark_for_removal((1..=pieces).map(|number| object::piece_key(&key, number)));
             if !S::HEADS_ARE_TAKEN {
-                self.throw_away([key]);
+                self.mark_for_removal([key]);
             }
         }
-        lock(&self.boards).has_read(name);
+        lock(&self.boards).note_read(name);
     }
 
     /// Marks keys for removal from the store.
-    pub(super) fn throw_away(&self, keys: impl IntoIterator<Item = String>) {
+    pub(super) fn mark_for_removal(&self, keys: impl IntoIterator<Item = String>) {
         let mut garbage = lock(&self.garbage);
         garbage.extend(keys);
         if !garbage.is_empty() {
@@ -381,21 +374,17 @@ impl<S: Store> Courier<S> {
             }
             // A member that all others left before it has not said yet that it leaves.
             lock(&self.boards).leave();
-            let left_over = lock(&self.boards).left_over();
-            self.throw_away(left_over);
-            self.throw_away(self.store.private());
+            let left_over = lock(&self.boards).take_left_over();
+            self.mark_for_removal(left_over);
+            self.mark_for_removal(self.store.private());
             while self.is_removing.load(Ordering::Acquire) || !lock(&self.garbage).is_empty() {
                 if self.is_severed.load(Ordering::Acquire) {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            if let Err(fault) = boards::take_down(self).await {
-                tracing::warn!(
-                    store = self.plan.label,
-                    why = fault.why,
-                    "objects may be left there"
-                );
+            if let Err(fault) = boards::remove_boards(self).await {
+                tracing::warn!(store = self.plan.label, why = fault.why, "objects may be left there");
             }
         };
         if tokio::time::timeout_at(until.into(), cleaned).await.is_err() {
@@ -408,13 +397,13 @@ impl<S: Store> Courier<S> {
     }
 }
 
-impl<S: Store> Takes for Courier<S> {
-    fn take(self: Arc<Self>, requests: VecDeque<Request>) {
+impl<S: Store> RequestReceiver for Courier<S> {
+    fn begin(self: Arc<Self>, requests: VecDeque<CourierRequest>) {
         // Reads begin first: a store can then send writes together with them.
-        let is_get = |request: &Request| matches!(request, Request::Order(Order::Get { .. }));
+        let is_get = |request: &CourierRequest| matches!(request, CourierRequest::Order(Order::Get { .. }));
         let (gets, others): (Vec<_>, Vec<_>) = requests.into_iter().partition(is_get);
         for request in gets.into_iter().chain(others) {
-            self.begin(request);
+            self.begin_request(request);
         }
     }
 }
@@ -433,7 +422,7 @@ async fn next_of(tasks: &mut JoinSet<Result<bool, Fault>>) -> Result<bool, Fault
     }
 }
 
-async fn remove<S: Store>(courier: Arc<Courier<S>>) {
+async fn run_remover<S: Store>(courier: Arc<Courier<S>>) {
     loop {
         if lock(&courier.garbage).is_empty() {
             courier.is_removing.store(false, Ordering::Release);
@@ -442,7 +431,7 @@ async fn remove<S: Store>(courier: Arc<Courier<S>>) {
         }
         courier.is_removing.store(true, Ordering::Release);
         if S::IS_POLLED && !courier.is_ending.load(Ordering::Acquire) {
-            let _ = tokio::time::timeout(GATHERS, courier.is_urgent.notified()).await;
+            let _ = tokio::time::timeout(GATHER_TIME, courier.is_urgent.notified()).await;
         }
         let keys = std::mem::take(&mut *lock(&courier.garbage));
         if let Err(fault) = courier.store.remove(&keys).await {

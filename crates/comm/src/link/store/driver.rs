@@ -13,7 +13,7 @@
 //! and leaves that to the courier's thread.
 
 use super::courier::lock;
-use super::{Event, Request};
+use super::{CourierEvent, CourierRequest};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -25,15 +25,15 @@ use tokio::runtime::{Handle, Runtime};
 const GRACE: Duration = Duration::from_millis(2);
 
 /// Receiver of requests, which begins them within the runtime.
-pub(super) trait Takes: Send + Sync {
-    fn take(self: Arc<Self>, requests: VecDeque<Request>);
+pub(super) trait RequestReceiver: Send + Sync {
+    fn begin(self: Arc<Self>, requests: VecDeque<CourierRequest>);
 }
 
 /// State that the link and the courier share.
 #[derive(Default)]
 pub(super) struct Shared {
     events: Mutex<Events>,
-    requests: Mutex<VecDeque<Request>>,
+    requests: Mutex<VecDeque<CourierRequest>>,
     something: Condvar,
     /// Bytes that were copied and are not written yet.
     pub(super) under_way: AtomicUsize,
@@ -46,7 +46,7 @@ pub(super) struct Shared {
 
 #[derive(Default)]
 struct Events {
-    queue: VecDeque<Event>,
+    queue: VecDeque<CourierEvent>,
     /// The waiting thread is to wake up, even without an event.
     is_woken: bool,
     /// Waker of the member's thread that drives until something happens.
@@ -73,7 +73,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn tell(&self, event: Event) {
+    pub(super) fn tell(&self, event: CourierEvent) {
         self.change(|events| events.queue.push_back(event));
     }
 
@@ -82,18 +82,18 @@ impl Shared {
         self.change(|events| events.is_woken = true);
     }
 
-    pub(super) fn events(&self) -> VecDeque<Event> {
+    pub(super) fn take_events(&self) -> VecDeque<CourierEvent> {
         std::mem::take(&mut lock(&self.events).queue)
     }
 
-    pub(super) fn request(&self, request: Request) {
+    pub(super) fn request(&self, request: CourierRequest) {
         lock(&self.requests).push_back(request);
     }
 
     /// Whether there are requests to begin, and whether at once, because other members wait for what is written.
     fn has_requests(&self) -> (bool, bool) {
         let requests = lock(&self.requests);
-        (!requests.is_empty(), requests.iter().any(Request::is_write))
+        (!requests.is_empty(), requests.iter().any(CourierRequest::is_write))
     }
 
     /// Makes the driving threads look at what there is to do.
@@ -104,12 +104,12 @@ impl Shared {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
-    pub(super) fn will_write(&self) {
+    pub(super) fn note_unwritten(&self) {
         self.unwritten.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Notes that this many messages and words are written, or will not be.
-    pub(super) fn has_written(&self, count: usize) {
+    pub(super) fn note_written(&self, count: usize) {
         let left = self.unwritten.fetch_sub(count, Ordering::SeqCst) - count;
         // Either this thread sees that another one waits, or that one sees that all is written.
         if left == 0 && self.is_awaited.swap(false, Ordering::SeqCst) {
@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Whether something is not written yet; if so, the write of the last of it wakes the waiting thread.
-    pub(super) fn is_writing(&self) -> bool {
+    pub(super) fn check_writing(&self) -> bool {
         self.is_awaited.store(true, Ordering::SeqCst);
         let is_writing = self.unwritten.load(Ordering::SeqCst) > 0;
         is_writing && !self.is_severed.load(Ordering::Acquire)
@@ -148,53 +148,53 @@ impl Shared {
 #[derive(Default)]
 pub(super) struct Driver {
     pub(super) shared: Arc<Shared>,
-    turn: Mutex<Turn>,
+    turn: Mutex<DriverState>,
     changed: Condvar,
 }
 
 /// State of driving: which threads do it.
 #[derive(Default)]
-struct Turn {
+struct DriverState {
     /// None before the store is open, and after the end.
-    works: Option<Works>,
+    works: Option<DriverHandle>,
     /// Number of the member's threads that drive now.
     driving: usize,
     /// Number of times that such a thread has driven.
     drives: u64,
     /// Number of threads that wait and cannot drive.
-    helpless: usize,
-    courier: Doing,
+    waiting_only: usize,
+    courier: CourierState,
     /// The courier is to end, at the latest then.
     end: Option<Instant>,
 }
 
-impl Turn {
+impl DriverState {
     fn is_driven(&self) -> bool {
-        self.driving > 0 || self.courier == Doing::Drives
+        self.driving > 0 || self.courier == CourierState::Driving
     }
 }
 
 /// Runtime, and receiver of requests, for a driving thread. A driving thread drops the runtime: a thread that runs
 /// tasks of tokio must not.
 #[derive(Clone)]
-struct Works {
+struct DriverHandle {
     runtime: Arc<Runtime>,
-    takes: Arc<dyn Takes>,
+    takes: Arc<dyn RequestReceiver>,
 }
 
 #[derive(Default, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum CourierState {
     #[default]
-    Looks,
+    Watching,
     /// A member's thread drives for long, and notifies the courier's thread when that ends.
-    Rests,
-    Drives,
+    Resting,
+    Driving,
 }
 
 impl Driver {
     /// Lets members drive from now on.
-    pub(super) fn open(&self, runtime: Arc<Runtime>, takes: Arc<dyn Takes>) {
-        lock(&self.turn).works = Some(Works { runtime, takes });
+    pub(super) fn open(&self, runtime: Arc<Runtime>, takes: Arc<dyn RequestReceiver>) {
+        lock(&self.turn).works = Some(DriverHandle { runtime, takes });
     }
 
     /// Ends driving.
@@ -203,7 +203,7 @@ impl Driver {
         drop(works);
     }
 
-    /// Ends [`stand_in`](Self::stand_in).
+    /// Ends [`run_courier_thread`](Self::stand_in).
     pub(super) fn end(&self, until: Instant) {
         lock(&self.turn).end = Some(until);
         self.changed.notify_one();
@@ -211,39 +211,39 @@ impl Driver {
     }
 
     /// Begins the requests that wait.
-    pub(super) fn begin(&self, takes: &Arc<dyn Takes>) {
+    pub(super) fn begin(&self, takes: &Arc<dyn RequestReceiver>) {
         let requests = std::mem::take(&mut *lock(&self.shared.requests));
         if !requests.is_empty() {
-            Arc::clone(takes).take(requests);
+            Arc::clone(takes).begin(requests);
         }
     }
 
     /// Runs on the courier's thread: drives while no other thread does, until the end is requested. Returns the
     /// deadline of the end.
-    pub(super) fn stand_in(&self) -> Instant {
+    pub(super) fn run_courier_thread(&self) -> Instant {
         let mut turn = lock(&self.turn);
         loop {
             let seen = turn.drives;
-            turn.courier = Doing::Looks;
-            if turn.helpless == 0 && turn.end.is_none() {
+            turn.courier = CourierState::Watching;
+            if turn.waiting_only == 0 && turn.end.is_none() {
                 let waited = self.changed.wait_timeout(turn, GRACE);
                 turn = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
             if let Some(until) = turn.end {
                 return until;
             }
-            if turn.drives != seen && turn.helpless == 0 {
+            if turn.drives != seen && turn.waiting_only == 0 {
                 continue;
             }
             if turn.driving > 0 {
-                turn.courier = Doing::Rests;
+                turn.courier = CourierState::Resting;
                 turn = self.changed.wait(turn).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let Some(works) = turn.works.clone() else {
                 return Instant::now();
             };
-            turn.courier = Doing::Drives;
+            turn.courier = CourierState::Driving;
             drop(turn);
             works.runtime.block_on(std::future::poll_fn(|context| {
                 lock(&self.shared.events).courier = Some(context.waker().clone());
@@ -257,9 +257,9 @@ impl Driver {
     }
 
     /// Registers a member's thread as driving. Refused while other threads drive, unless this thread has to wait.
-    fn enter(&self, is_waiting: bool) -> Option<Works> {
+    fn enter(&self, is_waiting: bool) -> Option<DriverHandle> {
         let mut turn = lock(&self.turn);
-        let (courier_drives, is_driven) = (turn.courier == Doing::Drives, turn.is_driven());
+        let (courier_drives, is_driven) = (turn.courier == CourierState::Driving, turn.is_driven());
         let works = turn.works.clone();
         let enters = works.is_some() && (is_waiting || !is_driven) && Handle::try_current().is_err();
         turn.driving += usize::from(enters);
@@ -274,7 +274,7 @@ impl Driver {
         let mut turn = lock(&self.turn);
         turn.driving -= 1;
         turn.drives += 1;
-        let rests = turn.courier == Doing::Rests && turn.driving == 0;
+        let rests = turn.courier == CourierState::Resting && turn.driving == 0;
         drop(turn);
         if rests {
             self.changed.notify_one();
@@ -297,7 +297,7 @@ impl Driver {
     }
 
     /// Begins requests that must begin at once.
-    pub(super) fn go(&self) {
+    pub(super) fn begin_urgent(&self) {
         match self.shared.has_requests() {
             (_, true) => self.advance(),
             (true, false) if lock(&self.turn).is_driven() => self.shared.wake_drivers(),
@@ -305,7 +305,7 @@ impl Driver {
         }
     }
 
-    fn is_awake(&self, context: &Context<'_>) -> bool {
+    fn take_wake(&self, context: &Context<'_>) -> bool {
         let mut events = lock(&self.shared.events);
         let is_awake = events.is_woken || !events.queue.is_empty();
         events.is_woken &= !is_awake;
@@ -313,22 +313,22 @@ impl Driver {
         is_awake
     }
 
-    fn wait_helplessly(&self, at_most: Option<Duration>) {
-        lock(&self.turn).helpless += 1;
+    fn wait_without_driving(&self, at_most: Option<Duration>) {
+        lock(&self.turn).waiting_only += 1;
         self.changed.notify_one();
         self.shared.wait(at_most);
-        lock(&self.turn).helpless -= 1;
+        lock(&self.turn).waiting_only -= 1;
     }
 }
 
 impl super::Sleeper for Driver {
     fn sleep(&self, at_most: Option<Duration>) {
         let Some(works) = self.enter(true) else {
-            return self.wait_helplessly(at_most);
+            return self.wait_without_driving(at_most);
         };
         works.runtime.block_on(async {
             let something = std::future::poll_fn(|context| {
-                let is_awake = self.is_awake(context);
+                let is_awake = self.take_wake(context);
                 self.begin(&works.takes);
                 if is_awake { Poll::Ready(()) } else { Poll::Pending }
             });
@@ -338,7 +338,7 @@ impl super::Sleeper for Driver {
             }
         });
         self.leave();
-        self.go();
+        self.begin_urgent();
     }
 
     fn wake(&self) {

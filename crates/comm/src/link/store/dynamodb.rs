@@ -24,20 +24,20 @@
 //! 14,400 times 0.75 millionths of a dollar an hour, which is 1.1 cents for each member.
 
 mod fault;
-mod place;
+mod item_key;
 mod table;
 mod waits;
 
-use super::courier::Plan;
+use super::courier::CourierPlan;
 use super::{Fault, Store};
 use crate::options::StoreAddress;
 use crate::schedule::Rank;
-use place::Place;
+use item_key::ItemKey;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use table::Table;
 use tokio::sync::Semaphore;
-use waits::Waits;
+use waits::DynamoDbWaits;
 
 /// Bytes of a body that travel with its head. With head and keys the item is a bit less than 32 KiB; an answer has room
 /// for 32 such items, and a partition takes 31 a second.
@@ -51,24 +51,21 @@ const AT_ONCE: usize = 64;
 /// Store in a table of DynamoDB.
 pub(super) struct DynamoDb {
     table: Arc<Table>,
-    waits: Arc<Waits>,
+    waits: Arc<DynamoDbWaits>,
     turns: Semaphore,
     size: Rank,
 }
 
 impl DynamoDb {
-    pub(super) fn open(
-        address: StoreAddress,
-        plan: &Plan,
-    ) -> impl Future<Output = Result<Self, Fault>> + use<> {
+    pub(super) fn open(address: StoreAddress, plan: &CourierPlan) -> impl Future<Output = Result<Self, Fault>> + use<> {
         let (bound, size) = (plan.bound, plan.size);
-        let boards = Place::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
+        let boards = ItemKey::of(&format!("{}/b/{}", plan.group, plan.me)).partition;
         async move {
             let table = Arc::new(Table::open(address, bound).await?);
             // Shows faults before any member has to be in time: credentials may have to be fetched for the first
             // request.
-            table.names(&boards).await?;
-            let waits = Arc::new(Waits::default());
+            table.sort_keys(&boards).await?;
+            let waits = Arc::new(DynamoDbWaits::default());
             tokio::spawn(Arc::clone(&waits).run(Arc::clone(&table)));
             let turns = Semaphore::new(AT_ONCE);
             Ok(Self {
@@ -95,26 +92,21 @@ impl Store for DynamoDb {
     }
 
     async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
-        self.waits.wait(Place::of(key)).await
+        self.waits.wait(ItemKey::of(key)).await
     }
 
     async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
         let _turn = self.turns.acquire().await;
-        self.table.put(Place::of(key), bytes).await
+        self.table.put(ItemKey::of(key), bytes).await
     }
 
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Fault> {
         let _turn = self.turns.acquire().await;
-        self.table.get(Place::of(key)).await
+        self.table.get(ItemKey::of(key)).await
     }
 
-    async fn exchange(
-        &self,
-        keys: &[String],
-        own: usize,
-        board: Vec<u8>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
-        let mut places: Vec<Place> = keys.iter().map(|key| Place::of(key)).collect();
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+        let mut places: Vec<ItemKey> = keys.iter().map(|key| ItemKey::of(key)).collect();
         let mut found: HashMap<String, Vec<u8>> = HashMap::new();
         for (sort, body) in self.table.all(&places[own].partition).await? {
             found.insert(sort, body);
@@ -126,15 +118,15 @@ impl Store for DynamoDb {
 
     async fn remove(&self, keys: &[String]) -> Result<(), Fault> {
         self.table
-            .remove(keys.iter().map(|key| Place::of(key)).collect())
+            .remove(keys.iter().map(|key| ItemKey::of(key)).collect())
             .await
     }
 
     async fn clear(&self, group: &str) -> Result<(), Fault> {
-        for partition in place::partitions(group, self.size) {
-            let left = self.table.names(&partition).await?.into_iter();
-            let left: BTreeSet<Place> = left
-                .map(|sort| Place {
+        for partition in item_key::partitions(group, self.size) {
+            let left = self.table.sort_keys(&partition).await?.into_iter();
+            let left: BTreeSet<ItemKey> = left
+                .map(|sort| ItemKey {
                     partition: partition.clone(),
                     sort,
                 })

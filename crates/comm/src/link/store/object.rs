@@ -28,7 +28,7 @@ use std::ops::Range;
 
 /// Name of an object. Ranks are those of the group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Name {
+pub(crate) enum ObjectName {
     /// Message of a user, by its number among those of this sender to this receiver.
     Message {
         context: u64,
@@ -53,13 +53,11 @@ pub(crate) enum Name {
     },
 }
 
-impl Name {
+impl ObjectName {
     /// Communicator that the object belongs to.
     pub(crate) fn context(&self) -> u64 {
         match self {
-            Self::Message { context, .. } | Self::Step { context, .. } | Self::Published { context, .. } => {
-                *context
-            }
+            Self::Message { context, .. } | Self::Step { context, .. } | Self::Published { context, .. } => *context,
         }
     }
 
@@ -106,10 +104,7 @@ impl Name {
                 ..
             } => (2, from, u64::from(collective) << 32 | u64::from(number)),
             Self::Published {
-                collective,
-                from,
-                key,
-                ..
+                collective, from, key, ..
             } => (3, from, u64::from(collective) << 32 | u64::from(key)),
         }
     }
@@ -127,7 +122,7 @@ pub(super) fn group_key(prefix: &str, group: GroupId) -> String {
 
 /// Head of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct ObjectHead {
     /// Tag of the user; 0 in collectives.
     pub(crate) tag: u32,
     /// Length of the whole body, bytes.
@@ -140,8 +135,8 @@ pub(super) const HEAD_BYTES: usize = 40;
 const MAGIC: [u8; 4] = *b"HLOB";
 const VERSION: u8 = 1;
 
-impl Head {
-    pub(super) fn encode(&self, name: &Name) -> [u8; HEAD_BYTES] {
+impl ObjectHead {
+    pub(super) fn encode(&self, name: &ObjectName) -> [u8; HEAD_BYTES] {
         let (kind, member, number) = name.fields();
         let mut bytes = [0; HEAD_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -158,7 +153,7 @@ impl Head {
 
     /// Decodes the head of an object that was asked for by this name. None if the object is another one, or its length
     /// does not fit: `first_bytes` of the body travel with the head.
-    pub(super) fn decode(name: &Name, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<Self> {
+    pub(super) fn decode(name: &ObjectName, object: &[u8], first_bytes: fn(u32) -> usize) -> Option<Self> {
         let (head, body) = object.split_first_chunk::<HEAD_BYTES>()?;
         let word = |at: usize| {
             let mut word = [0; 8];
@@ -193,7 +188,7 @@ pub(super) fn pieces(length: u64, first: usize, piece: usize) -> impl Iterator<I
 mod tests {
     use super::*;
 
-    const NAME: Name = Name::Message {
+    const NAME: ObjectName = ObjectName::Message {
         context: 5,
         from: 1,
         to: 2,
@@ -202,47 +197,47 @@ mod tests {
 
     #[test]
     fn an_object_is_what_was_asked_for_and_whole_or_nothing() {
-        let head = Head {
+        let head = ObjectHead {
             tag: 9,
             length: 3,
             readers: 1,
         };
         let mut object = head.encode(&NAME).to_vec();
         object.extend([1, 2, 3]);
-        assert_eq!(Head::decode(&NAME, &object, |_| 10), Some(head));
+        assert_eq!(ObjectHead::decode(&NAME, &object, |_| 10), Some(head));
         for length in 0..object.len() {
-            let cut = Head::decode(&NAME, &object[..length], |_| 10);
+            let cut = ObjectHead::decode(&NAME, &object[..length], |_| 10);
             assert_eq!(cut, None, "cut to {length}");
         }
         assert_eq!(
-            Head::decode(&NAME, &object, |_| 2),
+            ObjectHead::decode(&NAME, &object, |_| 2),
             None,
             "more than goes with a head"
         );
         for place in [0, 4, 5, 12, 16, 24, 33] {
             let mut other = object.clone();
             other[place] ^= 1;
-            assert_eq!(Head::decode(&NAME, &other, |_| 10), None, "byte {place}");
+            assert_eq!(ObjectHead::decode(&NAME, &other, |_| 10), None, "byte {place}");
         }
-        let of_another_communicator = Name::Message {
+        let of_another_communicator = ObjectName::Message {
             context: 6,
             from: 1,
             to: 2,
             number: 77,
         };
-        assert_eq!(Head::decode(&of_another_communicator, &object, |_| 10), None);
+        assert_eq!(ObjectHead::decode(&of_another_communicator, &object, |_| 10), None);
     }
 
     #[test]
     fn names_have_keys_of_their_own() {
-        let step = |number| Name::Step {
+        let step = |number| ObjectName::Step {
             context: 5,
             collective: 1,
             from: 1,
             to: 2,
             number,
         };
-        let published = |collective, key| Name::Published {
+        let published = |collective, key| ObjectName::Published {
             context: 5,
             collective,
             from: 1,
@@ -267,9 +262,7 @@ mod tests {
         assert_eq!(pieces(3, 3, 4).count(), 0);
         assert_eq!(pieces(0, 3, 4).count(), 0);
         let large = 3 << 30;
-        let total: usize = pieces(large, 1 << 20, 1 << 20)
-            .map(|(_, range)| range.len())
-            .sum();
+        let total: usize = pieces(large, 1 << 20, 1 << 20).map(|(_, range)| range.len()).sum();
         assert_eq!(total as u64, large - (1 << 20));
     }
 }

@@ -7,13 +7,13 @@
 
 mod waits;
 
-use super::courier::Plan;
+use super::courier::CourierPlan;
 use super::{Fault, Store};
 use crate::options::StoreAddress;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, RedisError};
 use std::sync::Arc;
-use waits::Waits;
+use waits::RedisWaits;
 
 /// Time to live of a key, seconds: what no member removes, because all were killed, expires after a day.
 const KEPT_S: u64 = 24 * 60 * 60;
@@ -25,13 +25,13 @@ const FIRST_BYTES: usize = 1 << 20;
 /// Store in a Redis server.
 pub(super) struct Redis {
     commands: MultiplexedConnection,
-    waits: Arc<Waits>,
+    waits: Arc<RedisWaits>,
 }
 
 impl Redis {
     pub(super) fn open(
         address: &StoreAddress,
-        plan: &Plan,
+        plan: &CourierPlan,
     ) -> impl Future<Output = Result<Self, Fault>> + use<> {
         let (address, bell) = (address.full.clone(), format!("{}/w/{}", plan.group, plan.me));
         async move {
@@ -43,7 +43,7 @@ impl Redis {
             let connect = || client.get_multiplexed_async_connection_with_config(&config);
             let commands = connect().await.map_err(fault)?;
             let waiting = connect().await.map_err(fault)?;
-            let waits = Waits::start(waiting, commands.clone(), bell);
+            let waits = RedisWaits::start(waiting, commands.clone(), bell);
             Ok(Self { commands, waits })
         }
     }
@@ -86,10 +86,7 @@ fn fault(error: RedisError) -> Fault {
     const PASSWORD: &str = "set REDIS_USERNAME and REDIS_PASSWORD to those of a user of it";
     let said = error.to_string();
     let known = NEXT.iter().find(|(word, _)| said.contains(word));
-    let next = known.map_or(
-        "look whether it is well and can be reached from here",
-        |(_, next)| next,
-    );
+    let next = known.map_or("look whether it is well and can be reached from here", |(_, next)| next);
     Fault {
         why: format!("{said}; {next}"),
     }
@@ -115,13 +112,8 @@ impl Store for Redis {
             push.arg(&head[..]);
         }
         let mut both = redis::pipe();
-        both.add_command(push)
-            .ignore()
-            .expire(key, KEPT_S as i64)
-            .ignore();
-        both.query_async(&mut self.waits.connection())
-            .await
-            .map_err(fault)
+        both.add_command(push).ignore().expire(key, KEPT_S as i64).ignore();
+        both.query_async(&mut self.waits.connection()).await.map_err(fault)
     }
 
     async fn take_head(&self, key: &str) -> Result<Vec<u8>, Fault> {
@@ -129,12 +121,7 @@ impl Store for Redis {
     }
 
     async fn put(&self, key: &str, bytes: Vec<u8>) -> Result<(), Fault> {
-        let set = redis::cmd("SET")
-            .arg(key)
-            .arg(bytes)
-            .arg("EX")
-            .arg(KEPT_S)
-            .to_owned();
+        let set = redis::cmd("SET").arg(key).arg(bytes).arg("EX").arg(KEPT_S).to_owned();
         set.query_async(&mut self.commands.clone()).await.map_err(fault)
     }
 
@@ -143,12 +130,7 @@ impl Store for Redis {
         get.query_async(&mut self.commands.clone()).await.map_err(fault)
     }
 
-    async fn exchange(
-        &self,
-        keys: &[String],
-        own: usize,
-        board: Vec<u8>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         let mut both = redis::pipe();
         both.cmd("MGET").arg(keys);
         both.cmd("SET")
@@ -178,11 +160,7 @@ impl Store for Redis {
         let (mut cursor, mut found) = (0_u64, Vec::new());
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(cursor)
-                .arg("MATCH")
-                .arg(pattern(group))
-                .arg("COUNT")
-                .arg(1000);
+            scan.arg(cursor).arg("MATCH").arg(pattern(group)).arg("COUNT").arg(1000);
             let some: Result<(u64, Vec<String>), _> = scan.query_async(&mut self.commands.clone()).await;
             let (next, some) = some.map_err(fault)?;
             found.extend(some);

@@ -7,7 +7,7 @@
 //! bound of 30 s costs a fifteenth of that.
 
 use super::backoff::Backoff;
-use super::{Fault, Store, said};
+use super::{Fault, Store, error_text};
 use crate::options::StoreAddress;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -36,9 +36,7 @@ impl S3 {
             ..RetryConfig::default()
         };
         // Requests have no time limit: the exchange of boards has one, and finds a store that does not answer.
-        let client = ClientOptions::new()
-            .with_connect_timeout(bound)
-            .with_timeout_disabled();
+        let client = ClientOptions::new().with_connect_timeout(bound).with_timeout_disabled();
         let mut builder = AmazonS3Builder::from_env();
         if let Some(endpoint) = address.endpoint {
             builder = builder.with_endpoint(endpoint);
@@ -64,12 +62,10 @@ fn fault(error: Error) -> Fault {
         Error::PermissionDenied { .. } => {
             "let this user get, put, delete and list objects of the bucket, or name another in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         }
-        Error::Unauthenticated { .. } => {
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of a user of it"
-        }
+        Error::Unauthenticated { .. } => "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to those of a user of it",
         _ => "look whether it is well and can be reached from here, and whether there are credentials",
     };
-    let said = said(&error);
+    let said = error_text(&error);
     Fault {
         why: format!("{said}; {next}"),
     }
@@ -121,12 +117,7 @@ impl Store for S3 {
         self.read(key).await
     }
 
-    async fn exchange(
-        &self,
-        keys: &[String],
-        own: usize,
-        board: Vec<u8>,
-    ) -> Result<Vec<Option<Vec<u8>>>, Fault> {
+    async fn exchange(&self, keys: &[String], own: usize, board: Vec<u8>) -> Result<Vec<Option<Vec<u8>>>, Fault> {
         let reads: Vec<_> = keys.iter().map(|key| self.read(key)).collect();
         let boards = stream::iter(reads).buffered(AT_ONCE).try_collect().await?;
         self.put(&keys[own], board).await?;

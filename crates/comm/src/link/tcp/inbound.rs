@@ -4,7 +4,7 @@ use crate::link::Sink;
 use crate::link::cipher::Cipher;
 use crate::memory::Piece;
 use crate::schedule::Rank;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use hotlease_wire::comm::greeting::PREFIX_BYTES;
 use hotlease_wire::comm::{Loss, RECORD_BYTES_MAX};
 use mio::net::TcpStream;
@@ -23,7 +23,7 @@ const NEXT_BYTES: usize = 4 * 1024;
 const TURN_BYTES: usize = 4 << 20;
 
 /// State in which a read left a connection.
-pub(super) struct Drained {
+pub(super) struct ReadState {
     /// Something was read.
     pub(super) any: bool,
     /// Nothing is left to read now.
@@ -31,25 +31,25 @@ pub(super) struct Drained {
 }
 
 /// Body that is being received.
-struct Coming {
+struct TcpBody {
     /// None: the body is discarded.
     into: Option<Piece>,
     at: usize,
     total: usize,
 }
 
-pub(super) struct Inbound {
+pub(super) struct TcpReceiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
     /// Beginning of a record that has not come completely, on an encrypted connection.
     sealed: Vec<u8>,
-    coming: Option<Coming>,
+    coming: Option<TcpBody>,
     /// The last body was long.
     was_long: bool,
 }
 
-impl Inbound {
+impl TcpReceiver {
     /// `rest` has come already, behind the handshake.
     pub(super) fn new(rest: &[u8], is_sealed: bool) -> Self {
         let mut inbound = Self {
@@ -77,24 +77,19 @@ impl Inbound {
         cipher: Option<&mut Cipher>,
         from: Rank,
         sink: &mut dyn Sink,
-    ) -> Result<Drained, Loss> {
+    ) -> Result<ReadState, Loss> {
         match cipher {
             None => self.read_plain(stream, from, sink),
             Some(cipher) => self.read_sealed(stream, cipher, from, sink),
         }
     }
 
-    fn read_plain(
-        &mut self,
-        stream: &mut TcpStream,
-        from: Rank,
-        sink: &mut dyn Sink,
-    ) -> Result<Drained, Loss> {
+    fn read_plain(&mut self, stream: &mut TcpStream, from: Rank, sink: &mut dyn Sink) -> Result<ReadState, Loss> {
         let mut read = 0;
         // Bytes that came with the handshake, or that the last call left.
         let left = self.end - self.start;
         if self.parse(from, sink)? {
-            return Ok(Drained {
+            return Ok(ReadState {
                 any: true,
                 is_empty: false,
             });
@@ -131,8 +126,8 @@ impl Inbound {
                 }
                 _ => fill(stream, &mut self.buffer, &mut self.end),
             };
-            let Some(got) = outcome(got)? else {
-                return Ok(Drained {
+            let Some(got) = read_length(got)? else {
+                return Ok(ReadState {
                     any: was_left || read > 0,
                     is_empty: true,
                 });
@@ -141,13 +136,13 @@ impl Inbound {
             let is_over = self.parse(from, sink)?;
             // Less than there was room for: nothing is left. (See epoll(7).)
             if is_over || got < room {
-                return Ok(Drained {
+                return Ok(ReadState {
                     any: true,
                     is_empty: got < room && !(is_over && self.start < self.end),
                 });
             }
         }
-        Ok(Drained {
+        Ok(ReadState {
             any: true,
             is_empty: false,
         })
@@ -159,7 +154,7 @@ impl Inbound {
         cipher: &mut Cipher,
         from: Rank,
         sink: &mut dyn Sink,
-    ) -> Result<Drained, Loss> {
+    ) -> Result<ReadState, Loss> {
         let mut content = Vec::new();
         let mut read = 0;
         let left = self.end - self.start;
@@ -167,7 +162,7 @@ impl Inbound {
         let mut was_left = self.end - self.start < left;
         loop {
             if is_over {
-                return Ok(Drained {
+                return Ok(ReadState {
                     any: true,
                     is_empty: false,
                 });
@@ -198,7 +193,7 @@ impl Inbound {
                 continue;
             }
             if read >= TURN_BYTES {
-                return Ok(Drained {
+                return Ok(ReadState {
                     any: true,
                     is_empty: false,
                 });
@@ -207,10 +202,10 @@ impl Inbound {
             self.sealed.resize(had + PREFIX_BYTES + RECORD_BYTES_MAX, 0);
             let got = stream.read(&mut self.sealed[had..]);
             self.sealed.truncate(had + got.as_ref().copied().unwrap_or(0));
-            match outcome(got)? {
+            match read_length(got)? {
                 Some(got) => read += got,
                 None => {
-                    return Ok(Drained {
+                    return Ok(ReadState {
                         any: was_left || read > 0,
                         is_empty: true,
                     });
@@ -251,19 +246,19 @@ impl Inbound {
                 sink.body(from, total as u64);
                 return Ok(true);
             }
-            let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<{ Frame::BYTES }>() else {
+            let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<{ MemberFrame::BYTES }>() else {
                 return Ok(false);
             };
-            let frame = Frame::decode(bytes).map_err(|_| Loss::Protocol)?;
+            let frame = MemberFrame::decode(bytes).map_err(|_| Loss::Protocol)?;
             let has_body = frame.has_body();
             let total = frame.body_bytes() as usize;
-            let is_whole = total <= self.end - self.start - Frame::BYTES;
-            if has_body && !is_whole && sink.holds(from, &frame) {
+            let is_whole = total <= self.end - self.start - MemberFrame::BYTES;
+            if has_body && !is_whole && sink.is_held(from, &frame) {
                 return Ok(true);
             }
-            self.start += Frame::BYTES;
+            self.start += MemberFrame::BYTES;
             // It shows that the member is alive, and carries nothing else.
-            if frame == Frame::Alive {
+            if frame == MemberFrame::Alive {
                 continue;
             }
             if has_body && is_whole {
@@ -275,7 +270,7 @@ impl Inbound {
             }
             let into = sink.frame(from, frame)?;
             if has_body {
-                self.coming = Some(Coming { into, at: 0, total });
+                self.coming = Some(TcpBody { into, at: 0, total });
             }
         }
     }
@@ -290,7 +285,7 @@ fn fill(stream: &mut TcpStream, buffer: &mut [u8], end: &mut usize) -> (io::Resu
 }
 
 /// Number of bytes read; none if there is nothing to read now.
-fn outcome(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
+fn read_length(got: io::Result<usize>) -> Result<Option<usize>, Loss> {
     match got {
         Ok(0) => Err(Loss::Closed),
         Ok(got) => Ok(Some(got)),

@@ -1,10 +1,10 @@
 //! Send queue of one connection: what the system does not take at once waits here.
 
+use crate::arena::Key;
 use crate::link::Body;
 use crate::link::cipher::{CONTENT_BYTES_MAX, Cipher};
 use crate::memory::Piece;
-use crate::slots::Key;
-use hotlease_wire::comm::frame::Frame;
+use hotlease_wire::comm::frame::MemberFrame;
 use mio::net::TcpStream;
 use socket2::SockRef;
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::io::{self, IoSlice, Write};
 /// Largest item of joined copied bytes, bytes.
 const TOGETHER_BYTES_MAX: usize = 64 * 1024;
 
-enum Item {
+enum TcpSendItem {
     /// Copied bytes.
     Bytes { bytes: Vec<u8>, at: usize },
     /// Frame and the memory of its body.
@@ -28,17 +28,17 @@ enum Item {
 /// Frame behind an [`Alive`](Frame::Alive) frame, which says nothing: so the body begins at a cache line of the
 /// system's buffers, to and from which it is then copied faster (measured with bare sockets over loopback, from one
 /// processor to another: 64 KiB in 14 instead of 18 us, 256 KiB in 22 instead of 24).
-type Head = [u8; 2 * Frame::BYTES];
+type Head = [u8; 2 * MemberFrame::BYTES];
 
-fn head(frame: &Frame) -> Head {
-    let mut head = [0; 2 * Frame::BYTES];
-    head[..Frame::BYTES].copy_from_slice(&Frame::Alive.encode());
-    head[Frame::BYTES..].copy_from_slice(&frame.encode());
+fn head(frame: &MemberFrame) -> Head {
+    let mut head = [0; 2 * MemberFrame::BYTES];
+    head[..MemberFrame::BYTES].copy_from_slice(&MemberFrame::Alive.encode());
+    head[MemberFrame::BYTES..].copy_from_slice(&frame.encode());
     head
 }
 
 /// Result of an attempt to send.
-pub(super) enum Outcome {
+pub(super) enum FlushResult {
     /// The system took all that it takes now.
     Gone {
         /// The system took something.
@@ -51,14 +51,14 @@ pub(super) enum Outcome {
     },
 }
 
-pub(super) struct Outbound {
-    items: VecDeque<Item>,
+pub(super) struct TcpSendQueue {
+    items: VecDeque<TcpSendItem>,
     /// Records that the system has not taken completely, on an encrypted connection.
     sealed: Vec<u8>,
     sealed_at: usize,
 }
 
-impl Outbound {
+impl TcpSendQueue {
     pub(super) const fn new() -> Self {
         Self {
             items: VecDeque::new(),
@@ -76,28 +76,28 @@ impl Outbound {
         &mut self,
         stream: &mut TcpStream,
         cipher: Option<&mut Cipher>,
-        frame: &Frame,
+        frame: &MemberFrame,
         body: Body<'_>,
         sent: &mut VecDeque<Key>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<FlushResult> {
         let is_first = self.is_empty();
         let head = head(frame);
         match body {
-            Body::Now(body) => {
+            Body::Borrowed(body) => {
                 let is_short = body.len() <= SMALL_BYTES;
-                let frame = if is_short { &head[Frame::BYTES..] } else { &head };
+                let frame = if is_short { &head[MemberFrame::BYTES..] } else { &head };
                 let gone = if is_first && cipher.is_none() {
-                    written(write(stream, frame, body))?
+                    write_length(write(stream, frame, body))?
                 } else {
                     0
                 };
                 let of_body = gone.saturating_sub(frame.len());
                 self.keep(&frame[gone.min(frame.len())..], &body[of_body..]);
                 if gone > 0 && self.items.is_empty() {
-                    return Ok(Outcome::Gone { any: true });
+                    return Ok(FlushResult::Gone { any: true });
                 }
             }
-            Body::Later { piece, send } => self.items.push_back(Item::Body {
+            Body::Lent { piece, send } => self.items.push_back(TcpSendItem::Body {
                 head,
                 piece,
                 at: 0,
@@ -107,7 +107,7 @@ impl Outbound {
         match is_first {
             true => self.flush(stream, cipher, sent),
             // Sent when the system has taken the items before it.
-            false => Ok(Outcome::Gone { any: false }),
+            false => Ok(FlushResult::Gone { any: false }),
         }
     }
 
@@ -116,7 +116,7 @@ impl Outbound {
         if length == 0 {
             return;
         }
-        if let Some(Item::Bytes { bytes, .. }) = self.items.back_mut()
+        if let Some(TcpSendItem::Bytes { bytes, .. }) = self.items.back_mut()
             && bytes.len() + length <= TOGETHER_BYTES_MAX
         {
             bytes.extend_from_slice(frame);
@@ -124,7 +124,7 @@ impl Outbound {
             return;
         }
         let bytes = [frame, body].concat();
-        self.items.push_back(Item::Bytes { bytes, at: 0 });
+        self.items.push_back(TcpSendItem::Bytes { bytes, at: 0 });
     }
 
     /// Sends what the system takes now.
@@ -133,51 +133,44 @@ impl Outbound {
         stream: &mut TcpStream,
         cipher: Option<&mut Cipher>,
         sent: &mut VecDeque<Key>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<FlushResult> {
         match cipher {
             None => self.flush_plain(stream, sent),
             Some(cipher) => self.flush_sealed(stream, cipher, sent),
         }
     }
 
-    fn flush_plain(&mut self, stream: &mut TcpStream, sent: &mut VecDeque<Key>) -> io::Result<Outcome> {
+    fn flush_plain(&mut self, stream: &mut TcpStream, sent: &mut VecDeque<Key>) -> io::Result<FlushResult> {
         let mut any = false;
         while let Some(item) = self.items.front_mut() {
             let (gone, is_all) = match item {
-                Item::Bytes { bytes, at } => {
-                    let gone = written(stream.write(&bytes[*at..]))?;
+                TcpSendItem::Bytes { bytes, at } => {
+                    let gone = write_length(stream.write(&bytes[*at..]))?;
                     *at += gone;
                     (gone, *at == bytes.len())
                 }
-                Item::Body {
-                    head,
-                    piece,
-                    at,
-                    send,
-                } => {
+                TcpSendItem::Body { head, piece, at, send } => {
                     let from = at.saturating_sub(head.len());
                     let head = &head[(*at).min(head.len())..];
-                    let result = piece
-                        .part(from..piece.len())
-                        .read(|body| write(stream, head, body));
+                    let result = piece.part(from..piece.len()).read(|body| write(stream, head, body));
                     let Some(result) = result else {
-                        return Ok(Outcome::NoMemory { send: *send });
+                        return Ok(FlushResult::NoMemory { send: *send });
                     };
-                    let gone = written(result)?;
+                    let gone = write_length(result)?;
                     *at += gone;
                     (gone, *at == size_of::<Head>() + piece.len())
                 }
             };
             any |= gone > 0;
             if is_all {
-                if let Some(Item::Body { send, .. }) = self.items.pop_front() {
+                if let Some(TcpSendItem::Body { send, .. }) = self.items.pop_front() {
                     sent.push_back(send);
                 }
             } else if gone == 0 {
                 break;
             }
         }
-        Ok(Outcome::Gone { any })
+        Ok(FlushResult::Gone { any })
     }
 
     fn flush_sealed(
@@ -185,13 +178,13 @@ impl Outbound {
         stream: &mut TcpStream,
         cipher: &mut Cipher,
         sent: &mut VecDeque<Key>,
-    ) -> io::Result<Outcome> {
+    ) -> io::Result<FlushResult> {
         let mut any = false;
         loop {
             while self.sealed_at < self.sealed.len() {
-                let gone = written(stream.write(&self.sealed[self.sealed_at..]))?;
+                let gone = write_length(stream.write(&self.sealed[self.sealed_at..]))?;
                 if gone == 0 {
-                    return Ok(Outcome::Gone { any });
+                    return Ok(FlushResult::Gone { any });
                 }
                 any = true;
                 self.sealed_at += gone;
@@ -199,10 +192,10 @@ impl Outbound {
             self.sealed.clear();
             self.sealed_at = 0;
             if self.items.is_empty() {
-                return Ok(Outcome::Gone { any });
+                return Ok(FlushResult::Gone { any });
             }
             if let Some(send) = self.seal_next(cipher, sent) {
-                return Ok(Outcome::NoMemory { send });
+                return Ok(FlushResult::NoMemory { send });
             }
         }
     }
@@ -215,25 +208,20 @@ impl Outbound {
         {
             let room = CONTENT_BYTES_MAX - content.len();
             let is_all = match item {
-                Item::Bytes { bytes, at } => {
+                TcpSendItem::Bytes { bytes, at } => {
                     let end = bytes.len().min(*at + room);
                     content.extend_from_slice(&bytes[*at..end]);
                     *at = end;
                     end == bytes.len()
                 }
-                Item::Body { head, at, .. } if *at < head.len() => {
+                TcpSendItem::Body { head, at, .. } if *at < head.len() => {
                     let end = head.len().min(*at + room);
                     content.extend_from_slice(&head[*at..end]);
                     *at = end;
                     // The body, which is not empty, follows in the next round.
                     false
                 }
-                Item::Body {
-                    head,
-                    piece,
-                    at,
-                    send,
-                } => {
+                TcpSendItem::Body { head, piece, at, send } => {
                     let from = *at - head.len();
                     let end = piece.len().min(from + room);
                     let copied = piece.part(from..end).read(|body| content.extend_from_slice(body));
@@ -244,7 +232,7 @@ impl Outbound {
                     end == piece.len()
                 }
             };
-            if is_all && let Some(Item::Body { send, .. }) = self.items.pop_front() {
+            if is_all && let Some(TcpSendItem::Body { send, .. }) = self.items.pop_front() {
                 sent.push_back(send);
             }
         }
@@ -260,8 +248,8 @@ const SMALL_BYTES: usize = 480;
 /// Writes both parts in one call. Not `write_vectored`: that raises SIGPIPE where the program, such as one in C, does
 /// not ignore it.
 fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
-    if head.len() <= Frame::BYTES && body.len() <= SMALL_BYTES {
-        let mut together = [0; Frame::BYTES + SMALL_BYTES];
+    if head.len() <= MemberFrame::BYTES && body.len() <= SMALL_BYTES {
+        let mut together = [0; MemberFrame::BYTES + SMALL_BYTES];
         let length = head.len() + body.len();
         together[..head.len()].copy_from_slice(head);
         together[head.len()..length].copy_from_slice(body);
@@ -272,16 +260,9 @@ fn write(stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<usize> {
 }
 
 /// Number of bytes written; 0 if the system takes none now.
-fn written(result: io::Result<usize>) -> io::Result<usize> {
+fn write_length(result: io::Result<usize>) -> io::Result<usize> {
     match result {
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-            ) =>
-        {
-            Ok(0)
-        }
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
         result => result,
     }
 }

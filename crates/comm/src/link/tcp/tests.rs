@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::memory::Piece;
-use hotlease_wire::comm::frame::{Address, Class};
-use hotlease_wire::comm::greeting::Home;
+use hotlease_wire::comm::frame::{MessageAddress, MessageClass};
+use hotlease_wire::comm::greeting::MemberNode;
 use std::io::Write;
 use std::net::TcpListener;
 use std::time::Instant;
@@ -12,10 +12,10 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Collects the received frames.
 #[derive(Default)]
-struct Seen(Vec<Frame>);
+struct Seen(Vec<MemberFrame>);
 
 impl Sink for Seen {
-    fn frame(&mut self, _: Rank, frame: Frame) -> Result<Option<Piece>, Loss> {
+    fn frame(&mut self, _: Rank, frame: MemberFrame) -> Result<Option<Piece>, Loss> {
         self.0.push(frame);
         Ok(None)
     }
@@ -29,26 +29,23 @@ fn link() -> (Tcp, std::net::TcpStream) {
     let ours = std::net::TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
     let (theirs, _) = listener.accept().expect("it has called");
     ours.set_nonblocking(true).expect("it is open");
-    let joined = Joined {
+    let joined = Connection {
         stream: TcpStream::from_std(ours),
         cipher: None,
         rest: Vec::new(),
         route: Route::Direct,
-        home: Home::UNKNOWN,
+        home: MemberNode::UNKNOWN,
     };
-    (
-        Tcp::new(vec![None, Some(joined)]).expect("it can be polled"),
-        theirs,
-    )
+    (Tcp::new(vec![None, Some(joined)]).expect("it can be polled"), theirs)
 }
 
-fn eager(tag: u32) -> Frame {
-    let to = Address {
-        class: Class::Message,
+fn eager(tag: u32) -> MemberFrame {
+    let to = MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag,
     };
-    Frame::Eager { to, length: 0 }
+    MemberFrame::Eager { to, length: 0 }
 }
 
 #[test]
@@ -57,7 +54,7 @@ fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_
         let (mut tcp, mut theirs) = link();
         let mut seen = Seen::default();
         if is_asked_by_readiness {
-            tcp.doze();
+            tcp.prepare_sleep();
             tcp.connections += ASKED_DIRECTLY_MAX;
         }
         theirs.write_all(&eager(7).encode()).expect("there is room");
@@ -72,14 +69,14 @@ fn what_a_member_has_said_before_it_went_is_heard_though_nothing_can_be_sent_to_
             .is_none()
         {
             assert!(began.elapsed() < PATIENCE, "everything can be sent to nobody");
-            tcp.send(1, &eager(1), Body::Now(&[]));
+            tcp.send(1, &eager(1), Body::Borrowed(&[]));
             std::thread::yield_now();
         }
-        assert_eq!(tcp.lost(), None, "not before it is read");
+        assert_eq!(tcp.take_lost(), None, "not before it is read");
         let lost = loop {
             assert!(began.elapsed() < PATIENCE, "it is not lost");
             tcp.poll(&mut seen);
-            if let Some(lost) = tcp.lost() {
+            if let Some(lost) = tcp.take_lost() {
                 break lost;
             }
         };

@@ -31,11 +31,7 @@ fn overhead_and_transfer(overhead_ms: f64, bytes: usize, bandwidth_mb_s: f64) ->
 fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
     for bytes in [1, 1_000, 1_000_000, 100_000_000] {
         let direct = message(LinkKind::Tcp, bytes);
-        close(
-            direct.seconds(),
-            overhead_and_transfer(0.34, bytes, 400.0),
-            "direct",
-        );
+        close(direct.seconds(), overhead_and_transfer(0.34, bytes, 400.0), "direct");
         close(direct.price.servers, 0.0134 / 1000.0, "the rendezvous");
 
         let redis = message(LinkKind::Redis, bytes);
@@ -50,11 +46,7 @@ fn a_message_takes_and_costs_what_the_parameters_of_fmi_say() {
         let polls = (waited / 0.1202).ceil();
         let expected = polls * 0.1202 + overhead_and_transfer(20.2, bytes, 100.0);
         close(s3.seconds(), expected, "S3");
-        close(
-            s3.price.requests,
-            5.4e-6 + (1.0 + polls) * 4.3e-7,
-            "a PUT, and GETs",
-        );
+        close(s3.price.requests, 5.4e-6 + (1.0 + polls) * 4.3e-7, "a PUT, and GETs");
         for estimate in [direct, redis, s3] {
             let functions = estimate.seconds() * 2.0 * 2.0 * 0.0000166667;
             close(estimate.price.functions, functions, "two functions of 2 GiB");
@@ -67,11 +59,7 @@ fn a_redis_node_has_one_port() {
     // 31 readers of 100 MB, at 400 MB/s together.
     let broadcast = scenario(Operation::Broadcast, 100_000_000, 32);
     let estimate = estimate(&broadcast, LinkKind::Redis, Table::built_in(), &prices()).expect("an estimate");
-    close(
-        estimate.seconds(),
-        5.2e-3 + 31.0 * 100.0 / 400.0,
-        "through one port",
-    );
+    close(estimate.seconds(), 5.2e-3 + 31.0 * 100.0 / 400.0, "through one port");
 }
 
 #[test]
@@ -86,9 +74,8 @@ fn direct_messages_are_fastest_and_cheapest_as_fmi_found() {
                 Operation::Scan,
             ] {
                 let collective = scenario(operation, bytes, ranks);
-                for by in [By::Time, By::Price, By::Product] {
-                    let best =
-                        choose(&collective, by, &links, Table::built_in(), &prices()).expect("a choice");
+                for by in [Criterion::Time, Criterion::Price, Criterion::Product] {
+                    let best = choose(&collective, by, &links, Table::built_in(), &prices()).expect("a choice");
                     assert_eq!(
                         best.link,
                         LinkKind::Tcp,

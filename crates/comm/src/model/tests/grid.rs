@@ -32,15 +32,10 @@ fn the_built_in_table_chooses_what_is_nearly_the_best() {
                         element: 8,
                         ..scenario(operation, bytes / 8, ranks)
                     };
-                    let candidates =
-                        candidates(&scenario, link, Table::built_in(), &prices).expect("candidates");
-                    let seconds =
-                        |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
+                    let candidates = candidates(&scenario, link, Table::built_in(), &prices).expect("candidates");
+                    let seconds = |candidate: &Candidate| candidate.estimate.as_ref().ok().map(Estimate::seconds);
                     let best = seconds(&candidates[0]).expect("the best is known");
-                    let chosen = candidates
-                        .iter()
-                        .find(|candidate| candidate.chosen)
-                        .expect("a choice");
+                    let chosen = candidates.iter().find(|candidate| candidate.chosen).expect("a choice");
                     let factor = seconds(chosen).expect("it is known") / best;
                     asked += 1;
                     if factor > FACTOR_MAX {

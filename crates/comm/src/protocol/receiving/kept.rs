@@ -1,34 +1,34 @@
 //! Kept messages, and their ends other than being received.
 
-use super::{Kept, Landing, Posted, Target};
+use super::{KeptMessage, Landing, LandingTarget, PostedReceive};
+use crate::arena::Key;
 use crate::memory::Memory;
 use crate::protocol::{Action, Owner, Protocol, Status};
 use crate::schedule::Rank;
-use crate::slots::Key;
 use hotlease_wire::comm::Loss;
-use hotlease_wire::comm::frame::{Class, Frame};
+use hotlease_wire::comm::frame::{MemberFrame, MessageClass};
 
 impl Protocol {
     /// Accepts large messages that no receive has asked for, as far as there is memory for them. Called while this
     /// member waits in a send: if the receiver waits for this member to receive something first, neither would ever go
     /// on.
-    pub(crate) fn relieve(&mut self) {
-        let class = Class::Message;
+    pub(crate) fn accept_early(&mut self) {
+        let class = MessageClass::Message;
         let mut sent = Vec::new();
         for context in self.contexts.values_mut() {
             for (source, kept) in context.matching[class as usize].kept() {
                 let length = match &*kept {
-                    Kept::Announced { length, .. } => *length,
-                    Kept::Own { body, .. } => body.len() as u64,
-                    Kept::Landing(_) | Kept::Stored { .. } => continue,
+                    KeptMessage::Announced { length, .. } => *length,
+                    KeptMessage::Own { body, .. } => body.len() as u64,
+                    KeptMessage::Landing(_) | KeptMessage::Stored { .. } => continue,
                 };
                 if length > self.bounds.early_bytes - self.early_bytes {
                     continue;
                 }
                 let memory = Memory::zeroed(length as usize);
                 let received = match &*kept {
-                    Kept::Own { body, .. } if body.copy_to(&memory.whole()).is_none() => continue,
-                    Kept::Own { .. } => length,
+                    KeptMessage::Own { body, .. } if body.copy_to(&memory.whole()).is_none() => continue,
+                    KeptMessage::Own { .. } => length,
                     _ => 0,
                 };
                 self.early_bytes += length;
@@ -40,19 +40,19 @@ impl Protocol {
                     received,
                     credit: (received == 0).then_some(0),
                     is_withdrawn: false,
-                    target: Target::Kept {
+                    target: LandingTarget::Kept {
                         memory,
                         is_early: true,
                         asked: None,
                     },
                 });
-                match std::mem::replace(kept, Kept::Landing(landing)) {
-                    Kept::Announced { id, .. } => self.actions.push_back(Action::Frame {
+                match std::mem::replace(kept, KeptMessage::Landing(landing)) {
+                    KeptMessage::Announced { id, .. } => self.actions.push_back(Action::Frame {
                         to: source,
-                        frame: Frame::Grant { id, landing },
+                        frame: MemberFrame::Grant { id, landing },
                     }),
-                    Kept::Own { owner, .. } => sent.push((owner, length)),
-                    Kept::Landing(_) | Kept::Stored { .. } => {}
+                    KeptMessage::Own { owner, .. } => sent.push((owner, length)),
+                    KeptMessage::Landing(_) | KeptMessage::Stored { .. } => {}
                 }
             }
         }
@@ -73,27 +73,27 @@ impl Protocol {
             asked.is_some_and(|posted| posted.owner == owner)
         });
         for key in &meant {
-            self.want_no_more(*key);
+            self.discard_landing(*key);
         }
         meant.len()
     }
 
     /// Discards what is still to come of a message.
-    fn want_no_more(&mut self, key: Key) {
+    fn discard_landing(&mut self, key: Key) {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
         };
-        landing.target = Target::Nobody;
+        landing.target = LandingTarget::Discarded;
         if landing.is_withdrawn {
             self.landings.remove(key);
         } else if landing.received == landing.total {
-            self.arrived(key);
+            self.finish_landing(key);
         }
     }
 
     /// Notes that a granted message does not come. The receive that waits for it has given up as well, or will when it
     /// hears why the sender has.
-    pub(super) fn withdrawn(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
+    pub(super) fn handle_withdraw(&mut self, from: Rank, key: Key) -> Result<(), Loss> {
         let Some(landing) = self.landings.get_mut(key) else {
             return Ok(());
         };
@@ -101,7 +101,7 @@ impl Protocol {
             return Err(Loss::Protocol);
         }
         landing.is_withdrawn = true;
-        if matches!(landing.target, Target::Nobody) {
+        if matches!(landing.target, LandingTarget::Discarded) {
             self.landings.remove(key);
         }
         Ok(())
@@ -112,10 +112,10 @@ impl Protocol {
         let Some(landing) = self.landings.get_mut(key) else {
             return;
         };
-        if let Target::Kept { is_early: true, .. } = landing.target {
+        if let LandingTarget::Kept { is_early: true, .. } = landing.target {
             self.early_bytes -= landing.total;
         }
-        self.want_no_more(key);
+        self.discard_landing(key);
     }
 
     /// Takes out messages of this member to itself that were not received; returns their owners.
@@ -125,7 +125,7 @@ impl Protocol {
         for context in self.contexts.values_mut() {
             for matching in &mut context.matching {
                 matching.retain(me, |kept| match kept {
-                    Kept::Own { owner, .. } => {
+                    KeptMessage::Own { owner, .. } => {
                         owners.push(*owner);
                         false
                     }
@@ -138,7 +138,7 @@ impl Protocol {
 
     /// Ends what has not come completely from a member, and forgets what was only announced, because nothing more
     /// comes. Returns the receives that waited for it.
-    pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<Posted> {
+    pub(in crate::protocol) fn cut_off(&mut self, from: Rank) -> Vec<PostedReceive> {
         self.peer(from).landing = None;
         let cut = self
             .landings
@@ -147,25 +147,21 @@ impl Protocol {
         for context in self.contexts.values_mut() {
             for matching in &mut context.matching {
                 matching.retain(from, |kept| match kept {
-                    Kept::Announced { .. } => false,
-                    Kept::Landing(key) => landings
+                    KeptMessage::Announced { .. } => false,
+                    KeptMessage::Landing(key) => landings
                         .get(*key)
                         .is_some_and(|landing| landing.received == landing.total),
-                    Kept::Own { .. } | Kept::Stored { .. } => true,
+                    KeptMessage::Own { .. } | KeptMessage::Stored { .. } => true,
                 });
             }
         }
         let mut asked = Vec::new();
         for key in cut {
-            match self
-                .landings
-                .remove(key)
-                .map(|landing| (landing.total, landing.target))
-            {
-                Some((_, Target::Asked(posted))) => asked.push(posted),
+            match self.landings.remove(key).map(|landing| (landing.total, landing.target)) {
+                Some((_, LandingTarget::Posted(posted))) => asked.push(posted),
                 Some((
                     total,
-                    Target::Kept {
+                    LandingTarget::Kept {
                         is_early,
                         asked: waiting,
                         ..

@@ -1,7 +1,7 @@
 //! Ends through a store: failed collectives, members that finish, and a store that cannot be used any more.
 
-use super::{Getting, Parting};
-use crate::error::{During, Error};
+use super::{FinalCounts, PendingGet};
+use crate::error::{Activity, Error};
 use crate::link::store::Order;
 use crate::protocol::{Action, Owner, Protocol};
 use crate::schedule::Rank;
@@ -13,8 +13,8 @@ impl Protocol {
     pub(in crate::protocol) fn abandon_gets(&mut self, gives_up: impl Fn(Owner) -> bool) -> usize {
         let Some(stored) = &mut self.stored else { return 0 };
         let meant = stored.gets.keys(|getting| match getting {
-            Getting::Fetch { owner, .. } | Getting::Rest { owner, .. } => gives_up(*owner),
-            Getting::Message { .. } => false,
+            PendingGet::Fetch { owner, .. } | PendingGet::Rest { owner, .. } => gives_up(*owner),
+            PendingGet::Message { .. } => false,
         });
         for get in &meant {
             stored.gets.remove(*get);
@@ -32,7 +32,7 @@ impl Protocol {
     }
 
     /// Notes that a member has finished. What it has written stays in the store for a while.
-    pub(crate) fn parted(&mut self, from: Rank, parting: Parting) {
+    pub(crate) fn member_finished(&mut self, from: Rank, parting: FinalCounts) {
         if !self.is_here(from) {
             return;
         }
@@ -49,7 +49,7 @@ impl Protocol {
 
     /// Notes that a member has left a communicator, in which it has sent this many messages to this one and done this
     /// many collectives.
-    pub(crate) fn quit(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
+    pub(crate) fn member_left(&mut self, from: Rank, context: u64, sent: u64, done: u32) {
         let is_known = !self.is_full() || self.contexts.contains_key(&context);
         let Some(stored) = &mut self.stored else { return };
         // Otherwise the member breaks the protocol, as it could over a connection; here nothing follows from that.
@@ -57,7 +57,7 @@ impl Protocol {
             return;
         }
         stored.is_changed = true;
-        if self.left(from, context).is_ok() {
+        if self.note_leave(from, context).is_ok() {
             self.end_missed(from);
         }
     }
@@ -65,8 +65,7 @@ impl Protocol {
     /// Forgets the requests for messages of a communicator, of which this member takes none any more.
     pub(in crate::protocol) fn abandon_messages(&mut self, of: u64) {
         let Some(stored) = &mut self.stored else { return };
-        let is_meant =
-            |getting: &Getting| matches!(getting, Getting::Message { context, .. } if *context == of);
+        let is_meant = |getting: &PendingGet| matches!(getting, PendingGet::Message { context, .. } if *context == of);
         for get in stored.gets.keys(is_meant) {
             stored.gets.remove(get);
             self.actions.push_back(Action::Store(Order::Forget { get }));
@@ -87,15 +86,15 @@ impl Protocol {
     fn end_missed(&mut self, from: Rank) {
         let mut missed = Vec::new();
         if let Some(stored) = &self.stored {
-            let of = |getting: &Getting| match getting {
-                Getting::Fetch { from: of, name, .. } => *of == from && self.never_wrote(from, name),
+            let of = |getting: &PendingGet| match getting {
+                PendingGet::Fetch { from: of, name, .. } => *of == from && self.is_unwritten(from, name),
                 _ => false,
             };
             missed = stored.gets.keys(of);
         }
         for get in missed {
             let getting = self.stored.as_mut().and_then(|stored| stored.gets.remove(get));
-            if let Some(Getting::Fetch { owner, during, .. }) = getting {
+            if let Some(PendingGet::Fetch { owner, during, .. }) = getting {
                 self.actions.push_back(Action::Store(Order::Forget { get }));
                 self.complete(owner, Err(Error::MemberLeft { during, rank: from }));
             }
@@ -103,9 +102,9 @@ impl Protocol {
     }
 
     /// Error that says that the store cannot be used any more, if that is so.
-    pub(crate) fn severance(&self) -> Option<Error> {
+    pub(crate) fn store_error(&self) -> Option<Error> {
         let why = self.severed.as_ref()?.to_string();
-        let during = During::Finish;
+        let during = Activity::Finish;
         Some(Error::Store { during, why })
     }
 
@@ -125,7 +124,7 @@ impl Protocol {
         let mut owners = self.take_own();
         if let Some(stored) = &self.stored {
             for get in stored.gets.keys(|_| true) {
-                if let Some(Getting::Rest { owner, .. }) = stored.gets.get(get) {
+                if let Some(PendingGet::Rest { owner, .. }) = stored.gets.get(get) {
                     owners.push(*owner);
                 }
             }

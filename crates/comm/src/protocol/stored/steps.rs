@@ -1,10 +1,10 @@
 //! Transfers of collectives through a store, as objects.
 
-use crate::error::During;
-use crate::link::store::Name;
+use crate::arena::Key;
+use crate::error::Activity;
+use crate::link::store::ObjectName;
 use crate::protocol::{Owner, Protocol};
 use crate::schedule::Step;
-use crate::slots::Key;
 use std::sync::Arc;
 
 /// Marks the keys of objects that are published while members compare what they are about to call; schedules number
@@ -26,7 +26,7 @@ impl Protocol {
             *count += 1;
             let (from, to) = if is_sent { (me, member) } else { (member, me) };
             let number = *count - 1;
-            Name::Step {
+            ObjectName::Step {
                 context,
                 collective,
                 from,
@@ -39,8 +39,8 @@ impl Protocol {
                 let to = running.members[to as usize];
                 let name = next(true, to);
                 let body = running.piece(from);
-                let during = During::Collective { number: collective };
-                match self.gone_in(context, to, during) {
+                let during = Activity::Collective { number: collective };
+                match self.departure_in(context, to, during) {
                     Some(error) => self.complete(Owner::Collective(key), Err(error)),
                     None => self.publish(name, body, 1, Arc::from([to]), key),
                 }
@@ -56,7 +56,7 @@ impl Protocol {
                 from,
                 readers,
             } => {
-                let name = Name::Published {
+                let name = ObjectName::Published {
                     context,
                     collective,
                     from: me,
@@ -67,7 +67,7 @@ impl Protocol {
             }
             Step::Fetch { of, key: name, into } => {
                 let from = running.members[of as usize];
-                let name = Name::Published {
+                let name = ObjectName::Published {
                     context,
                     collective,
                     from,

@@ -19,10 +19,7 @@ pub(super) fn allreduce(me: Rank, size: Rank, count: usize) -> Schedule {
     let output = Span::first(Area::Output, count);
     let mut transfers = Vec::new();
     for rank in others() {
-        transfers.push(Step::Send {
-            to: rank,
-            from: input,
-        });
+        transfers.push(Step::Send { to: rank, from: input });
         transfers.push(Step::Receive {
             from: rank,
             into: slot(rank),
@@ -78,7 +75,7 @@ pub(super) fn numbers(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 impl Net {
     pub(super) fn start(&mut self, rank: Rank, schedule: Schedule, input: &[u8], output: &Memory) -> Key {
-        let start = Start {
+        let start = CollectiveStart {
             schedule: Arc::new(schedule),
             element: 8,
             input: Memory::of(input.to_vec()),
@@ -109,7 +106,7 @@ fn schedules_run_for_any_number_of_ranks_and_sizes() {
             let sums = (0..count as u64).map(|n| ranks * n * 1000 + ranks * (ranks - 1) / 2);
             let expected = numbers(sums);
             for (rank, (key, output)) in started.into_iter().enumerate() {
-                assert!(net.members[rank].result(key).expect("an end").is_ok());
+                assert!(net.members[rank].take_result(key).expect("an end").is_ok());
                 assert!(
                     output.into_bytes() == expected,
                     "rank {rank} of {size}, {count} numbers"
@@ -131,7 +128,7 @@ fn a_round_sends_and_receives_at_once() {
     }
     let announced = net.wires[1][0].pop_front().expect("what rank 1 sends");
     assert!(
-        matches!(announced.frame, Frame::Announce { .. }),
+        matches!(announced.frame, MemberFrame::Announce { .. }),
         "{:?}",
         announced.frame
     );
@@ -139,7 +136,7 @@ fn a_round_sends_and_receives_at_once() {
     net.collect(0);
     let sent: Vec<_> = net.wires[0][1].iter().map(|sent| &sent.frame).collect();
     assert!(
-        matches!(sent[..], [Frame::Announce { .. }, Frame::Grant { .. }]),
+        matches!(sent[..], [MemberFrame::Announce { .. }, MemberFrame::Grant { .. }]),
         "nobody has answered rank 0, and it takes: {sent:?}"
     );
 }
@@ -170,7 +167,7 @@ fn ranks_may_be_collectives_apart_and_their_messages_do_not_mix() {
     net.run();
     for (rank, of_rank) in outputs.into_iter().enumerate() {
         for (number, (key, output)) in of_rank.into_iter().enumerate() {
-            assert!(net.members[rank].result(key).expect("an end").is_ok());
+            assert!(net.members[rank].take_result(key).expect("an end").is_ok());
             assert_eq!(output.into_bytes(), numbers([number as u64, 7]), "rank {rank}");
         }
     }
@@ -189,15 +186,15 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
         .collect();
     net.run();
     assert!(
-        net.at(0).result(started[0]).expect("an end").is_ok(),
+        net.at(0).take_result(started[0]).expect("an end").is_ok(),
         "it had sent its part"
     );
     let error = net
         .at(1)
-        .result(started[1])
+        .take_result(started[1])
         .expect("an end")
         .expect_err("a mismatch");
-    let during = During::Collective { number: 0 };
+    let during = Activity::Collective { number: 0 };
     assert_eq!(
         error,
         Error::Mismatch {
@@ -209,17 +206,17 @@ fn counts_that_do_not_match_are_told_and_end_the_collective_everywhere() {
     );
     let error = net
         .at(2)
-        .result(started[2])
+        .take_result(started[2])
         .expect("an end")
         .expect_err("it hears of it");
-    assert_eq!(error, Error::Broken { during, rank: 1 });
+    assert_eq!(error, Error::CollectiveFailed { during, rank: 1 });
     // No later collective hangs.
     for rank in 0..3 {
         let output = Memory::zeroed(8);
         let key = net.start(rank, broadcast(rank, 3, 1), &[], &output);
         net.run();
-        let error = net.at(rank).result(key).expect("an end").expect_err("broken");
-        assert!(matches!(error, Error::Broken { rank: 1, .. }), "{error}");
+        let error = net.at(rank).take_result(key).expect("an end").expect_err("broken");
+        assert!(matches!(error, Error::CollectiveFailed { rank: 1, .. }), "{error}");
     }
 }
 
@@ -236,7 +233,7 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
     let mut net = Net::new(2, seed());
     let mut keys = Vec::new();
     for rank in 0..2 {
-        let start = Start {
+        let start = CollectiveStart {
             schedule: Arc::new(allreduce(rank, 2, 4)),
             element: 8,
             input: Memory::zeroed(32),
@@ -248,15 +245,9 @@ fn an_operator_that_panics_is_told_with_what_it_said() {
         keys.push(net.at(rank).collective(0, start).expect("room"));
     }
     net.run();
-    let error = net.at(0).result(keys[0]).expect("an end").expect_err("a panic");
-    assert!(
-        error.to_string().contains("this operator does not like it"),
-        "{error}"
-    );
-    assert!(
-        net.at(1).result(keys[1]).is_some(),
-        "the other one has an end too"
-    );
+    let error = net.at(0).take_result(keys[0]).expect("an end").expect_err("a panic");
+    assert!(error.to_string().contains("this operator does not like it"), "{error}");
+    assert!(net.at(1).take_result(keys[1]).is_some(), "the other one has an end too");
 }
 
 #[test]
@@ -272,17 +263,17 @@ fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_ot
         let wrong = net.start(0, broadcast(0, 3, 2), &[], &Memory::zeroed(8));
         net.run();
         assert!(matches!(
-            net.at(0).result(wrong),
+            net.at(0).take_result(wrong),
             Some(Err(Error::Schedule { .. }))
         ));
         for rank in 0..3 {
-            let result = net.at(rank).result(first[rank as usize]).expect("an end");
+            let result = net.at(rank).take_result(first[rank as usize]).expect("an end");
             assert!(result.is_ok(), "rank {rank}, round {round}: {result:?}");
             assert_eq!(outputs[rank as usize].clone().into_bytes(), [3; 8]);
             let second = net.start(rank, broadcast(rank, 3, 1), &[], &outputs[rank as usize]);
             net.run();
-            let error = net.at(rank).result(second).expect("an end").expect_err("broken");
-            assert!(matches!(error, Error::Broken { rank: 0, .. }), "{error}");
+            let error = net.at(rank).take_result(second).expect("an end").expect_err("broken");
+            assert!(matches!(error, Error::CollectiveFailed { rank: 0, .. }), "{error}");
         }
     }
 }
@@ -290,7 +281,7 @@ fn an_error_of_a_member_that_is_ahead_leaves_the_collectives_before_it_to_the_ot
 #[test]
 fn a_schedule_that_reduces_is_refused_without_an_operator() {
     let mut net = Net::new(2, 0);
-    let start = Start {
+    let start = CollectiveStart {
         schedule: Arc::new(allreduce(0, 2, 4)),
         element: 8,
         input: Memory::zeroed(32),
@@ -303,7 +294,7 @@ fn a_schedule_that_reduces_is_refused_without_an_operator() {
     net.at(0).settle();
     let error = net
         .at(0)
-        .result(key)
+        .take_result(key)
         .expect("an end")
         .expect_err("nothing to reduce by");
     assert!(error.to_string().contains("nothing to reduce by"), "{error}");
@@ -317,7 +308,7 @@ fn a_schedule_that_breaks_its_rules_is_refused_before_anything_is_sent() {
     net.at(0).settle();
     let error = net
         .at(0)
-        .result(key)
+        .take_result(key)
         .expect("an end")
         .expect_err("beyond the output");
     assert!(matches!(error, Error::Schedule { .. }), "{error}");

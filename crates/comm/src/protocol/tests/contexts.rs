@@ -13,30 +13,27 @@ impl Net {
 
     fn send_in(&mut self, context: u64, from: Rank, to: Rank, bytes: Vec<u8>) -> Key {
         let member = self.at(from);
-        let key = member.request(During::Send { to, tag: 1 }).expect("room");
-        let address = Address {
-            context,
-            ..message(1)
-        };
+        let key = member.request(Activity::Send { to, tag: 1 }).expect("room");
+        let address = MessageAddress { context, ..message(1) };
         member.send(to, address, Memory::of(bytes).whole(), Owner::Request(key));
         key
     }
 
     fn receive_in(&mut self, context: u64, at: Rank, source: Option<Rank>) -> Key {
         let member = self.at(at);
-        let during = During::Receive {
+        let during = Activity::Receive {
             from: source,
             tag: None,
         };
         let key = member.request(during).expect("room");
         let into = Memory::zeroed(4 * EAGER as usize).whole();
         let pattern = Pattern { source, tag: None };
-        member.receive(Class::Message, context, pattern, into, Owner::Request(key));
+        member.receive(MessageClass::Message, context, pattern, into, Owner::Request(key));
         key
     }
 
     fn add_in(&mut self, context: u64, rank: Rank, count: usize) -> Key {
-        let start = Start {
+        let start = CollectiveStart {
             schedule: Arc::new(allreduce(rank, SIZE, count)),
             element: 8,
             input: Memory::of(numbers(0..count as u64)),
@@ -75,11 +72,7 @@ impl Net {
                 for class in [0, 1] {
                     let left = member.peers[other].spend[class].left();
                     let owed = peer.peers[rank].lend[class].owed();
-                    assert_eq!(
-                        left + owed,
-                        credit_of(SIZE),
-                        "{what}: credit of rank {rank} at {other}"
-                    );
+                    assert_eq!(left + owed, credit_of(SIZE), "{what}: credit of rank {rank} at {other}");
                 }
             }
         }
@@ -88,8 +81,8 @@ impl Net {
 
 /// Checks that a request ended well, or because a member has left.
 fn has_ended(net: &mut Net, rank: Rank, key: Key, what: &str) {
-    match net.at(rank).result(key) {
-        Some(Ok(_) | Err(Error::MemberLeft { .. } | Error::Finished | Error::Broken { .. })) => {}
+    match net.at(rank).take_result(key) {
+        Some(Ok(_) | Err(Error::MemberLeft { .. } | Error::Finished | Error::CollectiveFailed { .. })) => {}
         other => panic!("{what}, rank {rank}: {other:?}"),
     }
 }
@@ -141,8 +134,8 @@ fn whoever_leaves_a_communicator_at_any_moment_leaves_nothing_behind() {
         for (rank, key) in begun {
             // Collectives of different lengths do not match: that is an end as well.
             match net.members[rank as usize].requests.get(key) {
-                Some(crate::protocol::Request::Done(Err(Error::Mismatch { .. }))) => {
-                    net.at(rank).result(key);
+                Some(crate::protocol::RequestState::Done(Err(Error::Mismatch { .. }))) => {
+                    net.at(rank).take_result(key);
                 }
                 _ => has_ended(&mut net, rank, key, &what),
             }
@@ -168,10 +161,10 @@ fn a_place_is_kept_for_a_communicator_that_others_open_first() {
     assert!(net.at(0).open(1 << 63, (0..SIZE).collect()));
     net.at(0).release();
     let key = net.receive_in(1 << 63, 0, Some(1));
-    assert!(net.at(0).result(key).expect("an end").is_ok(), "it was kept");
+    assert!(net.at(0).take_result(key).expect("an end").is_ok(), "it was kept");
     // No member may open one for which no place was reserved.
-    let frame = Frame::Eager {
-        to: Address {
+    let frame = MemberFrame::Eager {
+        to: MessageAddress {
             context: 1 << 62,
             ..message(1)
         },

@@ -11,11 +11,11 @@ impl Net {
         self.wires[rank as usize].iter_mut().for_each(VecDeque::clear);
         let (size, bounds) = (self.members.len() as Rank, self.at(rank).bounds);
         *self.at(rank) = Protocol::new(rank, size, bounds);
-        self.at(noticed_by).lost(rank, Loss::Closed);
+        self.at(noticed_by).handle_loss(rank, Loss::Closed);
     }
 
     fn error(&mut self, rank: Rank, key: Key) -> Error {
-        let result = self.at(rank).result(key).expect("it has ended");
+        let result = self.at(rank).take_result(key).expect("it has ended");
         result.expect_err("with an error")
     }
 }
@@ -39,33 +39,29 @@ fn what_involves_a_failed_member_ends_everywhere_and_the_rest_goes_on() {
     net.kill(3, 0);
     net.run();
     let loss = Loss::Closed;
-    let lost = |during| Error::MemberLost {
-        during,
-        rank: 3,
-        loss,
-    };
-    let receive = |from, tag| During::Receive { from, tag };
+    let lost = |during| Error::MemberLost { during, rank: 3, loss };
+    let receive = |from, tag| Activity::Receive { from, tag };
     assert_eq!(net.error(0, from_it), lost(receive(Some(3), Some(1))));
     assert_eq!(net.error(1, from_any), lost(receive(None, None)));
-    assert_eq!(net.error(2, to_it), lost(During::Send { to: 3, tag: 1 }));
+    assert_eq!(net.error(2, to_it), lost(Activity::Send { to: 3, tag: 1 }));
     for (rank, key) in collectives.into_iter().enumerate() {
-        let during = During::Collective { number: 0 };
+        let during = Activity::Collective { number: 0 };
         assert_eq!(net.error(rank as Rank, key), lost(during), "rank {rank}");
     }
     // Later operations end with the error at once.
     let late = net.send(1, 3, 2, large.clone());
-    assert_eq!(net.error(1, late), lost(During::Send { to: 3, tag: 2 }));
+    assert_eq!(net.error(1, late), lost(Activity::Send { to: 3, tag: 2 }));
     let late = net.receive(2, Pattern::ANY, &memory());
     assert_eq!(net.error(2, late), lost(receive(None, None)));
     let output = Memory::zeroed(8);
     let late = net.start(1, broadcast(1, 4, 1), &[], &output);
     net.run();
-    assert_eq!(net.error(1, late), lost(During::Collective { number: 1 }));
+    assert_eq!(net.error(1, late), lost(Activity::Collective { number: 1 }));
     // Members that are well talk as before.
     let sent = net.send(2, 0, 9, vec![5; 100]);
     net.run();
-    assert!(net.at(2).result(sent).expect("sent").is_ok());
-    assert!(net.at(0).result(unconcerned).expect("received").is_ok());
+    assert!(net.at(2).take_result(sent).expect("sent").is_ok());
+    assert!(net.at(0).take_result(unconcerned).expect("received").is_ok());
     assert_eq!(net.at(0).collectives.len(), 0);
 }
 
@@ -78,7 +74,7 @@ fn what_came_of_a_member_before_it_failed_is_received() {
     net.kill(0, 1);
     let memory = Memory::zeroed(5000);
     let came = net.receive(1, Pattern::of(0, 1), &memory);
-    assert!(net.at(1).result(came).expect("here").is_ok());
+    assert!(net.at(1).take_result(came).expect("here").is_ok());
     let only_announced = net.receive(1, Pattern::of(0, 2), &memory);
     assert!(matches!(
         net.error(1, only_announced),
@@ -121,7 +117,7 @@ fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
     net.at(0).leave(0, true);
     net.run();
     for (rank, key) in [(0, sender), (1, receiver)] {
-        assert!(matches!(net.error(rank, key), Error::Broken { rank: 0, .. }));
+        assert!(matches!(net.error(rank, key), Error::CollectiveFailed { rank: 0, .. }));
         let member = net.at(rank);
         assert_eq!((member.sends.len(), member.landings.len()), (0, 0), "rank {rank}");
     }
@@ -129,18 +125,18 @@ fn what_was_granted_to_who_has_given_up_leaves_nothing_behind() {
     // member.
     let (mut net, _, receiver) = granted_in_vain();
     let landing = net.at(1).landings.keys(|_| true)[0];
-    let withdraw = Frame::Withdraw { landing };
+    let withdraw = MemberFrame::Withdraw { landing };
     assert!(net.at(1).frame(0, withdraw).is_ok());
     assert_eq!(net.at(1).landings.len(), 1, "somebody waits for it");
     assert_eq!(net.at(1).frame(0, withdraw).err(), Some(Loss::Protocol));
-    let word = Frame::Broken {
+    let word = MemberFrame::Broken {
         context: 0,
         rank: 0,
         number: 0,
     };
     assert!(net.at(1).frame(0, word).is_ok());
     net.at(1).settle();
-    assert!(matches!(net.error(1, receiver), Error::Broken { .. }));
+    assert!(matches!(net.error(1, receiver), Error::CollectiveFailed { .. }));
     assert_eq!(net.at(1).landings.len(), 0);
 }
 
@@ -164,17 +160,17 @@ fn a_member_that_finishes_early_loses_no_message_of_its_own() {
     net.run();
     assert!(net.at(0).has_parted());
     // Then its connections close, which no member takes for a failure.
-    net.at(1).lost(0, Loss::Closed);
+    net.at(1).handle_loss(0, Loss::Closed);
     let memory = Memory::zeroed(20);
     for tag in [2, 1] {
         let receive = net.receive(1, Pattern::of(0, tag), &memory);
-        let status = net.at(1).result(receive).expect("here").expect("no error");
+        let status = net.at(1).take_result(receive).expect("here").expect("no error");
         assert_eq!(status.tag, tag);
     }
     assert!(matches!(net.error(1, pending), Error::MemberLeft { rank: 0, .. }));
     let send = net.send(1, 0, 1, vec![1]);
     assert!(matches!(net.error(1, send), Error::MemberLeft { rank: 0, .. }));
-    assert!(net.at(1).result(of_any).is_none(), "rank 2 is still there");
+    assert!(net.at(1).take_result(of_any).is_none(), "rank 2 is still there");
     net.at(2).finish();
     net.run();
     assert!(matches!(net.error(1, of_any), Error::MemberLeft { rank: 2, .. }));
@@ -193,8 +189,8 @@ fn who_finishes_because_another_has_failed_says_so_first() {
         .collect();
     net.run();
     // Rank 1 hears of the failure from rank 2, and finishes before rank 0 has heard anything.
-    net.at(2).lost(3, Loss::Closed);
-    let word = Frame::Lost {
+    net.at(2).handle_loss(3, Loss::Closed);
+    let word = MemberFrame::Lost {
         rank: 3,
         loss: Loss::Closed,
     };
@@ -215,18 +211,15 @@ fn who_is_held_to_have_failed_learns_it() {
     let receive = net.receive(2, Pattern::of(1, 0), &Memory::zeroed(1));
     let to_self = net.send(2, 2, 0, vec![0; 5000]);
     // Only one of the others cannot reach rank 2.
-    net.at(0).lost(2, Loss::Silent);
+    net.at(0).handle_loss(2, Loss::Silent);
     net.run();
     // Rank 0 has closed its link with rank 2, so that its word to rank 2 is lost. It has told rank 1, which has closed
     // its link as well, without a word to rank 2.
     assert!(matches!(
-        net.at(1).gone(2, During::Collective { number: 0 }),
-        Some(Error::MemberLost {
-            loss: Loss::Silent,
-            ..
-        })
+        net.at(1).departure(2, Activity::Collective { number: 0 }),
+        Some(Error::MemberLost { loss: Loss::Silent, .. })
     ));
-    let word = Frame::Lost {
+    let word = MemberFrame::Lost {
         rank: 2,
         loss: Loss::Silent,
     };
@@ -238,7 +231,7 @@ fn who_is_held_to_have_failed_learns_it() {
                 error,
                 Error::Outcast {
                     rank: 2,
-                    by: Some(1),
+                    reporter: Some(1),
                     loss: Loss::Silent,
                     ..
                 }
@@ -306,7 +299,7 @@ fn a_failure_at_any_moment_leaves_nobody_waiting() {
         net.run();
         for rank in (0..size).filter(|rank| *rank != dead) {
             for key in &pending[rank as usize] {
-                let result = net.at(rank).result(*key);
+                let result = net.at(rank).take_result(*key);
                 let result = result.unwrap_or_else(|| {
                     panic!("rank {rank} of {size} waits for ever after rank {dead} failed (round {round})")
                 });

@@ -13,8 +13,8 @@ fn small_and_large_messages_arrive_as_they_were_sent_before_and_after_they_are_a
             net.run();
             let receive = *asked.get_or_insert_with(|| net.receive(1, Pattern::ANY, &memory));
             net.run();
-            assert!(net.at(0).result(sent).expect("sent").is_ok());
-            let status = net.at(1).result(receive).expect("received").expect("no error");
+            assert!(net.at(0).take_result(sent).expect("sent").is_ok());
+            let status = net.at(1).take_result(receive).expect("received").expect("no error");
             assert_eq!(
                 status,
                 Status {
@@ -40,7 +40,7 @@ fn a_message_that_does_not_fit_is_told_with_both_sizes_and_stays() {
         net.run();
         let receive = *asked.get_or_insert_with(|| net.receive(1, Pattern::of(0, 1), &small));
         net.run();
-        let error = net.at(1).result(receive).expect("an end").expect_err("too large");
+        let error = net.at(1).take_result(receive).expect("an end").expect_err("too large");
         assert_eq!(
             error,
             Error::Truncated {
@@ -54,7 +54,7 @@ fn a_message_that_does_not_fit_is_told_with_both_sizes_and_stays() {
         let large = Memory::zeroed(length);
         let receive = net.receive(1, Pattern::of(0, 1), &large);
         net.run();
-        assert!(net.at(1).result(receive).expect("an end").is_ok());
+        assert!(net.at(1).take_result(receive).expect("an end").is_ok());
         assert!(large.into_bytes() == text(0, 0, length), "it was not lost");
     }
 }
@@ -69,17 +69,17 @@ fn members_that_all_send_first_go_on() {
             .collect();
         net.run();
         for rank in 0..size {
-            assert!(net.at(rank).result(sends[rank as usize]).is_none(), "it waits");
-            net.at(rank).relieve();
+            assert!(net.at(rank).take_result(sends[rank as usize]).is_none(), "it waits");
+            net.at(rank).accept_early();
         }
         net.run();
         for rank in 0..size {
-            assert!(net.at(rank).result(sends[rank as usize]).expect("sent").is_ok());
+            assert!(net.at(rank).take_result(sends[rank as usize]).expect("sent").is_ok());
             let before = (rank + size - 1) % size;
             let memory = Memory::zeroed(length);
             let receive = net.receive(rank, Pattern::of(before, 0), &memory);
             net.run();
-            let status = net.at(rank).result(receive).expect("here").expect("no error");
+            let status = net.at(rank).take_result(receive).expect("here").expect("no error");
             assert_eq!((status.source, status.tag), (before, 0));
             assert!(memory.into_bytes() == text(before, 0, length));
             assert_eq!(net.at(rank).early_bytes, 0, "the memory is given back");
@@ -93,15 +93,15 @@ fn early_memory_is_bounded() {
     let first = net.send(0, 1, 1, vec![1; EARLY as usize - 1]);
     let second = net.send(0, 1, 2, vec![2; EARLY as usize]);
     net.run();
-    net.at(1).relieve();
+    net.at(1).accept_early();
     net.run();
-    assert!(net.at(0).result(first).is_some(), "there is memory for one");
-    assert!(net.at(0).result(second).is_none(), "and for no more");
+    assert!(net.at(0).take_result(first).is_some(), "there is memory for one");
+    assert!(net.at(0).take_result(second).is_none(), "and for no more");
     let memory = Memory::zeroed(EARLY as usize);
     for tag in [1, 2] {
         let receive = net.receive(1, Pattern::of(0, tag), &memory);
         net.run();
-        assert!(net.at(1).result(receive).expect("here").is_ok());
+        assert!(net.at(1).take_result(receive).expect("here").is_ok());
     }
 }
 
@@ -128,11 +128,11 @@ fn unexpected_messages_are_kept_as_far_as_credit_goes_and_then_wait_at_their_sen
             &memory,
         );
         net.run();
-        let status = net.at(1).result(receive).expect("here").expect("no error");
+        let status = net.at(1).take_result(receive).expect("here").expect("no error");
         assert_eq!(status.tag, number, "in the order in which they were sent");
     }
     for send in sends {
-        assert!(net.at(0).result(send).expect("sent").is_ok());
+        assert!(net.at(0).take_result(send).expect("sent").is_ok());
     }
     assert_eq!(net.at(1).landings.len(), 0);
 }
@@ -154,32 +154,26 @@ fn larger_messages_go_unasked_as_far_as_credit_goes_and_are_then_announced() {
         "the others are announced"
     );
     let small = net.send(0, 1, many, vec![1]);
-    assert!(
-        net.at(0).result(small).is_some(),
-        "there is credit for small ones"
-    );
+    assert!(net.at(0).take_result(small).is_some(), "there is credit for small ones");
     for number in 0..many {
         let memory = Memory::zeroed(EAGER as usize);
         let receive = net.receive(1, Pattern::of(0, number), &memory);
         net.run();
-        assert!(net.at(1).result(receive).expect("here").is_ok());
+        assert!(net.at(1).take_result(receive).expect("here").is_ok());
         assert!(memory.into_bytes() == text(0, number, EAGER as usize));
     }
     for send in sends {
-        assert!(net.at(0).result(send).expect("sent").is_ok());
+        assert!(net.at(0).take_result(send).expect("sent").is_ok());
     }
     let receive = net.receive(1, Pattern::of(0, many), &Memory::zeroed(1));
-    assert!(net.at(1).result(receive).expect("here").is_ok());
+    assert!(net.at(1).take_result(receive).expect("here").is_ok());
     assert_eq!((net.at(1).landings.len(), net.at(0).sends.len()), (0, 0));
 }
 
 #[test]
 fn a_member_that_takes_more_than_its_credit_is_noticed() {
     let mut net = Net::new(2, 0);
-    let eager = |length| Frame::Eager {
-        to: message(0),
-        length,
-    };
+    let eager = |length| MemberFrame::Eager { to: message(0), length };
     let mut result = Ok(None);
     for _ in 0..credit_of(2) / 128 + 1 {
         assert!(result.is_ok());
@@ -192,7 +186,7 @@ fn a_member_that_takes_more_than_its_credit_is_noticed() {
 #[test]
 fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
     let mut net = Net::new(3, 0);
-    let data = |landing, length| Frame::Data { landing, length };
+    let data = |landing, length| MemberFrame::Data { landing, length };
     assert_eq!(net.at(1).frame(0, data(0, 1)).err(), Some(Loss::Protocol));
     let memory = Memory::zeroed(5000);
     net.receive(1, Pattern::of(0, 0), &memory);
@@ -203,13 +197,10 @@ fn frames_that_nobody_asked_for_are_a_breach_of_the_protocol() {
     let landing = net.at(1).landings.keys(|_| true)[0];
     // Data of another member, and more than was announced.
     assert_eq!(net.at(1).frame(2, data(landing, 1)).err(), Some(Loss::Protocol));
-    assert_eq!(
-        net.at(1).frame(0, data(landing, 5001)).err(),
-        Some(Loss::Protocol)
-    );
+    assert_eq!(net.at(1).frame(0, data(landing, 5001)).err(), Some(Loss::Protocol));
     // Answers to nothing are ignored, and do no harm.
-    assert!(net.at(1).frame(0, Frame::Grant { id: 99, landing: 1 }).is_ok());
-    assert!(net.at(1).frame(0, Frame::Farewell).is_ok());
+    assert!(net.at(1).frame(0, MemberFrame::Grant { id: 99, landing: 1 }).is_ok());
+    assert!(net.at(1).frame(0, MemberFrame::Farewell).is_ok());
     net.run();
 }
 
@@ -220,19 +211,19 @@ fn members_send_to_themselves() {
         let memory = Memory::zeroed(length);
         let early = net.receive(0, Pattern::of(0, 1), &memory);
         let first = net.send(0, 0, 1, text(0, 1, length));
-        assert!(net.at(0).result(first).expect("sent").is_ok());
-        assert!(net.at(0).result(early).expect("received").is_ok());
+        assert!(net.at(0).take_result(first).expect("sent").is_ok());
+        assert!(net.at(0).take_result(early).expect("received").is_ok());
         assert!(memory.into_bytes() == text(0, 1, length));
         let second = net.send(0, 0, 2, text(0, 2, length));
         assert_eq!(
-            net.at(0).result(second).is_some(),
+            net.at(0).take_result(second).is_some(),
             length == 10,
             "small ones are kept"
         );
-        net.at(0).relieve();
+        net.at(0).accept_early();
         let memory = Memory::zeroed(length);
         let late = net.receive(0, Pattern::of(0, 2), &memory);
-        assert!(net.at(0).result(late).expect("received").is_ok());
+        assert!(net.at(0).take_result(late).expect("received").is_ok());
         assert!(memory.into_bytes() == text(0, 2, length));
     }
 }
@@ -243,18 +234,18 @@ fn a_receive_is_cancelled_until_something_comes_for_it() {
     let memory = Memory::zeroed(10);
     let receive = net.receive(1, Pattern::ANY, &memory);
     assert!(net.at(1).cancel(receive));
-    let error = net.at(1).result(receive).expect("an end").expect_err("cancelled");
+    let error = net.at(1).take_result(receive).expect("an end").expect_err("cancelled");
     assert!(matches!(error, Error::Cancelled { .. }), "{error}");
     net.send(0, 1, 3, vec![1; 10]);
     net.run();
     assert_eq!(
-        net.at(1).probe(Class::Message, 0, Pattern::ANY),
+        net.at(1).probe(MessageClass::Message, 0, Pattern::ANY),
         Some((Envelope { source: 0, tag: 3 }, 10)),
         "the message waits for another receive"
     );
     let receive = net.receive(1, Pattern::ANY, &memory);
     assert!(!net.at(1).cancel(receive), "it has ended");
-    assert!(net.at(1).result(receive).expect("an end").is_ok());
+    assert!(net.at(1).take_result(receive).expect("an end").is_ok());
     // Forgotten requests leave nothing behind.
     let receive = net.receive(1, Pattern::ANY, &memory);
     net.at(1).forget(receive);
@@ -305,14 +296,11 @@ fn random_traffic_arrives_whole_and_in_order() {
         for (at, asked) in asked.into_iter().enumerate() {
             for (key, memory) in asked {
                 let status = net.members[at]
-                    .result(key)
+                    .take_result(key)
                     .expect("all have come")
                     .expect("no error");
                 let of = (status.source, at as Rank, status.tag);
-                let expected = sent
-                    .get_mut(&of)
-                    .and_then(VecDeque::pop_front)
-                    .expect("it was sent");
+                let expected = sent.get_mut(&of).and_then(VecDeque::pop_front).expect("it was sent");
                 let bytes = memory.into_bytes();
                 assert!(
                     bytes[..status.bytes as usize] == expected,
@@ -336,20 +324,20 @@ fn random_traffic_arrives_whole_and_in_order() {
 #[test]
 fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_credit_back() {
     let mut net = Net::new(2, seed());
-    let to = Address {
-        class: Class::Message,
+    let to = MessageAddress {
+        class: MessageClass::Message,
         context: 0,
         tag: 7,
     };
     let take = |net: &mut Net, length| net.at(0).take_direct(1, &to, length, Pattern::of(1, 7), 8);
     assert_eq!(take(&mut net, 9), Ok(false), "it is too long");
-    let into = net.at(0).frame(1, Frame::Eager { to, length: 3 });
+    let into = net.at(0).frame(1, MemberFrame::Eager { to, length: 3 });
     assert!(into.is_ok_and(|into| into.is_some()));
     net.at(0).body(1, 3);
     assert_eq!(take(&mut net, 3), Ok(false), "another one came before");
     let memory = Memory::zeroed(8);
     let kept = net.receive(0, Pattern::ANY, &memory);
-    assert!(net.at(0).result(kept).is_some_and(|result| result.is_ok()));
+    assert!(net.at(0).take_result(kept).is_some_and(|result| result.is_ok()));
     let posted = net.receive(0, Pattern::ANY, &memory);
     assert_eq!(take(&mut net, 3), Ok(false), "somebody else waits for it");
     assert!(net.at(0).cancel(posted));
@@ -360,7 +348,7 @@ fn a_receive_that_is_not_posted_takes_what_no_other_one_is_for_and_gives_its_cre
         while let Some(action) = net.at(0).next_action() {
             if let Action::Frame {
                 to: 1,
-                frame: Frame::Credit { amount, .. },
+                frame: MemberFrame::Credit { amount, .. },
             } = action
             {
                 given_back += amount;

@@ -18,7 +18,7 @@ const QUESTIONS: u32 = 3;
 
 /// State at the end of a turn.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::rendezvous) enum Turn {
+pub(in crate::rendezvous) enum PipeState {
     /// There is nothing to do until the system reports an event.
     Idle,
     /// It is the turn of other pairs.
@@ -93,10 +93,7 @@ impl Flow {
 }
 
 fn is_not_now(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
-    )
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 impl Pipe {
@@ -122,23 +119,23 @@ impl Pipe {
     }
 
     /// Moves what there is, in both directions.
-    pub(in crate::rendezvous) fn turn(&mut self) -> Turn {
+    pub(in crate::rendezvous) fn turn(&mut self) -> PipeState {
         let [one, other] = &self.streams;
         let [from_one, from_other] = &mut self.flows;
         let mut moved = 0;
         while moved < TURN_BYTES {
             let (Ok(there), Ok(back)) = (from_one.step(one, other), from_other.step(other, one)) else {
-                return Turn::Over;
+                return PipeState::Over;
             };
             if from_one.is_over && from_other.is_over {
-                return Turn::Over;
+                return PipeState::Over;
             }
             if there + back == 0 {
-                return Turn::Idle;
+                return PipeState::Idle;
             }
             moved += there + back;
         }
-        Turn::More
+        PipeState::More
     }
 }
 
@@ -163,7 +160,7 @@ mod tests {
     }
 
     /// Gives the pipe turns until a condition holds.
-    fn until(pipe: &mut Pipe, mut holds: impl FnMut(&Turn) -> bool) {
+    fn until(pipe: &mut Pipe, mut holds: impl FnMut(&PipeState) -> bool) {
         let began = std::time::Instant::now();
         while !holds(&pipe.turn()) {
             assert!(began.elapsed() < Duration::from_secs(30), "it does not end");
@@ -186,7 +183,7 @@ mod tests {
     fn what_one_sends_the_other_gets_behind_what_was_to_be_sent_first() {
         let (mut pipe, [mut one, mut other]) = pipe([b"to one", b"to other"]);
         one.write_all(b", hello").expect("open");
-        assert_eq!(pipe.turn(), Turn::Idle);
+        assert_eq!(pipe.turn(), PipeState::Idle);
         assert_eq!(read(&mut one, 6), b"to one");
         let mut got = [0; 15];
         other.set_nonblocking(true).expect("a socket");
@@ -219,7 +216,7 @@ mod tests {
             all
         });
         one.shutdown(Shutdown::Write).expect("open");
-        until(&mut pipe, |turn| *turn == Turn::Over);
+        until(&mut pipe, |turn| *turn == PipeState::Over);
         assert_eq!(read.join().expect("no panic").len(), sent, "all came");
     }
 
@@ -229,6 +226,6 @@ mod tests {
         drop(one);
         until(&mut pipe, |_| pipe_has_ended(&mut other));
         drop(other);
-        until(&mut pipe, |turn| *turn == Turn::Over);
+        until(&mut pipe, |turn| *turn == PipeState::Over);
     }
 }

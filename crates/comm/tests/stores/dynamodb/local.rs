@@ -88,16 +88,9 @@ impl Local {
             child.args(["--user", "--preserve-credentials"]);
         }
         child.arg(std::env::current_exe().expect("this program"));
-        child.args([
-            "--exact",
-            &format!("dynamodb::{test}"),
-            "--ignored",
-            "--nocapture",
-        ]);
+        child.args(["--exact", &format!("dynamodb::{test}"), "--ignored", "--nocapture"]);
         child.env("HOTLEASE_TEST_PID", self.pid.to_string());
-        child
-            .env("AWS_ACCESS_KEY_ID", key)
-            .env("AWS_SECRET_ACCESS_KEY", SECRET);
+        child.env("AWS_ACCESS_KEY_ID", key).env("AWS_SECRET_ACCESS_KEY", SECRET);
         // The configuration of the user who runs the tests is not used.
         child
             .env("AWS_CONFIG_FILE", "/dev/null")

@@ -110,19 +110,14 @@ impl Proxy {
             return None;
         }
         let body = String::from_utf8(request.body.clone()).expect("text");
-        Some(answer(
-            "200 OK",
-            body.replacen("RequestItems", "UnprocessedItems", 1),
-        ))
+        Some(answer("200 OK", body.replacen("RequestItems", "UnprocessedItems", 1)))
     }
 }
 
 /// Checks that messages sent while all requests are throttled arrive, and that none of their items remain.
 pub fn waits(table: &str) {
     let proxy = Arc::new(Proxy::default());
-    let link = text(table, Arc::clone(&proxy).start(), "")
-        .parse()
-        .expect("a link");
+    let link = text(table, Arc::clone(&proxy).start(), "").parse().expect("a link");
     let change = |options: &mut Options| options.failure_bound = BOUND;
     group::each_over(&link, 2, change, |all| {
         let other = 1 - all.rank();

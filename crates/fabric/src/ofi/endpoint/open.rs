@@ -1,6 +1,6 @@
 //! Opening an endpoint and its objects, in libfabric's order.
 
-use super::{ClosedFirst, Endpoint, Handle, checked, opened};
+use super::{Endpoint, EndpointHandle, Handle, checked, opened};
 use crate::ofi::error::OfiError;
 use crate::ofi::ffi::*;
 use crate::ofi::providers::Provider;
@@ -20,9 +20,7 @@ impl Endpoint {
             provider: provider.name().into(),
             why: "out of memory".into(),
         })?;
-        let fabric = library
-            .open_fabric(info.fabric_mut())
-            .map_err(fail("fi_fabric"))?;
+        let fabric = library.open_fabric(info.fabric_mut()).map_err(fail("fi_fabric"))?;
         let fabric = Handle(fabric);
         let raw = info.as_ptr();
         // SAFETY: for all calls through operation tables in this function: the objects were just opened, the tables are
@@ -87,10 +85,7 @@ impl Endpoint {
         let endpoint = unsafe {
             let mut endpoint = ptr::null_mut();
             let open = (*(*domain.0.as_ptr()).ops).endpoint;
-            opened(
-                open(domain.0.as_ptr(), raw, &mut endpoint, ptr::null_mut()),
-                endpoint,
-            )
+            opened(open(domain.0.as_ptr(), raw, &mut endpoint, ptr::null_mut()), endpoint)
         };
         let endpoint = endpoint.map_err(fail("fi_endpoint"))?;
         let fid = endpoint.0.as_ptr().cast::<fid>();
@@ -119,7 +114,7 @@ impl Endpoint {
             receive_size,
             source: provider.quirks().source && info.top().caps & FI_SOURCE != 0,
             provider: provider.name(),
-            endpoint: ClosedFirst(Some(endpoint)),
+            endpoint: EndpointHandle(Some(endpoint)),
             vector,
             queue,
             domain,

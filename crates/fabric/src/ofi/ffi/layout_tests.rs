@@ -55,12 +55,7 @@ fn layout() -> Vec<(String, usize)> {
         fi_ops_cq.readfrom,
         fi_ops_cq.readerr
     );
-    offset!(
-        fi_ops_msg.recv,
-        fi_ops_msg.send,
-        fi_ops_msg.inject,
-        fi_ops_cm.getname
-    );
+    offset!(fi_ops_msg.recv, fi_ops_msg.send, fi_ops_msg.inject, fi_ops_cm.getname);
     offset!(fi_ops_rma.read, fi_ops_rma.write, fi_ops_rma.writemsg);
     offset!(fid_ep.cm, fid_ep.msg, fid_ep.rma, fid_mr.key);
     rows.extend(
@@ -102,15 +97,8 @@ fn layouts_and_constants_are_those_of_the_headers() {
         "rdma/fi_domain",
         "rdma/fi_rma",
     ];
-    let includes: String = headers
-        .iter()
-        .map(|name| format!("#include <{name}.h>\n"))
-        .collect();
-    std::fs::write(
-        &source,
-        format!("{includes}int main(void) {{\n{lines}return 0;\n}}\n"),
-    )
-    .unwrap();
+    let includes: String = headers.iter().map(|name| format!("#include <{name}.h>\n")).collect();
+    std::fs::write(&source, format!("{includes}int main(void) {{\n{lines}return 0;\n}}\n")).unwrap();
     let compiled = Command::new("cc").arg("-o").args([&program, &source]).output();
     if !compiled.as_ref().is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: no C compiler or no libfabric headers (libfabric-dev)");

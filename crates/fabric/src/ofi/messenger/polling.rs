@@ -1,7 +1,7 @@
 //! Completions of a messenger: messages that have come, and buffers that are free again.
 
-use super::{Messenger, Peer, Work, at};
-use crate::ofi::endpoint::{Completions, Failure, Posted};
+use super::{Messenger, MessengerOperation, MessengerPeer, at};
+use crate::ofi::endpoint::{Completions, FailedOperation, PostResult};
 use crate::ofi::error::OfiError;
 use crate::ofi::ffi::{FI_ADDR_NOTAVAIL, fi_addr_t, fi_cq_msg_entry};
 use hotlease_wire::fabric::Envelope;
@@ -33,7 +33,7 @@ impl Messenger {
                 Completions::Read(count) => {
                     any |= count > 0;
                     for (entry, source) in entries.iter().zip(sources).take(count) {
-                        self.completed(entry, source, take);
+                        self.handle_completion(entry, source, take);
                     }
                     if !self.unposted.is_empty()
                         && let Err(error) = self.post_receives()
@@ -47,7 +47,7 @@ impl Messenger {
                 }
                 Completions::Error(failure) => {
                     any = true;
-                    self.operation_failed(&failure);
+                    self.handle_failure(&failure);
                 }
                 Completions::Failed(result) => {
                     let error = self.endpoint.error("fi_cq_read", result);
@@ -64,12 +64,12 @@ impl Messenger {
     }
 
     #[inline]
-    fn completed(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
+    fn handle_completion(&mut self, entry: &fi_cq_msg_entry, source: fi_addr_t, take: &mut dyn FnMut(u32, &[u8])) {
         let Some(number) = self.operations.find(entry.op_context) else {
             return;
         };
         match self.operations.get(number) {
-            Some(&Work::Receive(buffer)) => {
+            Some(&MessengerOperation::Receive(buffer)) => {
                 let bytes = entry.len.min(self.message_bytes);
                 let start = at(&self.memory, buffer, self.pitch).as_ptr();
                 // SAFETY: the message lies in its buffer, which the provider gave back; no other code writes it until
@@ -78,7 +78,7 @@ impl Messenger {
                 self.received(message, source, take);
                 self.unposted.push(number);
             }
-            Some(&Work::Send { buffer, to }) => {
+            Some(&MessengerOperation::Send { buffer, to }) => {
                 self.operations.end(number);
                 self.peers[to as usize].held -= 1;
                 self.free.push(buffer);
@@ -96,7 +96,7 @@ impl Messenger {
         };
         let number = envelope.number;
         let knows_sources = self.endpoint.knows_sources();
-        let is_of = |peer: &&mut Peer| {
+        let is_of = |peer: &&mut MessengerPeer| {
             let is_there = peer
                 .far
                 .as_ref()
@@ -108,7 +108,7 @@ impl Messenger {
             return;
         };
         if envelope.sequence != peer.next {
-            self.came_early(number, envelope.sequence, content);
+            self.keep_early(number, envelope.sequence, content);
             return;
         }
         peer.next = peer.next.wrapping_add(1);
@@ -122,31 +122,29 @@ impl Messenger {
 
     /// Keeps a message that is ahead of its peer's next one.
     #[cold]
-    fn came_early(&mut self, number: u32, sequence: u32, content: &[u8]) {
+    fn keep_early(&mut self, number: u32, sequence: u32, content: &[u8]) {
         let peer = &mut self.peers[number as usize];
         peer.early_bytes += content.len();
         let is_ahead = sequence.wrapping_sub(peer.next) < u32::MAX / 2;
         let is_new = is_ahead && peer.early.insert(sequence, content.to_vec()).is_none();
         let why = match is_new {
             false => "a message of it came twice",
-            true if peer.early_bytes > EARLY_BYTES_MAX || peer.early.len() > EARLY_MAX => {
-                "a message of it is missing"
-            }
+            true if peer.early_bytes > EARLY_BYTES_MAX || peer.early.len() > EARLY_MAX => "a message of it is missing",
             true => return,
         };
         self.fail(number, OfiError::BadEnd { why });
     }
 
     #[cold]
-    fn operation_failed(&mut self, failure: &Failure) {
+    fn handle_failure(&mut self, failure: &FailedOperation) {
         // An injected message has no context: the party that waits for its peer learns of the failure otherwise.
         let Some(number) = self.operations.find(failure.context) else {
             return;
         };
         match self.operations.get(number) {
             // It was too long, or its connection ended within it: it is then missing when the next message comes.
-            Some(Work::Receive(_)) => self.unposted.push(number),
-            Some(&Work::Send { buffer, to }) => {
+            Some(MessengerOperation::Receive(_)) => self.unposted.push(number),
+            Some(&MessengerOperation::Send { buffer, to }) => {
                 self.operations.end(number);
                 self.peers[to as usize].held -= 1;
                 self.free.push(buffer);
@@ -167,7 +165,7 @@ impl Messenger {
 
     pub(super) fn post_receives(&mut self) -> Result<(), OfiError> {
         while let Some(number) = self.unposted.pop() {
-            let Some(&Work::Receive(buffer)) = self.operations.get(number) else {
+            let Some(&MessengerOperation::Receive(buffer)) = self.operations.get(number) else {
                 continue;
             };
             let start = at(&self.memory, buffer, self.pitch).as_ptr();
@@ -178,12 +176,12 @@ impl Messenger {
                     .receive(start, self.message_bytes, self.descriptor, context)
             };
             match posted {
-                Posted::Yes => {}
-                Posted::Again => {
+                PostResult::Yes => {}
+                PostResult::Again => {
                     self.unposted.push(number);
                     break;
                 }
-                Posted::Failed(result) => {
+                PostResult::Failed(result) => {
                     self.unposted.push(number);
                     return Err(self.endpoint.error("fi_recv", result));
                 }

@@ -1,7 +1,7 @@
 //! Sending of a messenger.
 
-use super::{HELD_MAX, Messenger, Ready, Work, at};
-use crate::ofi::endpoint::Posted;
+use super::{Messenger, MessengerOperation, QueuedMessage, SENDS_PER_PEER_MAX, at};
+use crate::ofi::endpoint::PostResult;
 use hotlease_wire::fabric::Envelope;
 
 impl Messenger {
@@ -16,7 +16,7 @@ impl Messenger {
         let Some(far) = peer
             .far
             .as_mut()
-            .filter(|_| !peer.has_failed && peer.held < HELD_MAX)
+            .filter(|_| !peer.has_failed && peer.held < SENDS_PER_PEER_MAX)
         else {
             return false;
         };
@@ -36,7 +36,7 @@ impl Messenger {
         head.copy_from_slice(&envelope.encode());
         far.sequence = far.sequence.wrapping_add(1);
         peer.held += 1;
-        peer.ready.push_back(Ready { buffer, bytes });
+        peer.ready.push_back(QueuedMessage { buffer, bytes });
         if peer.ready.len() == 1 && !self.post(to) {
             self.stalled.push(to);
         }
@@ -47,7 +47,7 @@ impl Messenger {
     pub(super) fn post(&mut self, to: u32) -> bool {
         let peer = &mut self.peers[to as usize];
         let Some(far) = &peer.far else { return true };
-        while let Some(&Ready { buffer, bytes }) = peer.ready.front() {
+        while let Some(&QueuedMessage { buffer, bytes }) = peer.ready.front() {
             let start = at(&self.memory, buffer, self.pitch).as_ptr();
             let is_injected = bytes <= self.endpoint.inject_bytes();
             let posted = if is_injected {
@@ -55,31 +55,28 @@ impl Messenger {
                 let message = unsafe { std::slice::from_raw_parts(start, bytes) };
                 self.endpoint.inject(message, far.address)
             } else {
-                let begun = self.operations.begin(Work::Send { buffer, to }, None);
+                let begun = self.operations.begin(MessengerOperation::Send { buffer, to }, None);
                 let Some((number, context)) = begun else {
                     return false;
                 };
                 // SAFETY: the buffer is this operation's until its completion, and it and the context live until the
                 // endpoint is closed.
-                let posted = unsafe {
-                    self.endpoint
-                        .send(start, bytes, self.descriptor, far.address, context)
-                };
-                if posted != Posted::Yes {
+                let posted = unsafe { self.endpoint.send(start, bytes, self.descriptor, far.address, context) };
+                if posted != PostResult::Yes {
                     self.operations.end(number);
                 }
                 posted
             };
             match posted {
-                Posted::Yes => {
+                PostResult::Yes => {
                     peer.ready.pop_front();
                     if is_injected {
                         peer.held -= 1;
                         self.free.push(buffer);
                     }
                 }
-                Posted::Again => return false,
-                Posted::Failed(result) => {
+                PostResult::Again => return false,
+                PostResult::Failed(result) => {
                     let error = self.endpoint.error("fi_send", result);
                     self.fail(to, error);
                     return true;

@@ -52,11 +52,11 @@ impl Cores {
         self.offered.len() as u32
     }
 
-    pub(super) fn offered_ones(&self) -> &BTreeSet<u32> {
+    pub(super) fn offered_set(&self) -> &BTreeSet<u32> {
         &self.offered
     }
 
-    pub(super) fn free_ones(&self) -> &BTreeSet<u32> {
+    pub(super) fn free_set(&self) -> &BTreeSet<u32> {
         &self.free
     }
 
@@ -69,9 +69,7 @@ impl Cores {
 
     /// Number of places that are not taken, on shared cores and on free ones.
     pub(super) fn free_places(&self) -> u32 {
-        let gaps = self
-            .shared_offered()
-            .map(|(_, taken)| self.places_per_core - taken);
+        let gaps = self.shared_offered().map(|(_, taken)| self.places_per_core - taken);
         self.free() * self.places_per_core + gaps.sum::<u32>()
     }
 
@@ -83,7 +81,7 @@ impl Cores {
 
     /// Takes cores for one lease alone: `slots` for each worker. Returns none and changes nothing if too few are
     /// free.
-    pub(super) fn take_own(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
+    pub(super) fn take_exclusive(&mut self, workers: u32, slots: u32) -> Option<Vec<Vec<u32>>> {
         if workers.checked_mul(slots)? > self.free() {
             return None;
         }
@@ -111,13 +109,13 @@ impl Cores {
         let taken: u32 = self.shared_offered().map(|(_, taken)| taken).sum();
         let wanted = (taken + asked).div_ceil(self.places_per_core);
         while (self.shared_offered().count() as u32) < wanted {
-            if self.open().is_none() {
+            if self.open_shared().is_none() {
                 break;
             }
         }
         let mut homes = Vec::with_capacity(workers as usize);
         for _ in 0..workers {
-            let Some(core) = self.place(slots) else {
+            let Some(core) = self.take_place(slots) else {
                 // The gaps on the shared cores are too small for this worker.
                 (self.free, self.shared) = before;
                 return None;
@@ -128,20 +126,20 @@ impl Cores {
         Some(homes)
     }
 
-    fn open(&mut self) -> Option<u32> {
+    fn open_shared(&mut self) -> Option<u32> {
         let core = self.free.pop_first()?;
         self.shared.insert(core, 0);
         Some(core)
     }
 
     /// Takes places on the shared core with the fewest taken places that has room, else on a free core.
-    fn place(&mut self, slots: u32) -> Option<u32> {
+    fn take_place(&mut self, slots: u32) -> Option<u32> {
         let room = self.places_per_core - slots;
         let fits = self.shared_offered().filter(|(_, taken)| *taken <= room);
         let least = fits.min_by_key(|(core, taken)| (*taken, *core));
         let core = match least {
             Some((core, _)) => core,
-            None => self.open()?,
+            None => self.open_shared()?,
         };
         *self.shared.entry(core).or_default() += slots;
         Some(core)
@@ -158,7 +156,7 @@ impl Cores {
     }
 
     /// Takes back the cores of an exclusive lease.
-    pub(super) fn give_back_own(&mut self, cores: impl IntoIterator<Item = u32>) {
+    pub(super) fn give_back_exclusive(&mut self, cores: impl IntoIterator<Item = u32>) {
         let offered = &self.offered;
         self.free
             .extend(cores.into_iter().filter(|core| offered.contains(core)));
@@ -190,8 +188,8 @@ mod tests {
         let homes = cores.take_places(5, 1).expect("there is room");
         assert_eq!(homes, [vec![1], vec![1], vec![1], vec![0], vec![1]]);
         assert_eq!((cores.free(), cores.free_places()), (2, 8));
-        assert_eq!(cores.take_own(3, 1), None, "two cores are shared");
-        assert_eq!(cores.take_own(1, 2), Some(vec![vec![2, 3]]));
+        assert_eq!(cores.take_exclusive(3, 1), None, "two cores are shared");
+        assert_eq!(cores.take_exclusive(1, 2), Some(vec![vec![2, 3]]));
         assert_eq!((cores.free_places(), cores.take_places(1, 1)), (0, None));
         cores.give_back_places([0, 0, 0]);
         assert_eq!(cores.free(), 0, "one place of core 0 is still taken");
@@ -230,18 +228,16 @@ mod tests {
                 let (workers, slots) = (random.random_range(1..6), random.random_range(1..4));
                 let taken = match random.random_range(0..3) {
                     0 => cores
-                        .take_own(workers, slots)
+                        .take_exclusive(workers, slots)
                         .map(|cores| (false, cores.concat())),
-                    1 => cores
-                        .take_places(workers, slots)
-                        .map(|cores| (true, cores.concat())),
+                    1 => cores.take_places(workers, slots).map(|cores| (true, cores.concat())),
                     _ if held.is_empty() => None,
                     _ => {
                         let (shared, given) = held.swap_remove(random.random_range(0..held.len()));
                         if shared {
                             cores.give_back_places(given);
                         } else {
-                            cores.give_back_own(given);
+                            cores.give_back_exclusive(given);
                         }
                         None
                     }

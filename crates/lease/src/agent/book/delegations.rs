@@ -5,11 +5,11 @@
 //! end it: only the holder's sessions count.
 
 use super::LeaseBook;
-use crate::agent::{Action, Delegation, SessionId};
+use crate::agent::{BookAction, Delegation, SessionId};
 use hotlease_wire::ids::{Epoch, LeaseId};
 use hotlease_wire::limits::{DELEGATIONS_MAX, PEERS_MAX};
-use hotlease_wire::session::Place;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::session::SlotPlace;
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -17,34 +17,34 @@ impl LeaseBook {
     pub(super) fn delegate(
         &mut self,
         id: LeaseId,
-        places: BTreeSet<Place>,
+        places: BTreeSet<SlotPlace>,
         until: Duration,
         now: Duration,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejection> {
         let lease = self.active_mut(id)?;
-        for Place { worker, slot } in &places {
+        for SlotPlace { worker, slot } in &places {
             let cores = lease
                 .workers
                 .get(usize::from(worker.0))
                 .map(|worker| worker.cores.len())
-                .ok_or(Refusal::UnknownWorker {
+                .ok_or(Rejection::UnknownWorker {
                     index: worker.0,
                     workers: lease.workers.len() as u16,
                 })?;
             if usize::from(slot.0) >= cores {
-                return Err(Refusal::UnknownSlot {
+                return Err(Rejection::UnknownSlot {
                     index: slot.0,
                     slots: cores as u16,
                 });
             }
         }
         if places.is_empty() || until <= now {
-            return Err(Refusal::BadRequest {
+            return Err(Rejection::BadRequest {
                 what: "a delegation is of at least one slot, and for some time".into(),
             });
         }
         if lease.delegations.len() >= DELEGATIONS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "delegations of one lease".into(),
                 limit: DELEGATIONS_MAX as u64,
             });
@@ -65,12 +65,12 @@ impl LeaseBook {
         id: LeaseId,
         delegation: u32,
         reason: EndReason,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
+        actions: &mut Vec<BookAction>,
+    ) -> Result<(), Rejection> {
         let ended = self.active_mut(id)?.delegations.remove(&delegation);
         // The delegation was revoked before, or has expired meanwhile: the result is the intended one.
         if let Some(ended) = ended {
-            actions.push(Action::DelegationEnded {
+            actions.push(BookAction::DelegationEnded {
                 lease: id,
                 delegation,
                 reason,
@@ -87,12 +87,12 @@ impl LeaseBook {
         epoch: Epoch,
         tenant: &str,
         number: u32,
-    ) -> Result<(), Refusal> {
-        let lease = self.of_token(id, epoch, tenant)?;
+    ) -> Result<(), Rejection> {
+        let lease = self.lease_of_token(id, epoch, tenant)?;
         let delegation = lease.delegations.get_mut(&number);
-        let delegation = delegation.ok_or(Refusal::LeaseEnded(EndReason::TakenBack))?;
+        let delegation = delegation.ok_or(Rejection::LeaseEnded(EndReason::TakenBack))?;
         if delegation.sessions.len() >= PEERS_MAX {
-            return Err(Refusal::TooMany {
+            return Err(Rejection::TooMany {
                 what: "peers of one delegation".into(),
                 limit: PEERS_MAX as u64,
             });
@@ -102,7 +102,7 @@ impl LeaseBook {
     }
 
     /// Ends delegations whose time is over.
-    pub(super) fn expire_delegations(&mut self, now: Duration, actions: &mut Vec<Action>) {
+    pub(super) fn expire_delegations(&mut self, now: Duration, actions: &mut Vec<BookAction>) {
         let over: Vec<(LeaseId, u32)> = self
             .leases
             .values()
@@ -123,26 +123,26 @@ impl LeaseBook {
 mod tests {
     use super::super::tests::{SECOND, gone, granted, id, request, up};
     use super::*;
-    use crate::agent::Event;
+    use crate::agent::BookEvent;
     use hotlease_wire::ids::{SlotIndex, WorkerIndex};
 
-    fn place(worker: u16, slot: u16) -> Place {
-        Place {
+    fn place(worker: u16, slot: u16) -> SlotPlace {
+        SlotPlace {
             worker: WorkerIndex(worker),
             slot: SlotIndex(slot),
         }
     }
 
-    fn delegate(places: &[Place], until: Duration) -> Event {
-        Event::Delegate {
+    fn delegate(places: &[SlotPlace], until: Duration) -> BookEvent {
+        BookEvent::Delegate {
             lease: id(1),
             places: places.iter().copied().collect(),
             until,
         }
     }
 
-    fn peer(session: u64, epoch: Epoch, tenant: &str, delegation: u32) -> Event {
-        Event::AttachPeer {
+    fn peer(session: u64, epoch: Epoch, tenant: &str, delegation: u32) -> BookEvent {
+        BookEvent::AttachPeer {
             session: SessionId(session),
             lease: id(1),
             epoch,
@@ -151,8 +151,8 @@ mod tests {
         }
     }
 
-    fn holder(epoch: Epoch) -> Event {
-        Event::Attach {
+    fn holder(epoch: Epoch) -> BookEvent {
+        BookEvent::Attach {
             session: SessionId(100),
             lease: id(1),
             epoch,
@@ -189,24 +189,18 @@ mod tests {
         }
         for _ in 0..DELEGATIONS_MAX {
             assert_eq!(
-                book.step(delegate(&[place(1, 1)], SECOND), Duration::ZERO)
-                    .refusal,
+                book.step(delegate(&[place(1, 1)], SECOND), Duration::ZERO).refusal,
                 None
             );
         }
-        let more = book
-            .step(delegate(&[place(1, 1)], SECOND), Duration::ZERO)
-            .refusal;
-        assert!(matches!(more, Some(Refusal::TooMany { .. })), "{more:?}");
+        let more = book.step(delegate(&[place(1, 1)], SECOND), Duration::ZERO).refusal;
+        assert!(matches!(more, Some(Rejection::TooMany { .. })), "{more:?}");
     }
 
     #[test]
     fn a_peer_neither_keeps_a_lease_nor_ends_it() {
         let (mut book, epoch) = held();
-        assert_eq!(
-            book.step(delegate(&[place(0, 1)], Duration::MAX), SECOND).refusal,
-            None
-        );
+        assert_eq!(book.step(delegate(&[place(0, 1)], Duration::MAX), SECOND).refusal, None);
         for (event, expected) in [
             (peer(1, Epoch(99), "uid:1000", 1), "epoch"),
             (peer(1, epoch, "uid:1", 1), "tenant"),
@@ -217,45 +211,31 @@ mod tests {
         }
         let before = book.lease(id(1)).expect("there").expires;
         for session in 1..=PEERS_MAX as u64 {
-            assert_eq!(
-                book.step(peer(session, epoch, "uid:1000", 1), SECOND).refusal,
-                None
-            );
+            assert_eq!(book.step(peer(session, epoch, "uid:1000", 1), SECOND).refusal, None);
         }
         let full = book.step(peer(0, epoch, "uid:1000", 1), SECOND).refusal;
-        assert!(matches!(full, Some(Refusal::TooMany { .. })), "{full:?}");
-        assert_eq!(
-            book.lease(id(1)).expect("there").expires,
-            before,
-            "it is not renewed"
-        );
+        assert!(matches!(full, Some(Rejection::TooMany { .. })), "{full:?}");
+        assert_eq!(book.lease(id(1)).expect("there").expires, before, "it is not renewed");
         for session in 1..=PEERS_MAX as u64 {
-            let closed = Event::SessionClosed {
+            let closed = BookEvent::SessionClosed {
                 session: SessionId(session),
                 lease: id(1),
             };
-            assert!(
-                book.step(closed, SECOND).actions.is_empty(),
-                "nobody else notices"
-            );
+            assert!(book.step(closed, SECOND).actions.is_empty(), "nobody else notices");
         }
         assert_eq!(book.step(peer(7, epoch, "uid:1000", 1), SECOND).refusal, None);
         // When the holder dies, its peers' sessions end too.
-        let closed = Event::SessionClosed {
+        let closed = BookEvent::SessionClosed {
             session: SessionId(100),
             lease: id(1),
         };
-        assert_eq!(
-            book.step(closed, SECOND).actions.len(),
-            2,
-            "both workers are killed"
-        );
+        assert_eq!(book.step(closed, SECOND).actions.len(), 2, "both workers are killed");
         let refused = book.step(peer(8, epoch, "uid:1000", 1), SECOND).refusal;
-        assert_eq!(refused, Some(Refusal::LeaseEnded(EndReason::ClientGone)));
+        assert_eq!(refused, Some(Rejection::LeaseEnded(EndReason::ClientGone)));
         let _ = book.step(gone(id(1), 0, epoch), SECOND);
         let last = book.step(gone(id(1), 1, epoch), SECOND).actions;
         assert!(
-            matches!(&last[..], [Action::LeaseEnded { sessions, .. }] if *sessions == [SessionId(7)]),
+            matches!(&last[..], [BookAction::LeaseEnded { sessions, .. }] if *sessions == [SessionId(7)]),
             "the peer is told: {last:?}"
         );
     }
@@ -271,15 +251,15 @@ mod tests {
             assert_eq!(attached.refusal, None);
         }
         assert_eq!(book.next_expiry(), Some(2 * SECOND), "somebody has to look then");
-        let ended = |delegation, reason, session| Action::DelegationEnded {
+        let ended = |delegation, reason, session| BookAction::DelegationEnded {
             lease: id(1),
             delegation,
             reason,
             sessions: vec![SessionId(session)],
         };
-        let step = book.step(Event::Tick, 2 * SECOND);
+        let step = book.step(BookEvent::Tick, 2 * SECOND);
         assert_eq!(step.actions, [ended(1, EndReason::NoLongerLent, 1)]);
-        let revoke = Event::Revoke {
+        let revoke = BookEvent::Revoke {
             lease: id(1),
             delegation: 2,
         };
@@ -296,14 +276,11 @@ mod tests {
     #[test]
     fn peers_are_told_of_the_death_of_a_worker() {
         let (mut book, epoch) = held();
-        assert_eq!(
-            book.step(delegate(&[place(0, 0)], Duration::MAX), SECOND).refusal,
-            None
-        );
+        assert_eq!(book.step(delegate(&[place(0, 0)], Duration::MAX), SECOND).refusal, None);
         assert_eq!(book.step(peer(1, epoch, "uid:1000", 1), SECOND).refusal, None);
         let step = book.step(gone(id(1), 0, epoch), SECOND);
         assert!(
-            matches!(&step.actions[..], [Action::TellWorkerDied { sessions, .. }] if sessions.len() == 2),
+            matches!(&step.actions[..], [BookAction::TellWorkerDied { sessions, .. }] if sessions.len() == 2),
             "{step:?}"
         );
     }

@@ -12,64 +12,56 @@ fn gpus_are_granted_exactly_and_come_back_with_the_last_worker() {
         gpus,
         ..request(number, workers, 1)
     };
-    let step = book.step(Event::Grant(gpus(1, 2, 1)), Duration::ZERO);
+    let step = book.step(BookEvent::Grant(gpus(1, 2, 1)), Duration::ZERO);
     let started = step.actions.into_iter().map(|action| match action {
-        Action::StartWorker { gpus, .. } => gpus,
+        BookAction::StartWorker { gpus, .. } => gpus,
         other => panic!("{other:?}"),
     });
     let started: Vec<_> = started.collect();
     assert_eq!(started, [[0], [1]], "each worker has a device of its own");
     assert_eq!((book.free_gpus(), book.free_cores()), (2, 6));
-    let refused = Event::Grant(gpus(2, 1, 3));
+    let refused = BookEvent::Grant(gpus(2, 1, 3));
     assert_eq!(
         book.step(refused, Duration::ZERO).refusal,
-        Some(Refusal::NoGpus {
+        Some(Rejection::NoGpus {
             asked: 3,
             free: 2,
             offered: 4
         })
     );
-    let refused = book.step(Event::Grant(gpus(2, 7, 0)), Duration::ZERO).refusal;
-    assert!(matches!(refused, Some(Refusal::NoCapacity { .. })), "{refused:?}");
+    let refused = book.step(BookEvent::Grant(gpus(2, 7, 0)), Duration::ZERO).refusal;
+    assert!(matches!(refused, Some(Rejection::NoCapacity { .. })), "{refused:?}");
     let no_cores = GrantRequest {
         slots_per_worker: 7,
         ..gpus(2, 1, 2)
     };
+    assert!(book.step(BookEvent::Grant(no_cores), Duration::ZERO).refusal.is_some());
+    assert_eq!((book.free_gpus(), book.free_cores()), (2, 6), "a refusal takes nothing");
+    let too_many = book.step(BookEvent::Grant(gpus(2, 1, GPUS_PER_WORKER_MAX + 1)), Duration::ZERO);
     assert!(
-        book.step(Event::Grant(no_cores), Duration::ZERO)
-            .refusal
-            .is_some()
-    );
-    assert_eq!(
-        (book.free_gpus(), book.free_cores()),
-        (2, 6),
-        "a refusal takes nothing"
-    );
-    let too_many = book.step(Event::Grant(gpus(2, 1, GPUS_PER_WORKER_MAX + 1)), Duration::ZERO);
-    assert!(
-        matches!(too_many.refusal, Some(Refusal::TooMany { .. })),
+        matches!(too_many.refusal, Some(Rejection::TooMany { .. })),
         "{too_many:?}"
     );
     // A restarted worker gets the same GPUs.
     let epoch = book.lease(id(1)).expect("granted").epoch;
     assert_eq!(book.step(gone(id(1), 1, epoch), SECOND).refusal, None);
-    let replace = Event::Replace {
+    let replace = BookEvent::Replace {
         lease: id(1),
         worker: WorkerIndex(1),
     };
     let again = book.step(replace, SECOND).actions;
     assert!(
-        matches!(&again[..], [Action::StartWorker { gpus, .. }] if *gpus == [1]),
+        matches!(&again[..], [BookAction::StartWorker { gpus, .. }] if *gpus == [1]),
         "{again:?}"
     );
     let second = book.lease(id(1)).expect("granted").workers[1].epoch;
-    assert!(!book.may_soon_fit(Sharing::Exclusive, 1, 3));
-    let end = Event::End {
+    assert!(!book.can_soon_fit(CoreSharing::Exclusive, 1, 3));
+    let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Reclaimed,
     };
     assert_eq!(book.step(end, SECOND).refusal, None);
-    assert!(book.may_soon_fit(Sharing::Exclusive, 1, 3));
+    assert!(book.can_soon_fit(CoreSharing::Exclusive, 1, 3));
     let _ = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(book.free_gpus(), 2, "GPUs wait for their workers");
     let _ = book.step(gone(id(1), 1, second), SECOND);
@@ -88,7 +80,7 @@ fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
         granted(&mut book, asked, SECOND * number as u32);
     }
     let first = |gpus| {
-        Event::Offer(Offer {
+        BookEvent::Offer(Offer {
             cores: OfferedCores::Unchanged,
             memory_bytes: None,
             gpus: Some(gpus),
@@ -96,7 +88,7 @@ fn the_first_gpus_stay_and_who_holds_others_goes_by_the_notice() {
         })
     };
     let more = book.step(first(4), 4 * SECOND).refusal;
-    assert!(matches!(more, Some(Refusal::BadRequest { .. })), "{more:?}");
+    assert!(matches!(more, Some(Rejection::BadRequest { .. })), "{more:?}");
     assert_eq!(book.offered_gpus(), 3, "a refused order changed nothing");
     assert_eq!(book.step(first(1), 4 * SECOND).refusal, None);
     let cuts: Vec<_> = book.leases().map(|lease| lease.cut.is_some()).collect();

@@ -3,7 +3,7 @@
 use super::tests::{SECOND, gone, id, request, up};
 use super::*;
 use hotlease_wire::ids::SlotIndex;
-use hotlease_wire::session::Place;
+use hotlease_wire::session::SlotPlace;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::{HashMap, HashSet};
@@ -26,10 +26,10 @@ struct World {
 }
 
 impl World {
-    fn carry_out(&mut self, actions: Vec<Action>) {
+    fn carry_out(&mut self, actions: Vec<BookAction>) {
         for action in actions {
             match action {
-                Action::StartWorker {
+                BookAction::StartWorker {
                     lease,
                     worker,
                     epoch,
@@ -38,10 +38,7 @@ impl World {
                 } => {
                     let first = *self.grant_epoch.entry(lease).or_insert(epoch.0);
                     if self.epochs.insert(epoch.0) {
-                        assert!(
-                            first <= epoch.0,
-                            "epoch {epoch} of {lease} is older than its grant"
-                        );
+                        assert!(first <= epoch.0, "epoch {epoch} of {lease} is older than its grant");
                     } else {
                         assert_eq!(first, epoch.0, "epoch {epoch} was used before");
                     }
@@ -61,7 +58,7 @@ impl World {
                     }
                     self.living.insert((lease, worker.0, epoch.0), (cores, gpus));
                 }
-                Action::KillWorker {
+                BookAction::KillWorker {
                     lease, worker, epoch, ..
                 } => {
                     let key = (lease, worker.0, epoch.0);
@@ -70,21 +67,21 @@ impl World {
                         "{key:?} is to be killed and does not live"
                     );
                 }
-                Action::TellWorkerDied { lease, sessions, .. } => {
+                BookAction::TellWorkerDied { lease, sessions, .. } => {
                     let expected = self.sessions.get(&lease).map_or(0, Vec::len);
                     assert_eq!(sessions.len(), expected, "every session is told");
                 }
-                Action::LeaseEnded { lease, .. } => {
+                BookAction::LeaseEnded { lease, .. } => {
                     assert!(self.ended.insert(lease), "{lease} ended twice");
                     let survivor = self.living.keys().find(|key| key.0 == lease);
                     assert_eq!(survivor, None, "{lease} ended before its workers");
                     self.sessions.remove(&lease);
                 }
-                Action::DelegationEnded { lease, sessions, .. } => {
+                BookAction::DelegationEnded { lease, sessions, .. } => {
                     assert!(!self.ended.contains(&lease), "{lease} lends although it is over");
                     assert!(sessions.is_empty(), "no peer has attached");
                 }
-                Action::Drained => {
+                BookAction::Drained => {
                     assert!(self.living.is_empty(), "drained with {:?} alive", self.living);
                 }
             }
@@ -100,11 +97,7 @@ fn check_invariants(book: &LeaseBook, now: Duration) {
         }
         if lease.is_active() {
             let mut lent = lease.delegations.values();
-            assert!(
-                lent.all(|lent| lent.until > now),
-                "{} lends for too long",
-                lease.id
-            );
+            assert!(lent.all(|lent| lent.until > now), "{} lends for too long", lease.id);
             assert!(lease.ends_at() > now, "{} outlives its expiry", lease.id);
         }
     }
@@ -143,7 +136,7 @@ fn random_histories_keep_every_promise() {
             let event = match random.random_range(0..12) {
                 0 => {
                     leases += 1;
-                    Event::Grant(GrantRequest {
+                    BookEvent::Grant(GrantRequest {
                         ttl: Duration::from_millis(random.random_range(100..3000)),
                         gpus: random.random_range(0..3),
                         ..request(leases, random.random_range(1..4), random.random_range(1..4))
@@ -152,7 +145,7 @@ fn random_histories_keep_every_promise() {
                 1 => {
                     sessions += 1;
                     let epoch = book.lease(lease).map_or(Epoch(1), |lease| lease.epoch);
-                    Event::Attach {
+                    BookEvent::Attach {
                         session: SessionId(sessions),
                         lease,
                         epoch,
@@ -161,35 +154,35 @@ fn random_histories_keep_every_promise() {
                     }
                 }
                 2 => match world.sessions.get_mut(&lease).and_then(Vec::pop) {
-                    Some(session) => Event::SessionClosed {
+                    Some(session) => BookEvent::SessionClosed {
                         session: SessionId(session),
                         lease,
                     },
-                    None => Event::Tick,
+                    None => BookEvent::Tick,
                 },
-                3 => Event::Renew { lease },
-                4 => Event::End {
+                3 => BookEvent::Renew { lease },
+                4 => BookEvent::End {
                     lease,
                     reason: EndReason::Released,
                 },
-                5 => Event::Replace {
+                5 => BookEvent::Replace {
                     lease,
                     worker: WorkerIndex(random.random_range(0..4)),
                 },
-                9 if random.random_bool(0.1) => Event::Drain {
+                9 if random.random_bool(0.1) => BookEvent::Drain {
                     until: now + Duration::from_millis(random.random_range(0..1000)),
                 },
-                9 => Event::Resume,
-                10 => Event::Delegate {
+                9 => BookEvent::Resume,
+                10 => BookEvent::Delegate {
                     lease,
-                    places: [Place {
+                    places: [SlotPlace {
                         worker: WorkerIndex(random.random_range(0..4)),
                         slot: SlotIndex(random.random_range(0..4)),
                     }]
                     .into(),
                     until: now + Duration::from_millis(random.random_range(0..2000)),
                 },
-                11 => Event::Revoke {
+                11 => BookEvent::Revoke {
                     lease,
                     delegation: random.random_range(0..4),
                 },
@@ -198,7 +191,7 @@ fn random_histories_keep_every_promise() {
                     let mut living: Vec<_> = world.living.keys().copied().collect();
                     living.sort_unstable();
                     match living.len() {
-                        0 => Event::Tick,
+                        0 => BookEvent::Tick,
                         count => {
                             let (lease, worker, epoch) = living[random.random_range(0..count)];
                             if choice == 6 {
@@ -212,13 +205,13 @@ fn random_histories_keep_every_promise() {
                 }
             };
             world.reported = match &event {
-                Event::WorkerGone {
+                BookEvent::WorkerGone {
                     lease, worker, epoch, ..
                 } => Some((*lease, worker.0, epoch.0)),
                 _ => None,
             };
             let attached = match &event {
-                Event::Attach { session, lease, .. } => Some((*session, *lease)),
+                BookEvent::Attach { session, lease, .. } => Some((*session, *lease)),
                 _ => None,
             };
             let step = book.step(event, now);
@@ -229,7 +222,7 @@ fn random_histories_keep_every_promise() {
             check_invariants(&book, now);
         }
         // After any history, stopping and the death of all workers leaves nothing behind.
-        let step = book.step(Event::Stop, now);
+        let step = book.step(BookEvent::Stop, now);
         world.carry_out(step.actions);
         for (lease, worker, epoch) in world.living.keys().copied().collect::<Vec<_>>() {
             world.living.remove(&(lease, worker, epoch));

@@ -1,8 +1,8 @@
 //! Changes of a node's offer: it grows at once, and shrinks by a deadline.
 
 use super::LeaseBook;
-use crate::agent::{Action, Lease, Offer, OfferedCores};
-use hotlease_wire::Refusal;
+use crate::agent::{BookAction, Lease, Offer, OfferedCores};
+use hotlease_wire::Rejection;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,10 +17,7 @@ impl LeaseBook {
 
     /// Present offer of the node: cores by number, and memory in bytes.
     pub fn offer_now(&self) -> (Vec<u32>, u64) {
-        (
-            self.cores.offered_ones().iter().copied().collect(),
-            self.memory_bytes,
-        )
+        (self.cores.offered_set().iter().copied().collect(), self.memory_bytes)
     }
 
     /// Replaces the offer from now on.
@@ -28,21 +25,21 @@ impl LeaseBook {
         &mut self,
         offer: &Offer,
         now: Duration,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
-        let offered = self.wanted(&offer.cores)?;
+        actions: &mut Vec<BookAction>,
+    ) -> Result<(), Rejection> {
+        let offered = self.resolve_cores(&offer.cores)?;
         let gpus = offer.gpus.unwrap_or(self.gpus.offered());
         if gpus > self.gpus.usable() {
             let what = format!("the agent has {} GPUs, not {gpus}", self.gpus.usable());
-            return Err(Refusal::BadRequest { what });
+            return Err(Rejection::BadRequest { what });
         }
         self.gpus.offer(gpus);
         let held: BTreeSet<u32> = self.leases.values().flat_map(Lease::cores).collect();
         self.cores.offer(offered.clone(), &held);
         self.memory_bytes = offer.memory_bytes.unwrap_or(self.memory_bytes);
         for lease in self.leases.values_mut() {
-            let kept = lease.cores().iter().all(|core| offered.contains(core))
-                && lease.gpus().iter().all(|gpu| *gpu < gpus);
+            let kept =
+                lease.cores().iter().all(|core| offered.contains(core)) && lease.gpus().iter().all(|gpu| *gpu < gpus);
             lease.leaving = match (kept, lease.leaving) {
                 (true, _) => None,
                 (false, earlier) => Some(earlier.map_or(offer.until, |by| by.min(offer.until))),
@@ -63,9 +60,7 @@ impl LeaseBook {
             .collect();
         asked.sort_by_key(|lease| Reverse((lease.granted, lease.epoch)));
         let held = |lease: &Lease| lease.memory_bytes.saturating_mul(lease.workers.len() as u64);
-        let mut sum = asked
-            .iter()
-            .fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
+        let mut sum = asked.iter().fold(0, |sum: u64, lease| sum.saturating_add(held(lease)));
         for lease in asked {
             if sum <= self.memory_bytes {
                 return;
@@ -75,10 +70,10 @@ impl LeaseBook {
         }
     }
 
-    fn wanted(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Refusal> {
-        let bad = |what: String| Err(Refusal::BadRequest { what });
+    fn resolve_cores(&self, cores: &OfferedCores) -> Result<BTreeSet<u32>, Rejection> {
+        let bad = |what: String| Err(Rejection::BadRequest { what });
         match cores {
-            OfferedCores::Unchanged => Ok(self.cores.offered_ones().clone()),
+            OfferedCores::Unchanged => Ok(self.cores.offered_set().clone()),
             OfferedCores::All => Ok(self.usable.clone()),
             OfferedCores::These(cores) => match cores.difference(&self.usable).next() {
                 Some(core) => bad(format!(
@@ -87,10 +82,9 @@ impl LeaseBook {
                 )),
                 None => Ok(cores.clone()),
             },
-            OfferedCores::Count(count) if *count as usize > self.usable.len() => bad(format!(
-                "the agent may use {} cores, not {count}",
-                self.usable.len()
-            )),
+            OfferedCores::Count(count) if *count as usize > self.usable.len() => {
+                bad(format!("the agent may use {} cores, not {count}", self.usable.len()))
+            }
             OfferedCores::Count(count) => Ok(self.resized(*count as usize)),
         }
     }
@@ -98,7 +92,7 @@ impl LeaseBook {
     /// The offered set with `count` cores: added cores come from the end, as most systems put their own work on the
     /// first ones.
     fn resized(&self, count: usize) -> BTreeSet<u32> {
-        let mut wanted = self.cores.offered_ones().clone();
+        let mut wanted = self.cores.offered_set().clone();
         if let Some(more) = count.checked_sub(wanted.len()) {
             let others: Vec<u32> = self.usable.difference(&wanted).copied().collect();
             wanted.extend(others.iter().rev().take(more));
@@ -107,7 +101,7 @@ impl LeaseBook {
         let mut leases: Vec<_> = self.leases.values().collect();
         leases.sort_by_key(|lease| (lease.is_active(), Reverse((lease.granted, lease.epoch))));
         let held = leases.into_iter().flat_map(Lease::cores);
-        for core in self.cores.free_ones().iter().copied().chain(held) {
+        for core in self.cores.free_set().iter().copied().chain(held) {
             if wanted.len() == count {
                 break;
             }

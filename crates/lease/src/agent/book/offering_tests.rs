@@ -4,8 +4,8 @@ use super::tests::{SECOND, gone, granted, id, request};
 use super::*;
 use crate::agent::{Offer, OfferedCores};
 
-fn offer(cores: OfferedCores, until: Duration) -> Event {
-    Event::Offer(Offer {
+fn offer(cores: OfferedCores, until: Duration) -> BookEvent {
+    BookEvent::Offer(Offer {
         cores,
         memory_bytes: None,
         gpus: None,
@@ -20,11 +20,7 @@ fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
     let young = granted(&mut book, request(2, 1, 1), SECOND);
     let step = book.step(offer(OfferedCores::Count(3), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
-    assert_eq!(
-        (book.free_cores(), book.offered_cores()),
-        (0, 3),
-        "the free one went"
-    );
+    assert_eq!((book.free_cores(), book.offered_cores()), (0, 3), "the free one went");
     assert_eq!(book.lease(id(2)).expect("there").cut, None, "nobody is disturbed");
     let step = book.step(offer(OfferedCores::Count(2), 5 * SECOND), 2 * SECOND);
     assert_eq!((step.refusal, step.actions.len()), (None, 0));
@@ -34,19 +30,15 @@ fn a_node_that_shrinks_gives_free_cores_first_and_drains_who_holds_the_rest() {
         Some(5 * SECOND),
         "the youngest goes"
     );
-    assert_eq!(book.step(Event::Resume, 3 * SECOND).refusal, None);
+    assert_eq!(book.step(BookEvent::Resume, 3 * SECOND).refusal, None);
     for renewed in [1, 2] {
         assert_eq!(
-            book.step(Event::Renew { lease: id(renewed) }, 3 * SECOND).refusal,
+            book.step(BookEvent::Renew { lease: id(renewed) }, 3 * SECOND).refusal,
             None
         );
     }
-    let step = book.step(Event::Tick, 5 * SECOND);
-    assert_eq!(
-        step.actions.len(),
-        1,
-        "cut at the deadline, resumed or not: {step:?}"
-    );
+    let step = book.step(BookEvent::Tick, 5 * SECOND);
+    assert_eq!(step.actions.len(), 1, "cut at the deadline, resumed or not: {step:?}");
     assert_eq!(book.step(gone(id(2), 0, young), 5 * SECOND).refusal, None);
     assert_eq!(
         (book.free_cores(), book.offered_cores()),
@@ -64,15 +56,9 @@ fn a_node_that_grows_again_keeps_the_lease_that_was_to_go() {
     assert_eq!(book.step(offer(standby, 5 * SECOND), SECOND).refusal, None);
     assert_eq!(book.availability(), Availability::Standby);
     assert_eq!(book.lease(id(1)).expect("there").cut, Some(5 * SECOND));
-    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
-    assert!(
-        matches!(refusal, Some(Refusal::Unavailable { .. })),
-        "{refusal:?}"
-    );
-    assert_eq!(
-        book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal,
-        None
-    );
+    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
+    assert!(matches!(refusal, Some(Rejection::Unavailable { .. })), "{refusal:?}");
+    assert_eq!(book.step(offer(OfferedCores::Count(3), SECOND), SECOND).refusal, None);
     assert_eq!(book.lease(id(1)).expect("there").cut, None);
     assert_eq!((book.free_cores(), book.offered_cores()), (1, 3));
     granted(&mut book, request(3, 1, 1), SECOND);
@@ -83,7 +69,7 @@ fn only_cores_of_the_machine_are_offered() {
     let mut book = LeaseBook::new(0..2, 0);
     for cores in [OfferedCores::Count(3), OfferedCores::These([1, 7].into())] {
         let refusal = book.step(offer(cores, SECOND), SECOND).refusal;
-        assert!(matches!(refusal, Some(Refusal::BadRequest { .. })), "{refusal:?}");
+        assert!(matches!(refusal, Some(Rejection::BadRequest { .. })), "{refusal:?}");
         assert_eq!(book.free_cores(), 2, "a refused order changed nothing");
     }
 }
@@ -98,7 +84,7 @@ fn memory_that_is_taken_away_costs_the_youngest_leases() {
         };
         granted(&mut book, asked, SECOND * number as u32);
     }
-    let less = Event::Offer(Offer {
+    let less = BookEvent::Offer(Offer {
         cores: OfferedCores::Unchanged,
         memory_bytes: Some(40),
         gpus: None,

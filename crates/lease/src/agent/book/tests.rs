@@ -17,20 +17,20 @@ pub(super) fn request(number: u64, workers: u32, slots: u32) -> GrantRequest {
         slots_per_worker: slots,
         memory_bytes: 0,
         gpus: 0,
-        sharing: Sharing::Exclusive,
+        sharing: CoreSharing::Exclusive,
         ttl: 5 * SECOND,
     }
 }
 
 pub(super) fn granted(book: &mut LeaseBook, request: GrantRequest, now: Duration) -> Epoch {
     let id = request.id;
-    let step = book.step(Event::Grant(request), now);
+    let step = book.step(BookEvent::Grant(request), now);
     assert_eq!(step.refusal, None);
     book.lease(id).expect("granted").epoch
 }
 
-fn attach(session: u64, lease: LeaseId, epoch: Epoch) -> Event {
-    Event::Attach {
+fn attach(session: u64, lease: LeaseId, epoch: Epoch) -> BookEvent {
+    BookEvent::Attach {
         session: SessionId(session),
         lease,
         epoch,
@@ -39,16 +39,16 @@ fn attach(session: u64, lease: LeaseId, epoch: Epoch) -> Event {
     }
 }
 
-pub(super) fn up(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
-    Event::WorkerUp {
+pub(super) fn up(lease: LeaseId, worker: u16, epoch: Epoch) -> BookEvent {
+    BookEvent::WorkerUp {
         lease,
         worker: WorkerIndex(worker),
         epoch,
     }
 }
 
-pub(super) fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
-    Event::WorkerGone {
+pub(super) fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> BookEvent {
+    BookEvent::WorkerGone {
         lease,
         worker: WorkerIndex(worker),
         epoch,
@@ -66,7 +66,7 @@ pub(super) fn gone(lease: LeaseId, worker: u16, epoch: Epoch) -> Event {
 fn cores_are_free_only_after_every_worker_is_gone() {
     let mut book = LeaseBook::new(0..4, 0);
     let epoch = granted(&mut book, request(1, 2, 2), Duration::ZERO);
-    let end = Event::End {
+    let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Released,
     };
@@ -74,7 +74,7 @@ fn cores_are_free_only_after_every_worker_is_gone() {
     assert_eq!(step.actions.len(), 2, "both workers are to be killed: {step:?}");
     assert_eq!(
         book.step(end, SECOND).refusal,
-        Some(Refusal::LeaseEnded(EndReason::Released))
+        Some(Rejection::LeaseEnded(EndReason::Released))
     );
     let step = book.step(gone(id(1), 0, epoch), SECOND);
     assert_eq!(
@@ -82,10 +82,10 @@ fn cores_are_free_only_after_every_worker_is_gone() {
         (0, 0, 4),
         "one worker still lives"
     );
-    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
+    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
     assert_eq!(
         refusal,
-        Some(Refusal::NoCapacity {
+        Some(Rejection::NoCapacity {
             asked: 1,
             free: 0,
             offered: 4
@@ -100,7 +100,7 @@ fn cores_are_free_only_after_every_worker_is_gone() {
         compute_ns: 40,
         invocations: 6,
     };
-    let ended = Action::LeaseEnded {
+    let ended = BookAction::LeaseEnded {
         lease: id(1),
         reason: EndReason::Released,
         usage,
@@ -109,7 +109,7 @@ fn cores_are_free_only_after_every_worker_is_gone() {
     assert_eq!(step.actions, [ended]);
     assert_eq!(
         book.step(gone(id(1), 1, epoch), 2 * SECOND),
-        Step::default(),
+        BookStep::default(),
         "a second report changes nothing"
     );
 }
@@ -118,26 +118,22 @@ fn cores_are_free_only_after_every_worker_is_gone() {
 fn a_lease_that_is_not_renewed_expires_at_its_ttl_and_not_before() {
     let mut book = LeaseBook::new(0..1, 0);
     let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
-    let renew = Event::Renew { lease: id(1) };
-    assert_eq!(book.step(renew.clone(), 4 * SECOND), Step::default());
+    let renew = BookEvent::Renew { lease: id(1) };
+    assert_eq!(book.step(renew.clone(), 4 * SECOND), BookStep::default());
     assert_eq!(book.next_expiry(), Some(9 * SECOND));
     assert_eq!(
-        book.step(Event::Tick, Duration::from_millis(8999)),
-        Step::default()
+        book.step(BookEvent::Tick, Duration::from_millis(8999)),
+        BookStep::default()
     );
     let step = book.step(renew, 9 * SECOND);
-    assert_eq!(step.refusal, Some(Refusal::LeaseEnded(EndReason::Expired)));
-    let kill = Action::KillWorker {
+    assert_eq!(step.refusal, Some(Rejection::LeaseEnded(EndReason::Expired)));
+    let kill = BookAction::KillWorker {
         lease: id(1),
         worker: WorkerIndex(0),
         epoch,
         reason: EndReason::Expired,
     };
-    assert_eq!(
-        step.actions,
-        [kill],
-        "a refused event still carries out the expiry"
-    );
+    assert_eq!(step.actions, [kill], "a refused event still carries out the expiry");
     assert_eq!(book.next_expiry(), None);
 }
 
@@ -150,10 +146,10 @@ fn a_long_lease_that_nobody_attaches_to_does_not_keep_its_cores() {
     };
     granted(&mut book, long(1), Duration::ZERO);
     let epoch = granted(&mut book, long(2), Duration::ZERO);
-    assert_eq!(book.step(attach(1, id(2), epoch), SECOND), Step::default());
-    let step = book.step(Event::Tick, ATTACH_WITHIN);
+    assert_eq!(book.step(attach(1, id(2), epoch), SECOND), BookStep::default());
+    let step = book.step(BookEvent::Tick, ATTACH_WITHIN);
     assert!(
-        matches!(step.actions[..], [Action::KillWorker { lease, .. }] if lease == id(1)),
+        matches!(step.actions[..], [BookAction::KillWorker { lease, .. }] if lease == id(1)),
         "{step:?}"
     );
     assert_eq!(book.next_expiry(), Some(SECOND + TTL_MAX));
@@ -166,20 +162,20 @@ fn the_last_session_that_closes_ends_the_lease() {
     for session in [1, 2] {
         assert_eq!(book.step(attach(session, id(1), epoch), SECOND).refusal, None);
     }
-    let closed = |session| Event::SessionClosed {
+    let closed = |session| BookEvent::SessionClosed {
         session: SessionId(session),
         lease: id(1),
     };
-    assert_eq!(book.step(closed(7), SECOND), Step::default());
-    assert_eq!(book.step(closed(1), SECOND), Step::default());
+    assert_eq!(book.step(closed(7), SECOND), BookStep::default());
+    assert_eq!(book.step(closed(1), SECOND), BookStep::default());
     assert_eq!(
         book.step(closed(1), SECOND),
-        Step::default(),
+        BookStep::default(),
         "a session closes once"
     );
     assert!(matches!(
         book.step(closed(2), SECOND).actions[..],
-        [Action::KillWorker {
+        [BookAction::KillWorker {
             reason: EndReason::ClientGone,
             ..
         }]
@@ -194,37 +190,34 @@ fn a_token_opens_only_its_own_living_lease() {
     let other = Epoch(epoch.0 + 1);
     assert_eq!(
         refusal(attach(1, id(1), other), SECOND),
-        Some(Refusal::StaleEpoch {
+        Some(Rejection::StaleEpoch {
             token: other,
             current: epoch
         })
     );
-    assert_eq!(
-        refusal(attach(1, id(2), epoch), SECOND),
-        Some(Refusal::UnknownLease)
-    );
-    let stranger = Event::Attach {
+    assert_eq!(refusal(attach(1, id(2), epoch), SECOND), Some(Rejection::UnknownLease));
+    let stranger = BookEvent::Attach {
         session: SessionId(1),
         lease: id(1),
         epoch,
         tenant: "uid:1".into(),
         until: 5 * SECOND,
     };
-    assert_eq!(refusal(stranger, SECOND), Some(Refusal::WrongTenant));
-    assert_eq!(refusal(Event::Renew { lease: id(1) }, 2 * SECOND), None);
+    assert_eq!(refusal(stranger, SECOND), Some(Rejection::WrongTenant));
+    assert_eq!(refusal(BookEvent::Renew { lease: id(1) }, 2 * SECOND), None);
     assert!(
         matches!(
             refusal(attach(1, id(1), epoch), 5 * SECOND),
-            Some(Refusal::NotPermitted { .. })
+            Some(Rejection::NotPermitted { .. })
         ),
         "the lease lives, but the token is too old"
     );
-    let end = Event::End {
+    let end = BookEvent::End {
         lease: id(1),
         reason: EndReason::Revoked,
     };
     assert_eq!(refusal(end, SECOND * 5), None);
-    let ended = Some(Refusal::LeaseEnded(EndReason::Revoked));
+    let ended = Some(Rejection::LeaseEnded(EndReason::Revoked));
     assert_eq!(refusal(attach(1, id(1), epoch), SECOND * 5), ended);
     assert_eq!(refusal(gone(id(1), 0, epoch), SECOND * 5), None);
     assert_eq!(refusal(attach(1, id(1), epoch), SECOND * 5), ended);
@@ -235,19 +228,19 @@ fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
     let mut book = LeaseBook::new(0..2, 0);
     let epoch = granted(&mut book, request(1, 1, 2), Duration::ZERO);
     assert_eq!(book.step(attach(1, id(1), epoch), SECOND).refusal, None);
-    assert_eq!(book.lease(id(1)).expect("alive").phase, Phase::Starting);
-    assert_eq!(book.step(up(id(1), 0, epoch), SECOND), Step::default());
-    assert_eq!(book.lease(id(1)).expect("alive").phase, Phase::Serving);
-    let replace = Event::Replace {
+    assert_eq!(book.lease(id(1)).expect("alive").phase, LeasePhase::Starting);
+    assert_eq!(book.step(up(id(1), 0, epoch), SECOND), BookStep::default());
+    assert_eq!(book.lease(id(1)).expect("alive").phase, LeasePhase::Serving);
+    let replace = BookEvent::Replace {
         lease: id(1),
         worker: WorkerIndex(0),
     };
     assert_eq!(
         book.step(replace.clone(), SECOND),
-        Step::default(),
+        BookStep::default(),
         "it is not dead"
     );
-    let told = Action::TellWorkerDied {
+    let told = BookAction::TellWorkerDied {
         lease: id(1),
         worker: WorkerIndex(0),
         epoch,
@@ -255,7 +248,7 @@ fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
     };
     assert_eq!(book.step(gone(id(1), 0, epoch), SECOND).actions, [told]);
     let next = Epoch(epoch.0 + 1);
-    let start = Action::StartWorker {
+    let start = BookAction::StartWorker {
         lease: id(1),
         worker: WorkerIndex(0),
         epoch: next,
@@ -265,14 +258,14 @@ fn a_dead_worker_is_told_and_replaced_in_a_new_epoch() {
     assert_eq!(book.step(replace, SECOND).actions, [start]);
     assert_eq!(
         book.step(gone(id(1), 0, epoch), SECOND),
-        Step::default(),
+        BookStep::default(),
         "an earlier incarnation is not meant"
     );
-    let missing = Event::Replace {
+    let missing = BookEvent::Replace {
         lease: id(1),
         worker: WorkerIndex(1),
     };
-    let refusal = Refusal::UnknownWorker { index: 1, workers: 1 };
+    let refusal = Rejection::UnknownWorker { index: 1, workers: 1 };
     assert_eq!(book.step(missing, SECOND).refusal, Some(refusal));
 }
 
@@ -330,7 +323,7 @@ fn requests_that_make_no_sense_are_refused_and_change_nothing() {
     ];
     let mut book = LeaseBook::new(0..2, 1000);
     for request in bad {
-        let step = book.step(Event::Grant(request.clone()), Duration::ZERO);
+        let step = book.step(BookEvent::Grant(request.clone()), Duration::ZERO);
         assert!(
             step.refusal.is_some() && step.actions.is_empty(),
             "{request:?} gave {step:?}"
@@ -350,28 +343,25 @@ fn requests_that_make_no_sense_are_refused_and_change_nothing() {
         ..request(2, 1, 1)
     };
     assert!(matches!(
-        book.step(Event::Grant(more), Duration::ZERO).refusal,
-        Some(Refusal::TooMany { limit: 400, .. })
+        book.step(BookEvent::Grant(more), Duration::ZERO).refusal,
+        Some(Rejection::TooMany { limit: 400, .. })
     ));
-    let twice = book.step(Event::Grant(good()), Duration::ZERO);
-    assert!(
-        matches!(twice.refusal, Some(Refusal::BadRequest { .. })),
-        "{twice:?}"
-    );
+    let twice = book.step(BookEvent::Grant(good()), Duration::ZERO);
+    assert!(matches!(twice.refusal, Some(Rejection::BadRequest { .. })), "{twice:?}");
 }
 
 #[test]
 fn a_stopping_agent_ends_all_leases_and_grants_none() {
     let mut book = LeaseBook::new(0..2, 0);
     let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
-    assert_eq!(book.step(Event::Stop, SECOND).actions.len(), 1);
+    assert_eq!(book.step(BookEvent::Stop, SECOND).actions.len(), 1);
     assert!(matches!(
-        book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal,
-        Some(Refusal::Unavailable { .. })
+        book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal,
+        Some(Rejection::Unavailable { .. })
     ));
     assert!(matches!(
         book.step(gone(id(1), 0, epoch), SECOND).actions[..],
-        [Action::LeaseEnded {
+        [BookAction::LeaseEnded {
             reason: EndReason::AgentStopping,
             ..
         }]
@@ -384,13 +374,13 @@ fn epochs_that_run_out_refuse_grants_instead_of_repeating() {
     book.epoch = Epoch(u32::MAX - 1);
     let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
     assert_eq!(book.step(gone(id(1), 0, epoch), SECOND).refusal, None);
-    let replace = Event::Replace {
+    let replace = BookEvent::Replace {
         lease: id(1),
         worker: WorkerIndex(0),
     };
     assert!(matches!(
         book.step(replace, SECOND).refusal,
-        Some(Refusal::Unavailable { .. })
+        Some(Rejection::Unavailable { .. })
     ));
 }
 
@@ -399,19 +389,16 @@ fn ended_leases_are_remembered_up_to_a_bound() {
     let mut book = LeaseBook::new(0..1, 0);
     for number in 0..=ENDED_MAX as u64 {
         let epoch = granted(&mut book, request(number, 1, 1), Duration::ZERO);
-        let end = Event::End {
+        let end = BookEvent::End {
             lease: id(number),
             reason: EndReason::Released,
         };
         assert_eq!(book.step(end, Duration::ZERO).refusal, None);
-        assert_eq!(
-            book.step(gone(id(number), 0, epoch), Duration::ZERO).refusal,
-            None
-        );
+        assert_eq!(book.step(gone(id(number), 0, epoch), Duration::ZERO).refusal, None);
     }
     assert_eq!(book.ended().count(), ENDED_MAX);
-    assert_eq!(book.active(id(0)), Err(Refusal::UnknownLease));
-    assert_eq!(book.active(id(1)), Err(Refusal::LeaseEnded(EndReason::Released)));
+    assert_eq!(book.active(id(0)), Err(Rejection::UnknownLease));
+    assert_eq!(book.active(id(1)), Err(Rejection::LeaseEnded(EndReason::Released)));
 }
 
 fn active(book: &LeaseBook) -> usize {
@@ -422,27 +409,24 @@ fn active(book: &LeaseBook) -> usize {
 fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
     let mut book = LeaseBook::new(0..4, 0);
     let epoch = granted(&mut book, request(1, 1, 1), Duration::ZERO);
-    let step = book.step(Event::Drain { until: 3 * SECOND }, SECOND);
-    assert!(
-        step.actions.is_empty(),
-        "leases go on until the deadline: {step:?}"
-    );
-    let refusal = book.step(Event::Grant(request(2, 1, 1)), SECOND).refusal;
-    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })));
-    assert_eq!(book.step(Event::Renew { lease: id(1) }, 2 * SECOND).refusal, None);
+    let step = book.step(BookEvent::Drain { until: 3 * SECOND }, SECOND);
+    assert!(step.actions.is_empty(), "leases go on until the deadline: {step:?}");
+    let refusal = book.step(BookEvent::Grant(request(2, 1, 1)), SECOND).refusal;
+    assert!(matches!(refusal, Some(Rejection::Unavailable { .. })));
+    assert_eq!(book.step(BookEvent::Renew { lease: id(1) }, 2 * SECOND).refusal, None);
     assert_eq!(
         book.next_expiry(),
         Some(3 * SECOND),
         "no renewal reaches past the deadline"
     );
-    let step = book.step(Event::Drain { until: 9 * SECOND }, 2 * SECOND);
+    let step = book.step(BookEvent::Drain { until: 9 * SECOND }, 2 * SECOND);
     assert!(step.actions.is_empty());
     assert_eq!(book.next_expiry(), Some(3 * SECOND), "a deadline is not put off");
-    let step = book.step(Event::Tick, 3 * SECOND);
+    let step = book.step(BookEvent::Tick, 3 * SECOND);
     assert!(
         matches!(
             step.actions[..],
-            [Action::KillWorker {
+            [BookAction::KillWorker {
                 reason: EndReason::Reclaimed,
                 ..
             }]
@@ -450,12 +434,12 @@ fn a_drain_grants_nothing_and_cuts_what_is_left_at_its_deadline() {
         "{step:?}"
     );
     let step = book.step(gone(id(1), 0, epoch), 3 * SECOND);
-    assert_eq!(step.actions.last(), Some(&Action::Drained));
+    assert_eq!(step.actions.last(), Some(&BookAction::Drained));
     assert!(
-        book.step(Event::Tick, 4 * SECOND).actions.is_empty(),
+        book.step(BookEvent::Tick, 4 * SECOND).actions.is_empty(),
         "it is said once"
     );
-    assert_eq!(book.step(Event::Resume, 4 * SECOND).refusal, None);
+    assert_eq!(book.step(BookEvent::Resume, 4 * SECOND).refusal, None);
     granted(&mut book, request(3, 1, 1), 4 * SECOND);
 }
 
@@ -464,7 +448,7 @@ fn immediate_removal_ends_everything_in_one_step() {
     let mut book = LeaseBook::new(0..4, 0);
     granted(&mut book, request(1, 2, 1), Duration::ZERO);
     granted(&mut book, request(2, 1, 2), Duration::ZERO);
-    let step = book.step(Event::Drain { until: SECOND }, SECOND);
+    let step = book.step(BookEvent::Drain { until: SECOND }, SECOND);
     assert_eq!(step.actions.len(), 3, "all three workers are killed: {step:?}");
     assert_eq!(
         (active(&book), book.free_cores()),
@@ -476,7 +460,7 @@ fn immediate_removal_ends_everything_in_one_step() {
 #[test]
 fn a_stopping_agent_takes_no_leases_again() {
     let mut book = LeaseBook::new(0..1, 0);
-    let _ = book.step(Event::Stop, SECOND);
-    let refusal = book.step(Event::Resume, SECOND).refusal;
-    assert!(matches!(refusal, Some(Refusal::Unavailable { .. })));
+    let _ = book.step(BookEvent::Stop, SECOND);
+    let refusal = book.step(BookEvent::Resume, SECOND).refusal;
+    assert!(matches!(refusal, Some(Rejection::Unavailable { .. })));
 }

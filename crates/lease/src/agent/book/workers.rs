@@ -1,9 +1,9 @@
 //! Workers of a lease: their start, their death, and their replacement in the same position.
 
 use super::LeaseBook;
-use crate::agent::{Action, Lease, Phase, WorkerState};
+use crate::agent::{BookAction, Lease, LeasePhase, WorkerState};
 use crate::ledger::FunctionTotals;
-use hotlease_wire::Refusal;
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::{Epoch, LeaseId, WorkerIndex};
 use hotlease_wire::session::UsageTotals;
 use std::time::Duration;
@@ -13,13 +13,13 @@ impl LeaseBook {
         &mut self,
         id: LeaseId,
         index: WorkerIndex,
-        actions: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
+        actions: &mut Vec<BookAction>,
+    ) -> Result<(), Rejection> {
         let lease = self.active(id)?;
         let worker = lease
             .workers
             .get(usize::from(index.0))
-            .ok_or(Refusal::UnknownWorker {
+            .ok_or(Rejection::UnknownWorker {
                 index: index.0,
                 workers: lease.workers.len() as u16,
             })?;
@@ -30,7 +30,7 @@ impl LeaseBook {
         let worker = &mut self.active_mut(id)?.workers[usize::from(index.0)];
         worker.epoch = epoch;
         worker.state = WorkerState::Starting;
-        actions.push(Action::StartWorker {
+        actions.push(BookAction::StartWorker {
             lease: id,
             worker: index,
             epoch,
@@ -50,21 +50,21 @@ impl LeaseBook {
         })
     }
 
-    pub(super) fn worker_up(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) {
+    pub(super) fn on_worker_up(&mut self, id: LeaseId, index: WorkerIndex, epoch: Epoch) {
         if let Some(lease) = self.incarnation(id, index, epoch) {
             lease.workers[usize::from(index.0)].state = WorkerState::Serving;
             settle(lease);
         }
     }
 
-    pub(super) fn worker_gone(
+    pub(super) fn on_worker_gone(
         &mut self,
         id: LeaseId,
         index: WorkerIndex,
         epoch: Epoch,
         (used, functions): (UsageTotals, &FunctionTotals),
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<BookAction>,
     ) {
         let Some(lease) = self.incarnation(id, index, epoch) else {
             return;
@@ -76,7 +76,7 @@ impl LeaseBook {
         lease.retired_functions.add_all(functions);
         if lease.is_active() {
             settle(lease);
-            actions.push(Action::TellWorkerDied {
+            actions.push(BookAction::TellWorkerDied {
                 lease: id,
                 worker: index,
                 epoch,
@@ -89,11 +89,8 @@ impl LeaseBook {
 }
 
 fn settle(lease: &mut Lease) {
-    let settled = lease
-        .workers
-        .iter()
-        .all(|worker| worker.state != WorkerState::Starting);
-    if lease.phase == Phase::Starting && settled {
-        lease.phase = Phase::Serving;
+    let settled = lease.workers.iter().all(|worker| worker.state != WorkerState::Starting);
+    if lease.phase == LeasePhase::Starting && settled {
+        lease.phase = LeasePhase::Serving;
     }
 }

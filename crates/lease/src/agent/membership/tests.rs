@@ -8,12 +8,12 @@ fn member() -> Membership {
     assert_eq!(
         asked,
         [MembershipAction::Register {
-            ask: Ask(1),
+            ask: QuestionId(1),
             proof: 0
         }]
     );
     let registered = MembershipEvent::Registered {
-        ask: Ask(1),
+        ask: QuestionId(1),
         heartbeat: Duration::ZERO,
         ledger: 7,
     };
@@ -24,7 +24,7 @@ fn member() -> Membership {
             MembershipAction::Joined,
             MembershipAction::OweAgain,
             MembershipAction::Report {
-                ask: Ask(2),
+                ask: QuestionId(2),
                 whole: true,
                 leaving: false
             },
@@ -36,24 +36,19 @@ fn member() -> Membership {
 #[test]
 fn reports_follow_each_other_at_the_managers_pace() {
     let mut membership = member();
-    let heard = MembershipEvent::Heard {
-        ask: Ask(2),
+    let heard = MembershipEvent::ReportAnswered {
+        ask: QuestionId(2),
         known: true,
         heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
     };
     assert_eq!(
         membership.step(heard, 2 * MOMENT),
-        [MembershipAction::Acknowledged { ask: Ask(2) }]
+        [MembershipAction::Acknowledged { ask: QuestionId(2) }]
     );
     assert_eq!(membership.due(), Some(2 * MOMENT + HEARTBEAT));
     assert!(membership.step(MembershipEvent::Tick, HEARTBEAT).is_empty());
-    assert_eq!(
-        membership
-            .step(MembershipEvent::Tick, HEARTBEAT + 2 * MOMENT)
-            .len(),
-        1
-    );
+    assert_eq!(membership.step(MembershipEvent::Tick, HEARTBEAT + 2 * MOMENT).len(), 1);
 }
 
 #[test]
@@ -64,16 +59,16 @@ fn an_answer_after_its_time_acknowledges_nothing() {
     assert_eq!(
         given_up,
         [
-            MembershipAction::Unacknowledged { ask: Ask(2) },
+            MembershipAction::Unacknowledged { ask: QuestionId(2) },
             MembershipAction::Lost,
             MembershipAction::Register {
-                ask: Ask(3),
+                ask: QuestionId(3),
                 proof: 0
             },
         ]
     );
-    let heard = MembershipEvent::Heard {
-        ask: Ask(2),
+    let heard = MembershipEvent::ReportAnswered {
+        ask: QuestionId(2),
         known: true,
         heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
@@ -84,8 +79,8 @@ fn an_answer_after_its_time_acknowledges_nothing() {
 #[test]
 fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
     let mut membership = member();
-    let unknown = MembershipEvent::Heard {
-        ask: Ask(2),
+    let unknown = MembershipEvent::ReportAnswered {
+        ask: QuestionId(2),
         known: false,
         heartbeat: Duration::ZERO,
         totals_every: Duration::ZERO,
@@ -94,7 +89,7 @@ fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
     assert_eq!(
         actions.last(),
         Some(&MembershipAction::Register {
-            ask: Ask(3),
+            ask: QuestionId(3),
             proof: 0
         })
     );
@@ -103,7 +98,7 @@ fn who_is_not_known_registers_and_a_known_ledger_is_not_told_twice() {
         heartbeat: Duration::ZERO,
         ledger,
     };
-    let actions = membership.step(again(Ask(3), 7), MOMENT);
+    let actions = membership.step(again(QuestionId(3), 7), MOMENT);
     assert!(!actions.contains(&MembershipAction::OweAgain), "{actions:?}");
 }
 
@@ -114,8 +109,8 @@ fn the_pause_between_reports_is_what_the_manager_said_last() {
     let long = 4 * HEARTBEAT;
     let mut pauses = Vec::new();
     for (number, heartbeat) in (2..).zip([long, Duration::ZERO, Duration::MAX, HEARTBEAT]) {
-        let heard = MembershipEvent::Heard {
-            ask: Ask(number),
+        let heard = MembershipEvent::ReportAnswered {
+            ask: QuestionId(number),
             known: true,
             heartbeat,
             totals_every: Duration::ZERO,
@@ -136,8 +131,8 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
     let mut now = MOMENT;
     let mut wholes = Vec::new();
     for number in 2..12 {
-        let heard = MembershipEvent::Heard {
-            ask: Ask(number),
+        let heard = MembershipEvent::ReportAnswered {
+            ask: QuestionId(number),
             known: true,
             heartbeat: Duration::ZERO,
             totals_every: every,
@@ -152,8 +147,8 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
     }
     let (yes, no) = (true, false);
     assert_eq!(wholes, [no, no, no, yes, no, no, no, yes, no, no]);
-    let unknown = MembershipEvent::Heard {
-        ask: Ask(12),
+    let unknown = MembershipEvent::ReportAnswered {
+        ask: QuestionId(12),
         known: false,
         heartbeat: Duration::ZERO,
         totals_every: every,
@@ -161,7 +156,7 @@ fn leases_that_go_on_are_named_as_often_as_the_manager_wants_and_first_of_all_to
     membership.step(unknown, now);
     membership.step(MembershipEvent::Tick, now);
     let again = MembershipEvent::Registered {
-        ask: Ask(13),
+        ask: QuestionId(13),
         heartbeat: Duration::ZERO,
         ledger: 7,
     };
@@ -196,14 +191,14 @@ fn the_goodbye_ends_by_an_answer_or_its_time() {
         let mut membership = member();
         let leaving = membership.step(MembershipEvent::Leave, MOMENT);
         let goodbye = MembershipAction::Report {
-            ask: Ask(3),
+            ask: QuestionId(3),
             whole: true,
             leaving: true,
         };
         assert_eq!(leaving.last(), Some(&goodbye));
         let (event, now) = if answered {
-            let heard = MembershipEvent::Heard {
-                ask: Ask(3),
+            let heard = MembershipEvent::ReportAnswered {
+                ask: QuestionId(3),
                 known: true,
                 heartbeat: Duration::ZERO,
                 totals_every: Duration::ZERO,
@@ -226,12 +221,12 @@ fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
     assert_eq!(
         asked,
         [MembershipAction::Register {
-            ask: Ask(1),
+            ask: QuestionId(1),
             proof: 0
         }]
     );
     let challenged = |ask, challenge| MembershipEvent::Challenged {
-        ask: Ask(ask),
+        ask: QuestionId(ask),
         challenge,
     };
     assert_eq!(membership.step(challenged(9, 5), now), [], "an answer to nothing");
@@ -240,7 +235,7 @@ fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
     assert_eq!(
         asked,
         [MembershipAction::Register {
-            ask: Ask(2),
+            ask: QuestionId(2),
             proof: 7
         }]
     );
@@ -249,12 +244,12 @@ fn who_is_taken_for_a_run_that_is_over_repeats_the_challenge() {
     assert_eq!(
         asked,
         [MembershipAction::Register {
-            ask: Ask(3),
+            ask: QuestionId(3),
             proof: 8
         }]
     );
     let registered = MembershipEvent::Registered {
-        ask: Ask(3),
+        ask: QuestionId(3),
         heartbeat: Duration::ZERO,
         ledger: 1,
     };

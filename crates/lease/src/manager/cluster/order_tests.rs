@@ -3,12 +3,12 @@
 use super::tests::{AGENT, commit, registered, report};
 use super::*;
 use crate::agent::{Availability, OfferedCores};
-use crate::manager::{Allowance, Need, NodeOrder, NodeWish, OfferWish, Offering};
+use crate::manager::{AgentOffer, Allowance, Need, NodeOrder, NodeWish, OfferWish};
 
 const NOW: Duration = Duration::ZERO;
 
 fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) -> (CommitId, NodeWish) {
-    let order = Event::Order {
+    let order = ClusterEvent::Order {
         request: RequestId(request),
         agent: AGENT,
         order,
@@ -17,57 +17,52 @@ fn ordered(cluster: &mut Cluster, request: u64, order: NodeOrder, at_ms: u64) ->
     let (id, writes, rest) = commit(cluster.step(order, NOW));
     assert!(rest.is_empty(), "nothing is told before it is durable: {rest:?}");
     match &writes[..] {
-        [Write::PutWish { agent: AGENT, wish }] => (id, wish.clone()),
+        [StateWrite::PutWish { agent: AGENT, wish }] => (id, wish.clone()),
         other => panic!("{other:?}"),
     }
 }
 
 /// The question that tells a node its wish.
-fn told(actions: &[Action]) -> AskId {
+fn told(actions: &[ClusterAction]) -> AskId {
     match actions {
-        [
-            Action::AskOrder {
-                ask, agent: AGENT, ..
-            },
-            ..,
-        ] => *ask,
+        [ClusterAction::AskOrder { ask, agent: AGENT, .. }, ..] => *ask,
         other => panic!("{other:?}"),
     }
 }
 
-fn answered(actions: &[Action]) -> &Answer {
+fn answered(actions: &[ClusterAction]) -> &ClusterAnswer {
     match actions {
-        [Action::Answer { answer, .. }] => answer,
+        [ClusterAction::Answer { answer, .. }] => answer,
         other => panic!("{other:?}"),
     }
 }
 
-fn acquire(cluster: &mut Cluster, request: u64) -> Vec<Action> {
-    let acquire = Event::Acquire {
+fn acquire(cluster: &mut Cluster, request: u64) -> Vec<ClusterAction> {
+    let acquire = ClusterEvent::Acquire {
         request: RequestId(request),
         tenant: "uid:1".into(),
         label: String::new(),
         without: Default::default(),
-        wanted: Wanted::together(Need::Cores(1)),
+        wanted: LeaseSpec::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     cluster.step(acquire, NOW)
 }
 
-fn offers(availability: Availability, order: u64) -> Offering {
-    Offering {
+fn offers(availability: Availability, order: u64) -> AgentOffer {
+    AgentOffer {
         availability,
         order,
         ..report(0, vec![]).offering
     }
 }
 
-fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<Action> {
-    let report = super::super::Report {
+fn hears(cluster: &mut Cluster, request: u64, availability: Availability, order: u64) -> Vec<ClusterAction> {
+    let report = super::super::AgentReport {
         offering: offers(availability, order),
         ..report(0, vec![])
     };
-    let heartbeat = Event::Heartbeat {
+    let heartbeat = ClusterEvent::Heartbeat {
         request: RequestId(request),
         report,
     };
@@ -81,35 +76,34 @@ fn a_drained_node_is_asked_for_no_lease_from_the_order_on() {
     assert_eq!((wish.number, wish.drained_by_ms), (1000, Some(9000)));
     for durable in [false, true] {
         if durable {
-            let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
+            let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
             let offering = offers(Availability::Draining, 1000);
-            let actions = cluster.step(Event::Ordered { ask, offering }, NOW);
-            assert_eq!(answered(&actions), &Answer::Ordered { done: true });
+            let actions = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
+            assert_eq!(answered(&actions), &ClusterAnswer::Ordered { done: true });
         }
         let actions = acquire(&mut cluster, 3);
         assert!(
-            matches!(answered(&actions), Answer::Refused(Refusal::Unavailable { .. })),
+            matches!(
+                answered(&actions),
+                ClusterAnswer::Refused(Rejection::Unavailable { .. })
+            ),
             "durable {durable}: {actions:?}"
         );
     }
     let actions = hears(&mut cluster, 4, Availability::Draining, 1000);
     assert_eq!(
         answered(&actions),
-        &Answer::Heard { known: true },
+        &ClusterAnswer::Heard { known: true },
         "nothing to remind of"
     );
     let (id, wish) = ordered(&mut cluster, 5, NodeOrder::Resume, 2000);
     assert_eq!((wish.number, wish.drained_by_ms), (2000, None));
-    let ask = told(&cluster.step(Event::Committed { commit: id }, NOW));
+    let ask = told(&cluster.step(ClusterEvent::Committed { commit: id }, NOW));
     let offering = offers(Availability::Serving, 2000);
-    let _ = cluster.step(Event::Ordered { ask, offering }, NOW);
-    assert!(matches!(acquire(&mut cluster, 6)[..], [Action::AskGrant { .. }]));
+    let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
+    assert!(matches!(acquire(&mut cluster, 6)[..], [ClusterAction::AskGrant { .. }]));
     let (_, writes, _) = commit(hears(&mut cluster, 7, Availability::Serving, 2000));
-    assert_eq!(
-        writes,
-        [Write::RemoveWish(AGENT)],
-        "what is so need not be wanted"
-    );
+    assert_eq!(writes, [StateWrite::RemoveWish(AGENT)], "what is so need not be wanted");
     assert_eq!(cluster.wishes().count(), 0);
 }
 
@@ -121,36 +115,39 @@ fn an_order_for_a_node_that_is_away_is_told_when_it_comes() {
         offer: None,
     };
     let mut cluster = registered().with_wishes([(AGENT, wish)]);
-    assert!(matches!(answered(&acquire(&mut cluster, 2)), Answer::Refused(_)));
+    assert!(matches!(answered(&acquire(&mut cluster, 2)), ClusterAnswer::Refused(_)));
     let actions = hears(&mut cluster, 3, Availability::Serving, 0);
     let ask = told(&actions);
     assert!(
         !hears(&mut cluster, 4, Availability::Serving, 0)
             .iter()
-            .any(|action| matches!(action, Action::AskOrder { .. })),
+            .any(|action| matches!(action, ClusterAction::AskOrder { .. })),
         "one question at a time"
     );
-    let refusal = Refusal::UnknownLease;
-    assert!(cluster.step(Event::Refused { ask, refusal }, NOW).is_empty());
+    let refusal = Rejection::UnknownLease;
+    assert!(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW).is_empty());
     told(&hears(&mut cluster, 5, Availability::Serving, 0));
 
     let mut absent = Cluster::new([AGENT], [], NOW);
     let (id, _) = ordered(&mut absent, 2, NodeOrder::Remove, 500);
-    let actions = absent.step(Event::Committed { commit: id }, NOW);
-    assert_eq!(answered(&actions), &Answer::Ordered { done: false });
+    let actions = absent.step(ClusterEvent::Committed { commit: id }, NOW);
+    assert_eq!(answered(&actions), &ClusterAnswer::Ordered { done: false });
 }
 
 #[test]
 fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
     let mut cluster = registered();
     let (commit_id, _) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
-    let refusal = Refusal::NoAgent;
-    let failed = Event::NotCommitted {
+    let refusal = Rejection::NoAgent;
+    let failed = ClusterEvent::NotCommitted {
         commit: commit_id,
         refusal,
     };
-    assert!(matches!(answered(&cluster.step(failed, NOW)), Answer::Refused(_)));
-    assert!(matches!(acquire(&mut cluster, 3)[..], [Action::AskGrant { .. }]));
+    assert!(matches!(
+        answered(&cluster.step(failed, NOW)),
+        ClusterAnswer::Refused(_)
+    ));
+    assert!(matches!(acquire(&mut cluster, 3)[..], [ClusterAction::AskGrant { .. }]));
 
     let offer = NodeOrder::Add(OfferWish {
         cores: OfferedCores::These([99].into()),
@@ -159,15 +156,13 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
         by_ms: 0,
     });
     let (commit_id, _) = ordered(&mut cluster, 4, offer, 2000);
-    let ask = told(&cluster.step(Event::Committed { commit: commit_id }, NOW));
-    let refusal = Refusal::BadRequest {
-        what: "core 99".into(),
-    };
-    let (_, writes, rest) = commit(cluster.step(Event::Refused { ask, refusal }, NOW));
-    assert_eq!(writes, [Write::RemoveWish(AGENT)]);
+    let ask = told(&cluster.step(ClusterEvent::Committed { commit: commit_id }, NOW));
+    let refusal = Rejection::BadRequest { what: "core 99".into() };
+    let (_, writes, rest) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
+    assert_eq!(writes, [StateWrite::RemoveWish(AGENT)]);
     assert!(matches!(
         answered(&rest),
-        Answer::Refused(Refusal::BadRequest { .. })
+        ClusterAnswer::Refused(Rejection::BadRequest { .. })
     ));
     assert_eq!(cluster.wish(AGENT), None);
 }
@@ -176,9 +171,9 @@ fn an_order_that_is_not_durable_or_not_possible_changes_nothing() {
 fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
     let mut cluster = registered();
     let (first, drained) = ordered(&mut cluster, 2, NodeOrder::Remove, 1000);
-    let ask = told(&cluster.step(Event::Committed { commit: first }, NOW));
+    let ask = told(&cluster.step(ClusterEvent::Committed { commit: first }, NOW));
     let offering = offers(Availability::Drained, 1000);
-    let _ = cluster.step(Event::Ordered { ask, offering }, NOW);
+    let _ = cluster.step(ClusterEvent::Ordered { ask, offering }, NOW);
     let offer = NodeOrder::Add(OfferWish {
         cores: OfferedCores::Count(99),
         memory_bytes: None,
@@ -186,14 +181,14 @@ fn a_node_that_cannot_do_an_order_is_told_the_one_before_again() {
         by_ms: 0,
     });
     let (second, _) = ordered(&mut cluster, 3, offer, 2000);
-    let ask = told(&cluster.step(Event::Committed { commit: second }, NOW));
-    let refusal = Refusal::BadRequest { what: "99".into() };
-    let (_, writes, _) = commit(cluster.step(Event::Refused { ask, refusal }, NOW));
+    let ask = told(&cluster.step(ClusterEvent::Committed { commit: second }, NOW));
+    let refusal = Rejection::BadRequest { what: "99".into() };
+    let (_, writes, _) = commit(cluster.step(ClusterEvent::Refused { ask, refusal }, NOW));
     let again = NodeWish {
         number: 2001,
         ..drained
     };
-    let put = Write::PutWish {
+    let put = StateWrite::PutWish {
         agent: AGENT,
         wish: again,
     };
@@ -220,30 +215,25 @@ fn a_node_that_is_ordered_back_while_another_is_asked_is_not_asked_after_it() {
         boot: BootId([2; 8]),
         ..super::tests::record(2)
     };
-    let register = Event::Register {
+    let register = ClusterEvent::Register {
         request: RequestId(2),
         record: other,
         proof: 0,
     };
     let (id, ..) = commit(cluster.step(register, NOW));
-    let _ = cluster.step(Event::Committed { commit: id }, NOW);
+    let _ = cluster.step(ClusterEvent::Committed { commit: id }, NOW);
     let actions = acquire(&mut cluster, 3);
-    let [
-        Action::AskGrant {
-            ask, agent: AGENT, ..
-        },
-    ] = actions[..]
-    else {
+    let [ClusterAction::AskGrant { ask, agent: AGENT, .. }] = actions[..] else {
         panic!("{actions:?}");
     };
-    let order = Event::Order {
+    let order = ClusterEvent::Order {
         request: RequestId(4),
         agent: OTHER,
         order: NodeOrder::Remove,
         at_ms: 1,
     };
     let _ = cluster.step(order, NOW);
-    let refusal = Refusal::UnknownLease;
-    let actions = cluster.step(Event::Refused { ask, refusal }, NOW);
-    assert!(matches!(answered(&actions), Answer::Refused(_)), "{actions:?}");
+    let refusal = Rejection::UnknownLease;
+    let actions = cluster.step(ClusterEvent::Refused { ask, refusal }, NOW);
+    assert!(matches!(answered(&actions), ClusterAnswer::Refused(_)), "{actions:?}");
 }

@@ -9,21 +9,23 @@
 //! The manager repeats a node's wish to it until the node's reports name the order's number. From the order on the
 //! manager asks the node for no lease that the order forbids, whether or not the node knows of the order.
 
-use super::{Asked, Cluster, Then, answer, refuse};
-use crate::manager::{Action, Answer, AskId, NodeOrder, NodeWish, Offering, RequestId, WISHES_MAX, Write};
-use hotlease_wire::Refusal;
+use super::{Cluster, Continuation, Question, answer, refuse};
+use crate::manager::{
+    AgentOffer, AskId, ClusterAction, ClusterAnswer, NodeOrder, NodeWish, RequestId, StateWrite, WISHES_MAX,
+};
+use hotlease_wire::Rejection;
 use hotlease_wire::ids::AgentId;
 
 /// A node's wish, and its progress.
 #[derive(Debug)]
-pub(super) struct Wished {
+pub(super) struct WishRecord {
     wish: NodeWish,
     durable: bool,
     /// The question under way that tells the node its wish.
     asking: Option<AskId>,
 }
 
-impl Wished {
+impl WishRecord {
     /// Whether its operator lets the node grant leases.
     pub(super) fn may_serve(&self) -> bool {
         self.wish.drained_by_ms.is_none()
@@ -40,7 +42,7 @@ impl Wished {
 
 /// An order that is being carried out.
 #[derive(Debug)]
-pub(super) struct Ordering {
+pub(super) struct PendingOrder {
     /// The request to answer; none if the node is merely reminded.
     request: Option<RequestId>,
     agent: AgentId,
@@ -55,7 +57,7 @@ impl Cluster {
     pub fn with_wishes(mut self, wishes: impl IntoIterator<Item = (AgentId, NodeWish)>) -> Self {
         let wishes = wishes.into_iter();
         self.wishes
-            .extend(wishes.map(|(agent, wish)| (agent, Wished::durable(wish))));
+            .extend(wishes.map(|(agent, wish)| (agent, WishRecord::durable(wish))));
         self
     }
 
@@ -71,7 +73,7 @@ impl Cluster {
 
     /// Whether its operator lets this agent grant leases.
     pub(super) fn may_serve(&self, agent: AgentId) -> bool {
-        self.wishes.get(&agent).is_none_or(Wished::may_serve)
+        self.wishes.get(&agent).is_none_or(WishRecord::may_serve)
     }
 
     pub(super) fn order(
@@ -80,12 +82,12 @@ impl Cluster {
         agent: AgentId,
         order: NodeOrder,
         at_ms: u64,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClusterAction>,
     ) {
         let full = self.wishes.len() >= WISHES_MAX && !self.wishes.contains_key(&agent);
         let admitted = self.admit().and(match full {
             false => Ok(()),
-            true => Err(Refusal::TooMany {
+            true => Err(Rejection::TooMany {
                 what: "nodes with orders".into(),
                 limit: WISHES_MAX as u64,
             }),
@@ -95,13 +97,13 @@ impl Cluster {
         }
         let before = self.wish(agent).cloned();
         let wish = before.clone().unwrap_or_default().after(order, at_ms);
-        let ordering = Ordering {
+        let ordering = PendingOrder {
             request: Some(request),
             agent,
             number: wish.number,
             before,
         };
-        let wished = Wished {
+        let wished = WishRecord {
             wish: wish.clone(),
             durable: false,
             asking: None,
@@ -109,50 +111,55 @@ impl Cluster {
         self.wishes.insert(agent, wished);
         self.commit(
             agent,
-            vec![Write::PutWish { agent, wish }],
-            Then::Wished(ordering),
+            vec![StateWrite::PutWish { agent, wish }],
+            Continuation::Wished(ordering),
             actions,
         );
     }
 
     /// Continues with a durable order: tells the node, if it is there.
-    pub(super) fn wished(&mut self, ordering: Ordering, actions: &mut Vec<Action>) {
+    pub(super) fn on_wish_durable(&mut self, ordering: PendingOrder, actions: &mut Vec<ClusterAction>) {
         let agent = ordering.agent;
         let here = self.reachable().any(|known| known == agent);
         match self.wishes.get_mut(&agent) {
             Some(wished) if wished.wish.number == ordering.number => wished.durable = true,
             // A later order came; its wish contains or undoes this order.
-            _ => return done(&ordering, false, actions),
+            _ => return answer_order(&ordering, false, actions),
         }
         if here {
             self.tell(ordering, actions);
         } else {
-            done(&ordering, false, actions);
+            answer_order(&ordering, false, actions);
         }
     }
 
     /// Undoes an order that could not be written down.
-    pub(super) fn not_wished(&mut self, ordering: Ordering, refusal: Refusal, actions: &mut Vec<Action>) {
+    pub(super) fn on_wish_not_durable(
+        &mut self,
+        ordering: PendingOrder,
+        refusal: Rejection,
+        actions: &mut Vec<ClusterAction>,
+    ) {
         self.take_back(&ordering);
         if let Some(request) = ordering.request {
             refuse(request, refusal, actions);
         }
     }
 
-    fn tell(&mut self, ordering: Ordering, actions: &mut Vec<Action>) {
+    fn tell(&mut self, ordering: PendingOrder, actions: &mut Vec<ClusterAction>) {
         let agent = ordering.agent;
         let Some(wish) = self.wish(agent).cloned() else {
             return;
         };
-        let ask = self.ask(Asked::Order(ordering));
+        let ask = self.ask(Question::Order(ordering));
         self.orders_asked += 1;
         if let Some(wished) = self.wishes.get_mut(&agent) {
             wished.asking = Some(ask);
         }
-        actions.push(Action::AskOrder { ask, agent, wish });
+        actions.push(ClusterAction::AskOrder { ask, agent, wish });
     }
 
-    fn told(&mut self, ask: AskId, agent: AgentId) {
+    fn question_answered(&mut self, ask: AskId, agent: AgentId) {
         self.orders_asked -= 1;
         if let Some(wished) = self.wishes.get_mut(&agent)
             && wished.asking == Some(ask)
@@ -162,30 +169,30 @@ impl Cluster {
     }
 
     /// Notes that a node has carried out its wish.
-    pub(super) fn ordered(&mut self, ask: AskId, offering: Offering, actions: &mut Vec<Action>) {
-        let Some(Asked::Order(ordering)) = self.asks.remove(&ask) else {
+    pub(super) fn on_ordered(&mut self, ask: AskId, offering: AgentOffer, actions: &mut Vec<ClusterAction>) {
+        let Some(Question::Order(ordering)) = self.asks.remove(&ask) else {
             return;
         };
-        self.told(ask, ordering.agent);
+        self.question_answered(ask, ordering.agent);
         self.registry.offers(ordering.agent, offering);
-        done(&ordering, true, actions);
+        answer_order(&ordering, true, actions);
     }
 
     /// Notes that a node has refused, or did not answer.
-    pub(super) fn not_ordered(
+    pub(super) fn on_not_ordered(
         &mut self,
         ask: AskId,
-        ordering: Ordering,
-        refusal: Refusal,
-        actions: &mut Vec<Action>,
+        ordering: PendingOrder,
+        refusal: Rejection,
+        actions: &mut Vec<ClusterAction>,
     ) {
-        self.told(ask, ordering.agent);
+        self.question_answered(ask, ordering.agent);
         let Some(request) = ordering.request else {
             return;
         };
-        if !matches!(refusal, Refusal::BadRequest { .. }) {
+        if !matches!(refusal, Rejection::BadRequest { .. }) {
             // The node's next report makes the manager repeat the wish.
-            return done(&ordering, false, actions);
+            return answer_order(&ordering, false, actions);
         }
         // The node will never carry the order out.
         let agent = ordering.agent;
@@ -194,24 +201,24 @@ impl Cluster {
             number: ordering.number + 1,
             ..wish
         });
-        let ordering = Ordering { before, ..ordering };
+        let ordering = PendingOrder { before, ..ordering };
         if self.take_back(&ordering) {
             let write = match ordering.before {
-                Some(wish) => Write::PutWish { agent, wish },
-                None => Write::RemoveWish(agent),
+                Some(wish) => StateWrite::PutWish { agent, wish },
+                None => StateWrite::RemoveWish(agent),
             };
-            self.commit(agent, vec![write], Then::Nothing, actions);
+            self.commit(agent, vec![write], Continuation::Nothing, actions);
         }
         refuse(request, refusal, actions);
     }
 
     /// Restores the wish before this order, unless a later order came. Returns whether it did.
-    fn take_back(&mut self, ordering: &Ordering) -> bool {
+    fn take_back(&mut self, ordering: &PendingOrder) -> bool {
         let latest = self.wish(ordering.agent).map(|wish| wish.number) == Some(ordering.number);
         if latest {
             match &ordering.before {
                 Some(wish) => {
-                    self.wishes.insert(ordering.agent, Wished::durable(wish.clone()));
+                    self.wishes.insert(ordering.agent, WishRecord::durable(wish.clone()));
                 }
                 None => {
                     self.wishes.remove(&ordering.agent);
@@ -222,7 +229,7 @@ impl Cluster {
     }
 
     /// Repeats the wish to a node whose report names another order than the latest.
-    pub(super) fn remind(&mut self, agent: AgentId, order: u64, actions: &mut Vec<Action>) {
+    pub(super) fn remind(&mut self, agent: AgentId, order: u64, actions: &mut Vec<ClusterAction>) {
         let Some(wished) = self.wishes.get(&agent) else {
             return;
         };
@@ -230,7 +237,7 @@ impl Cluster {
             return;
         }
         if wished.wish.number != order {
-            let ordering = Ordering {
+            let ordering = PendingOrder {
                 request: None,
                 agent,
                 number: wished.wish.number,
@@ -240,13 +247,18 @@ impl Cluster {
         } else if wished.wish.is_nothing() {
             // The node is as it would be without a wish, also after its next start.
             self.wishes.remove(&agent);
-            self.commit(agent, vec![Write::RemoveWish(agent)], Then::Nothing, actions);
+            self.commit(
+                agent,
+                vec![StateWrite::RemoveWish(agent)],
+                Continuation::Nothing,
+                actions,
+            );
         }
     }
 }
 
-fn done(ordering: &Ordering, done: bool, actions: &mut Vec<Action>) {
+fn answer_order(ordering: &PendingOrder, done: bool, actions: &mut Vec<ClusterAction>) {
     if let Some(request) = ordering.request {
-        answer(request, Answer::Ordered { done }, actions);
+        answer(request, ClusterAnswer::Ordered { done }, actions);
     }
 }

@@ -7,17 +7,18 @@
 //! is one request with one answer: nothing is written down or answered before the last part is granted. If there
 //! are too few parts, or one of them cannot be written down, all are given back.
 
-use super::against::Against;
-use super::orders::Wished;
-use super::{Asked, Cluster, Then, answer, refuse};
-use crate::agent::Sharing;
-use crate::manager::registry::Share;
+use super::orders::WishRecord;
+use super::rejections::Rejections;
+use super::{Cluster, Continuation, Question, answer, refuse};
+use crate::agent::CoreSharing;
+use crate::manager::registry::PartShare;
 use crate::manager::{
-    Action, Amount, Answer, AskId, Demand, Granted, LeaseNote, Need, Release, RequestId, Write,
+    Amount, AskId, ClusterAction, ClusterAnswer, Demand, EndRequest, GrantedLease, LeaseNote, Need, RequestId,
+    StateWrite,
 };
 use hotlease_wire::ids::{AgentId, LeaseId};
 use hotlease_wire::objections::node_name;
-use hotlease_wire::{EndReason, Refusal};
+use hotlease_wire::{EndReason, Rejection};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ const ASKING_MAX: Duration = Duration::from_secs(8);
 
 /// Resources that a client wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct LeaseSpec {
     /// Number of workers.
     pub workers: u32,
     /// Cores of each worker, or places on a shared one.
@@ -39,12 +40,12 @@ pub struct Wanted {
     /// GPUs of each worker.
     pub gpus: u32,
     /// Whether the lease has its cores for itself.
-    pub sharing: Sharing,
+    pub sharing: CoreSharing,
     /// Number of agents that may serve the request; shared cores are all on one.
-    pub spread: Spread,
+    pub spread: PlacementSpread,
 }
 
-impl Wanted {
+impl LeaseSpec {
     /// Wants all of the need on one agent, for one worker.
     pub fn together(need: Need) -> Self {
         Self {
@@ -52,10 +53,10 @@ impl Wanted {
             cores: need.count(),
             gpus: 0,
             sharing: match need {
-                Need::Cores(_) => Sharing::Exclusive,
-                Need::Places(_) => Sharing::Shared,
+                Need::Cores(_) => CoreSharing::Exclusive,
+                Need::Places(_) => CoreSharing::Shared,
             },
-            spread: Spread::OneAgent,
+            spread: PlacementSpread::OneAgent,
         }
     }
 
@@ -64,8 +65,8 @@ impl Wanted {
         let count = workers.saturating_mul(self.cores);
         Demand {
             room: match self.sharing {
-                Sharing::Exclusive => Need::Cores(count),
-                Sharing::Shared => Need::Places(count),
+                CoreSharing::Exclusive => Need::Cores(count),
+                CoreSharing::Shared => Need::Places(count),
             },
             gpus: workers.saturating_mul(self.gpus),
         }
@@ -74,7 +75,7 @@ impl Wanted {
 
 /// Number of agents over which the workers of a request may be spread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spread {
+pub enum PlacementSpread {
     /// All workers on one agent.
     OneAgent,
     /// Over as many as needed, at most [`PARTS_MAX`]; with fewer workers than `least` the request is refused.
@@ -89,52 +90,47 @@ pub enum Spread {
 pub(super) struct Placement {
     tenant: String,
     label: String,
-    wanted: Wanted,
+    wanted: LeaseSpec,
     candidates: VecDeque<AgentId>,
     anybody: bool,
     /// Whether any agent grants leases at all.
     serving: bool,
-    against: Against,
+    against: Rejections,
     /// Of a spread request: the agents that were asked, and how many workers each has room for if it said so.
     asked: BTreeMap<AgentId, Option<u32>>,
     asks: usize,
     until: Duration,
     /// The parts granted so far.
-    parts: Vec<Part>,
+    parts: Vec<GrantedPart>,
 }
 
 /// A lease that one agent granted for the request.
 #[derive(Debug)]
-struct Part {
+struct GrantedPart {
     ask: AskId,
     agent: AgentId,
     workers: u32,
-    granted: Granted,
+    granted: GrantedLease,
 }
 
 /// A request whose parts are being written down.
 #[derive(Debug)]
-pub(super) struct Handing {
+pub(super) struct PartWrites {
     tenant: String,
     parts: Vec<(AskId, AgentId, LeaseId)>,
     unwritten: usize,
-    failed: Option<Refusal>,
+    failed: Option<Rejection>,
 }
 
 impl Placement {
     /// Records the rejection of one agent. An error ends the request: every agent would reject it for the same
     /// reason.
-    fn add(
-        &mut self,
-        agent: AgentId,
-        name: impl FnOnce() -> String,
-        refusal: Refusal,
-    ) -> Result<(), Refusal> {
-        if let Refusal::BadRequest { .. } = refusal {
+    fn add(&mut self, agent: AgentId, name: impl FnOnce() -> String, refusal: Rejection) -> Result<(), Rejection> {
+        if let Rejection::BadRequest { .. } = refusal {
             return Err(refusal);
         }
         let each = match refusal {
-            Refusal::NoGpus { .. } => self.wanted.gpus,
+            Rejection::NoGpus { .. } => self.wanted.gpus,
             _ => self.wanted.cores,
         };
         // The agent may have room for some workers: it is asked for them, once.
@@ -156,21 +152,21 @@ impl Cluster {
         &mut self,
         request: RequestId,
         (tenant, label): (String, String),
-        wanted: Wanted,
+        wanted: LeaseSpec,
         without: BTreeSet<AgentId>,
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClusterAction>,
     ) {
         if let Err(refusal) = self.admit() {
             return refuse(request, refusal, actions);
         }
         let takes = |agent: &AgentId| self.may_serve(*agent);
         let candidates = match wanted.spread {
-            Spread::OneAgent => self.registry.candidates(wanted.need(wanted.workers)),
-            Spread::Several { .. } => Vec::new(),
+            PlacementSpread::OneAgent => self.registry.candidates(wanted.need(wanted.workers)),
+            PlacementSpread::Several { .. } => Vec::new(),
         };
         let any = Need::Cores(0);
-        let against = Against::new(without);
+        let against = Rejections::new(without);
         let candidates = candidates.into_iter().filter(takes);
         let placement = Placement {
             tenant,
@@ -189,24 +185,24 @@ impl Cluster {
         self.ask_next(request, now, actions);
     }
 
-    fn ask_next(&mut self, request: RequestId, now: Duration, actions: &mut Vec<Action>) {
+    fn ask_next(&mut self, request: RequestId, now: Duration, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
         // An operator may have drained a node since the list was made.
         let wishes = &self.wishes;
-        let serves = |agent: &AgentId| wishes.get(agent).is_none_or(Wished::may_serve);
+        let serves = |agent: &AgentId| wishes.get(agent).is_none_or(WishRecord::may_serve);
         let wanted = placement.wanted;
         let next = match wanted.spread {
-            Spread::OneAgent => {
+            PlacementSpread::OneAgent => {
                 placement.candidates.retain(serves);
                 let next = placement.candidates.pop_front();
-                next.map(|agent| Share {
+                next.map(|agent| PartShare {
                     agent,
                     workers: wanted.workers,
                 })
             }
-            Spread::Several { .. } => {
+            PlacementSpread::Several { .. } => {
                 let missing = wanted.workers - placement.granted_workers();
                 let goes_on = missing > 0
                     && placement.parts.len() < PARTS_MAX
@@ -218,19 +214,19 @@ impl Cluster {
                 goes_on.then(share).flatten()
             }
         };
-        let Some(Share { agent, workers }) = next else {
+        let Some(PartShare { agent, workers }) = next else {
             return self.settle(request, actions);
         };
         placement.asks += 1;
         // The second question to an agent is the last.
         let room = placement.asked.contains_key(&agent).then_some(0);
         placement.asked.insert(agent, room);
-        let ask = self.ask(Asked::Grant {
+        let ask = self.ask(Question::Grant {
             request,
             agent,
             workers,
         });
-        actions.push(Action::AskGrant {
+        actions.push(ClusterAction::AskGrant {
             ask,
             agent,
             request,
@@ -238,36 +234,38 @@ impl Cluster {
         });
     }
 
-    pub(super) fn not_granted(
+    pub(super) fn on_not_granted(
         &mut self,
         (request, agent): (RequestId, AgentId),
-        refusal: Refusal,
+        refusal: Rejection,
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClusterAction>,
     ) {
         match refusal {
-            Refusal::NoCapacity { free, .. } => self.registry.full(agent, Need::Cores(free)),
-            Refusal::NoPlaces { free, .. } => self.registry.full(agent, Need::Places(free)),
-            Refusal::NoGpus { free, .. } => self.registry.no_gpus(agent, free),
+            Rejection::NoCapacity { free, .. } => self.registry.note_full(agent, Need::Cores(free)),
+            Rejection::NoPlaces { free, .. } => self.registry.note_full(agent, Need::Places(free)),
+            Rejection::NoGpus { free, .. } => self.registry.note_no_gpus(agent, free),
             _ => {}
         }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
         let registry = &self.registry;
-        let host = || {
-            registry
-                .agent(agent)
-                .map_or("", |(record, ..)| record.host.as_str())
-        };
+        let host = || registry.agent(agent).map_or("", |(record, ..)| record.host.as_str());
         match placement.add(agent, || node_name(host(), agent), refusal) {
             Ok(()) => self.ask_next(request, now, actions),
             Err(refusal) => self.refuse_all(request, refusal, actions),
         }
     }
 
-    pub(super) fn granted(&mut self, ask: AskId, granted: Granted, now: Duration, actions: &mut Vec<Action>) {
-        let Some(Asked::Grant {
+    pub(super) fn on_granted(
+        &mut self,
+        ask: AskId,
+        granted: GrantedLease,
+        now: Duration,
+        actions: &mut Vec<ClusterAction>,
+    ) {
+        let Some(Question::Grant {
             request,
             agent,
             workers,
@@ -285,13 +283,13 @@ impl Cluster {
                 let tenant = placement.tenant.clone();
                 self.give_back(agent, granted.lease, tenant, actions);
             }
-            return self.not_granted((request, agent), replaced(agent), now, actions);
+            return self.on_not_granted((request, agent), replaced(agent), now, actions);
         }
         let Some(placement) = self.placements.get_mut(&request) else {
             return;
         };
-        self.registry.granted(agent, placement.wanted.need(workers));
-        placement.parts.push(Part {
+        self.registry.note_granted(agent, placement.wanted.need(workers));
+        placement.parts.push(GrantedPart {
             ask,
             agent,
             workers,
@@ -304,13 +302,13 @@ impl Cluster {
     }
 
     /// Hands out the granted parts or gives them back: no agent is left to ask.
-    fn settle(&mut self, request: RequestId, actions: &mut Vec<Action>) {
+    fn settle(&mut self, request: RequestId, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.get(&request) else {
             return;
         };
         let least = match placement.wanted.spread {
-            Spread::OneAgent => placement.wanted.workers,
-            Spread::Several { least } => least,
+            PlacementSpread::OneAgent => placement.wanted.workers,
+            PlacementSpread::Several { least } => least,
         };
         // While the last agents were asked, the first may have been restarted.
         let lost = placement
@@ -332,10 +330,10 @@ impl Cluster {
     }
 
     /// The reason why there is no lease.
-    fn sum_up(&self, placement: &Placement) -> Refusal {
+    fn sum_up(&self, placement: &Placement) -> Rejection {
         match placement {
-            Placement { anybody: false, .. } => Refusal::NoAgent,
-            Placement { serving: false, .. } => Refusal::Unavailable {
+            Placement { anybody: false, .. } => Rejection::NoAgent,
+            Placement { serving: false, .. } => Rejection::Unavailable {
                 what: "every node is being given back, or offers no cores; see `hotlease agents`".into(),
             },
             placement => {
@@ -347,7 +345,7 @@ impl Cluster {
     }
 
     /// Refuses a request, and gives back the parts granted for it.
-    fn refuse_all(&mut self, request: RequestId, refusal: Refusal, actions: &mut Vec<Action>) {
+    fn refuse_all(&mut self, request: RequestId, refusal: Rejection, actions: &mut Vec<ClusterAction>) {
         let Some(placement) = self.placements.remove(&request) else {
             return;
         };
@@ -361,19 +359,17 @@ impl Cluster {
 
     /// Writes the new leases down, so that they are listed and can be released before the first report that names
     /// them.
-    fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<Action>) {
+    fn hand_out(&mut self, request: RequestId, placement: Placement, actions: &mut Vec<ClusterAction>) {
         let parts = placement.parts.iter();
-        let handing = Handing {
+        let handing = PartWrites {
             tenant: placement.tenant.clone(),
-            parts: parts
-                .map(|part| (part.ask, part.agent, part.granted.lease))
-                .collect(),
+            parts: parts.map(|part| (part.ask, part.agent, part.granted.lease)).collect(),
             unwritten: placement.parts.len(),
             failed: None,
         };
-        self.handing.insert(request, handing);
+        self.part_writes.insert(request, handing);
         let (whole, asked) = (self.holdings.reserved(request), placement.wanted.workers.max(1));
-        for Part {
+        for GrantedPart {
             agent,
             granted,
             workers,
@@ -381,7 +377,7 @@ impl Cluster {
         } in placement.parts
         {
             let share = |whole: u64| whole / u64::from(asked) * u64::from(workers);
-            let Granted {
+            let GrantedLease {
                 lease,
                 boot,
                 epoch,
@@ -402,10 +398,10 @@ impl Cluster {
                 memory_bytes: note.memory_bytes,
                 gpus: note.gpus.into(),
             };
-            let noted = super::reports::Noted {
+            let noted = super::reports::LeaseChange {
                 agent,
                 boot,
-                active: vec![super::reports::Active {
+                active: vec![super::reports::ActiveLease {
                     lease,
                     epoch,
                     tenant: placement.tenant.clone(),
@@ -413,14 +409,19 @@ impl Cluster {
                 }],
                 over: Vec::new(),
             };
-            let then = Then::Granted { request, noted };
-            self.commit(agent, vec![Write::PutLease { lease, note }], then, actions);
+            let then = Continuation::Granted { request, noted };
+            self.commit(agent, vec![StateWrite::PutLease { lease, note }], then, actions);
         }
     }
 
     /// Notes that a part was written down, or could not be.
-    pub(super) fn written(&mut self, request: RequestId, failed: Option<Refusal>, actions: &mut Vec<Action>) {
-        let Some(handing) = self.handing.get_mut(&request) else {
+    pub(super) fn on_part_written(
+        &mut self,
+        request: RequestId,
+        failed: Option<Rejection>,
+        actions: &mut Vec<ClusterAction>,
+    ) {
+        let Some(handing) = self.part_writes.get_mut(&request) else {
             return;
         };
         handing.unwritten -= 1;
@@ -430,13 +431,13 @@ impl Cluster {
         if handing.unwritten > 0 {
             return;
         }
-        let Some(handing) = self.handing.remove(&request) else {
+        let Some(handing) = self.part_writes.remove(&request) else {
             return;
         };
         self.holdings.unreserve(request);
         let Some(refusal) = handing.failed else {
             let asks = handing.parts.into_iter().map(|(ask, ..)| ask).collect();
-            return answer(request, Answer::Granted { asks }, actions);
+            return answer(request, ClusterAnswer::Granted { asks }, actions);
         };
         for (_, agent, lease) in handing.parts {
             self.give_back(agent, lease, handing.tenant.clone(), actions);
@@ -445,19 +446,19 @@ impl Cluster {
     }
 
     /// Gives back a lease that cannot be handed out. If the question does not reach the agent, the lease expires.
-    fn give_back(&mut self, agent: AgentId, lease: LeaseId, tenant: String, actions: &mut Vec<Action>) {
-        let ask = self.ask(Asked::GiveBack);
-        let release = Release {
+    fn give_back(&mut self, agent: AgentId, lease: LeaseId, tenant: String, actions: &mut Vec<ClusterAction>) {
+        let ask = self.ask(Question::GiveBack);
+        let release = EndRequest {
             lease,
             tenant,
             reason: EndReason::Released,
         };
-        actions.push(Action::AskEnd { ask, agent, release });
+        actions.push(ClusterAction::AskEnd { ask, agent, release });
     }
 }
 
-pub(super) fn replaced(agent: AgentId) -> Refusal {
-    Refusal::Unavailable {
+pub(super) fn replaced(agent: AgentId) -> Rejection {
+    Rejection::Unavailable {
         what: format!("agent {agent} was started again just now"),
     }
 }

@@ -2,18 +2,18 @@
 
 use super::tests::{AGENT, BOOT, registered, report};
 use super::*;
-use crate::manager::{Allowance, Granted, LeaseReport, Need, Quota};
+use crate::manager::{Allowance, GrantedLease, LeaseReport, Need, Quota};
 use hotlease_wire::session::UsageTotals;
 
 const ALICE: &str = "alice";
 
-fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> Event {
-    Event::Acquire {
+fn acquire(request: u64, tenant: &str, cores: u32, quota: Quota) -> ClusterEvent {
+    ClusterEvent::Acquire {
         request: RequestId(request),
         tenant: tenant.into(),
         label: String::new(),
         without: Default::default(),
-        wanted: Wanted::together(Need::Cores(cores)),
+        wanted: LeaseSpec::together(Need::Cores(cores)),
         allowance: Allowance {
             quota,
             ..Allowance::default()
@@ -29,12 +29,12 @@ fn of_cores(cores: u64) -> Quota {
 }
 
 /// The question to an agent, or the refusal.
-fn asked(actions: &[Action]) -> Result<AskId, Refusal> {
+fn asked(actions: &[ClusterAction]) -> Result<AskId, Rejection> {
     match actions {
-        [Action::AskGrant { ask, .. }] => Ok(*ask),
+        [ClusterAction::AskGrant { ask, .. }] => Ok(*ask),
         [
-            Action::Answer {
-                answer: Answer::Refused(refusal),
+            ClusterAction::Answer {
+                answer: ClusterAnswer::Refused(refusal),
                 ..
             },
         ] => Err(refusal.clone()),
@@ -43,17 +43,17 @@ fn asked(actions: &[Action]) -> Result<AskId, Refusal> {
 }
 
 fn granted(cluster: &mut Cluster, ask: AskId, lease: u8, cores: Vec<u32>) {
-    let granted = Granted {
+    let granted = GrantedLease {
         lease: LeaseId([lease; 8]),
         boot: BOOT,
         epoch: Epoch(lease.into()),
         cores,
     };
-    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
-    let [Action::Commit { commit, .. }] = actions[..] else {
+    let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
+    let [ClusterAction::Commit { commit, .. }] = actions[..] else {
         panic!("{actions:?}");
     };
-    cluster.step(Event::Committed { commit }, Duration::ZERO);
+    cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO);
 }
 
 fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
@@ -70,13 +70,13 @@ fn heartbeat(cluster: &mut Cluster, request: u64, named: &[(u8, &str, usize)]) {
         over: None,
     });
     let report = report(200, leases.collect());
-    let event = Event::Heartbeat {
+    let event = ClusterEvent::Heartbeat {
         request: RequestId(request),
         report,
     };
     for action in cluster.step(event, Duration::ZERO) {
-        if let Action::Commit { commit, .. } = action {
-            cluster.step(Event::Committed { commit }, Duration::ZERO);
+        if let ClusterAction::Commit { commit, .. } = action {
+            cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO);
         }
     }
 }
@@ -87,7 +87,7 @@ fn requests_under_way_at_the_same_time_do_not_pass_a_quota_together() {
     let first = asked(&cluster.step(acquire(2, ALICE, 1, of_cores(1)), Duration::ZERO)).expect("within it");
     // No agent has granted anything yet.
     let second = asked(&cluster.step(acquire(3, ALICE, 1, of_cores(1)), Duration::ZERO));
-    let exceeded = Refusal::QuotaExceeded {
+    let exceeded = Rejection::QuotaExceeded {
         tenant: ALICE.into(),
         what: "cores".into(),
         limit: 1,
@@ -115,8 +115,8 @@ fn what_was_refused_or_is_over_counts_no_more() {
         let request = 10 + round;
         let ask = asked(&cluster.step(acquire(request, ALICE, 2, of_cores(2)), Duration::ZERO));
         let ask = ask.unwrap_or_else(|refusal| panic!("round {round}: {refusal}"));
-        let refusal = Refusal::Unavailable { what: "gone".into() };
-        cluster.step(Event::Refused { ask, refusal }, Duration::ZERO);
+        let refusal = Rejection::Unavailable { what: "gone".into() };
+        cluster.step(ClusterEvent::Refused { ask, refusal }, Duration::ZERO);
         assert_eq!(
             cluster.held(ALICE),
             (0, Amount::default()),
@@ -138,18 +138,18 @@ fn what_was_refused_or_is_over_counts_no_more() {
 fn a_grant_that_was_not_written_down_counts_no_more() {
     let mut cluster = registered();
     let ask = asked(&cluster.step(acquire(2, ALICE, 1, of_cores(1)), Duration::ZERO)).expect("within it");
-    let granted = Granted {
+    let granted = GrantedLease {
         lease: LeaseId([1; 8]),
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
     };
-    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
-    let [Action::Commit { commit, .. }] = actions[..] else {
+    let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
+    let [ClusterAction::Commit { commit, .. }] = actions[..] else {
         panic!("{actions:?}");
     };
-    let refusal = Refusal::Unavailable { what: "disk".into() };
-    cluster.step(Event::NotCommitted { commit, refusal }, Duration::ZERO);
+    let refusal = Rejection::Unavailable { what: "disk".into() };
+    cluster.step(ClusterEvent::NotCommitted { commit, refusal }, Duration::ZERO);
     assert_eq!(cluster.held(ALICE).0, 0);
 }
 
@@ -205,16 +205,16 @@ fn each_bound_holds_by_itself() {
         ("core-seconds", quota(|quota| quota.core_seconds = Some(100))),
     ] {
         let mut cluster = registered();
-        let event = Event::Acquire {
+        let event = ClusterEvent::Acquire {
             request: RequestId(2),
             tenant: ALICE.into(),
             label: String::new(),
             without: Default::default(),
-            wanted: Wanted::together(Need::Cores(1)),
+            wanted: LeaseSpec::together(Need::Cores(1)),
             allowance: Allowance { quota, ..asks },
         };
         match asked(&cluster.step(event, Duration::ZERO)) {
-            Err(Refusal::QuotaExceeded { what: found, .. }) => assert_eq!(found, what),
+            Err(Rejection::QuotaExceeded { what: found, .. }) => assert_eq!(found, what),
             other => panic!("{what}: {other:?}"),
         }
     }
@@ -222,8 +222,5 @@ fn each_bound_holds_by_itself() {
     let mut cluster = registered();
     let quota = quota(|quota| quota.memory_bytes = Some(1 << 40));
     let unbounded = asked(&cluster.step(acquire(2, ALICE, 1, quota), Duration::ZERO));
-    assert!(
-        matches!(unbounded, Err(Refusal::BadRequest { .. })),
-        "{unbounded:?}"
-    );
+    assert!(matches!(unbounded, Err(Rejection::BadRequest { .. })), "{unbounded:?}");
 }

@@ -1,14 +1,14 @@
 //! Reports of agents, and leases that end because a report does not name them.
 
-use super::{Cluster, Then, answer, refuse};
-use crate::manager::{Action, Amount, Answer, LeaseNote, Report, RequestId, Write};
+use super::{Cluster, Continuation, answer, refuse};
+use crate::manager::{AgentReport, Amount, ClusterAction, ClusterAnswer, LeaseNote, RequestId, StateWrite};
 use hotlease_wire::ids::{AgentId, BootId, Epoch, LeaseId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// A lease that goes on.
 #[derive(Debug)]
-pub(super) struct Active {
+pub(super) struct ActiveLease {
     pub lease: LeaseId,
     pub epoch: Epoch,
     pub tenant: String,
@@ -17,10 +17,10 @@ pub(super) struct Active {
 
 /// Change of the active leases in the durable state that a commit makes.
 #[derive(Debug)]
-pub(super) struct Noted {
+pub(super) struct LeaseChange {
     pub agent: AgentId,
     pub boot: BootId,
-    pub active: Vec<Active>,
+    pub active: Vec<ActiveLease>,
     pub over: Vec<LeaseId>,
 }
 
@@ -28,9 +28,9 @@ impl Cluster {
     pub(super) fn hear(
         &mut self,
         request: RequestId,
-        report: Report,
+        report: AgentReport,
         now: Duration,
-        actions: &mut Vec<Action>,
+        actions: &mut Vec<ClusterAction>,
     ) {
         if let Err(refusal) = self.admit() {
             return refuse(request, refusal, actions);
@@ -46,7 +46,7 @@ impl Cluster {
             );
         if !known {
             // The agent registers first, and then sends the same totals again.
-            return answer(request, Answer::Heard { known: false }, actions);
+            return answer(request, ClusterAnswer::Heard { known: false }, actions);
         }
         let order = report.offering.order;
         self.registry.offers(agent, report.offering.clone());
@@ -55,7 +55,7 @@ impl Cluster {
         }
         let over = self.missing(&report);
         let mut writes = Vec::new();
-        let mut noted = Noted {
+        let mut noted = LeaseChange {
             agent,
             boot,
             active: Vec::new(),
@@ -64,7 +64,7 @@ impl Cluster {
         for lease in &report.leases {
             match lease.over {
                 Some(_) => noted.over.push(lease.lease),
-                None => noted.active.push(Active {
+                None => noted.active.push(ActiveLease {
                     lease: lease.lease,
                     epoch: lease.epoch,
                     tenant: lease.tenant.clone(),
@@ -77,29 +77,29 @@ impl Cluster {
             }
         }
         if !report.leases.is_empty() {
-            writes.push(Write::Report {
+            writes.push(StateWrite::Report {
                 agent,
                 leases: report.leases,
             });
         }
         let why = "its agent no longer reports it";
-        writes.extend(over.into_iter().map(|lease| Write::EndLease { lease, why }));
+        writes.extend(over.into_iter().map(|lease| StateWrite::EndLease { lease, why }));
         if report.leaving {
             self.registry.deregister(agent, boot);
-            actions.push(Action::AgentGone(agent));
-            writes.push(Write::RemoveAgent(agent));
+            actions.push(ClusterAction::AgentGone(agent));
+            writes.push(StateWrite::RemoveAgent(agent));
         }
         if writes.is_empty() {
-            return answer(request, Answer::Heard { known: true }, actions);
+            return answer(request, ClusterAnswer::Heard { known: true }, actions);
         }
-        self.commit(agent, writes, Then::Heard { request, noted }, actions);
+        self.commit(agent, writes, Continuation::Heard { request, noted }, actions);
         if report.leaving {
             self.forget_leases(agent);
         }
     }
 
     /// Leases that the report would name if they were active.
-    fn missing(&self, report: &Report) -> Vec<LeaseId> {
+    fn missing(&self, report: &AgentReport) -> Vec<LeaseId> {
         let Some(noted) = self
             .noted
             .get(&report.agent)
@@ -116,7 +116,7 @@ impl Cluster {
     }
 
     /// Applies a change of leases whose commit is durable.
-    pub(super) fn apply(&mut self, change: Noted) {
+    pub(super) fn apply(&mut self, change: LeaseChange) {
         let Some(noted) = self.noted.get_mut(&change.agent) else {
             return;
         };
@@ -135,7 +135,7 @@ impl Cluster {
 
     /// Adds a lease that the durable state calls active.
     pub(super) fn note(&mut self, lease: LeaseId, note: &LeaseNote) {
-        let noted = self.noted.entry(note.agent).or_insert_with(|| super::Noted {
+        let noted = self.noted.entry(note.agent).or_insert_with(|| super::AgentLeases {
             boot: note.boot,
             leases: BTreeMap::new(),
         });

@@ -1,8 +1,8 @@
 //! Requests that are spread over several agents.
 
 use super::*;
-use crate::agent::{Availability, Sharing};
-use crate::manager::{AgentRecord, Allowance, Granted, Release};
+use crate::agent::{Availability, CoreSharing};
+use crate::manager::{AgentRecord, Allowance, EndRequest, GrantedLease};
 use std::collections::{BTreeSet, VecDeque};
 
 pub(super) const TENANT: &str = "uid:1";
@@ -45,7 +45,7 @@ fn record(number: u8, cores: u32) -> AgentRecord {
 pub(super) fn cluster(cores: &[u32]) -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
     for (number, cores) in (0..).zip(cores) {
-        let register = Event::Register {
+        let register = ClusterEvent::Register {
             request: RequestId(1000 + u64::from(number)),
             record: record(number, *cores),
             proof: 0,
@@ -56,20 +56,20 @@ pub(super) fn cluster(cores: &[u32]) -> Cluster {
 }
 
 /// Makes a step and settles all its commits: they are made, or they fail.
-pub(super) fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) -> Vec<Action> {
+pub(super) fn settle_commits(cluster: &mut Cluster, event: ClusterEvent, fail: bool) -> Vec<ClusterAction> {
     let mut rest = Vec::new();
     let mut actions: VecDeque<_> = cluster.step(event, Duration::ZERO).into();
     while let Some(action) = actions.pop_front() {
         match action {
-            Action::Commit { commit, .. } if fail => actions.extend(cluster.step(
-                Event::NotCommitted {
+            ClusterAction::Commit { commit, .. } if fail => actions.extend(cluster.step(
+                ClusterEvent::NotCommitted {
                     commit,
-                    refusal: Refusal::NoAgent,
+                    refusal: Rejection::NoAgent,
                 },
                 Duration::ZERO,
             )),
-            Action::Commit { commit, .. } => {
-                actions.extend(cluster.step(Event::Committed { commit }, Duration::ZERO));
+            ClusterAction::Commit { commit, .. } => {
+                actions.extend(cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO));
             }
             action => rest.push(action),
         }
@@ -77,27 +77,27 @@ pub(super) fn settle_commits(cluster: &mut Cluster, event: Event, fail: bool) ->
     rest
 }
 
-fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<Action> {
-    let event = Event::Acquire {
+fn acquire(cluster: &mut Cluster, workers: u32, cores: u32, least: u32) -> Vec<ClusterAction> {
+    let event = ClusterEvent::Acquire {
         request: RequestId(1),
         tenant: TENANT.into(),
         label: String::new(),
         without: Default::default(),
         allowance: Allowance::default(),
-        wanted: Wanted {
+        wanted: LeaseSpec {
             workers,
             cores,
             gpus: 0,
-            sharing: Sharing::Exclusive,
-            spread: Spread::Several { least },
+            sharing: CoreSharing::Exclusive,
+            spread: PlacementSpread::Several { least },
         },
     };
     cluster.step(event, Duration::ZERO)
 }
 
-pub(super) fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
+pub(super) fn asked(actions: &[ClusterAction]) -> (AskId, AgentId, u32) {
     let [
-        Action::AskGrant {
+        ClusterAction::AskGrant {
             ask, agent, workers, ..
         },
     ] = actions
@@ -107,10 +107,10 @@ pub(super) fn asked(actions: &[Action]) -> (AskId, AgentId, u32) {
     (*ask, *agent, *workers)
 }
 
-pub(super) fn grants(ask: AskId, number: u8) -> Event {
-    Event::Granted {
+pub(super) fn grants(ask: AskId, number: u8) -> ClusterEvent {
+    ClusterEvent::Granted {
         ask,
-        granted: Granted {
+        granted: GrantedLease {
             lease: lease(number),
             boot: boot(number),
             epoch: Epoch(1),
@@ -119,10 +119,10 @@ pub(super) fn grants(ask: AskId, number: u8) -> Event {
     }
 }
 
-pub(super) fn full(ask: AskId, free: u32) -> Event {
-    Event::Refused {
+pub(super) fn full(ask: AskId, free: u32) -> ClusterEvent {
+    ClusterEvent::Refused {
         ask,
-        refusal: Refusal::NoCapacity {
+        refusal: Rejection::NoCapacity {
             asked: 9,
             free,
             offered: 9,
@@ -131,19 +131,19 @@ pub(super) fn full(ask: AskId, free: u32) -> Event {
 }
 
 /// The leases given back, and the refusal; fails if there are other actions.
-pub(super) fn refused(actions: &[Action]) -> (BTreeSet<LeaseId>, Refusal) {
+pub(super) fn refused(actions: &[ClusterAction]) -> (BTreeSet<LeaseId>, Rejection) {
     let (mut given_back, mut refusal) = (BTreeSet::new(), None);
     for action in actions {
         match action {
-            Action::AskEnd {
-                release: Release { lease, tenant, .. },
+            ClusterAction::AskEnd {
+                release: EndRequest { lease, tenant, .. },
                 ..
             } => {
                 assert_eq!(tenant, TENANT);
                 given_back.insert(*lease);
             }
-            Action::Answer {
-                answer: Answer::Refused(why),
+            ClusterAction::Answer {
+                answer: ClusterAnswer::Refused(why),
                 ..
             } => refusal = Some(why.clone()),
             other => panic!("{other:?}"),
@@ -160,7 +160,7 @@ fn one_agent_with_room_for_all_gets_all() {
     assert_eq!((whom, workers), (agent(2), 2), "the tightest fit");
     let actions = settle_commits(&mut cluster, grants(ask, 2), false);
     assert!(
-        matches!(&actions[..], [Action::Answer { answer: Answer::Granted { asks }, .. }] if *asks == [ask]),
+        matches!(&actions[..], [ClusterAction::Answer { answer: ClusterAnswer::Granted { asks }, .. }] if *asks == [ask]),
         "{actions:?}"
     );
 }
@@ -176,19 +176,19 @@ fn parts_are_handed_out_together_once_all_are_written_down() {
     let commits: Vec<_> = actions
         .iter()
         .map(|action| match action {
-            Action::Commit { commit, .. } => *commit,
+            ClusterAction::Commit { commit, .. } => *commit,
             other => panic!("nothing is said before it is durable: {other:?}"),
         })
         .collect();
     assert_eq!(commits.len(), 2, "{actions:?}");
-    let commit = |commit| Event::Committed { commit };
+    let commit = |commit| ClusterEvent::Committed { commit };
     assert_eq!(cluster.step(commit(commits[1]), Duration::ZERO), []);
     let actions = cluster.step(commit(commits[0]), Duration::ZERO);
-    let answer = Answer::Granted {
+    let answer = ClusterAnswer::Granted {
         asks: vec![first, second],
     };
     let request = RequestId(1);
-    assert_eq!(actions, [Action::Answer { request, answer }]);
+    assert_eq!(actions, [ClusterAction::Answer { request, answer }]);
     assert_eq!(cluster.active_leases().count(), 2);
     assert_eq!(cluster.requests(), 0);
 }
@@ -200,12 +200,8 @@ fn refused_request_leaves_nothing_granted() {
     let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
     let actions = settle_commits(&mut cluster, full(second, 1), false);
     let (given_back, refusal) = refused(&actions);
-    assert_eq!(
-        given_back,
-        BTreeSet::from([lease(0)]),
-        "what was granted is given back"
-    );
-    assert_eq!(refusal, Refusal::NotTogether { asked: 3, found: 2 });
+    assert_eq!(given_back, BTreeSet::from([lease(0)]), "what was granted is given back");
+    assert_eq!(refusal, Rejection::NotTogether { asked: 3, found: 2 });
     assert_eq!(cluster.active_leases().count(), 0);
     assert_eq!(cluster.requests(), 0);
 }
@@ -217,7 +213,7 @@ fn as_many_as_are_enough_are_handed_out() {
     let (second, ..) = asked(&cluster.step(grants(first, 0), Duration::ZERO));
     let actions = settle_commits(&mut cluster, full(second, 1), false);
     assert!(
-        matches!(&actions[..], [Action::Answer { answer: Answer::Granted { asks }, .. }] if *asks == [first]),
+        matches!(&actions[..], [ClusterAction::Answer { answer: ClusterAnswer::Granted { asks }, .. }] if *asks == [first]),
         "{actions:?}"
     );
 }
@@ -232,7 +228,7 @@ fn agent_that_has_room_for_fewer_is_asked_for_those_once() {
     let (given_back, refusal) = refused(&cluster.step(full(second, 4), Duration::ZERO));
     assert_eq!(
         (given_back.len(), refusal),
-        (0, Refusal::NotTogether { asked: 1, found: 0 })
+        (0, Rejection::NotTogether { asked: 1, found: 0 })
     );
 }
 
@@ -245,17 +241,20 @@ fn parts_of_which_one_cannot_be_written_down_are_all_given_back() {
     let commits: Vec<_> = actions
         .iter()
         .filter_map(|action| match action {
-            Action::Commit { commit, .. } => Some(*commit),
+            ClusterAction::Commit { commit, .. } => Some(*commit),
             _ => None,
         })
         .collect();
     let [one, other] = commits[..] else {
         panic!("{actions:?}")
     };
-    assert_eq!(cluster.step(Event::Committed { commit: one }, Duration::ZERO), []);
-    let failed = Event::NotCommitted {
+    assert_eq!(
+        cluster.step(ClusterEvent::Committed { commit: one }, Duration::ZERO),
+        []
+    );
+    let failed = ClusterEvent::NotCommitted {
         commit: other,
-        refusal: Refusal::NoAgent,
+        refusal: Rejection::NoAgent,
     };
     let (given_back, _) = refused(&cluster.step(failed, Duration::ZERO));
     assert_eq!(given_back, BTreeSet::from([lease(0), lease(1)]));
@@ -275,7 +274,7 @@ fn part_of_an_agent_that_was_started_again_meanwhile_is_not_handed_out() {
     settle_commits(&mut cluster, again, false);
     let (given_back, refusal) = refused(&cluster.step(grants(second, other), Duration::ZERO));
     assert!(given_back.contains(&lease(other)), "{given_back:?}");
-    assert!(matches!(refusal, Refusal::Unavailable { .. }), "{refusal:?}");
+    assert!(matches!(refusal, Rejection::Unavailable { .. }), "{refusal:?}");
 }
 
 #[test]
@@ -286,14 +285,14 @@ fn nobody_is_asked_for_ever() {
     // Each answer takes a second: after eight seconds the request is refused.
     for second in 1..20 {
         let (ask, whom, _) = match &actions[..] {
-            [Action::AskGrant { .. }] => asked(&actions),
+            [ClusterAction::AskGrant { .. }] => asked(&actions),
             _ => break,
         };
         granted += 1;
         actions = cluster.step(
-            Event::Granted {
+            ClusterEvent::Granted {
                 ask,
-                granted: Granted {
+                granted: GrantedLease {
                     lease: lease(second),
                     boot: boot(whom.0[0]),
                     epoch: Epoch(1),

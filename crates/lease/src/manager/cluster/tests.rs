@@ -1,6 +1,8 @@
 use super::*;
 use crate::agent::Availability;
-use crate::manager::{Allowance, Granted, LeaseReport, Need, Offering, Release, Report, SUSPECTED_AFTER};
+use crate::manager::{
+    AgentOffer, AgentReport, Allowance, EndRequest, GrantedLease, LeaseReport, Need, SUSPECTED_AFTER,
+};
 use hotlease_wire::EndReason;
 use hotlease_wire::session::UsageTotals;
 
@@ -30,8 +32,8 @@ pub(super) fn record(boot: u8) -> AgentRecord {
     }
 }
 
-pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
-    Report {
+pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> AgentReport {
+    AgentReport {
         agent: AGENT,
         boot: BOOT,
         whole: true,
@@ -40,10 +42,10 @@ pub(super) fn report(epoch: u32, leases: Vec<LeaseReport>) -> Report {
         free_places: 8,
         free_gpus: 2,
         pool: 0,
-        offering: Offering {
+        offering: AgentOffer {
             cores: vec![0, 1],
             gpus: 2,
-            ..Offering::default()
+            ..AgentOffer::default()
         },
         leaving: false,
         leases,
@@ -66,12 +68,14 @@ fn lease(over: Option<&str>) -> LeaseReport {
 }
 
 /// The commit that a step orders, and its other actions.
-pub(super) fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>) {
+pub(super) fn commit(actions: Vec<ClusterAction>) -> (CommitId, Vec<StateWrite>, Vec<ClusterAction>) {
     let mut found = None;
     let mut rest = Vec::new();
     for action in actions {
         match action {
-            Action::Commit { commit, writes, .. } => assert!(found.replace((commit, writes)).is_none()),
+            ClusterAction::Commit { commit, writes, .. } => {
+                assert!(found.replace((commit, writes)).is_none())
+            }
             other => rest.push(other),
         }
     }
@@ -81,55 +85,47 @@ pub(super) fn commit(actions: Vec<Action>) -> (CommitId, Vec<Write>, Vec<Action>
 
 pub(super) fn registered() -> Cluster {
     let mut cluster = Cluster::new([], [], Duration::ZERO);
-    let register = Event::Register {
+    let register = ClusterEvent::Register {
         request: RequestId(1),
         record: record(1),
         proof: 0,
     };
     let (id, writes, rest) = commit(cluster.step(register, Duration::ZERO));
-    assert_eq!(writes, [Write::PutAgent(record(1))]);
-    assert!(
-        rest.is_empty(),
-        "nothing is answered before it is durable: {rest:?}"
-    );
-    let actions = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    assert_eq!(writes, [StateWrite::PutAgent(record(1))]);
+    assert!(rest.is_empty(), "nothing is answered before it is durable: {rest:?}");
+    let actions = cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO);
     assert_eq!(actions.len(), 2, "{actions:?}");
     cluster
 }
 
 /// The question to the agent when a client wants a core.
 fn asked_grant(cluster: &mut Cluster) -> AskId {
-    let acquire = Event::Acquire {
+    let acquire = ClusterEvent::Acquire {
         request: RequestId(2),
         tenant: "uid:1".into(),
         label: String::new(),
         without: Default::default(),
-        wanted: Wanted::together(Need::Cores(1)),
+        wanted: LeaseSpec::together(Need::Cores(1)),
         allowance: Allowance::default(),
     };
     let actions = cluster.step(acquire, Duration::ZERO);
-    let [
-        Action::AskGrant {
-            ask, agent: AGENT, ..
-        },
-    ] = actions[..]
-    else {
+    let [ClusterAction::AskGrant { ask, agent: AGENT, .. }] = actions[..] else {
         panic!("{actions:?}");
     };
     ask
 }
 
 /// The registration with which a run of the agent replaces the known one: it proves that it is alive.
-pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> Event {
-    let register = |proof| Event::Register {
+pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> ClusterEvent {
+    let register = |proof| ClusterEvent::Register {
         request: RequestId(3),
         record: record.clone(),
         proof,
     };
     let actions = cluster.step(register(0), Duration::ZERO);
     let [
-        Action::Answer {
-            answer: Answer::Challenged { challenge },
+        ClusterAction::Answer {
+            answer: ClusterAnswer::Challenged { challenge },
             ..
         },
     ] = actions[..]
@@ -142,21 +138,18 @@ pub(super) fn taking_over(cluster: &mut Cluster, record: AgentRecord) -> Event {
 fn with_lease() -> Cluster {
     let mut cluster = registered();
     let ask = asked_grant(&mut cluster);
-    let granted = Granted {
+    let granted = GrantedLease {
         lease: LEASE,
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
     };
-    let (id, _, rest) = commit(cluster.step(Event::Granted { ask, granted }, Duration::ZERO));
-    assert!(
-        rest.is_empty(),
-        "a lease is handed out once it is noted: {rest:?}"
-    );
-    let actions = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
-    let granted = Action::Answer {
+    let (id, _, rest) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
+    assert!(rest.is_empty(), "a lease is handed out once it is noted: {rest:?}");
+    let actions = cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO);
+    let granted = ClusterAction::Answer {
         request: RequestId(2),
-        answer: Answer::Granted { asks: vec![ask] },
+        answer: ClusterAnswer::Granted { asks: vec![ask] },
     };
     assert_eq!(actions, [granted]);
     assert_eq!(cluster.active_leases().collect::<Vec<_>>(), [LEASE]);
@@ -166,29 +159,29 @@ fn with_lease() -> Cluster {
 #[test]
 fn a_report_is_acknowledged_only_once_it_is_durable() {
     let mut cluster = with_lease();
-    let heartbeat = |number| Event::Heartbeat {
+    let heartbeat = |number| ClusterEvent::Heartbeat {
         request: RequestId(number),
         report: report(1, vec![lease(None)]),
     };
     let (id, _, rest) = commit(cluster.step(heartbeat(3), Duration::ZERO));
     assert!(rest.is_empty(), "{rest:?}");
-    let refusal = Refusal::NoAgent;
-    let failed = Event::NotCommitted {
+    let refusal = Rejection::NoAgent;
+    let failed = ClusterEvent::NotCommitted {
         commit: id,
         refusal: refusal.clone(),
     };
-    let refused = Action::Answer {
+    let refused = ClusterAction::Answer {
         request: RequestId(3),
-        answer: Answer::Refused(refusal),
+        answer: ClusterAnswer::Refused(refusal),
     };
     assert_eq!(cluster.step(failed, Duration::ZERO), [refused]);
     let (id, ..) = commit(cluster.step(heartbeat(4), Duration::ZERO));
-    let heard = Action::Answer {
+    let heard = ClusterAction::Answer {
         request: RequestId(4),
-        answer: Answer::Heard { known: true },
+        answer: ClusterAnswer::Heard { known: true },
     };
     assert_eq!(
-        cluster.step(Event::Committed { commit: id }, Duration::ZERO),
+        cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO),
         [heard]
     );
 }
@@ -196,22 +189,22 @@ fn a_report_is_acknowledged_only_once_it_is_durable() {
 #[test]
 fn a_lease_that_its_agent_would_have_named_is_over() {
     let mut cluster = with_lease();
-    let written_before_the_grant = Event::Heartbeat {
+    let written_before_the_grant = ClusterEvent::Heartbeat {
         request: RequestId(3),
         report: report(0, Vec::new()),
     };
     let actions = cluster.step(written_before_the_grant, Duration::ZERO);
     assert_eq!(actions.len(), 1, "nothing is to be written: {actions:?}");
-    let written_after = Event::Heartbeat {
+    let written_after = ClusterEvent::Heartbeat {
         request: RequestId(4),
         report: report(1, Vec::new()),
     };
     let (id, writes, _) = commit(cluster.step(written_after, Duration::ZERO));
     assert!(
-        matches!(writes[..], [Write::EndLease { lease: LEASE, .. }]),
+        matches!(writes[..], [StateWrite::EndLease { lease: LEASE, .. }]),
         "{writes:?}"
     );
-    let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
+    let _ = cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO);
     assert_eq!(cluster.active_leases().count(), 0);
 }
 
@@ -221,19 +214,19 @@ fn a_grant_of_a_run_that_is_over_is_not_handed_out() {
     let ask = asked_grant(&mut cluster);
     let register = taking_over(&mut cluster, record(2));
     let (id, ..) = commit(cluster.step(register, Duration::ZERO));
-    let _ = cluster.step(Event::Committed { commit: id }, Duration::ZERO);
-    let granted = Granted {
+    let _ = cluster.step(ClusterEvent::Committed { commit: id }, Duration::ZERO);
+    let granted = GrantedLease {
         lease: LEASE,
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
     };
-    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     assert!(
         matches!(
             actions[..],
-            [Action::Answer {
-                answer: Answer::Refused(Refusal::Unavailable { .. }),
+            [ClusterAction::Answer {
+                answer: ClusterAnswer::Refused(Rejection::Unavailable { .. }),
                 ..
             }]
         ),
@@ -248,36 +241,36 @@ fn a_run_replaces_another_only_if_it_proves_that_it_lives() {
     let mut requests = 0;
     let mut register = |cluster: &mut Cluster, boot, proof| {
         requests += 1;
-        let event = Event::Register {
+        let event = ClusterEvent::Register {
             request: RequestId(requests),
             record: record(boot),
             proof,
         };
         let mut actions = cluster.step(event, Duration::ZERO);
-        while let Some(Action::Commit { commit, .. }) = actions.first() {
+        while let Some(ClusterAction::Commit { commit, .. }) = actions.first() {
             let commit = *commit;
-            actions = cluster.step(Event::Committed { commit }, Duration::ZERO);
+            actions = cluster.step(ClusterEvent::Committed { commit }, Duration::ZERO);
         }
         match actions.pop() {
-            Some(Action::Answer { answer, .. }) => answer,
+            Some(ClusterAction::Answer { answer, .. }) => answer,
             other => panic!("{other:?}"),
         }
     };
-    let challenged = |challenge| Answer::Challenged { challenge };
+    let challenged = |challenge| ClusterAnswer::Challenged { challenge };
     let present = |cluster: &Cluster| cluster.registry().agent(AGENT).expect("known").0.boot;
     let (dead, live, next) = (1, 2, 3);
-    assert_eq!(register(&mut cluster, live, 0), Answer::Registered);
+    assert_eq!(register(&mut cluster, live, 0), ClusterAnswer::Registered);
     assert_eq!(register(&mut cluster, dead, 0), challenged(42));
     assert_eq!(
         register(&mut cluster, live, 0),
-        Answer::Registered,
+        ClusterAnswer::Registered,
         "known as it is"
     );
     assert_eq!(present(&cluster), BootId([live; 8]));
     // A challenge of another run, an earlier challenge and a guess are no proof.
     assert_eq!(register(&mut cluster, next, 42), challenged(43));
     assert_eq!(register(&mut cluster, next, 41), challenged(44));
-    assert_eq!(register(&mut cluster, next, 44), Answer::Registered);
+    assert_eq!(register(&mut cluster, next, 44), ClusterAnswer::Registered);
     assert_eq!(present(&cluster), BootId([next; 8]));
     assert_eq!(register(&mut cluster, live, 44), challenged(45), "it is over");
 }
@@ -296,7 +289,7 @@ fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
         gpus: 0,
     };
     let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
-    let register = Event::Register {
+    let register = ClusterEvent::Register {
         request: RequestId(1),
         record: record(2),
         proof: 0,
@@ -305,8 +298,8 @@ fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
     assert!(
         matches!(
             actions[..],
-            [Action::Answer {
-                answer: Answer::Challenged { .. },
+            [ClusterAction::Answer {
+                answer: ClusterAnswer::Challenged { .. },
                 ..
             }]
         ),
@@ -320,17 +313,17 @@ fn leases_of_a_run_that_was_not_heard_yet_are_not_ended_by_a_dead_ones_words() {
 fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
     let mut cluster = registered();
     let ask = asked_grant(&mut cluster);
-    let granted = Granted {
+    let granted = GrantedLease {
         lease: LEASE,
         boot: BootId([2; 8]),
         epoch: Epoch(1),
         cores: vec![0],
     };
-    let actions = cluster.step(Event::Granted { ask, granted }, Duration::ZERO);
+    let actions = cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO);
     assert!(
         matches!(&actions[..], [
-            Action::AskEnd { agent: AGENT, release, .. },
-            Action::Answer { answer: Answer::Refused(Refusal::Unavailable { .. }), .. },
+            ClusterAction::AskEnd { agent: AGENT, release, .. },
+            ClusterAction::Answer { answer: ClusterAnswer::Refused(Rejection::Unavailable { .. }), .. },
         ] if release.lease == LEASE),
         "{actions:?}"
     );
@@ -340,22 +333,22 @@ fn a_grant_of_a_run_that_has_not_registered_is_given_back() {
 fn a_lease_that_cannot_be_written_down_is_given_back() {
     let mut cluster = registered();
     let ask = asked_grant(&mut cluster);
-    let granted = Granted {
+    let granted = GrantedLease {
         lease: LEASE,
         boot: BOOT,
         epoch: Epoch(1),
         cores: vec![0],
     };
-    let (id, ..) = commit(cluster.step(Event::Granted { ask, granted }, Duration::ZERO));
-    let failed = Event::NotCommitted {
+    let (id, ..) = commit(cluster.step(ClusterEvent::Granted { ask, granted }, Duration::ZERO));
+    let failed = ClusterEvent::NotCommitted {
         commit: id,
-        refusal: Refusal::NoAgent,
+        refusal: Rejection::NoAgent,
     };
     let actions = cluster.step(failed, Duration::ZERO);
     assert!(
         matches!(&actions[..], [
-            Action::AskEnd { agent: AGENT, release, .. },
-            Action::Answer { answer: Answer::Refused(_), .. },
+            ClusterAction::AskEnd { agent: AGENT, release, .. },
+            ClusterAction::Answer { answer: ClusterAnswer::Refused(_), .. },
         ] if release.lease == LEASE),
         "{actions:?}"
     );
@@ -374,19 +367,19 @@ fn agents_of_the_durable_state_have_time_to_come_back() {
         gpus: 0,
     };
     let mut cluster = Cluster::new([AGENT], [(LEASE, note)], Duration::ZERO);
-    assert!(cluster.step(Event::Tick, SUSPECTED_AFTER).is_empty());
+    assert!(cluster.step(ClusterEvent::Tick, SUSPECTED_AFTER).is_empty());
     assert_eq!(cluster.active_leases().count(), 1);
-    let (_, writes, rest) = commit(cluster.step(Event::Tick, super::super::FORGOTTEN_AFTER));
-    assert_eq!(writes, [Write::RemoveAgent(AGENT)]);
-    assert_eq!(rest, [Action::AgentGone(AGENT)]);
+    let (_, writes, rest) = commit(cluster.step(ClusterEvent::Tick, super::super::FORGOTTEN_AFTER));
+    assert_eq!(writes, [StateWrite::RemoveAgent(AGENT)]);
+    assert_eq!(rest, [ClusterAction::AgentGone(AGENT)]);
 }
 
 #[test]
 fn a_lease_nobody_noted_is_looked_for_everywhere() {
     let mut cluster = registered();
-    let release = Event::Release {
+    let release = ClusterEvent::Release {
         request: RequestId(2),
-        release: Release {
+        release: EndRequest {
             lease: LEASE,
             tenant: "uid:1".into(),
             reason: EndReason::Released,
@@ -394,19 +387,14 @@ fn a_lease_nobody_noted_is_looked_for_everywhere() {
         known: None,
     };
     let actions = cluster.step(release, Duration::ZERO);
-    let [
-        Action::AskEnd {
-            ask, agent: AGENT, ..
-        },
-    ] = actions[..]
-    else {
+    let [ClusterAction::AskEnd { ask, agent: AGENT, .. }] = actions[..] else {
         panic!("{actions:?}");
     };
-    let refusal = Refusal::UnknownLease;
-    let actions = cluster.step(Event::Refused { ask, refusal }, Duration::ZERO);
-    let refused = Action::Answer {
+    let refusal = Rejection::UnknownLease;
+    let actions = cluster.step(ClusterEvent::Refused { ask, refusal }, Duration::ZERO);
+    let refused = ClusterAction::Answer {
         request: RequestId(2),
-        answer: Answer::Refused(Refusal::UnknownLease),
+        answer: ClusterAnswer::Refused(Rejection::UnknownLease),
     };
     assert_eq!(actions, [refused]);
     assert_eq!(cluster.requests(), 0);
@@ -417,34 +405,31 @@ fn only_a_whole_report_ends_what_it_does_not_name() {
     let mut cluster = registered();
     let mut hear = |number, report| {
         let heard = cluster.step(
-            Event::Heartbeat {
+            ClusterEvent::Heartbeat {
                 request: RequestId(number),
                 report,
             },
             Duration::ZERO,
         );
         let commits = heard.iter().filter_map(|action| match action {
-            Action::Commit { commit, writes, .. } => Some((*commit, writes.clone())),
+            ClusterAction::Commit { commit, writes, .. } => Some((*commit, writes.clone())),
             _ => None,
         });
         let commits: Vec<_> = commits.collect();
         for (commit, _) in &commits {
-            cluster.step(Event::Committed { commit: *commit }, Duration::ZERO);
+            cluster.step(ClusterEvent::Committed { commit: *commit }, Duration::ZERO);
         }
-        commits
-            .into_iter()
-            .flat_map(|(_, writes)| writes)
-            .collect::<Vec<_>>()
+        commits.into_iter().flat_map(|(_, writes)| writes).collect::<Vec<_>>()
     };
     assert_eq!(hear(10, report(1, vec![lease(None)])).len(), 1);
-    let partial = Report {
+    let partial = AgentReport {
         whole: false,
         ..report(1, Vec::new())
     };
     assert_eq!(hear(11, partial), [], "it says nothing of the lease");
     let ended = hear(12, report(1, Vec::new()));
     assert!(
-        matches!(ended[..], [Write::EndLease { lease: LEASE, .. }]),
+        matches!(ended[..], [StateWrite::EndLease { lease: LEASE, .. }]),
         "{ended:?}"
     );
 }
@@ -463,9 +448,9 @@ fn the_more_leases_there_are_the_less_often_they_are_reported() {
     };
     let leases = (0..2000_u64).map(|number| (LeaseId(number.to_be_bytes()), note.clone()));
     let mut cluster = Cluster::new([AGENT], leases, Duration::ZERO);
-    cluster.step(Event::Tick, Duration::ZERO);
+    cluster.step(ClusterEvent::Tick, Duration::ZERO);
     assert_eq!(cluster.totals_every(), Duration::from_secs(1));
     let mut none = Cluster::new([], [], Duration::ZERO);
-    none.step(Event::Tick, Duration::ZERO);
+    none.step(ClusterEvent::Tick, Duration::ZERO);
     assert_eq!(none.totals_every(), Duration::ZERO);
 }

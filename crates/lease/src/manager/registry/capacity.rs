@@ -1,6 +1,6 @@
 //! Largest free and offered amounts of any agent, for the texts of refusals.
 
-use super::{AgentRecord, Demand, Entry, Need, Registry};
+use super::{AgentEntry, AgentRecord, Demand, Need, Registry};
 use hotlease_wire::ids::AgentId;
 
 /// The largest amounts of any one agent that grants leases. A refusal tells them to the user.
@@ -26,18 +26,13 @@ impl Registry {
 
     /// Whether the agents accepted by `serves` that grant leases offer room for so many workers, free or not; each
     /// worker needs `each`.
-    pub(in crate::manager) fn could_hold(
-        &self,
-        workers: u32,
-        each: Demand,
-        serves: impl Fn(&AgentId) -> bool,
-    ) -> bool {
+    pub(in crate::manager) fn could_hold(&self, workers: u32, each: Demand, serves: impl Fn(&AgentId) -> bool) -> bool {
         let mut missing = workers;
         let serving = self
             .agents
             .iter()
             .filter(|(id, entry)| entry.takes_leases() && serves(id));
-        for (_, Entry { record, .. }) in serving {
+        for (_, AgentEntry { record, .. }) in serving {
             let by_gpus = record.gpus.checked_div(each.gpus).unwrap_or(u32::MAX);
             let by_room = record.room(each.room).1 / each.room.count().max(1);
             missing = missing.saturating_sub(by_room.min(by_gpus));

@@ -9,7 +9,7 @@ const OVER_MAX: usize = 4096;
 
 /// The runs that are over, and the challenges that wait for proof.
 #[derive(Debug, Default)]
-pub(super) struct Runs {
+pub(super) struct AgentRuns {
     over: BTreeSet<BootId>,
     /// The runs that are over, the earliest first.
     over_order: VecDeque<BootId>,
@@ -20,7 +20,7 @@ pub(super) struct Runs {
     last_challenge: u64,
 }
 
-impl Runs {
+impl AgentRuns {
     pub fn is_over(&self, boot: BootId) -> bool {
         self.over.contains(&boot)
     }
@@ -41,7 +41,7 @@ impl Runs {
     }
 
     pub fn challenge(&mut self, id: AgentId, boot: BootId) -> u64 {
-        self.answered(id);
+        self.drop_challenge(id);
         // Drops the challenge that has been unanswered for longest: a run that is alive asks again.
         if self.challenges.len() >= AGENTS_MAX
             && let Some((_, oldest)) = self.challenged.pop_first()
@@ -55,7 +55,7 @@ impl Runs {
     }
 
     /// Drops the challenge of an agent.
-    pub fn answered(&mut self, id: AgentId) {
+    pub fn drop_challenge(&mut self, id: AgentId) {
         if let Some((_, number)) = self.challenges.remove(&id) {
             self.challenged.remove(&number);
         }
@@ -64,7 +64,7 @@ impl Runs {
     pub fn prove(&mut self, id: AgentId, boot: BootId, proof: u64) -> bool {
         let is_proof = proof != 0 && self.challenges.get(&id) == Some(&(boot, proof));
         if is_proof {
-            self.answered(id);
+            self.drop_challenge(id);
             self.over.remove(&boot);
             self.over_order.retain(|over| *over != boot);
         }
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn challenges_that_nobody_answers_lock_nobody_out() {
-        let mut runs = Runs::default();
+        let mut runs = AgentRuns::default();
         let boot = BootId([1; 8]);
         let of = |number: usize| AgentId((number as u64).to_be_bytes());
         let first = runs.challenge(of(0), boot);

@@ -1,13 +1,13 @@
 //! Choice of agents for the parts of a request that is spread over several agents.
 
-use super::{AgentState, CANDIDATES_MAX, Demand, HOPES_MAX, Need, Registry, Room};
+use super::{AgentState, CANDIDATES_MAX, CandidateKey, Demand, LACKING_MAX, Need, Registry};
 use hotlease_wire::ids::AgentId;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// Part of a spread request that one agent is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::manager) struct Share {
+pub(in crate::manager) struct PartShare {
     /// The agent that may have room for the part.
     pub agent: AgentId,
     /// Number of workers.
@@ -26,13 +26,13 @@ impl Registry {
         each: impl Into<Demand>,
         asked: &BTreeMap<AgentId, Option<u32>>,
         serves: impl Fn(&AgentId) -> bool,
-    ) -> Option<Share> {
+    ) -> Option<PartShare> {
         let Demand { room, gpus } = each.into();
         let cores = room.count().max(1);
         debug_assert!(matches!(room, Need::Cores(_)), "places are on one agent");
         // The scarcer resource decides which agent comes first.
         let (rooms, one) = match gpus {
-            0 => (&self.rooms, cores),
+            0 => (&self.by_cores, cores),
             gpus => (&self.gpus, gpus),
         };
         let need = workers.saturating_mul(one);
@@ -43,7 +43,7 @@ impl Registry {
         let full = |state| rooms.range(from(state, 0)..from(state, one)).rev();
         // Agents that were asked before may be passed over, so that many more are considered.
         let looked_at = CANDIDATES_MAX + asked.len();
-        let share = |room: &Room, hoped: bool| {
+        let share = |room: &CandidateKey, hoped: bool| {
             let record = &self.agents.get(&room.3).filter(|_| serves(&room.3))?.record;
             let fit = |has_cores: u32, has_gpus: u32| {
                 let by_gpus = has_gpus.checked_div(gpus).unwrap_or(u32::MAX);
@@ -59,17 +59,15 @@ impl Registry {
                 Some(Some(room)) => *room,
                 Some(None) => 0,
             };
-            (room > 0).then(|| Share {
+            (room > 0).then(|| PartShare {
                 agent: record.id,
                 workers: room.min(offered).min(workers),
             })
         };
         let heard = [AgentState::Serving, AgentState::Suspected];
-        let with_room = heard
-            .into_iter()
-            .flat_map(|state| fitting(state).chain(some(state)));
+        let with_room = heard.into_iter().flat_map(|state| fitting(state).chain(some(state)));
         let mut with_room = with_room.take(looked_at);
-        let mut hopes = heard.into_iter().flat_map(full).take(HOPES_MAX + asked.len());
+        let mut hopes = heard.into_iter().flat_map(full).take(LACKING_MAX + asked.len());
         with_room
             .find_map(|room| share(room, false))
             .or_else(|| hopes.find_map(|room| share(room, true)))

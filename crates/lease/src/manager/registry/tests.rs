@@ -72,16 +72,10 @@ fn many_agents_report_less_often_and_have_as_many_reports_to_miss() {
         registry.tick(now);
         state(&registry, 1)
     };
-    assert_eq!(
-        at(3 * pause - Duration::from_millis(1)),
-        Some(AgentState::Serving)
-    );
+    assert_eq!(at(3 * pause - Duration::from_millis(1)), Some(AgentState::Serving));
     assert_eq!(at(3 * pause), Some(AgentState::Suspected));
     let full = Duration::from_secs(1) * AGENTS_MAX as u32 / REPORTS_PER_SECOND_MAX;
-    assert!(
-        3 * full < GONE_AFTER,
-        "nobody is gone who may miss another report"
-    );
+    assert!(3 * full < GONE_AFTER, "nobody is gone who may miss another report");
 }
 
 #[test]
@@ -104,11 +98,7 @@ fn an_unknown_agent_or_boot_is_told_to_register() {
     assert!(!registry.heartbeat(AgentId([2; 8]), BootId([1; 8]), (4, 4, 0), 0, Duration::ZERO));
     assert!(!registry.heartbeat(AgentId([1; 8]), BootId([9; 8]), (4, 4, 0), 0, Duration::ZERO));
     registry.deregister(AgentId([1; 8]), BootId([9; 8]));
-    assert_eq!(
-        registry.agents().count(),
-        1,
-        "another boot's goodbye changes nothing"
-    );
+    assert_eq!(registry.agents().count(), 1, "another boot's goodbye changes nothing");
     registry.deregister(AgentId([1; 8]), BootId([1; 8]));
     assert_eq!(registry.agents().count(), 0);
 }
@@ -138,10 +128,7 @@ fn the_tightest_fit_is_asked_first_and_the_suspected_later() {
     assert_eq!(state(&registry, 4), Some(AgentState::Suspected));
     assert_eq!(first_bytes(&registry, 4), [1, 2, 3, 4]);
     assert!(registry.candidates(Need::Cores(17)).is_empty());
-    assert_eq!(
-        registry.capacity(Need::Cores(1)),
-        Capacity { free: 8, offered: 16 }
-    );
+    assert_eq!(registry.capacity(Need::Cores(1)), Capacity { free: 8, offered: 16 });
 }
 
 #[test]
@@ -154,7 +141,7 @@ fn a_full_registry_drops_only_the_gone() {
     }
     assert_eq!(
         registry.register(numbered(AGENTS_MAX), Duration::ZERO),
-        Err(NotRegistered::Full)
+        Err(RegistrationError::Full)
     );
     registry
         .register(numbered(3), Duration::ZERO)
@@ -173,17 +160,15 @@ fn a_late_message_brings_no_earlier_run_back() {
         boot: BootId([2; 8]),
         ..agent(1, 4, 4)
     };
-    registry
-        .register(second.clone(), Duration::ZERO)
-        .expect("a new run");
+    registry.register(second.clone(), Duration::ZERO).expect("a new run");
     assert_eq!(
         registry.register(agent(1, 4, 4), Duration::ZERO),
-        Err(NotRegistered::Over)
+        Err(RegistrationError::RunEnded)
     );
     registry.deregister(second.id, second.boot);
     assert_eq!(
         registry.register(second, Duration::ZERO),
-        Err(NotRegistered::Over)
+        Err(RegistrationError::RunEnded)
     );
     assert_eq!(registry.agents().count(), 0);
 }
@@ -193,15 +178,15 @@ fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
     let mut registry = registry(&[agent(1, 4, 4), agent(2, 4, 3)]);
     let [one, two] = [1, 2].map(|number| AgentId([number; 8]));
     assert_eq!(registry.candidates(Need::Cores(3)), [two, one]);
-    registry.granted(two, Need::Cores(2));
+    registry.note_granted(two, Need::Cores(2));
     assert_eq!(
         registry.candidates(Need::Cores(3)),
         [one, two],
         "the one that seems full comes last"
     );
-    registry.full(one, Need::Cores(0));
+    registry.note_full(one, Need::Cores(0));
     assert_eq!(registry.candidates(Need::Cores(1))[..1], [two]);
-    registry.released(one, Need::Cores(9));
+    registry.note_released(one, Need::Cores(9));
     assert_eq!(
         registry.agent(one).map(|(record, ..)| record.free_cores),
         Some(4),
@@ -217,20 +202,18 @@ fn what_was_just_granted_is_not_offered_again_before_the_next_report() {
 
 /// The candidates that [`Registry::candidates`] promises, computed without the registry's orders.
 fn candidates(registry: &Registry, need: Need) -> Vec<AgentId> {
-    let heard = registry
-        .agents()
-        .filter(|(_, state, _)| *state != AgentState::Gone);
+    let heard = registry.agents().filter(|(_, state, _)| *state != AgentState::Gone);
     let mut able: Vec<_> = heard
         .filter(|(record, ..)| record.room(need).1 >= need.count())
         .map(|(record, state, _)| (state, record.room(need).0, Reverse(record.pool), record.id))
         .collect();
     able.sort();
-    let (fitting, mut lacking): (Vec<Room>, Vec<Room>) =
+    let (fitting, mut lacking): (Vec<CandidateKey>, Vec<CandidateKey>) =
         able.into_iter().partition(|room| room.1 >= need.count());
     lacking.sort_by_key(|room| (room.0, Reverse((room.1, room.2, room.3))));
     let fitting = fitting.into_iter().take(CANDIDATES_MAX);
     fitting
-        .chain(lacking.into_iter().take(HOPES_MAX))
+        .chain(lacking.into_iter().take(LACKING_MAX))
         .map(|room| room.3)
         .collect()
 }
@@ -253,11 +236,11 @@ fn the_kept_orders_are_those_of_all_agents() {
         let cores = draw(9) as u32;
         match draw(8) {
             0 => drop(registry.register(agent(number, 8, cores), now)),
-            1 => registry.granted(id, Need::Cores(cores)),
-            2 => registry.released(id, Need::Cores(cores)),
-            3 => registry.full(id, Need::Cores(cores)),
-            4 if draw(2) == 0 => registry.granted(id, Need::Places(cores)),
-            5 if draw(2) == 0 => registry.released(id, Need::Places(cores)),
+            1 => registry.note_granted(id, Need::Cores(cores)),
+            2 => registry.note_released(id, Need::Cores(cores)),
+            3 => registry.note_full(id, Need::Cores(cores)),
+            4 if draw(2) == 0 => registry.note_granted(id, Need::Places(cores)),
+            5 if draw(2) == 0 => registry.note_released(id, Need::Places(cores)),
             4 => now += Duration::from_millis(draw(900)),
             5 => drop(registry.tick(now)),
             6 if draw(50) == 0 => registry.deregister(id, boot),
@@ -311,15 +294,15 @@ fn gpus_are_asked_of_agents_that_have_enough_and_the_full_ones_come_last() {
         "cores alone are asked of all"
     );
     let (two, three) = (AgentId([2; 8]), AgentId([3; 8]));
-    registry.granted(three, with_gpus(1, 1));
+    registry.note_granted(three, with_gpus(1, 1));
     assert_eq!(first_bytes(&registry, 2, 2), [2, 5, 4, 3], "3 has one left");
-    registry.no_gpus(two, 1);
+    registry.note_no_gpus(two, 1);
     assert_eq!(
         registry.gpu_capacity(Need::Cores(2)),
         Capacity { free: 4, offered: 8 },
         "of those that offer the cores"
     );
-    registry.released(three, with_gpus(1, 9));
+    registry.note_released(three, with_gpus(1, 9));
     assert_eq!(
         registry.agent(three).expect("there").0.free_gpus,
         2,
@@ -327,10 +310,10 @@ fn gpus_are_asked_of_agents_that_have_enough_and_the_full_ones_come_last() {
     );
     registry.offers(
         two,
-        Offering {
+        AgentOffer {
             cores: (0..8).collect(),
             memory_bytes: 1 << 30,
-            ..Offering::default()
+            ..AgentOffer::default()
         },
     );
     assert_eq!(first_bytes(&registry, 2, 2), [3, 5, 4], "2 offers none any more");

@@ -1,12 +1,12 @@
 //! Answers of the file server to the questions of the machine's kernel.
 
-use super::attributes::Changes;
-use super::place::Place;
-use super::{DATA_BYTES, Files};
+use super::attributes::AttributeChanges;
+use super::place::FilePlace;
+use super::{DATA_BYTES, FileServer};
 use fuser::{
-    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner,
-    OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags,
+    RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::{
     AtFlags, FileType as Kind, Mode, RenameFlags as Renamed, fstatvfs, linkat, mkdirat, mknodat, readlinkat,
@@ -28,7 +28,7 @@ fn done(result: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-impl Filesystem for Files {
+impl Filesystem for FileServer {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let refused = |most| io::Error::other(format!("at most {most} bytes"));
         config.set_max_write(DATA_BYTES).map_err(refused)?;
@@ -38,7 +38,7 @@ impl Filesystem for Files {
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.made(parent, name, Ok(()), reply);
+        self.reply_made(parent, name, Ok(()), reply);
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
@@ -46,7 +46,7 @@ impl Filesystem for Files {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        match self.described(node, handle) {
+        match self.describe(node, handle) {
             Ok((lasts, found)) => reply.attr(&lasts, &found),
             Err(errno) => reply.error(errno),
         }
@@ -70,7 +70,7 @@ impl Filesystem for Files {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let to = Changes {
+        let to = AttributeChanges {
             mode,
             user,
             group,
@@ -78,7 +78,7 @@ impl Filesystem for Files {
             read,
             written,
         };
-        match self.changed(node, handle, &to) {
+        match self.apply_changes(node, handle, &to) {
             Ok((lasts, found)) => reply.attr(&lasts, &found),
             Err(errno) => reply.error(errno),
         }
@@ -86,7 +86,7 @@ impl Filesystem for Files {
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
         let target = self.path(node).and_then(|path| {
-            let Place { folder, name } = Place::of(&path)?;
+            let FilePlace { folder, name } = FilePlace::of(&path)?;
             Ok(readlinkat(folder, name, Vec::new()).map_err(io::Error::from)?)
         });
         match target {
@@ -95,31 +95,20 @@ impl Filesystem for Files {
         }
     }
 
-    fn mknod(
-        &self,
-        _: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        _: u32,
-        reply: ReplyEntry,
-    ) {
+    fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
         let kind = Kind::from_raw_mode(mode);
         let made = self.at(parent, name, |folder, name| match kind {
             // Devices are refused to every caller.
-            Kind::RegularFile | Kind::Fifo => {
-                mknodat(folder, name, kind, Mode::from_raw_mode(mode & 0o7777), 0)
-            }
+            Kind::RegularFile | Kind::Fifo => mknodat(folder, name, kind, Mode::from_raw_mode(mode & 0o7777), 0),
             _ => Err(rustix::io::Errno::PERM),
         });
-        self.made(parent, name, made, reply);
+        self.reply_made(parent, name, made, reply);
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
         let mode = Mode::from_raw_mode(mode & 0o7777);
         let made = self.at(parent, name, |folder, name| mkdirat(folder, name, mode));
-        self.made(parent, name, made, reply);
+        self.reply_made(parent, name, made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -132,7 +121,7 @@ impl Filesystem for Files {
 
     fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let made = self.at(parent, name, |folder, name| symlinkat(target, folder, name));
-        self.made(parent, name, made, reply);
+        self.reply_made(parent, name, made, reply);
     }
 
     fn rename(
@@ -147,7 +136,7 @@ impl Filesystem for Files {
     ) {
         let renamed = || {
             let from = self.beneath(parent, name)?;
-            let from = Place::of(&from)?;
+            let from = FilePlace::of(&from)?;
             self.at(new_parent, new_name, |folder, name| {
                 let flags = Renamed::from_bits_retain(flags.bits());
                 renameat_with(from.folder, from.name, folder, name, flags)
@@ -163,17 +152,17 @@ impl Filesystem for Files {
     fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let linked = || {
             let from = self.path(node)?;
-            let from = Place::of(&from)?;
+            let from = FilePlace::of(&from)?;
             self.at(parent, name, |folder, name| {
                 linkat(from.folder, from.name, folder, name, AtFlags::empty())
             })
         };
-        self.made(parent, name, linked(), reply);
+        self.reply_made(parent, name, linked(), reply);
     }
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let path = self.path(node);
-        match path.and_then(|path| Ok((self.lasts(&path).1, self.open_at(&path, flags.0, None)?))) {
+        match path.and_then(|path| Ok((self.cache_policy(&path).1, self.open_at(&path, flags.0, None)?))) {
             Ok((keeps, handle)) => reply.opened(handle, keeps),
             Err(errno) => reply.error(errno),
         }
@@ -212,10 +201,7 @@ impl Filesystem for Files {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self
-            .file(handle)
-            .and_then(|file| Ok(file.write_at(data, offset)?))
-        {
+        match self.file(handle).and_then(|file| Ok(file.write_at(data, offset)?)) {
             Ok(bytes) => reply.written(bytes as u32),
             Err(errno) => reply.error(errno),
         }
@@ -244,7 +230,7 @@ impl Filesystem for Files {
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.listed(node) {
+        match self.open_folder(node) {
             Ok(handle) => reply.opened(handle, FopenFlags::empty()),
             Err(errno) => reply.error(errno),
         }
@@ -271,7 +257,7 @@ impl Filesystem for Files {
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
         let found = self.path(node).and_then(|path| {
-            let held = Place::of(&path)?.held()?;
+            let held = FilePlace::of(&path)?.open_path()?;
             Ok(fstatvfs(held).map_err(io::Error::from)?)
         });
         match found {
@@ -289,21 +275,12 @@ impl Filesystem for Files {
         }
     }
 
-    fn create(
-        &self,
-        _: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        _: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    ) {
+    fn create(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, flags: i32, reply: ReplyCreate) {
         let created = || {
             let path = self.beneath(parent, name)?;
             let handle = self.open_at(&path, flags, Some(mode))?;
             let (lasts, found) = self.found(parent, name)?;
-            Ok((lasts, found, handle, self.lasts(&path).1))
+            Ok((lasts, found, handle, self.cache_policy(&path).1))
         };
         match created() {
             Ok((lasts, found, handle, keeps)) => reply.created(&lasts, &found, Generation(0), handle, keeps),
@@ -312,7 +289,7 @@ impl Filesystem for Files {
     }
 }
 
-impl Files {
+impl FileServer {
     /// Runs an operation on a name that need not exist yet.
     fn at(
         &self,
@@ -321,7 +298,7 @@ impl Files {
         what: impl FnOnce(OwnedFd, &OsStr) -> rustix::io::Result<()>,
     ) -> Result<(), Errno> {
         let path = self.beneath(parent, name)?;
-        let Place { folder, name } = Place::of(&path)?;
+        let FilePlace { folder, name } = FilePlace::of(&path)?;
         Ok(what(folder, name).map_err(io::Error::from)?)
     }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// Requested changes of a file's attributes.
-pub struct Changes {
+pub struct AttributeChanges {
     pub mode: Option<u32>,
     pub user: Option<u32>,
     pub group: Option<u32>,

@@ -12,15 +12,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 /// Flags of a descriptor that only identifies a file or folder.
-const WAY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// A file's folder and its name there.
-pub struct Place<'a> {
+pub struct FilePlace<'a> {
     pub folder: OwnedFd,
     pub name: &'a OsStr,
 }
 
-impl<'a> Place<'a> {
+impl<'a> FilePlace<'a> {
     /// Place of an absolute path.
     pub fn of(path: &'a Path) -> io::Result<Self> {
         let mut names = path.iter();
@@ -29,23 +29,23 @@ impl<'a> Place<'a> {
         let mut folder = openat(
             CWD,
             first.unwrap_or_default(),
-            WAY | OFlags::DIRECTORY,
+            PATH_FLAGS | OFlags::DIRECTORY,
             Mode::empty(),
         )?;
         for name in names {
-            folder = openat(&folder, name, WAY | OFlags::DIRECTORY, Mode::empty())?;
+            folder = openat(&folder, name, PATH_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
         }
         Ok(Self { folder, name })
     }
 
     /// Opens the file for identification only, not for reading or writing.
-    pub fn held(&self) -> io::Result<File> {
-        Ok(openat(&self.folder, self.name, WAY, Mode::empty())?.into())
+    pub fn open_path(&self) -> io::Result<File> {
+        Ok(openat(&self.folder, self.name, PATH_FLAGS, Mode::empty())?.into())
     }
 
     /// Attributes of the file.
-    pub fn found(&self) -> io::Result<Metadata> {
-        self.held()?.metadata()
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        self.open_path()?.metadata()
     }
 
     /// Opens the file. Never waits for the other end of a pipe.
@@ -56,7 +56,7 @@ impl<'a> Place<'a> {
 
     /// Changes the mode. A link has none, and this kernel would follow the link.
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        if self.found()?.is_symlink() {
+        if self.metadata()?.is_symlink() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let mode = Mode::from_raw_mode(mode & 0o7777);

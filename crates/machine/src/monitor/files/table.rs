@@ -19,32 +19,32 @@ const NAME_BYTES_MAX: usize = 255;
 const DEPTH_MAX: usize = 2048;
 
 /// Entry of a folder.
-pub struct Entry {
+pub struct FolderEntry {
     pub node: u64,
     pub kind: FileType,
     pub name: OsString,
 }
 
 /// A file with its name.
-struct Node {
+struct FileNode {
     /// `None`: it has no name any more.
     at: Option<(u64, OsString)>,
     /// Lookups by the machine's kernel, less those that it has forgotten.
-    told: u64,
+    lookups: u64,
 }
 
 /// The files that a machine knows, and those that it has open.
-pub struct Table {
-    nodes: HashMap<u64, Node>,
+pub struct FileTable {
+    nodes: HashMap<u64, FileNode>,
     names: HashMap<(u64, OsString), u64>,
     files: HashMap<u64, Arc<File>>,
     files_max: usize,
-    folders: HashMap<u64, Arc<[Entry]>>,
+    folders: HashMap<u64, Arc<[FolderEntry]>>,
     /// The last number that was assigned.
     last: u64,
 }
 
-impl Table {
+impl FileTable {
     /// Table of a machine that may have this many files open.
     pub fn new(files_max: usize) -> Self {
         Self {
@@ -77,10 +77,8 @@ impl Table {
     pub fn beneath(&self, parent: u64, name: &OsStr) -> Result<PathBuf, Errno> {
         let bytes = name.as_encoded_bytes();
         // The name comes from the machine, and may be no valid name.
-        let is_name = !bytes.is_empty()
-            && !matches!(bytes, b"." | b"..")
-            && !bytes.contains(&b'/')
-            && !bytes.contains(&0);
+        let is_name =
+            !bytes.is_empty() && !matches!(bytes, b"." | b"..") && !bytes.contains(&b'/') && !bytes.contains(&0);
         match is_name && bytes.len() <= NAME_BYTES_MAX {
             true => Ok(self.path(parent)?.join(name)),
             false => Err(Errno::EINVAL),
@@ -93,7 +91,7 @@ impl Table {
         if let Some(number) = self.names.get(&key)
             && let Some(node) = self.nodes.get_mut(number)
         {
-            node.told += 1;
+            node.lookups += 1;
             return Ok(*number);
         }
         if self.nodes.len() >= NODES_MAX {
@@ -101,7 +99,7 @@ impl Table {
         }
         let number = self.next();
         let at = Some(key.clone());
-        self.nodes.insert(number, Node { at, told: 1 });
+        self.nodes.insert(number, FileNode { at, lookups: 1 });
         self.names.insert(key, number);
         Ok(number)
     }
@@ -111,8 +109,8 @@ impl Table {
         let Some(node) = self.nodes.get_mut(&number) else {
             return;
         };
-        node.told = node.told.saturating_sub(times);
-        if node.told == 0
+        node.lookups = node.lookups.saturating_sub(times);
+        if node.lookups == 0
             && let Some(node) = self.nodes.remove(&number)
             && let Some(key) = node.at
         {
@@ -155,7 +153,7 @@ impl Table {
     }
 
     /// Keeps the entries of an opened folder; returns its handle.
-    pub fn keep_folder(&mut self, entries: Vec<Entry>) -> Result<u64, Errno> {
+    pub fn keep_folder(&mut self, entries: Vec<FolderEntry>) -> Result<u64, Errno> {
         let handle = self.next();
         keep(&mut self.folders, FOLDERS_MAX, (handle, entries.into()))
     }
@@ -166,7 +164,7 @@ impl Table {
     }
 
     /// Entries of a folder at the time when it was opened.
-    pub fn folder(&self, handle: u64) -> Result<Arc<[Entry]>, Errno> {
+    pub fn folder(&self, handle: u64) -> Result<Arc<[FolderEntry]>, Errno> {
         self.folders.get(&handle).cloned().ok_or(Errno::EBADF)
     }
 
@@ -207,7 +205,7 @@ mod tests {
 
     #[test]
     fn files_are_where_their_names_are_and_are_forgotten() {
-        let mut table = Table::new(1);
+        let mut table = FileTable::new(1);
         assert_eq!(table.path(ROOT), Ok("/".into()));
         let usr = table.look_up(ROOT, name("usr")).expect("room");
         let lib = table.look_up(usr, name("lib")).expect("room");
@@ -217,11 +215,7 @@ mod tests {
         assert!(table.path(lib).is_ok(), "told twice");
         table.forget(lib, 1);
         assert_eq!(table.path(lib), Err(Errno::ESTALE));
-        assert_ne!(
-            table.look_up(usr, name("lib")),
-            Ok(lib),
-            "numbers are not used again"
-        );
+        assert_ne!(table.look_up(usr, name("lib")), Ok(lib), "numbers are not used again");
         table.forget(usr, 7);
         assert_eq!(table.path(usr), Err(Errno::ESTALE));
         table.forget(99, 1);
@@ -229,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_is_renamed_takes_what_is_in_it_along() {
-        let mut table = Table::new(1);
+        let mut table = FileTable::new(1);
         let a = table.look_up(ROOT, name("a")).expect("room");
         let inner = table.look_up(a, name("inner")).expect("room");
         let b = table.look_up(ROOT, name("b")).expect("room");
@@ -246,7 +240,7 @@ mod tests {
 
     #[test]
     fn names_that_are_paths_are_none() {
-        let table = Table::new(1);
+        let table = FileTable::new(1);
         let long = "x".repeat(256);
         for bad in ["", ".", "..", "a/b", "/", "a\0b", &long] {
             assert_eq!(table.beneath(ROOT, name(bad)), Err(Errno::EINVAL), "{bad:?}");
@@ -256,7 +250,7 @@ mod tests {
 
     #[test]
     fn handles_are_of_what_is_open() {
-        let mut table = Table::new(1);
+        let mut table = FileTable::new(1);
         let folder = table.keep_folder(Vec::new()).expect("room");
         let open = || tempfile::tempfile().expect("a file");
         let file = table.keep_file(open()).expect("room");

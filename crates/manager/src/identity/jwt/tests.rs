@@ -25,8 +25,7 @@ impl Scene {
     fn new(further: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let random = SystemRandom::new();
-        let ed =
-            Ed25519KeyPair::from_pkcs8(Ed25519KeyPair::generate_pkcs8(&random).unwrap().as_ref()).unwrap();
+        let ed = Ed25519KeyPair::from_pkcs8(Ed25519KeyPair::generate_pkcs8(&random).unwrap().as_ref()).unwrap();
         let curve = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let pkcs8 = EcdsaKeyPair::generate_pkcs8(curve, &random).unwrap();
         let es = EcdsaKeyPair::from_pkcs8(curve, pkcs8.as_ref(), &random).unwrap();
@@ -38,9 +37,8 @@ impl Scene {
         ]});
         fs::write(dir.path().join("jwks.json"), keys.to_string()).unwrap();
         let file = dir.path().join("issuers.toml");
-        let text = format!(
-            "[[issuer]]\nissuer = \"{ISSUER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n{further}"
-        );
+        let text =
+            format!("[[issuer]]\nissuer = \"{ISSUER}\"\naudience = \"hotlease\"\nkeys = \"jwks.json\"\n{further}");
         fs::write(&file, text).unwrap();
         let issuers = Issuers::load(&file).unwrap();
         Self {
@@ -98,8 +96,7 @@ fn a_token_speaks_of_its_subject_and_its_claims_name_the_tenant() {
     assert_eq!(scene.issuers.check(&scene.ed(&claims())), Ok(claimed("")));
     let es = scene.signed(&json!({"alg": "ES256", "kid": "es"}), &claims());
     assert_eq!(scene.issuers.check(&es), Ok(claimed("")));
-    let mapped =
-        "tenant_claim = \"project\"\n[[issuer.map]]\nclaim = \"groups\"\nvalue = \"hpc\"\ntenant = \"ops\"\n";
+    let mapped = "tenant_claim = \"project\"\n[[issuer.map]]\nclaim = \"groups\"\nvalue = \"hpc\"\ntenant = \"ops\"\n";
     let scene = Scene::new(mapped);
     assert_eq!(scene.issuers.check(&scene.ed(&claims())), Ok(claimed("ops")));
     let outside = changed(|claims| drop(claims.insert("groups".into(), json!(["staff"]))));
@@ -118,9 +115,9 @@ fn a_token_speaks_of_its_subject_and_its_claims_name_the_tenant() {
 #[test]
 fn what_a_claim_must_be_it_must_be() {
     let scene = Scene::new("");
-    let expired = scene.issuers.check(&scene.ed(&changed(|claims| {
-        drop(claims.insert("exp".into(), json!(now() - 31)))
-    })));
+    let expired = scene
+        .issuers
+        .check(&scene.ed(&changed(|claims| drop(claims.insert("exp".into(), json!(now() - 31))))));
     assert_eq!(expired, Err(not_authenticated("the token has expired")));
     let within = changed(|claims| drop(claims.insert("exp".into(), json!(now() - 20))));
     assert!(
@@ -176,18 +173,12 @@ fn the_header_does_not_choose_how_it_is_checked() {
         BASE64.encode(claims().to_string())
     );
     let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, point);
-    let forged = format!(
-        "{body}.{}",
-        BASE64.encode(ring::hmac::sign(&key, body.as_bytes()))
-    );
+    let forged = format!("{body}.{}", BASE64.encode(ring::hmac::sign(&key, body.as_bytes())));
     assert!(
         scene.issuers.check(&forged).is_err(),
         "a public key was taken for a secret"
     );
-    assert!(
-        scene.issuers.check(&format!("{body}.")).is_err(),
-        "no signature at all"
-    );
+    assert!(scene.issuers.check(&format!("{body}.")).is_err(), "no signature at all");
     let scene = Scene::new("algorithms = [\"ES256\"]\n");
     assert!(
         scene.issuers.check(&scene.ed(&claims())).is_err(),
@@ -201,10 +192,7 @@ fn every_changed_or_missing_character_is_refused() {
     let token = scene.ed(&claims());
     // The last character of base64 has unused bits; the decoder is strict about them.
     for at in 0..token.len() {
-        assert!(
-            scene.issuers.check(&token[..at]).is_err(),
-            "cut to {at} and taken"
-        );
+        assert!(scene.issuers.check(&token[..at]).is_err(), "cut to {at} and taken");
         for replacement in [b'A', b'_', b'.', b'"', 0x7f] {
             let mut changed = token.clone().into_bytes();
             if changed[at] != replacement {

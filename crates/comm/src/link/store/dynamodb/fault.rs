@@ -1,6 +1,6 @@
 //! Faults of requests to the table, with what to do about them.
 
-use super::super::{Fault, said};
+use super::super::{Fault, error_text};
 use super::table::{EXPIRES, PARTITION, SORT};
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
@@ -26,7 +26,7 @@ where
             }
             _ => "look whether it is DynamoDB",
         };
-        let said = said(error);
+        let said = error_text(error);
         return Fault {
             why: format!("{said}; {next}"),
         };

@@ -3,7 +3,7 @@
 use super::super::Fault;
 use super::super::backoff::Backoff;
 use super::fault;
-use super::place::Place;
+use super::item_key::ItemKey;
 use crate::options::StoreAddress;
 use aws_config::BehaviorVersion;
 use aws_config::retry::RetryConfig;
@@ -30,7 +30,7 @@ const BATCHES_MAX: usize = 4;
 const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(25);
 /// Time limit of an answer, which has a megabyte at most.
-const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// First pause of a throttled request.
 const THROTTLED: Duration = Duration::from_millis(50);
 const THROTTLED_MAX: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) struct Table {
 }
 
 /// Sort keys and bodies.
-type Found = Vec<(String, Vec<u8>)>;
+type FoundItems = Vec<(String, Vec<u8>)>;
 
 impl Table {
     pub(super) async fn open(address: StoreAddress, bound: Duration) -> Result<Self, Fault> {
@@ -66,7 +66,7 @@ impl Table {
             .with_max_backoff(bound / 16);
         let times = TimeoutConfig::builder()
             .connect_timeout(bound)
-            .operation_attempt_timeout(ANSWERS_WITHIN);
+            .operation_attempt_timeout(ANSWER_TIMEOUT);
         let mut loader = aws_config::defaults(BehaviorVersion::v2026_01_12())
             .http_client(http)
             .retry_config(retry)
@@ -109,7 +109,7 @@ impl Table {
     }
 
     /// Writes an item.
-    pub(super) async fn put(&self, place: Place, body: Vec<u8>) -> Result<(), Fault> {
+    pub(super) async fn put(&self, place: ItemKey, body: Vec<u8>) -> Result<(), Fault> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let expires = now.as_secs() + KEPT_S;
         let put = self
@@ -124,7 +124,7 @@ impl Table {
     }
 
     /// Reads an item, if it is there.
-    pub(super) async fn get(&self, place: Place) -> Result<Option<Vec<u8>>, Fault> {
+    pub(super) async fn get(&self, place: ItemKey) -> Result<Option<Vec<u8>>, Fault> {
         let get = self
             .client
             .get_item()
@@ -132,10 +132,7 @@ impl Table {
             .consistent_read(true)
             .set_key(Some(key(place)));
         let found = self.patient(|| get.clone().send()).await?;
-        found
-            .item
-            .map(|item| body(item).map(|(_, body)| body))
-            .transpose()
+        found.item.map(|item| body(item).map(|(_, body)| body)).transpose()
     }
 
     fn query(&self, partition: &str) -> QueryFluentBuilder {
@@ -152,7 +149,7 @@ impl Table {
         first: &str,
         last: &str,
         most: usize,
-    ) -> Result<(Found, Option<String>), Fault> {
+    ) -> Result<(FoundItems, Option<String>), Fault> {
         let query = self
             .query(partition)
             .key_condition_expression("pk = :pk AND sk BETWEEN :first AND :last")
@@ -161,7 +158,7 @@ impl Table {
             .limit(i32::try_from(most).unwrap_or(i32::MAX));
         let page = self.patient(|| query.clone().send()).await?;
         let items = page.items.into_iter().flatten();
-        let found = items.map(body).collect::<Result<Found, _>>()?;
+        let found = items.map(body).collect::<Result<FoundItems, _>>()?;
         let mut more = page.last_evaluated_key;
         Ok((found, more.as_mut().map(sort).transpose()?))
     }
@@ -180,21 +177,19 @@ impl Table {
     }
 
     /// Reads a partition.
-    pub(super) async fn all(&self, partition: &str) -> Result<Found, Fault> {
+    pub(super) async fn all(&self, partition: &str) -> Result<FoundItems, Fault> {
         let items = self.pages(self.query(partition)).await?;
         items.into_iter().map(body).collect()
     }
 
     /// Reads the sort keys of a partition.
-    pub(super) async fn names(&self, partition: &str) -> Result<Vec<String>, Fault> {
-        let items = self
-            .pages(self.query(partition).projection_expression(SORT))
-            .await?;
+    pub(super) async fn sort_keys(&self, partition: &str) -> Result<Vec<String>, Fault> {
+        let items = self.pages(self.query(partition).projection_expression(SORT)).await?;
         items.into_iter().map(|mut item| sort(&mut item)).collect()
     }
 
     /// Removes those of these items that are there.
-    pub(super) async fn remove(&self, places: BTreeSet<Place>) -> Result<(), Fault> {
+    pub(super) async fn remove(&self, places: BTreeSet<ItemKey>) -> Result<(), Fault> {
         let delete = |place| {
             let delete = DeleteRequest::builder().set_key(Some(key(place))).build();
             let delete = delete.expect("it has a key");
@@ -234,11 +229,11 @@ fn body(mut item: Item) -> Result<(String, Vec<u8>), Fault> {
     let sort = sort(&mut item)?;
     match item.remove(BODY) {
         Some(AttributeValue::B(body)) => Ok((sort, body.into_inner())),
-        _ => Err(strange(&sort)),
+        _ => Err(foreign_item(&sort)),
     }
 }
 
-fn key(place: Place) -> Item {
+fn key(place: ItemKey) -> Item {
     let text = AttributeValue::S;
     let key = [(PARTITION, place.partition), (SORT, place.sort)];
     key.map(|(name, value)| (name.to_owned(), text(value))).into()
@@ -247,11 +242,11 @@ fn key(place: Place) -> Item {
 fn sort(item: &mut Item) -> Result<String, Fault> {
     match item.remove(SORT) {
         Some(AttributeValue::S(sort)) => Ok(sort),
-        _ => Err(strange("")),
+        _ => Err(foreign_item("")),
     }
 }
 
-fn strange(sort: &str) -> Fault {
+fn foreign_item(sort: &str) -> Fault {
     let why = format!("its item {sort:?} is not what a member writes; who else writes to this table?");
     Fault { why }
 }

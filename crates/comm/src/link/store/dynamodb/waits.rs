@@ -8,7 +8,7 @@
 use super::super::Fault;
 use super::super::backoff::Backoff;
 use super::super::courier::lock;
-use super::place::Place;
+use super::item_key::ItemKey;
 use super::table::Table;
 use futures_util::future::try_join_all;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,20 +20,20 @@ use tokio::sync::{Notify, oneshot};
 const PAUSE: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-type Found = oneshot::Sender<Result<Vec<u8>, Fault>>;
+type DynamoDbHeadSender = oneshot::Sender<Result<Vec<u8>, Fault>>;
 
 /// Waits for heads, by place.
 #[derive(Default)]
-pub(super) struct Waits {
-    of: Mutex<HashMap<Place, Found>>,
+pub(super) struct DynamoDbWaits {
+    of: Mutex<HashMap<ItemKey, DynamoDbHeadSender>>,
     is_new: Notify,
     /// Reason why no wait is possible any more.
     fault: Mutex<Option<Fault>>,
 }
 
-impl Waits {
+impl DynamoDbWaits {
     /// Waits until the item is there.
-    pub(super) async fn wait(&self, place: Place) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn wait(&self, place: ItemKey) -> Result<Vec<u8>, Fault> {
         if let Some(fault) = &*lock(&self.fault) {
             return Err(fault.clone());
         }
@@ -95,18 +95,13 @@ impl Waits {
         Ok(found.contains(&true))
     }
 
-    async fn look_for(
-        &self,
-        table: &Table,
-        partition: String,
-        mut wanted: BTreeSet<String>,
-    ) -> Result<bool, Fault> {
+    async fn look_for(&self, table: &Table, partition: String, mut wanted: BTreeSet<String>) -> Result<bool, Fault> {
         let mut is_any = false;
         while let (Some(first), Some(last)) = (wanted.first(), wanted.last()) {
             let (found, next) = table.between(&partition, first, last, wanted.len()).await?;
             for (sort, head) in found {
                 is_any |= self.hand(
-                    Place {
+                    ItemKey {
                         partition: partition.clone(),
                         sort,
                     },
@@ -122,7 +117,7 @@ impl Waits {
     }
 
     /// Hands a head to its waiter; false if there is none.
-    fn hand(&self, place: Place, head: Vec<u8>) -> bool {
+    fn hand(&self, place: ItemKey, head: Vec<u8>) -> bool {
         let found = lock(&self.of).remove(&place);
         found.is_some_and(|found| found.send(Ok(head)).is_ok())
     }

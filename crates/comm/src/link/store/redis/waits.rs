@@ -24,23 +24,23 @@ const PATIENCE: Duration = Duration::from_millis(20);
 /// to be there already.
 const LOOKED_FOR_MIN: usize = 4;
 
-type Found = oneshot::Sender<Result<Vec<u8>, Fault>>;
+type RedisHeadSender = oneshot::Sender<Result<Vec<u8>, Fault>>;
 
 /// Waits for heads, and the connections that they use.
-pub(super) struct Waits {
+pub(super) struct RedisWaits {
     /// Connection whose commands block.
     connection: MultiplexedConnection,
     /// Connection whose commands do not block.
     commands: MultiplexedConnection,
-    state: Mutex<State>,
+    state: Mutex<RedisWaitState>,
     is_new: Notify,
     bell: String,
 }
 
 #[derive(Default)]
-struct State {
+struct RedisWaitState {
     /// Waits for which the server was not asked yet, in the order in which they came.
-    waiting: Vec<(String, Found)>,
+    waiting: Vec<(String, RedisHeadSender)>,
     /// The server was asked, and answers when a head comes.
     is_blocked: bool,
     /// Reason why no wait is possible any more.
@@ -54,12 +54,8 @@ fn series(key: &str) -> Option<&str> {
     (!name.starts_with("m-")).then(|| &name[2..end])
 }
 
-impl Waits {
-    pub(super) fn start(
-        connection: MultiplexedConnection,
-        commands: MultiplexedConnection,
-        bell: String,
-    ) -> Arc<Self> {
+impl RedisWaits {
+    pub(super) fn start(connection: MultiplexedConnection, commands: MultiplexedConnection, bell: String) -> Arc<Self> {
         let waits = Arc::new(Self {
             connection,
             commands,
@@ -78,12 +74,7 @@ impl Waits {
     /// Connection for writes: what is written just before a read goes out with that.
     pub(super) fn connection(&self) -> MultiplexedConnection {
         let is_blocked = lock(&self.state).is_blocked;
-        if is_blocked {
-            &self.commands
-        } else {
-            &self.connection
-        }
-        .clone()
+        if is_blocked { &self.commands } else { &self.connection }.clone()
     }
 
     /// Waits until the head is there.
@@ -106,7 +97,7 @@ impl Waits {
     async fn run(self: Arc<Self>) {
         let (mut all, mut are_slow) = (Vec::new(), false);
         loop {
-            all.retain(|(_, found): &(String, Found)| !found.is_closed());
+            all.retain(|(_, found): &(String, RedisHeadSender)| !found.is_closed());
             all.append(&mut lock(&self.state).waiting);
             if all.is_empty() {
                 are_slow = false;
@@ -137,7 +128,7 @@ impl Waits {
     }
 
     /// Waits until all heads are there, or the bell is rung.
-    async fn take_all(&self, all: &mut Vec<(String, Found)>) -> Result<(), RedisError> {
+    async fn take_all(&self, all: &mut Vec<(String, RedisHeadSender)>) -> Result<(), RedisError> {
         let patience = (all.len() > 1).then_some(PATIENCE);
         let popped = self.block(all.chunks(1), patience).await?;
         for ((key, found), (of, head)) in std::mem::take(all).into_iter().zip(popped) {
@@ -152,7 +143,7 @@ impl Waits {
     }
 
     /// Takes the heads that are there, or else waits for one.
-    async fn take_any(&self, all: &mut Vec<(String, Found)>) -> Result<(), RedisError> {
+    async fn take_any(&self, all: &mut Vec<(String, RedisHeadSender)>) -> Result<(), RedisError> {
         let mut found = Vec::new();
         if all.len() >= LOOKED_FOR_MIN {
             let mut look = redis::pipe();
@@ -178,7 +169,7 @@ impl Waits {
     /// the bell when a new wait comes.
     async fn block<'a>(
         &self,
-        each: impl ExactSizeIterator<Item = &'a [(String, Found)]>,
+        each: impl ExactSizeIterator<Item = &'a [(String, RedisHeadSender)]>,
         patience: Option<Duration>,
     ) -> Result<Vec<(Vec<u8>, Vec<u8>)>, RedisError> {
         let count = each.len();

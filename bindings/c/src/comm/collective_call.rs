@@ -1,0 +1,249 @@
+//! Collectives as C calls them: the arguments, and whether to wait.
+
+use crate::argument::{bytes, bytes_mut, optional_text, put, require_place};
+use crate::comm::CommHandle;
+use crate::comm::datatype::datatype;
+use crate::comm::operator::{OperatorHandle, operator};
+use crate::comm::request::{LentMemory, RequestHandle};
+use crate::status::{Failure, catch_panic};
+use hotlease_comm::{Blocks, Call, Collective, CollectiveArguments, Datatype, Operator};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::{c_char, c_void};
+use std::rc::Rc;
+
+/// `HOTLEASE_COMM_IN_PLACE`.
+const IN_PLACE: usize = usize::MAX;
+
+thread_local! {
+    /// Source location that this thread has set.
+    static CALL_LOCATION: RefCell<Option<Rc<str>>> = const { RefCell::new(None) };
+}
+
+/// See `communicator.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hotlease_comm_at(place: *const c_char) {
+    catch_panic((), || {
+        // SAFETY: NULL or a string, as the header demands.
+        let place = unsafe { optional_text(place, "place") };
+        CALL_LOCATION.set(place.ok().flatten().map(Rc::from));
+    });
+}
+
+/// Whether to wait for the collective.
+#[derive(Clone, Copy)]
+pub(super) enum WaitMode {
+    Wait,
+    /// Does not wait; the request is written to this place.
+    Begin(*mut *mut RequestHandle),
+}
+
+/// A collective with its arguments from C.
+pub(super) struct CollectiveCall<'a> {
+    collective: Collective<'a>,
+    datatype: Datatype,
+    operator: Option<Operator>,
+    input: *const c_void,
+    output: *mut c_void,
+}
+
+impl<'a> CollectiveCall<'a> {
+    pub(super) fn new(
+        collective: Collective<'a>,
+        of: u64,
+        input: *const c_void,
+        output: *mut c_void,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            collective,
+            datatype: datatype(of)?,
+            operator: None,
+            input,
+            output,
+        })
+    }
+
+    /// Sets the operator.
+    ///
+    /// # Safety
+    /// `op` is a built-in operator, NULL, or valid.
+    pub(super) unsafe fn with_operator(mut self, op: *const OperatorHandle) -> Result<Self, Failure> {
+        // SAFETY: the caller's promise.
+        self.operator = Some(unsafe { operator(op) }?);
+        Ok(self)
+    }
+
+    /// Runs or starts the collective.
+    ///
+    /// # Safety
+    /// Input and output are NULL, `HOTLEASE_COMM_IN_PLACE`, or valid for the collective's reads and writes until it has
+    /// ended; the place of the request is NULL or valid.
+    pub(super) unsafe fn run(self, comm: &CommHandle, how: WaitMode) -> Result<(), Failure> {
+        let comm = &comm.communicator;
+        let in_place = is_in_place(self.input) || is_in_place(self.output);
+        let site = CALL_LOCATION.with_borrow(Clone::clone);
+        let ask = CollectiveArguments {
+            operator: self.operator.as_ref(),
+            in_place,
+            site: Some(
+                site.as_deref()
+                    .unwrap_or("a place that it has not told (hotlease_comm_at)"),
+            ),
+            ..CollectiveArguments::new(self.collective, self.datatype)
+        };
+        let call = Call {
+            in_place,
+            ..Call::new(self.collective, comm.rank(), comm.size())
+        };
+        call.check()?;
+        let (read, written) = (self.size(call.input())?, self.size(call.output())?);
+        let input = (
+            non_null_memory(self.input.cast_mut(), read, "input")?.cast_const(),
+            read,
+            "input",
+        );
+        let output = (non_null_memory(self.output, written, "output")?, written, "output");
+        check_overlap((input.0, read), (output.0, written), ["input", "output"])?;
+        match how {
+            WaitMode::Wait => {
+                // SAFETY: the caller's promise, and they are apart.
+                let (input, output) = unsafe {
+                    (
+                        bytes(input.0, input.1, input.2)?,
+                        bytes_mut(output.0, output.1, output.2)?,
+                    )
+                };
+                comm.collective(&ask, input, output)?;
+            }
+            WaitMode::Begin(request) => {
+                require_place(request, "request")?;
+                // SAFETY: the caller's promise, and they are apart.
+                let memory = unsafe { LentMemory::of(input, output) }?;
+                let begun = comm.begin_collective(&ask, &memory.input, &memory.output)?;
+                // SAFETY: checked not to be NULL; valid by the caller's promise.
+                unsafe { put(request, RequestHandle::give(begun, memory)) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of this many elements.
+    fn size(&self, elements: usize) -> Result<usize, Failure> {
+        elements.checked_mul(self.datatype.size()).ok_or_else(|| {
+            Failure::Argument(format!(
+                "{elements} elements ({}) are more than there can be",
+                self.datatype
+            ))
+        })
+    }
+}
+
+pub(super) fn is_in_place(start: *const c_void) -> bool {
+    start.addr() == IN_PLACE
+}
+
+/// Address of a call's memory; `HOTLEASE_COMM_IN_PLACE` is an error unless the memory has no bytes.
+fn non_null_memory(start: *mut c_void, size: usize, name: &str) -> Result<*mut c_void, Failure> {
+    if !is_in_place(start) {
+        return Ok(start);
+    }
+    if size == 0 {
+        return Ok(std::ptr::null_mut());
+    }
+    Err(Failure::Argument(format!(
+        "{name} cannot be HOTLEASE_COMM_IN_PLACE here: it is for `input`, in scatters for `output`, and of a call with a root \
+         at the root only"
+    )))
+}
+
+/// Rejects overlapping input and output: Rust may not read memory that is written to.
+pub(super) fn check_overlap(
+    (input, read): (*const c_void, usize),
+    (output, written): (*mut c_void, usize),
+    [input_name, output_name]: [&str; 2],
+) -> Result<(), Failure> {
+    let (input, output) = (input.addr(), output.addr());
+    if read > 0 && written > 0 && input < output.saturating_add(written) && output < input.saturating_add(read) {
+        return Err(Failure::Argument(format!(
+            "{input_name} and {output_name} overlap; collectives take HOTLEASE_COMM_IN_PLACE as the one of them"
+        )));
+    }
+    Ok(())
+}
+
+/// Blocks from C: counts and displacements; empty where the call does not use them.
+#[derive(Clone)]
+pub(super) struct BlockLists<'a> {
+    counts: &'a [usize],
+    displacements: Cow<'a, [usize]>,
+}
+
+impl<'a> BlockLists<'a> {
+    /// # Safety
+    /// Both are NULL or have an entry for each member, for `'a`.
+    pub(super) unsafe fn of(
+        comm: &CommHandle,
+        (counts, name): (*const usize, &'static str),
+        displacements: *const usize,
+    ) -> Result<Self, Failure> {
+        let members = comm.communicator.size() as usize;
+        if counts.is_null() {
+            return Err(Failure::Null(name));
+        }
+        // SAFETY: not NULL, so there are as many by the caller's promise.
+        let counts = unsafe { std::slice::from_raw_parts(counts, members) };
+        if !displacements.is_null() {
+            // SAFETY: as above.
+            let displacements = unsafe { std::slice::from_raw_parts(displacements, members) };
+            return Ok(Self {
+                counts,
+                displacements: displacements.into(),
+            });
+        }
+        let starts = counts.iter().scan(0usize, |next, count| {
+            let start = *next;
+            // Overlong blocks are rejected with all other arguments.
+            *next = next.saturating_add(*count);
+            Some(start)
+        });
+        Ok(Self {
+            counts,
+            displacements: starts.collect(),
+        })
+    }
+
+    /// Blocks at the root; empty elsewhere.
+    ///
+    /// # Safety
+    /// As for [`BlockLists::of`].
+    pub(super) unsafe fn at_root(
+        comm: &CommHandle,
+        root: u32,
+        counts: (*const usize, &'static str),
+        displacements: *const usize,
+    ) -> Result<Self, Failure> {
+        if comm.communicator.rank() == root {
+            // SAFETY: the caller's promise.
+            return unsafe { Self::of(comm, counts, displacements) };
+        }
+        Ok(Self {
+            counts: &[],
+            displacements: Cow::Borrowed(&[]),
+        })
+    }
+
+    /// Length of a rank's block; 0 if it is not known here.
+    pub(super) fn count(&self, rank: u32) -> usize {
+        self.counts.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn blocks(&self) -> Blocks<'_> {
+        if self.counts.is_empty() {
+            return Blocks::Equal(0);
+        }
+        Blocks::Each {
+            counts: self.counts,
+            displacements: &self.displacements,
+        }
+    }
+}

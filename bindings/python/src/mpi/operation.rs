@@ -1,0 +1,162 @@
+//! Operations on pinned memory: waits that Ctrl-C interrupts, and operations that the program has given up.
+
+use super::buffer_spec::Loan;
+use super::failure;
+use super::member::Member;
+use super::operator::RaisedError;
+use hotlease_comm::{Error, Request, Status, Watch};
+use pyo3::prelude::*;
+use std::time::Duration;
+
+/// Interval at which a waiting thread checks for Ctrl-C.
+pub const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// An operation that was started, with the memory that it uses.
+pub struct RunningOperation {
+    request: Request,
+    /// Send and receive buffer, only kept alive here.
+    _loans: [Option<Loan>; 2],
+    /// Store for the exception of a program's operator, if there is one.
+    raised: Option<RaisedError>,
+}
+
+/// Memory and exception store of an operation.
+#[derive(Default)]
+pub struct OperationMemory {
+    pub loans: [Option<Loan>; 2],
+    pub raised: Option<RaisedError>,
+}
+
+impl OperationMemory {
+    /// Memory of one part.
+    pub fn of(loan: Loan) -> Self {
+        Self {
+            loans: [Some(loan), None],
+            raised: None,
+        }
+    }
+}
+
+/// Failure of an operation.
+pub struct OperationError {
+    pub error: Error,
+    raised: Option<RaisedError>,
+}
+
+impl From<Error> for OperationError {
+    fn from(error: Error) -> Self {
+        Self { error, raised: None }
+    }
+}
+
+impl OperationError {
+    /// Makes the exception; an exception of the program's operator becomes its cause.
+    pub fn exception(&self, py: Python<'_>) -> PyErr {
+        let exception = failure::of(py, &self.error);
+        if let Some(cause) = self.raised.as_ref().and_then(RaisedError::take) {
+            exception.set_cause(py, Some(cause));
+        }
+        exception
+    }
+}
+
+impl RunningOperation {
+    /// Starts the operation.
+    pub fn begin(
+        py: Python<'_>,
+        member: &Member,
+        uses: OperationMemory,
+        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+    ) -> PyResult<Self> {
+        member.sweep(py);
+        let OperationMemory { loans, raised } = uses;
+        let request = py.detach(|| begin(&loans)).map_err(|error| failure::of(py, &error))?;
+        Ok(Self {
+            request,
+            _loans: loans,
+            raised,
+        })
+    }
+
+    /// Starts the operation, and waits for its end.
+    pub fn run(
+        py: Python<'_>,
+        member: &Member,
+        uses: OperationMemory,
+        begin: impl FnOnce(&[Option<Loan>; 2]) -> Result<Request, Error> + Send,
+    ) -> PyResult<Status> {
+        member.sweep(py);
+        let OperationMemory { loans, raised } = uses;
+        let begun = py.detach(|| -> Result<_, Error> {
+            let mut request = begin(&loans)?;
+            let ended = request.wait_for(SIGNAL_INTERVAL);
+            Ok((request, ended))
+        });
+        let (request, ended) = begun.map_err(|error| failure::of(py, &error))?;
+        let work = Self {
+            request,
+            _loans: loans,
+            raised,
+        };
+        match ended {
+            Some(Ok(status)) => Ok(status),
+            Some(Err(error)) => Err(work.failed(error).exception(py)),
+            None => work.wait(py, member),
+        }
+    }
+
+    /// Waits for the end. After Ctrl-C the operation goes on by itself, if it cannot be cancelled.
+    pub fn wait(mut self, py: Python<'_>, member: &Member) -> PyResult<Status> {
+        loop {
+            if let Err(interrupt) = py.check_signals() {
+                self.abandon(py, member);
+                return Err(interrupt);
+            }
+            if let Some(result) = py.detach(|| self.poll(SIGNAL_INTERVAL)) {
+                return result.map_err(|failed| failed.exception(py));
+            }
+        }
+    }
+
+    /// Returns the result, once, if the operation ends within `at_most`.
+    pub fn poll(&mut self, at_most: Duration) -> Option<Result<Status, OperationError>> {
+        let result = self.request.wait_for(at_most)?;
+        Some(result.map_err(|error| self.failed(error)))
+    }
+
+    /// Watch on the end.
+    pub fn watch(&self) -> Watch {
+        self.request.watch()
+    }
+
+    fn failed(&self, error: Error) -> OperationError {
+        let raised = self.raised.clone();
+        OperationError { error, raised }
+    }
+
+    /// Cancels the operation; returns whether that was possible.
+    pub fn cancel(&mut self) -> bool {
+        self.request.cancel()
+    }
+
+    /// Gives the operation up: the program waits for it no more.
+    pub fn abandon(mut self, py: Python<'_>, member: &Member) {
+        let has_ended = py.detach(|| {
+            self.cancel();
+            self.poll(Duration::ZERO).is_some()
+        });
+        if !has_ended {
+            member.keep_until_end(self);
+        }
+    }
+}
+
+/// Waits for an operation that needs no memory of the program.
+pub fn wait<T: Send>(py: Python<'_>, mut poll: impl FnMut(Duration) -> Option<Result<T, Error>> + Send) -> PyResult<T> {
+    loop {
+        if let Some(result) = py.detach(|| poll(SIGNAL_INTERVAL)) {
+            return result.map_err(|error| failure::of(py, &error));
+        }
+        py.check_signals()?;
+    }
+}

@@ -1,0 +1,126 @@
+//! Results of other tasks that stayed with their workers: fetched from there, without the GIL.
+
+use super::shelf::{self, random, read_until};
+use super::task::{Input, TaskFailure};
+use hotlease_wire::task::left_results::{
+    CHALLENGE_BYTES, CONTENT_CODE_BYTES, Challenge, DELIVERY_BYTES, Exchange, LEFT_REPLY_BYTES, LeftResult,
+};
+use hotlease_wire::task::{ALIGNMENT, FormatError, reply};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::ptr::NonNull;
+use std::time::{Duration, Instant};
+
+/// Limit of the time until the other end has proved its identity.
+const PROVING: Duration = Duration::from_secs(5);
+/// Limit of the time without any bytes.
+const STALLED: Duration = Duration::from_secs(10);
+/// Bytes that are read before they are hashed.
+const PART_BYTES: usize = 1 << 20;
+
+/// A fetched reply, in private memory.
+pub struct FetchedReply {
+    memory: Vec<u8>,
+    /// Offset of the first byte with the alignment of all requests and replies.
+    offset: usize,
+}
+
+impl FetchedReply {
+    /// Zeroed memory of this size; `None`: not available.
+    fn new(bytes: usize) -> Option<Self> {
+        let whole = bytes.checked_add(ALIGNMENT)?;
+        // Only checks whether that much memory is available.
+        Vec::<u8>::new().try_reserve_exact(whole).ok()?;
+        let mut memory = vec![0; whole];
+        let offset = memory.as_ptr().align_offset(ALIGNMENT);
+        memory.truncate(offset + bytes);
+        Some(Self { memory, offset })
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[self.offset..]
+    }
+
+    /// Address and length.
+    pub fn place(&mut self) -> (NonNull<u8>, usize) {
+        let bytes = self.bytes_mut();
+        (NonNull::from(&mut *bytes).cast(), bytes.len())
+    }
+}
+
+/// Failure for a reply that is not a valid result.
+pub fn damaged(_: FormatError) -> TaskFailure {
+    TaskFailure::Refused("the result of another task is damaged".into())
+}
+
+/// Location of a result of another task, if it is not in the request but stayed with its worker.
+pub fn left_at(input: &Input, start: usize, length: usize) -> Result<Option<LeftResult>, TaskFailure> {
+    let mut told = [0; LEFT_REPLY_BYTES];
+    let Some(told) = told.get_mut(..length) else {
+        return Ok(None);
+    };
+    input.copy(start, told);
+    match told.first() {
+        Some(&reply::LEFT) => LeftResult::decode(told).map(Some).map_err(damaged),
+        _ => Ok(None),
+    }
+}
+
+/// Fetches a result; an error is a text for people.
+pub fn pull(left: &LeftResult) -> Result<FetchedReply, String> {
+    let bytes = usize::try_from(left.bytes).map_err(|_| "it is larger than any memory".to_owned())?;
+    if let Some(standing) = shelf::find(left) {
+        let mut pulled = FetchedReply::new(bytes).ok_or("there is no memory for it")?;
+        // A copy: another task may need it unchanged.
+        pulled.bytes_mut().copy_from_slice(&standing.whole);
+        return Ok(pulled);
+    }
+    let failed = |error: io::Error| format!("{} does not give it: {error}", left.address);
+    let until = Instant::now() + PROVING;
+    let mut stream = TcpStream::connect_timeout(&left.address, PROVING).map_err(failed)?;
+    receive(&mut stream, left, bytes, until).map_err(failed)
+}
+
+fn receive(stream: &mut TcpStream, left: &LeftResult, bytes: usize, until: Instant) -> io::Result<FetchedReply> {
+    let other = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(PROVING))?;
+    let mut said = [0; CHALLENGE_BYTES];
+    read_until(stream, &mut said, until)?;
+    let Challenge(challenge) = Challenge::decode(&said).map_err(|_| other("somebody else listens there"))?;
+    let exchange = Exchange {
+        secret: &left.secret,
+        ticket: left.ticket,
+        challenge,
+        nonce: random()?,
+    };
+    stream.write_all(&exchange.claim().encode())?;
+    let mut delivery = [0; DELIVERY_BYTES];
+    read_until(stream, &mut delivery, until)?;
+    let size = exchange.delivered(&delivery);
+    let size = size.ok_or_else(|| other("who listens there does not have its secret"))?;
+    // Before memory is allocated for it.
+    if size != left.bytes {
+        return Err(other("it has another length than its worker said first"));
+    }
+    let mut pulled = FetchedReply::new(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mut content = exchange.content();
+    stream.set_read_timeout(Some(STALLED))?;
+    for part in pulled.bytes_mut().chunks_mut(PART_BYTES) {
+        fill(stream, part)?;
+        content.update(part);
+    }
+    let mut code = [0; CONTENT_CODE_BYTES];
+    fill(stream, &mut code)?;
+    match content.matches_code(&code) {
+        true => Ok(pulled),
+        false => Err(other("its bytes were changed on the way")),
+    }
+}
+
+fn fill(stream: &mut TcpStream, into: &mut [u8]) -> io::Result<()> {
+    stream.read_exact(into).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+        _ => error,
+    })
+}

@@ -1,0 +1,64 @@
+//! Processes that tasks fork.
+//!
+//! A child that returns from its task must not go on as a copy of its worker: both would answer.
+
+use pyo3::exceptions::{PyOSError, PySystemExit};
+use pyo3::prelude::*;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn in_child() {
+    IS_FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Notices forks from now on.
+pub fn watch() -> PyResult<()> {
+    // SAFETY: a plain function that stores to an atomic, which is allowed after a fork.
+    match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
+        0 => Ok(()),
+        error => Err(PyOSError::new_err(io::Error::from_raw_os_error(error))),
+    }
+}
+
+/// After a task: ends the process if it is a child of the worker, as Python would have ended it.
+#[inline]
+pub fn end_child(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        end(py, result);
+    }
+}
+
+/// After a native function: ends the process if it is a child of the worker, without the GIL, which a child may not
+/// have.
+#[inline]
+pub fn end_native_child() {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(0) }
+    }
+}
+
+#[cold]
+fn end(py: Python<'_>, result: &PyResult<Bound<'_, PyAny>>) -> ! {
+    let status = match result {
+        Ok(_) => 0,
+        Err(error) if error.is_instance_of::<PySystemExit>(py) => {
+            let code = error.value(py).getattr("code");
+            code.map_or(1, |code| if code.is_none() { 0 } else { code.extract().unwrap_or(1) })
+        }
+        Err(error) => {
+            error.print(py);
+            1
+        }
+    };
+    for stream in ["stdout", "stderr"] {
+        // No reader of the error is left.
+        let _ = py
+            .import("sys")
+            .and_then(|sys| sys.getattr(stream)?.call_method0("flush"));
+    }
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(status) }
+}

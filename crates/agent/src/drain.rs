@@ -1,0 +1,91 @@
+//! Giving the node back and offering it again: by its manager's orders, or for good by its own operator's signal.
+
+use crate::node::Node;
+use hotlease_lease::agent::{BookEvent, Offer, OfferedCores, TTL_MAX};
+use hotlease_wire::Rejection;
+use hotlease_wire::grpc::{CoresWanted, NodeWish, OfferWanted};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest notice of a drain; clients could hold a core as long anyway.
+const WITHIN_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Most cores in one offer.
+const CORES_MAX: usize = 8192;
+
+impl Node {
+    /// Carries out what the manager's operator orders for this node.
+    pub(crate) fn order(self: &Arc<Self>, wish: NodeWish) -> Result<(), Rejection> {
+        let now = self.now();
+        let after = |ms: u64| now + Duration::from_millis(ms).min(WITHIN_MAX);
+        let offer = wish.offer.as_ref().map(|offer| self.offer(offer, &after));
+        let offer = offer.transpose()?;
+        let mut tables = self.tables();
+        if tables.leaving {
+            return Err(Rejection::Unavailable {
+                what: "the agent is stopping".into(),
+            });
+        }
+        // An order that was carried out, or overtaken by a later one, changes nothing.
+        if wish.number > tables.order {
+            tables.order = wish.number;
+            let ordered = match wish.drained {
+                true => BookEvent::Drain {
+                    until: after(wish.within_ms),
+                },
+                false => BookEvent::Resume,
+            };
+            tracing::info!(number = wish.number, ?ordered, ?offer, "ordered by the manager");
+            let done = self.step_locked(&mut tables, ordered);
+            let offered = offer.map_or(Ok(()), |offer| self.step_locked(&mut tables, BookEvent::Offer(offer)));
+            done.and(offered)?;
+        }
+        Ok(())
+    }
+
+    fn offer(&self, asked: &OfferWanted, after: &dyn Fn(u64) -> Duration) -> Result<Offer, Rejection> {
+        let bad = |what: &str| Err(Rejection::BadRequest { what: what.into() });
+        if asked.cores.len() > CORES_MAX {
+            return bad("more cores than any machine has");
+        }
+        let cores = match CoresWanted::try_from(asked.choice) {
+            Ok(CoresWanted::CoresUnchanged) => OfferedCores::Unchanged,
+            Ok(CoresWanted::CoresAll) => OfferedCores::All,
+            Ok(CoresWanted::CoresCount) => OfferedCores::Count(asked.count),
+            Ok(CoresWanted::CoresThese) => OfferedCores::These(asked.cores.iter().copied().collect()),
+            Err(_) => return bad("unknown choice of cores"),
+        };
+        let memory_bytes = match asked.memory_bytes {
+            0 => self.identity.memory_bytes,
+            bytes => bytes,
+        };
+        Ok(Offer {
+            cores,
+            memory_bytes: Some(memory_bytes),
+            gpus: Some(asked.gpus.unwrap_or(self.identity.gpus)),
+            until: after(asked.within_ms),
+        })
+    }
+
+    /// Gives the node back for good, at the latest after `within`; returns when no lease holds any resource of it.
+    pub(crate) async fn leave(self: &Arc<Self>, within: Duration) {
+        let until = self.now() + within.min(WITHIN_MAX);
+        {
+            let mut tables = self.tables();
+            tables.leaving = true;
+            // Cannot be refused.
+            let _ = self.step_locked(&mut tables, BookEvent::Drain { until });
+        }
+        let mut active = self.active_leases();
+        // Cannot fail: the sender lives in the node.
+        let _ = active.wait_for(|leases| *leases == 0).await;
+    }
+
+    /// Drops cached libraries: the owner of a drained node wants all of its memory.
+    pub(crate) fn clean(&self) {
+        tracing::info!("drained: no lease holds anything of this node");
+        self.codes.clear();
+    }
+}
+
+// A renewal may last up to the longest time to live; a drain's notice must be allowed to be at least as long.
+const _: () = assert!(WITHIN_MAX.as_secs() >= TTL_MAX.as_secs());

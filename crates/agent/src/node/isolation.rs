@@ -1,0 +1,164 @@
+//! Isolation of a lease's workers: their sandboxes, and what they see of the host.
+
+use super::Node;
+use crate::caller::Origin;
+use crate::images::Image;
+use crate::storage::{LeaseStorage, StorageRequester};
+use crate::{python, reach, sandboxes};
+use hotlease_sandbox::{KeepAlive, Kind, Mount, Program, Reach};
+use hotlease_wire::Rejection;
+use hotlease_wire::grpc::{self, AcquireRequest, PythonRuntime};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Decisions about a lease that are made before it is granted.
+pub(super) struct Isolation {
+    /// Kind of sandbox, which this node can make.
+    pub sandbox: Kind,
+    /// Access of its workers beyond their sandboxes, and the form that its client is told.
+    pub reach: Arc<Reach>,
+    pub reach_told: grpc::Reach,
+    /// Its keys and prefixes in object storage.
+    pub storage: Option<Arc<LeaseStorage>>,
+    origin: Origin,
+    /// The environment that it names, mounted, and how long that took.
+    image: Option<(Arc<Image>, Duration)>,
+}
+
+impl Isolation {
+    /// Time for which the lease waited for its environment.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        self.image.as_ref().map(|(_, took)| *took)
+    }
+}
+
+impl Node {
+    /// Decides the isolation of a lease; waits for things that it needs and that are not there yet, but not for long.
+    pub(super) async fn isolation_of(&self, request: &AcquireRequest, origin: Origin) -> Result<Isolation, Rejection> {
+        let sandboxes = &self.identity.sandboxes;
+        let sandbox = sandboxes.kind(&request.sandbox, &request.tenant, origin, &self.launcher)?;
+        if sandbox != Kind::Process {
+            sandboxes::available(self.launcher.clone(), sandbox).await?;
+        }
+        let (mut reach, mut reach_told) = self.reach_of(request, sandbox, origin).await?;
+        let storage = self.storage_of(request, (sandbox, &reach), origin)?;
+        if let Some(storage) = &storage {
+            reach.storage = Some(storage.access());
+            reach_told.storage = storage.client_places();
+        }
+        let python = request.python.as_ref().filter(|python| !python.image.is_empty());
+        let image = match python {
+            Some(python) => {
+                let begun = Instant::now();
+                let image = self.image_of(python, &request.tenant, origin).await?;
+                Some((image, begun.elapsed()))
+            }
+            None => None,
+        };
+        Ok(Isolation {
+            sandbox,
+            reach: Arc::new(reach),
+            reach_told,
+            storage,
+            origin,
+            image,
+        })
+    }
+
+    async fn reach_of(
+        &self,
+        request: &AcquireRequest,
+        sandbox: Kind,
+        origin: Origin,
+    ) -> Result<(Reach, grpc::Reach), Rejection> {
+        let asked = request.reach.clone().unwrap_or_default();
+        let is_own = self.identity.sandboxes.is_own(&request.tenant, origin);
+        let (grants, tenant) = (self.identity.grants.clone(), request.tenant.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let reach = grants.reach(&asked, (&tenant, is_own), sandbox)?;
+            let told = reach::client_reach(&reach, &asked);
+            Ok::<_, Rejection>((reach, told))
+        });
+        let (reach, told) = found.await.map_err(|error| Rejection::Unavailable {
+            what: format!("looking for what the lease is to reach failed: {error}"),
+        })??;
+        sandboxes::check_reachable(sandbox, origin, reach.network)?;
+        Ok((reach, told))
+    }
+
+    fn storage_of(
+        &self,
+        request: &AcquireRequest,
+        (kind, reach): (Kind, &Reach),
+        origin: Origin,
+    ) -> Result<Option<Arc<LeaseStorage>>, Rejection> {
+        let asked = request.reach.as_ref().map_or(&[][..], |reach| &reach.storage);
+        let asker = StorageRequester {
+            tenant: &request.tenant,
+            is_own: self.identity.sandboxes.is_own(&request.tenant, origin),
+            kind,
+            network: reach.network,
+            node: &self.identity.host,
+        };
+        self.identity.storage.of_lease(asked, asker)
+    }
+
+    async fn image_of(&self, python: &PythonRuntime, tenant: &str, origin: Origin) -> Result<Arc<Image>, Rejection> {
+        let interpreter = python::within_image(&python.interpreter)?.to_owned();
+        let is_own = self.identity.sandboxes.is_own(tenant, origin);
+        let image = self.identity.images.get(&python.image, is_own).await?;
+        let mounted = Arc::clone(&image);
+        let checked = tokio::task::spawn_blocking(move || mounted.check(&interpreter)).await;
+        checked.map_err(|error| Rejection::Unavailable {
+            what: format!("looking into an environment failed: {error}"),
+        })??;
+        Ok(image)
+    }
+
+    /// Program of a lease's Python workers, with the mounts that it needs in its sandbox.
+    pub(super) fn program(
+        &self,
+        python: PythonRuntime,
+        tenant: &str,
+        isolation: &Isolation,
+    ) -> Result<Arc<Program>, Rejection> {
+        let (sandboxes, origin) = (&self.identity.sandboxes, isolation.origin);
+        let shown = &self.launcher.policy().mounts;
+        let path: Vec<PathBuf> = python.path.iter().map(PathBuf::from).collect();
+        let mounts = |interpreter: Option<&Path>, path: &[PathBuf]| match isolation.sandbox {
+            Kind::Process => Ok(Vec::new()),
+            kind => sandboxes.mounts(interpreter, path, tenant, (kind, origin), shown),
+        };
+        let Some((image, _)) = &isolation.image else {
+            let mut program = python::program(python, None)?;
+            program.mounts = mounts(Some(&program.path), &path)?;
+            return Ok(Arc::new(program));
+        };
+        // An image needs at most one interpreter of the host. Of the client's own folders, workers see those that they
+        // may.
+        let mut needed = mounts(image.manifest().interpreter().as_deref(), &[])?;
+        needed.extend(mounts(None, &path).unwrap_or_default());
+        let place = match isolation.sandbox {
+            Kind::Process => image.at().to_owned(),
+            _ => sandboxes::place_of(image, needed.iter().chain(shown)),
+        };
+        let mut program = python::program(python, Some(&place))?;
+        if isolation.sandbox != Kind::Process {
+            needed.push(Mount {
+                source: image.at().to_owned(),
+                target: place.clone(),
+                writable: false,
+            });
+        }
+        program.mounts = needed;
+        let asked = program.environment.iter().find(|(name, _)| name == "PATH");
+        let search = asked.map(|(_, path)| path.clone()).or_else(|| std::env::var_os("PATH"));
+        for (name, value) in image.environment(&place, search) {
+            program.environment.retain(|(theirs, _)| theirs != name);
+            program.environment.push((name.into(), value));
+        }
+        program.held = KeepAlive::new(Arc::clone(image) as _);
+        Ok(Arc::new(program))
+    }
+}

@@ -1,0 +1,180 @@
+//! Connections of functions to the agent: the leases that they belong to, their limits, and their ends.
+
+use super::lease::LeaseStorage;
+use super::{StorageState, request};
+use hotlease_s3::Fault;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::future::pending;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{sleep, timeout};
+
+/// Most bytes of a request's line and headers.
+const HEADERS_BYTES_MAX: usize = 32 << 10;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+/// Time for a request's line and headers, and longest time that a connection may be idle between two requests.
+const HEADERS_WITHIN: Duration = Duration::from_secs(60);
+/// Time in which a connection at the host's loopback must prove that it belongs to a lease.
+const KNOWN_WITHIN: Duration = Duration::from_secs(10);
+/// Most connections at the host's loopback, of all leases and strangers.
+const HOST_CONNECTIONS_MAX: usize = 1024;
+/// Most connections of one worker, in a sandbox of its own.
+const SANDBOX_CONNECTIONS_MAX: usize = 64;
+/// Pause after the system could not accept (no descriptors or memory left), so as not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Owner of a connection: known from the beginning, or from its first signed request.
+pub(super) struct ConnectionOwner {
+    known: watch::Sender<Option<Arc<LeaseStorage>>>,
+    /// Its permit among the connections of its lease, if it came over the host's loopback.
+    place: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl ConnectionOwner {
+    fn new(lease: Option<Arc<LeaseStorage>>) -> Arc<Self> {
+        Arc::new(Self {
+            known: watch::Sender::new(lease),
+            place: Mutex::default(),
+        })
+    }
+
+    /// The lease that owns these keys, if this connection can belong to it.
+    pub fn candidate(&self, open: &StorageState, id: &str) -> Result<Arc<LeaseStorage>, Fault> {
+        let unknown = || {
+            Fault::new(
+                403,
+                "InvalidAccessKeyId",
+                "these are not the keys of this lease, or it is over; use those in the environment of the lease's workers",
+            )
+        };
+        let known = self.known.borrow().clone();
+        let lease = match known {
+            Some(own) => (own.keys.id == id).then_some(own),
+            None => open.lease(id),
+        };
+        lease.filter(|lease| !lease.is_over()).ok_or_else(unknown)
+    }
+
+    /// Assigns the connection to a lease, after a request with a valid signature.
+    pub fn assign(&self, lease: &Arc<LeaseStorage>) -> Result<(), Fault> {
+        if self.known.borrow().is_some() {
+            return Ok(());
+        }
+        let place = Arc::clone(&lease.connections).try_acquire_owned();
+        let place = place.map_err(|_| {
+            Fault::new(
+                503,
+                "SlowDown",
+                "this lease has as many connections to storage as it may have; use fewer at a time",
+            )
+        })?;
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        self.known.send_replace(Some(Arc::clone(lease)));
+        Ok(())
+    }
+
+    /// Resolves when its lease has ended, or when it has not proved a lease in time.
+    async fn wait_for_cut(&self) {
+        let mut known = self.known.subscribe();
+        let lease = match timeout(KNOWN_WITHIN, known.wait_for(Option::is_some)).await {
+            Ok(Ok(lease)) => lease.clone(),
+            Ok(Err(_)) | Err(_) => return,
+        };
+        match lease {
+            Some(lease) => lease.wait_for_end().await,
+            None => pending().await,
+        }
+    }
+}
+
+/// Serves all leases on the host's network, for ever.
+pub(super) async fn serve_host(open: Arc<StorageState>, listener: TcpListener) {
+    let places = Arc::new(Semaphore::new(HOST_CONNECTIONS_MAX));
+    loop {
+        let (stream, place) = accepted(&listener, &places).await;
+        let (open, holder) = (Arc::clone(&open), ConnectionOwner::new(None));
+        tokio::spawn(async move {
+            carry(open, stream, holder).await;
+            drop(place);
+        });
+    }
+}
+
+/// Serves one lease, in the sandbox of one of its workers.
+pub(super) async fn serve_sandbox(
+    open: Arc<StorageState>,
+    listener: OwnedFd,
+    lease: Arc<LeaseStorage>,
+    gone: impl Future<Output = ()> + Send + 'static,
+) {
+    let listening = || -> io::Result<TcpListener> {
+        let listener = std::net::TcpListener::from(listener);
+        listener.set_nonblocking(true)?;
+        TcpListener::from_std(listener)
+    };
+    let listener = match listening() {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::warn!(%error, "a sandbox has no way to storage");
+            return;
+        }
+    };
+    let places = Arc::new(Semaphore::new(SANDBOX_CONNECTIONS_MAX));
+    let accepting = async {
+        loop {
+            let (stream, place) = accepted(&listener, &places).await;
+            let (open, holder) = (Arc::clone(&open), ConnectionOwner::new(Some(Arc::clone(&lease))));
+            tokio::spawn(async move {
+                carry(open, stream, holder).await;
+                drop(place);
+            });
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = lease.wait_for_end() => {}
+        () = gone => {}
+    }
+}
+
+/// Waits for a permit, then accepts the next connection; until then the connection waits unread.
+async fn accepted(listener: &TcpListener, places: &Arc<Semaphore>) -> (TcpStream, Option<OwnedSemaphorePermit>) {
+    // The semaphore is never closed.
+    let place = Arc::clone(places).acquire_owned().await.ok();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return (stream, place),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to storage");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Serves a connection, from its first request until it has ended or is cut.
+async fn carry(open: Arc<StorageState>, stream: TcpStream, holder: Arc<ConnectionOwner>) {
+    // Answers are short, and a client waits for each before its next request.
+    let _ = stream.set_nodelay(true);
+    let of = Arc::clone(&holder);
+    let answer = service_fn(move |request| request::answer(Arc::clone(&open), Arc::clone(&of), request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(HEADERS_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    tokio::select! {
+        ended = connection => if let Err(error) = ended {
+            tracing::debug!(%error, "a connection to storage ended");
+        },
+        () = holder.wait_for_cut() => tracing::debug!("cut a connection to storage"),
+    }
+}

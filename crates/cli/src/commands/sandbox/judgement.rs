@@ -1,0 +1,162 @@
+//! Verdicts about attempts: from their own output, and first of all from evidence outside the sandbox.
+
+use hotlease_escape::{Attempt, AttemptOutcome, Evidence};
+use hotlease_sandbox::ProcessEnd;
+use nix::sys::signal::Signal;
+use serde::Serialize;
+
+/// Result of an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AttemptVerdict {
+    /// The attempt was stopped.
+    Contained,
+    /// The attempt got out.
+    Escaped,
+    /// The node lacks what the attempt needs, or also stops it outside of sandboxes.
+    Untried,
+    /// The attempt ended before it tried anything, which proves nothing.
+    Failed,
+}
+
+/// A verdict with its reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Judgement {
+    pub(super) verdict: AttemptVerdict,
+    pub(super) how: String,
+}
+
+/// Facts about an attempt that has ended.
+#[derive(Debug)]
+pub(super) struct AttemptFacts<'a> {
+    /// Effects that were noticed outside the sandbox.
+    pub(super) noticed: Vec<String>,
+    /// End of its process.
+    pub(super) end: ProcessEnd,
+    /// Whether it was killed at its deadline.
+    pub(super) overdue: bool,
+    /// The last part of its output.
+    pub(super) output: &'a str,
+}
+
+pub(super) fn judge(attempt: &Attempt, facts: &AttemptFacts<'_>) -> Judgement {
+    let of = |verdict, how: String| Judgement { verdict, how };
+    if !facts.noticed.is_empty() {
+        return of(AttemptVerdict::Escaped, facts.noticed.join("; "));
+    }
+    match AttemptOutcome::read(facts.output) {
+        Some(AttemptOutcome::Escaped(got)) if attempt.evidence == Evidence::OwnClaim => {
+            of(AttemptVerdict::Escaped, got)
+        }
+        Some(AttemptOutcome::Escaped(got)) => of(AttemptVerdict::Contained, format!("nobody outside noticed: {got}")),
+        Some(AttemptOutcome::Contained(how)) => of(AttemptVerdict::Contained, how),
+        Some(AttemptOutcome::Untried(why)) => of(AttemptVerdict::Untried, why),
+        None if facts.overdue => of(AttemptVerdict::Contained, "killed at its deadline".into()),
+        None => match facts.end {
+            ProcessEnd::OutOfMemory => of(AttemptVerdict::Contained, "killed for want of memory".into()),
+            ProcessEnd::Signalled(signal) => {
+                let name = Signal::try_from(signal).map_or("a signal", Signal::as_str);
+                // Other signals are the attempt's own fault, unless it uses instructions that the processor may
+                // lack.
+                let verdict = match name {
+                    "SIGSYS" | "SIGKILL" | "SIGXFSZ" | "SIGXCPU" => AttemptVerdict::Contained,
+                    "SIGSEGV" | "SIGILL" if attempt.needs.is_some() => AttemptVerdict::Contained,
+                    _ => AttemptVerdict::Failed,
+                };
+                of(verdict, name.to_owned())
+            }
+            ProcessEnd::Exited(status) => {
+                let said = facts.output.lines().last().unwrap_or("nothing");
+                of(
+                    AttemptVerdict::Failed,
+                    format!("exit status {status}, and it said: {said}"),
+                )
+            }
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hotlease_escape::themes;
+
+    fn named(name: &str) -> &'static Attempt {
+        let mut attempts = themes().iter().flat_map(|theme| theme.attempts);
+        attempts.find(|attempt| attempt.name == name).expect("an attempt")
+    }
+
+    fn verdict(name: &str, noticed: &[&str], end: ProcessEnd, overdue: bool, output: &str) -> AttemptVerdict {
+        let noticed = noticed.iter().map(|what| what.to_string()).collect();
+        let facts = AttemptFacts {
+            noticed,
+            end,
+            overdue,
+            output,
+        };
+        judge(named(name), &facts).verdict
+    }
+
+    #[test]
+    fn what_is_noticed_outside_counts_more_than_what_an_attempt_says() {
+        let exit = ProcessEnd::Exited(0);
+        let hurt = ["signal 10 came"];
+        assert_eq!(
+            verdict("kill-group", &hurt, exit, false, "contained: EPERM\n"),
+            AttemptVerdict::Escaped
+        );
+        assert_eq!(
+            verdict("kill-group", &hurt, ProcessEnd::Signalled(31), false, ""),
+            AttemptVerdict::Escaped
+        );
+        // Its own claim of an escape is not evidence.
+        assert_eq!(
+            verdict("kill-group", &[], exit, false, "escaped: sent\n"),
+            AttemptVerdict::Contained
+        );
+        assert_eq!(
+            verdict("file-read", &[], exit, false, "escaped: no secret\n"),
+            AttemptVerdict::Contained
+        );
+        // Its own claim counts if only the kernel's answer to it can be evidence.
+        assert_eq!(
+            verdict("no-filter", &[], exit, false, "escaped: open\n"),
+            AttemptVerdict::Escaped
+        );
+    }
+
+    #[test]
+    fn what_never_ran_proves_nothing() {
+        for end in [
+            ProcessEnd::Exited(127),
+            ProcessEnd::Exited(0),
+            ProcessEnd::Signalled(6),
+            ProcessEnd::Signalled(11),
+        ] {
+            assert_eq!(
+                verdict("no-filter", &[], end, false, ""),
+                AttemptVerdict::Failed,
+                "{end:?}"
+            );
+        }
+        for end in [
+            ProcessEnd::Signalled(31),
+            ProcessEnd::Signalled(9),
+            ProcessEnd::OutOfMemory,
+        ] {
+            assert_eq!(
+                verdict("no-filter", &[], end, false, ""),
+                AttemptVerdict::Contained,
+                "{end:?}"
+            );
+        }
+        assert_eq!(
+            verdict("outlive-stopped", &[], ProcessEnd::Signalled(9), true, ""),
+            AttemptVerdict::Contained
+        );
+        assert_eq!(
+            verdict("i386-calls", &[], ProcessEnd::Signalled(11), false, ""),
+            AttemptVerdict::Contained
+        );
+    }
+}

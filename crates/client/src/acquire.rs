@@ -1,0 +1,146 @@
+//! Acquisition of leases with patience: the state machine decides when to try again and when to give up.
+
+use crate::Error;
+use crate::channel::Channel;
+use crate::direct;
+use crate::lease::{ColdPhases, Lease, LeasePlan};
+use crate::manager::Manager;
+use crate::options::Placement;
+use hotlease_lease::client::{Acquisition, AcquisitionAction, AcquisitionEvent, GrantSource, Patience};
+use hotlease_wire::Rejection;
+use hotlease_wire::grpc::AgentInfo;
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::objections::node_name;
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A lease in use, its channels in the order of its slots, and the phases of its cold start.
+pub(crate) type ReadyLease = (Lease, Vec<Arc<Channel>>, ColdPhases);
+
+/// Reason why there is no lease.
+#[derive(Debug)]
+pub(crate) struct AcquireError {
+    /// The agent that refused, and its name for people; none: the manager refused.
+    at: Option<(AgentId, String)>,
+    error: Error,
+}
+
+impl From<Error> for AcquireError {
+    fn from(error: Error) -> Self {
+        Self { at: None, error }
+    }
+}
+
+impl AcquireError {
+    /// Marks an error as this agent's.
+    pub(crate) fn at(agent: &str, host: &str) -> impl FnOnce(Error) -> Self + use<> {
+        let at = agent.parse().ok().map(|id| (id, node_name(host, agent)));
+        |error| Self { at, error }
+    }
+}
+
+/// Takes leases with so many workers that are ready for their first call: one lease, or, if the options spread the
+/// workers, one on each of several agents. If there is no room, or a granted lease is lost before it is ready, it
+/// tries again, after pauses that grow, until `patience` is over. If an agent refuses for a reason that waiting
+/// does not change, the others are tried, and the call ends when none is left. On the control thread.
+pub(crate) async fn take(plan: &LeasePlan, workers: u16, patience: Duration) -> Result<Vec<ReadyLease>, Error> {
+    let start = Instant::now();
+    let manager = Manager::of(&plan.options)?;
+    let (way, mut agents) = match plan.options.placement {
+        Placement::Managed => (GrantSource::Managed, BTreeMap::new()),
+        Placement::Direct => direct_way(&manager).await?,
+    };
+    let mut machine = Acquisition::new(way, Patience(patience), seed(), Duration::ZERO);
+    let mut last = None;
+    let mut event = AcquisitionEvent::Tick;
+    loop {
+        if event == AcquisitionEvent::Tick {
+            announce(&agents, &mut machine, start.elapsed());
+        }
+        let action = machine.step(event, start.elapsed());
+        let taken = match action {
+            Some(AcquisitionAction::AskManager { without }) => {
+                let without = without.iter().map(AgentId::to_string).collect();
+                Lease::take(plan, &manager, workers, without).await
+            }
+            Some(AcquisitionAction::AskAgent(id)) => {
+                let Some(agent) = agents.get(&id) else {
+                    event = AcquisitionEvent::Refused(Rejection::NoAgent);
+                    continue;
+                };
+                Lease::take_from_agent(plan, &manager, agent, workers).await
+            }
+            Some(AcquisitionAction::GiveUp(refusal)) => {
+                // The last error holds more than the refusal that it became.
+                let said = last.filter(|error| refusal_of(error).as_ref() == Some(&refusal));
+                return Err(said.unwrap_or(refusal.into()));
+            }
+            None => {
+                let due = machine.due().unwrap_or_default();
+                tokio::time::sleep_until((start + due).into()).await;
+                event = AcquisitionEvent::Tick;
+                continue;
+            }
+        };
+        let AcquireError { at, error } = match taken {
+            Ok(taken) => return Ok(taken),
+            Err(not_taken) => not_taken,
+        };
+        let refusal = refusal_of(&error).ok_or_else(|| error.clone())?;
+        tracing::debug!(%error, "no lease yet");
+        last = Some(error);
+        event = match at {
+            None => AcquisitionEvent::Refused(refusal),
+            Some((agent, node)) => {
+                if plan.options.placement == Placement::Direct {
+                    direct::record_refusal(agent, &refusal);
+                }
+                if !refusal.may_pass() {
+                    agents.remove(&agent);
+                }
+                AcquisitionEvent::RefusedAt { agent, node, refusal }
+            }
+        };
+    }
+}
+
+type Agents = BTreeMap<AgentId, AgentInfo>;
+
+async fn direct_way(manager: &Manager) -> Result<(GrantSource, Agents), Error> {
+    let listed = direct::agents(manager).await?;
+    let listed = listed
+        .into_iter()
+        .filter_map(|agent| Some((direct::id_of(&agent)?, agent)));
+    let listed: Vec<_> = listed.collect();
+    let order = listed.iter().map(|(id, _)| *id).collect();
+    Ok((GrantSource::Direct(order), listed.into_iter().collect()))
+}
+
+/// Leaves out agents that were full just now, unless all were.
+fn announce(agents: &Agents, machine: &mut Acquisition, now: Duration) {
+    let all = agents.keys().all(|agent| direct::is_avoided(*agent));
+    for agent in agents.keys().copied() {
+        let full = !all && direct::is_avoided(agent);
+        machine.step(AcquisitionEvent::Announced { agent, full }, now);
+    }
+}
+
+/// The refusal that the state machine is told for an error; none if no patience helps against the error.
+fn refusal_of(error: &Error) -> Option<Rejection> {
+    match error {
+        Error::Refused(refusal) => Some(refusal.clone()),
+        Error::LeaseEnded { reason, .. } => Some(Rejection::LeaseEnded(*reason)),
+        error if error.retryable() => Some(Rejection::Unavailable {
+            what: error.to_string(),
+        }),
+        _ => None,
+    }
+}
+
+/// A random seed: clients that lose their leases together must not come back together.
+fn seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

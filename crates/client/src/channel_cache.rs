@@ -1,0 +1,70 @@
+//! Cache of the channel that each thread used last: found again without a lock or a reference count.
+//!
+//! The cached reference keeps the rings of at most one channel per thread alive, until the thread uses
+//! another invoker or ends.
+
+use crate::channel::Channel;
+use std::cell::Cell;
+use std::sync::Arc;
+
+/// A slot of an invoker and its channel.
+pub(crate) struct CachedChannel {
+    invoker: u64,
+    pub(crate) slot: usize,
+    pub(crate) channel: Arc<Channel>,
+}
+
+thread_local! {
+    static LAST: Cell<Option<CachedChannel>> = const { Cell::new(None) };
+}
+
+/// Takes the channel that this thread used last, if it is an open channel of this invoker (and of this slot, if one
+/// is given). The caller gives it back with [`put_back`].
+#[inline]
+pub(crate) fn take(invoker: u64, slot: Option<usize>) -> Option<CachedChannel> {
+    let last = LAST.try_with(Cell::take).ok().flatten()?;
+    if last.invoker != invoker {
+        put_back(last);
+        return None;
+    }
+    if last.channel.is_closed() {
+        return None;
+    }
+    if slot.is_some_and(|slot| slot != last.slot) {
+        put_back(last);
+        return None;
+    }
+    Some(last)
+}
+
+/// Gives a channel back, or remembers it for the first time.
+#[inline]
+pub(crate) fn put_back(last: CachedChannel) {
+    // While a thread ends, the cache is gone already; then the channel is just dropped.
+    let _ = LAST.try_with(|place| place.set(Some(last)));
+}
+
+/// Remembers a channel.
+pub(crate) fn remember(invoker: u64, slot: usize, channel: &Arc<Channel>) {
+    put_back(CachedChannel {
+        invoker,
+        slot,
+        channel: channel.clone(),
+    });
+}
+
+/// The slot of this invoker that this thread used last.
+pub(crate) fn slot(invoker: u64) -> Option<usize> {
+    let last = LAST.try_with(Cell::take).ok().flatten()?;
+    let slot = (last.invoker == invoker).then_some(last.slot);
+    put_back(last);
+    slot
+}
+
+/// Forgets this thread's channel if it belongs to this invoker.
+pub(crate) fn forget(invoker: u64) {
+    let last = LAST.try_with(Cell::take).ok().flatten();
+    if let Some(last) = last.filter(|last| last.invoker != invoker) {
+        put_back(last);
+    }
+}

@@ -1,0 +1,120 @@
+//! Seats: the place of each slot of a lease in the gang that its functions run in.
+
+use crate::connection::Connection;
+use crate::control::Control;
+use crate::invoker::Invoker;
+use crate::{Error, LeaseOptions};
+use hotlease_net::{SiteAccess, SiteOptions};
+use hotlease_wire::comm::seat::Seat;
+use hotlease_wire::ids::SlotIndex;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::{Arc, Weak};
+use tokio::task::JoinSet;
+
+/// The workers that were told their seats.
+pub struct SeatedWorkers(Vec<Weak<Connection>>);
+
+impl SeatedWorkers {
+    /// Whether all of these workers are still alive, as far as is known.
+    pub fn is_whole(&self) -> bool {
+        self.0.iter().all(|connection| {
+            let connection = connection.upgrade();
+            connection.is_some_and(|connection| connection.death().is_none() && !connection.is_doomed())
+        })
+    }
+}
+
+impl Invoker {
+    /// Tells each slot its seat in a gang, in the order of slots: invocations submitted from now on find it. A
+    /// worker that replaces one of these is not told.
+    ///
+    /// # Errors
+    /// Those of a worker that does not answer, or is gone; some workers may have been told then.
+    pub fn seat(&self, seats: Vec<Seat>) -> Result<SeatedWorkers, Error> {
+        let slots = self.slots();
+        if seats.len() != slots {
+            let what = format!("{} seats for {slots} slots", seats.len());
+            return Err(Error::Options { what });
+        }
+        let of_worker = usize::from(self.options().slots);
+        let mut told = Vec::with_capacity(slots);
+        for (slot, seat) in seats.into_iter().enumerate() {
+            let channel = self.inner().last_channel(slot);
+            let channel = channel.ok_or(Error::NoSuchSlot { index: slot, slots })?;
+            told.push((SlotIndex((slot % of_worker) as u16), seat, channel.connection().clone()));
+        }
+        let seated = SeatedWorkers(told.iter().map(|(_, _, worker)| Arc::downgrade(worker)).collect());
+        Control::get()?.run(async move {
+            let mut all = JoinSet::new();
+            for (slot, seat, worker) in told {
+                all.spawn(async move { worker.seat(slot, seat).await });
+            }
+            while let Some(told) = all.join_next().await {
+                told.map_err(|error| Error::protocol(format!("a task of the library failed: {error}")))??;
+            }
+            Ok(())
+        })?;
+        Ok(seated)
+    }
+}
+
+impl LeaseOptions {
+    /// The address of this host at which the manager, and so most likely the workers, reach it; 127.0.0.1 for a
+    /// manager of this host. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Network`] if the manager's address is not valid, [`Error::Local`] if no route leads to it.
+    pub fn own_address(&self) -> Result<IpAddr, Error> {
+        let site = SiteAccess::find(SiteOptions {
+            manager: self.manager.as_deref(),
+            is_local: self.runtime_dir.is_some(),
+            identity: self.identity.as_deref(),
+            credential: self.credential.as_ref(),
+            authority: self.authority.as_deref(),
+        })?;
+        let Some(manager) = site.and_then(|site| site.managers.into_iter().next()) else {
+            return Ok(Ipv4Addr::LOCALHOST.into());
+        };
+        local_address_towards(&manager.authority())
+            .map_err(Error::local("find this host's address towards the manager"))
+    }
+}
+
+/// The local address from which this host sends to that address.
+fn local_address_towards(host_and_port: &str) -> io::Result<IpAddr> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for there in host_and_port.to_socket_addrs()? {
+        let any: IpAddr = match there {
+            SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let from = UdpSocket::bind((any, 0)).and_then(|socket| {
+            socket.connect(there)?;
+            socket.local_addr()
+        });
+        match from {
+            Ok(from) => return Ok(from.ip()),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_is_reached_by_itself() {
+        assert_eq!(
+            local_address_towards("127.0.0.1:1").expect("there is a way"),
+            Ipv4Addr::LOCALHOST
+        );
+        let options = LeaseOptions {
+            runtime_dir: Some("/nowhere".into()),
+            ..LeaseOptions::default()
+        };
+        assert_eq!(options.own_address().expect("no manager is asked"), Ipv4Addr::LOCALHOST);
+    }
+}

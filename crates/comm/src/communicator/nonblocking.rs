@@ -1,0 +1,302 @@
+//! Non-blocking collectives on vectors of elements.
+
+use super::Communicator;
+use super::arguments::CollectiveArguments;
+use super::blocking::{consecutive_starts, count_of};
+use super::checked::CallSite;
+use crate::algorithm::Blocks;
+use crate::collective::{Collective, Operation};
+use crate::element::Element;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::operator::Operator;
+use crate::request::{CollectiveRequest, Request};
+use crate::schedule::Rank;
+use std::panic::Location;
+use std::sync::{Arc, Mutex};
+
+/// Memory of a collective, which is returned with the result.
+type SharedElements<T> = Arc<Mutex<Vec<<T as Element>::Bits>>>;
+
+fn keep<T: Element>(elements: Vec<T>) -> SharedElements<T> {
+    Arc::new(Mutex::new(T::into_bits(elements)))
+}
+
+fn zeros<T: Element>(count: usize) -> SharedElements<T> {
+    Arc::new(Mutex::new(vec![bytemuck::Zeroable::zeroed(); count]))
+}
+
+/// Non-blocking collectives: each returns a vector with its result when it is waited for. Members must begin the same
+/// collectives in the same order, and may wait for them in any order. Errors are those of the blocking calls, and
+/// [`Error::TooManyRequests`].
+impl Communicator {
+    /// Non-blocking [`barrier`](Self::barrier).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ibarrier(&self) -> Result<Request, Error> {
+        let empty = || Memory::of(Vec::new());
+        let ask = CollectiveArguments::new(Collective::Barrier, <u8 as Element>::KIND);
+        self.begin(&ask, CallSite::rust(Location::caller()), empty(), empty())
+    }
+
+    /// Non-blocking [`broadcast`](Self::broadcast): returns the root's elements, at the root too.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ibroadcast<T: Element>(&self, buffer: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
+        let count = buffer.len();
+        let collective = Collective::Broadcast { root, count };
+        let (buffer, nothing) = (keep(buffer), zeros::<T>(0));
+        if root == self.rank() {
+            let request = self.begin_owned::<T>(collective, None, &buffer, &nothing, false)?;
+            Ok(CollectiveRequest::new(request, buffer))
+        } else {
+            let request = self.begin_owned::<T>(collective, None, &nothing, &buffer, false)?;
+            Ok(CollectiveRequest::new(request, buffer))
+        }
+    }
+
+    /// Non-blocking [`gather`](Self::gather): returns the elements of all members at the root, none elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn igather<T: Element>(&self, mine: Vec<T>, root: Rank) -> Result<CollectiveRequest<T>, Error> {
+        let blocks = Blocks::Equal(mine.len());
+        self.begin_moved(Collective::Gather { root, blocks }, None, mine)
+    }
+
+    /// Non-blocking [`gatherv`](Self::gatherv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn igatherv<T: Element>(
+        &self,
+        mine: Vec<T>,
+        blocks: Blocks<'_>,
+        root: Rank,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let collective = Collective::Gatherv {
+            root,
+            mine: mine.len(),
+            blocks,
+        };
+        self.begin_moved(collective, None, mine)
+    }
+
+    /// Non-blocking [`scatter`](Self::scatter): returns `count` elements. `all` is empty at members other than the
+    /// root.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscatter<T: Element>(&self, all: Vec<T>, count: usize, root: Rank) -> Result<CollectiveRequest<T>, Error> {
+        let blocks = Blocks::Equal(count);
+        self.begin_moved(Collective::Scatter { root, blocks }, None, all)
+    }
+
+    /// Non-blocking [`scatterv`](Self::scatterv): returns `count` elements.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscatterv<T: Element>(
+        &self,
+        all: Vec<T>,
+        blocks: Blocks<'_>,
+        count: usize,
+        root: Rank,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let collective = Collective::Scatterv {
+            root,
+            mine: count,
+            blocks,
+        };
+        self.begin_moved(collective, None, all)
+    }
+
+    /// Non-blocking [`allgather`](Self::allgather).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallgather<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
+        let blocks = Blocks::Equal(mine.len());
+        self.begin_moved(Collective::Allgather { blocks }, None, mine)
+    }
+
+    /// Non-blocking [`allgatherv`](Self::allgatherv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallgatherv<T: Element>(&self, mine: Vec<T>, blocks: Blocks<'_>) -> Result<CollectiveRequest<T>, Error> {
+        let own = count_of(&blocks, self.rank());
+        if mine.len() != own {
+            let why = format!(
+                "its own block has {} elements, and {own} among those of all",
+                mine.len()
+            );
+            return Err(self.contradiction(Operation::Allgather, why));
+        }
+        self.begin_moved(Collective::Allgather { blocks }, None, mine)
+    }
+
+    /// Non-blocking [`reduce`](Self::reduce): returns the result at the root, nothing elsewhere.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce<T: Element>(
+        &self,
+        mine: Vec<T>,
+        operator: &Operator,
+        root: Rank,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let count = mine.len();
+        self.begin_moved(Collective::Reduce { root, count }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`allreduce`](Self::allreduce).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iallreduce<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
+        let count = mine.len();
+        self.begin_in_place(Collective::Allreduce { count }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`reduce_scatter`](Self::reduce_scatter).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce_scatter<T: Element>(
+        &self,
+        mine: Vec<T>,
+        counts: &[usize],
+        operator: &Operator,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let displacements = consecutive_starts(counts);
+        let blocks = Blocks::Each {
+            counts,
+            displacements: &displacements,
+        };
+        self.begin_moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`reduce_scatter_block`](Self::reduce_scatter_block).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ireduce_scatter_block<T: Element>(
+        &self,
+        mine: Vec<T>,
+        operator: &Operator,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let blocks = Blocks::Equal(self.share(Operation::ReduceScatter, mine.len())?);
+        self.begin_moved(Collective::ReduceScatter { blocks }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`scan`](Self::scan).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
+        let count = mine.len();
+        self.begin_in_place(Collective::Scan { count }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`exscan`](Self::exscan): rank 0 gets its own elements back.
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn iexscan<T: Element>(&self, mine: Vec<T>, operator: &Operator) -> Result<CollectiveRequest<T>, Error> {
+        let count = mine.len();
+        self.begin_in_place(Collective::Exscan { count }, Some(operator), mine)
+    }
+
+    /// Non-blocking [`alltoall`](Self::alltoall).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ialltoall<T: Element>(&self, mine: Vec<T>) -> Result<CollectiveRequest<T>, Error> {
+        let count = self.share(Operation::Alltoall, mine.len())?;
+        self.begin_moved(Collective::Alltoall { count }, None, mine)
+    }
+
+    /// Non-blocking [`alltoallv`](Self::alltoallv).
+    ///
+    /// # Errors
+    /// Those of all collectives.
+    #[track_caller]
+    pub fn ialltoallv<T: Element>(
+        &self,
+        mine: Vec<T>,
+        sent: Blocks<'_>,
+        received: Blocks<'_>,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        self.begin_moved(Collective::Alltoallv { sent, received }, None, mine)
+    }
+
+    /// Begins a collective from one vector into a new one.
+    #[track_caller]
+    fn begin_moved<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        mine: Vec<T>,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let call = self.call(&CollectiveArguments {
+            operator,
+            ..CollectiveArguments::new(collective, T::KIND)
+        });
+        // Arguments that contradict each other could ask for any length.
+        call.check()?;
+        let (input, output) = (keep(mine), zeros::<T>(call.output()));
+        let request = self.begin_owned::<T>(collective, operator, &input, &output, false)?;
+        Ok(CollectiveRequest::new(request, output))
+    }
+
+    /// Begins a collective in place, in one vector.
+    #[track_caller]
+    fn begin_in_place<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        mine: Vec<T>,
+    ) -> Result<CollectiveRequest<T>, Error> {
+        let (nothing, output) = (zeros::<T>(0), keep(mine));
+        let request = self.begin_owned::<T>(collective, operator, &nothing, &output, true)?;
+        Ok(CollectiveRequest::new(request, output))
+    }
+
+    #[track_caller]
+    fn begin_owned<T: Element>(
+        &self,
+        collective: Collective<'_>,
+        operator: Option<&Operator>,
+        input: &SharedElements<T>,
+        output: &SharedElements<T>,
+        in_place: bool,
+    ) -> Result<Request, Error> {
+        let ask = CollectiveArguments {
+            collective,
+            datatype: T::KIND,
+            operator,
+            in_place,
+            site: None,
+        };
+        let (input, output) = (Memory::Elements(input.clone()), Memory::Elements(output.clone()));
+        self.begin(&ask, CallSite::rust(Location::caller()), input, output)
+    }
+}

@@ -1,0 +1,152 @@
+//! Cache of the schedules of repeated collectives.
+
+use crate::algorithm::Blocks;
+use crate::collective::{Call, Collective, Operation};
+use crate::schedule::{Rank, Schedule};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Maximum number of cached schedules of a communicator: programs call a few collectives, in loops.
+const SCHEDULES_MAX: usize = 64;
+/// Maximum number of steps of a cached schedule: a longer one takes far longer to run than to build.
+const STEPS_MAX: usize = 8192;
+
+/// All that a schedule of a communicator depends on, if that is a few numbers. Blocks with individual lengths are not,
+/// so their schedules are built each time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    operation: Operation,
+    root: Option<Rank>,
+    count: usize,
+    element: usize,
+    in_place: bool,
+    commutes: bool,
+}
+
+impl Key {
+    pub(super) fn of(call: &Call<'_>, element: usize) -> Option<Self> {
+        let collective = &call.collective;
+        let count = match *collective {
+            Collective::Barrier => 0,
+            Collective::Broadcast { count, .. }
+            | Collective::Reduce { count, .. }
+            | Collective::Allreduce { count }
+            | Collective::Scan { count }
+            | Collective::Exscan { count }
+            | Collective::Alltoall { count } => count,
+            Collective::Gather { blocks, .. }
+            | Collective::Scatter { blocks, .. }
+            | Collective::Allgather { blocks }
+            | Collective::ReduceScatter { blocks } => match blocks {
+                Blocks::Equal(count) => count,
+                Blocks::Each { .. } => return None,
+            },
+            Collective::Gatherv { .. } | Collective::Scatterv { .. } | Collective::Alltoallv { .. } => {
+                return None;
+            }
+        };
+        Some(Self {
+            operation: collective.operation(),
+            root: collective.root(),
+            count,
+            element,
+            in_place: call.in_place,
+            commutes: call.commutes,
+        })
+    }
+}
+
+/// Cache of the schedules of repeated collectives.
+#[derive(Default)]
+pub(super) struct ScheduleCache {
+    kept: HashMap<Key, (Arc<Schedule>, u64)>,
+    /// Increases with each use.
+    clock: u64,
+}
+
+impl ScheduleCache {
+    pub(super) fn get(&mut self, key: &Key) -> Option<Arc<Schedule>> {
+        self.clock += 1;
+        let (schedule, used) = self.kept.get_mut(key)?;
+        *used = self.clock;
+        Some(Arc::clone(schedule))
+    }
+
+    /// Caches a schedule. If the cache is full, the schedule replaces the least recently used one.
+    pub(super) fn keep(&mut self, key: Key, schedule: &Arc<Schedule>) {
+        let rounds = schedule.rounds.iter();
+        let steps: usize = rounds.map(|round| round.transfers.len() + round.local.len()).sum();
+        if steps > STEPS_MAX {
+            return;
+        }
+        if self.kept.len() >= SCHEDULES_MAX {
+            let oldest = self.kept.iter().min_by_key(|(_, (_, used))| *used);
+            if let Some(oldest) = oldest.map(|(key, _)| *key) {
+                self.kept.remove(&oldest);
+            }
+        }
+        self.kept.insert(key, (Arc::clone(schedule), self.clock));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::{Algorithm, Recipe};
+
+    fn key(count: usize) -> Key {
+        Key::of(&Call::new(Collective::Allreduce { count }, 0, 2), 8).expect("it is a few numbers")
+    }
+
+    #[test]
+    fn so_many_are_kept_and_those_that_are_used() {
+        let mut schedules = ScheduleCache::default();
+        let call = Call::new(Collective::Allreduce { count: 1 }, 0, 2);
+        let schedule = Arc::new(
+            Recipe::from(Algorithm::RecursiveDoubling)
+                .build(&call)
+                .expect("two ranks"),
+        );
+        for count in 0..10 * SCHEDULES_MAX {
+            schedules.keep(key(count), &schedule);
+            assert!(schedules.get(&key(0)).is_some(), "it is in use, after {count} others");
+            assert!(schedules.kept.len() <= SCHEDULES_MAX);
+        }
+        assert!(schedules.get(&key(1)).is_none(), "nobody has used it for long");
+    }
+
+    #[test]
+    fn what_makes_another_schedule_makes_another_key() {
+        let call = Call::new(Collective::Reduce { root: 0, count: 5 }, 1, 4);
+        let key = |call: &Call<'_>, element| Key::of(call, element).expect("it is a few numbers");
+        let others = [
+            Call { in_place: true, ..call },
+            Call {
+                commutes: false,
+                ..call
+            },
+            Call {
+                collective: Collective::Reduce { root: 1, count: 5 },
+                ..call
+            },
+            Call {
+                collective: Collective::Reduce { root: 0, count: 6 },
+                ..call
+            },
+            Call {
+                collective: Collective::Broadcast { root: 0, count: 5 },
+                ..call
+            },
+        ];
+        for other in others {
+            assert_ne!(key(&call, 8), key(&other, 8), "{other:?}");
+        }
+        assert_ne!(key(&call, 8), key(&call, 4), "bytes decide on the algorithm");
+        let blocks = Blocks::Each {
+            counts: &[1, 2],
+            displacements: &[0, 1],
+        };
+        let each = Call::new(Collective::Allgather { blocks }, 0, 2);
+        assert_eq!(Key::of(&each, 8), None);
+    }
+}

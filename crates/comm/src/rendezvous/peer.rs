@@ -1,0 +1,216 @@
+//! Peer at the rendezvous: its connection, how far it has come, and what is to be sent to it.
+
+use crate::link::cipher::{AdmissionRules, Cipher, HandshakeError, Responder, ResponderStep, explain};
+use hotlease_wire::comm::greeting::{Greeting, KeyId, Purpose, Verdict};
+use hotlease_wire::comm::rendezvous::{Join, JoinAnswer, JoinQuestion, NatMapping};
+use hotlease_wire::comm::{GroupId, RANKS_MAX};
+use mio::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+pub(super) enum PeerStage {
+    /// The peer has not proved the secret.
+    Stranger(Box<Responder>),
+    /// The peer came to the second port, and has sent these bytes.
+    Shows(Vec<u8>),
+    /// The member is behind a NAT, and is to show itself at the second port under this number.
+    Seen {
+        number: GroupId,
+        key: KeyId,
+        join: Box<Join>,
+        mapped: NatMapping,
+    },
+    /// The member waits for the others of its group, or for the other one of its pair.
+    Waits,
+    /// The member has its answer, except for what the system has not taken yet. Its connection may stay for a while: a
+    /// NAT forgets connections that are closed.
+    Answered,
+}
+
+/// Connection of a peer.
+pub(super) struct RendezvousPeer {
+    pub(super) stream: TcpStream,
+    /// Address that the peer comes from.
+    pub(super) from: SocketAddr,
+    pub(super) stage: PeerStage,
+    /// Time at which the connection is closed; for a member that waits for its group, the book has that time.
+    pub(super) until: Option<Instant>,
+    cipher: Option<Box<Cipher>>,
+    /// Bytes that came after the first request, and are no complete record yet.
+    incoming: Vec<u8>,
+    /// Number of reports of losses.
+    told: u32,
+    /// Bytes that the system has not taken yet.
+    outgoing: Vec<u8>,
+}
+
+/// Wish of a peer.
+pub(super) enum PeerRequest {
+    Nothing,
+    Ask(KeyId, JoinQuestion),
+    /// Reports all ranks that the member holds to be lost by now.
+    Tell(Vec<u32>),
+    /// Shows the member of this number at the second port.
+    Show(KeyId, GroupId),
+}
+
+/// Reason why a connection is closed.
+pub(super) enum CloseReason {
+    /// The other side closed it.
+    ByPeer,
+    /// This side closes it.
+    ByUs { is_other_secret: bool, why: &'static str },
+}
+
+const fn closed_by_us(why: &'static str) -> CloseReason {
+    CloseReason::ByUs {
+        is_other_secret: false,
+        why,
+    }
+}
+
+impl RendezvousPeer {
+    pub(super) fn new(stream: TcpStream, from: SocketAddr, is_second: bool, until: Instant) -> Self {
+        Self {
+            stream,
+            // The form that members use, also where the port serves both address families.
+            from: SocketAddr::new(from.ip().to_canonical(), from.port()),
+            stage: if is_second {
+                PeerStage::Shows(Vec::new())
+            } else {
+                PeerStage::Stranger(Box::new(Responder::new()))
+            },
+            until: Some(until),
+            cipher: None,
+            incoming: Vec::new(),
+            told: 0,
+            outgoing: Vec::new(),
+        }
+    }
+
+    pub(super) fn is_stranger(&self) -> bool {
+        matches!(self.stage, PeerStage::Stranger(_) | PeerStage::Shows(_))
+    }
+
+    pub(super) fn is_sending(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// Sends an answer, as far as the system takes it.
+    pub(super) fn answer(&mut self, answer: &JoinAnswer) {
+        if let Some(cipher) = &mut self.cipher {
+            for piece in answer.pieces() {
+                cipher.seal(&piece, &mut self.outgoing);
+            }
+        }
+        // A fault of the connection shows when it is read.
+        let _ = self.push();
+    }
+
+    /// Returns the connection, and the bytes that are still to be sent over it.
+    pub(super) fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.outgoing)
+    }
+
+    fn push(&mut self) -> io::Result<()> {
+        while !self.outgoing.is_empty() {
+            match self.stream.write(&self.outgoing) {
+                Ok(gone) => drop(self.outgoing.drain(..gone)),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles an event of the system. To be called until there is no further wish: the event is not reported again.
+    pub(super) fn hear(&mut self, door: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
+        self.push().map_err(|_| CloseReason::ByPeer)?;
+        let mut bytes = [0; 2048];
+        // Records that came together with the previous request.
+        let mut wish = match self.stage {
+            PeerStage::Stranger(_) | PeerStage::Shows(_) => PeerRequest::Nothing,
+            _ => self.read_records(&[])?,
+        };
+        while matches!(wish, PeerRequest::Nothing) {
+            let got = match self.stream.read(&mut bytes) {
+                Ok(0) => return Err(CloseReason::ByPeer),
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(PeerRequest::Nothing),
+                Err(_) => return Err(CloseReason::ByPeer),
+            };
+            wish = match &mut self.stage {
+                PeerStage::Stranger(_) => self.read_handshake(&bytes[..got], door)?,
+                PeerStage::Shows(said) => {
+                    said.extend_from_slice(&bytes[..got]);
+                    mapping_request(said)?
+                }
+                _ => self.read_records(&bytes[..got])?,
+            };
+        }
+        Ok(wish)
+    }
+
+    fn read_handshake(&mut self, mut bytes: &[u8], door: &AdmissionRules<'_>) -> Result<PeerRequest, CloseReason> {
+        let PeerStage::Stranger(listener) = &mut self.stage else {
+            return Ok(PeerRequest::Nothing);
+        };
+        loop {
+            match listener.read(std::mem::take(&mut bytes), door) {
+                Ok(ResponderStep::More) => return Ok(PeerRequest::Nothing),
+                Ok(ResponderStep::Answer { bytes, .. }) => {
+                    self.stream.write_all(&bytes).map_err(|_| CloseReason::ByPeer)?;
+                }
+                Ok(ResponderStep::Proved { cipher, content, rest }) => {
+                    let question = JoinQuestion::decode(&content);
+                    let question = question.map_err(|_| closed_by_us("it asked for nothing sensible"))?;
+                    let key = listener.key().ok_or(CloseReason::ByPeer)?;
+                    self.cipher = Some(Box::new(cipher));
+                    self.incoming = rest;
+                    return Ok(PeerRequest::Ask(key, question));
+                }
+                Err(HandshakeError::Refuse(verdict)) => {
+                    // The peer may be gone, and then needs no answer.
+                    let _ = self.stream.write(&[verdict.encode()]);
+                    return Err(CloseReason::ByUs {
+                        is_other_secret: verdict == Verdict::OtherSecret,
+                        why: explain(verdict),
+                    });
+                }
+                Err(HandshakeError::Refused(_)) => return Err(closed_by_us("it refused")),
+                Err(HandshakeError::Stranger(why)) => return Err(closed_by_us(why)),
+            }
+        }
+    }
+
+    /// Takes further records of a member. Of several that came together the last one is enough.
+    fn read_records(&mut self, bytes: &[u8]) -> Result<PeerRequest, CloseReason> {
+        let early = || closed_by_us("it went on before it was answered");
+        let cipher = self.cipher.as_mut().ok_or_else(early)?;
+        self.incoming.extend_from_slice(bytes);
+        let mut wish = PeerRequest::Nothing;
+        while let Some(content) = cipher.open_next(&mut self.incoming).map_err(|_| early())? {
+            match JoinQuestion::decode(&content) {
+                // Each report has at least one more loss.
+                Ok(JoinQuestion::Lost(ranks)) if self.told < RANKS_MAX => wish = PeerRequest::Tell(ranks),
+                _ => return Err(early()),
+            }
+            self.told += 1;
+        }
+        Ok(wish)
+    }
+}
+
+/// Wish of a peer at the second port.
+fn mapping_request(said: &[u8]) -> Result<PeerRequest, CloseReason> {
+    let Some(bytes) = said.first_chunk() else {
+        return Ok(PeerRequest::Nothing);
+    };
+    match Greeting::decode(bytes) {
+        Ok(greeting) if greeting.purpose == Purpose::Mapping && said.len() == Greeting::BYTES => {
+            Ok(PeerRequest::Show(greeting.key, greeting.group))
+        }
+        _ => Err(closed_by_us("it sent no greeting")),
+    }
+}

@@ -1,0 +1,401 @@
+//! Ports of the rendezvous: one thread, one loop, and bounds on everything that an unknown peer can do.
+
+use super::matchmaker::{ConnectionId, Matchmaker};
+use super::pairs::{PairResult, Pairs};
+use super::peer::{CloseReason, PeerRequest, PeerStage, RendezvousPeer};
+use super::relay::{Pipe, Relay};
+use super::server::{Counters, Limits, OwnerOrders};
+use crate::link::cipher::AdmissionRules;
+use crate::secret::Secret;
+use hotlease_wire::comm::GroupId;
+use hotlease_wire::comm::greeting::{KeyId, Purpose};
+use hotlease_wire::comm::rendezvous::{
+    self as wire, Join, JoinAnswer, JoinQuestion, JoinRejection, MAPPING_MS_MAX, Meeting, NatMapping,
+};
+use mio::net::TcpListener;
+use mio::{Events, Interest, Poll, Token, Waker};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+const WAKER: Token = Token(0);
+const FIRST: Token = Token(1);
+const SECOND: Token = Token(2);
+const FIRST_GUEST: usize = 3;
+/// Pause before the next accept attempt, after the system had no memory or descriptor for a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time that a member has to fetch its answer.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// Time that a member has to fetch its answer when the rendezvous stops.
+const STOP_ANSWER_TIME: Duration = Duration::from_secs(1);
+/// Time that one member of a pair may wait for the other one, to be relayed.
+const RELAY_WAIT: Duration = Duration::from_secs(30);
+
+pub(super) struct Ports {
+    poll: Poll,
+    port: TcpListener,
+    second: Option<TcpListener>,
+    secrets: Vec<Secret>,
+    limits: Limits,
+    book: Matchmaker,
+    pairs: Pairs,
+    /// Started for the first pair that needs it.
+    relay: Option<Relay>,
+    guests: HashMap<ConnectionId, RendezvousPeer>,
+    /// Members that are to show themselves at the second port, by the number that each was given.
+    seen: HashMap<GroupId, ConnectionId>,
+    next_guest: ConnectionId,
+    /// Time of the next accept attempt, after a failed one.
+    welcome_at: Option<Instant>,
+    tally: Arc<Counters>,
+}
+
+impl Ports {
+    /// Serves these ports; returns also the waker of its thread.
+    pub(super) fn new(
+        port: std::net::TcpListener,
+        second: Option<std::net::TcpListener>,
+        secrets: Vec<Secret>,
+        limits: Limits,
+        tally: Arc<Counters>,
+    ) -> io::Result<(Self, Arc<Waker>)> {
+        let poll = Poll::new()?;
+        let mut port = TcpListener::from_std(port);
+        let mut second = second.map(TcpListener::from_std);
+        poll.registry().register(&mut port, FIRST, Interest::READABLE)?;
+        if let Some(second) = &mut second {
+            poll.registry().register(second, SECOND, Interest::READABLE)?;
+        }
+        let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
+        let desk = Self {
+            poll,
+            port,
+            second,
+            secrets,
+            limits,
+            book: Matchmaker::new(limits.members, limits.relays > 0),
+            pairs: Pairs::default(),
+            relay: None,
+            guests: HashMap::new(),
+            seen: HashMap::new(),
+            next_guest: FIRST_GUEST,
+            welcome_at: None,
+            tally,
+        };
+        Ok((desk, waker))
+    }
+
+    pub(super) fn serve(mut self, owner: &OwnerOrders) {
+        let mut events = Events::with_capacity(256);
+        while !owner.is_over.load(Ordering::Acquire) {
+            self.wait(&mut events, None);
+            for event in events.iter() {
+                match event.token() {
+                    FIRST | SECOND => self.accept_all(),
+                    WAKER => {}
+                    Token(guest) => self.handle_event(guest),
+                }
+            }
+            if owner.is_closed.load(Ordering::Acquire) {
+                let stopped = self.book.stop();
+                self.answer(stopped);
+            }
+            self.handle_deadlines();
+            let waiting = self.book.waiting() as u64;
+            self.tally.waiting.store(waiting, Ordering::Release);
+        }
+        let stopped = self.book.stop();
+        self.answer(stopped);
+        // Gives answers that are on their way the time to arrive.
+        let until = Instant::now() + STOP_ANSWER_TIME;
+        while self.guests.values().any(RendezvousPeer::is_sending) && Instant::now() < until {
+            self.wait(&mut events, Some(until));
+            for event in events.iter().filter(|event| event.token().0 >= FIRST_GUEST) {
+                self.handle_event(event.token().0);
+            }
+        }
+    }
+
+    fn wait(&mut self, events: &mut Events, until: Option<Instant>) {
+        let due = self.guests.values().filter_map(|visitor| visitor.until);
+        let due = due.chain(self.book.next_due()).chain(self.welcome_at);
+        let due = due.chain(until).min();
+        let at_most = due.map(|due| due.saturating_duration_since(Instant::now()));
+        // Rounded up, so that the wait does not end a moment too early again and again.
+        let at_most = at_most.map(|at_most| at_most + Duration::from_millis(1));
+        if let Err(error) = self.poll.poll(events, at_most)
+            && error.kind() != io::ErrorKind::Interrupted
+        {
+            tracing::error!(%error, "a rendezvous cannot wait for members");
+            events.clear();
+        }
+    }
+
+    fn accept_all(&mut self) {
+        self.welcome_at = None;
+        for is_second in [false, true] {
+            while let Some(accepted) = self.accept(is_second) {
+                match accepted {
+                    Ok(visitor) => self.let_in(visitor),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        self.welcome_at = Some(Instant::now() + ACCEPT_PAUSE);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&self, is_second: bool) -> Option<io::Result<RendezvousPeer>> {
+        let port = if is_second { self.second.as_ref()? } else { &self.port };
+        let until = Instant::now() + self.limits.handshake;
+        let accepted = port.accept();
+        Some(accepted.map(|(stream, from)| RendezvousPeer::new(stream, from, is_second, until)))
+    }
+
+    fn let_in(&mut self, mut visitor: RendezvousPeer) {
+        let strangers = self.guests.iter().filter(|(_, visitor)| visitor.is_stranger());
+        if strangers.clone().count() >= self.limits.strangers {
+            // Members take milliseconds: the oldest stranger is no member.
+            let oldest = strangers.min_by_key(|(_, visitor)| visitor.until);
+            if let Some(oldest) = oldest.map(|(guest, _)| *guest) {
+                self.turn_away(oldest, "it had said nothing when others came");
+            }
+        }
+        let guest = self.next_guest;
+        self.next_guest += 1;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let registry = self.poll.registry();
+        let registered = registry.register(&mut visitor.stream, Token(guest), both);
+        if registered.is_ok() && visitor.stream.set_nodelay(true).is_ok() {
+            self.guests.insert(guest, visitor);
+        }
+    }
+
+    /// Closes a connection, and removes everything that was known of its peer.
+    fn forget(&mut self, guest: ConnectionId) -> Option<RendezvousPeer> {
+        self.book.remove(guest);
+        self.pairs.remove(guest);
+        let visitor = self.guests.remove(&guest)?;
+        if let PeerStage::Seen { number, .. } = &visitor.stage {
+            self.seen.remove(number);
+        }
+        Some(visitor)
+    }
+
+    fn turn_away(&mut self, guest: ConnectionId, why: &str) {
+        if let Some(visitor) = self.forget(guest) {
+            self.tally.count(visitor.from, false, why);
+        }
+    }
+
+    fn handle_event(&mut self, guest: ConnectionId) {
+        while self.hear_one(guest) {}
+    }
+
+    /// Handles one wish; returns whether there may be more.
+    fn hear_one(&mut self, guest: ConnectionId) -> bool {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return false;
+        };
+        let door = AdmissionRules {
+            secrets: &self.secrets,
+            purpose: Purpose::Rendezvous,
+            group: GroupId::NONE,
+        };
+        match visitor.hear(&door) {
+            Ok(PeerRequest::Nothing) => return false,
+            Ok(PeerRequest::Ask(key, JoinQuestion::Join(join))) => self.request_join(guest, key, join),
+            Ok(PeerRequest::Ask(key, JoinQuestion::Relay(relay))) => self.pair(guest, key, &relay),
+            Ok(PeerRequest::Ask(_, JoinQuestion::Lost(_))) => self.turn_away(guest, "it waits for nobody"),
+            Ok(PeerRequest::Tell(lost)) => self.report_lost(guest, lost),
+            Ok(PeerRequest::Show(key, number)) => self.show(guest, key, number),
+            Err(CloseReason::ByPeer) => drop(self.forget(guest)),
+            Err(CloseReason::ByUs { is_other_secret, why }) => {
+                self.tally.count(visitor.from, is_other_secret, why);
+                self.forget(guest);
+            }
+        }
+        true
+    }
+
+    /// Handles a request to join: checks whether the member comes from the address on which it listens.
+    fn request_join(&mut self, guest: ConnectionId, key: KeyId, join: Join) {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return;
+        };
+        if visitor.from == join.address {
+            return self.join(guest, key, join, None);
+        }
+        let mapped = NatMapping {
+            address: visitor.from,
+            varies: false,
+        };
+        let second = self.second.as_ref().and_then(|port| port.local_addr().ok());
+        let Some(second) = second else {
+            return self.join(guest, key, join, Some(mapped));
+        };
+        let number = GroupId(rand::random());
+        self.seen.insert(number, guest);
+        visitor.stage = PeerStage::Seen {
+            number,
+            key,
+            join: Box::new(join),
+            mapped,
+        };
+        visitor.until = Some(Instant::now() + Duration::from_millis(MAPPING_MS_MAX));
+        visitor.answer(&JoinAnswer::Seen {
+            port: second.port(),
+            number,
+        });
+    }
+
+    /// Handles a peer at the second port that claims to be the member of this number.
+    fn show(&mut self, at_second: ConnectionId, key: KeyId, number: GroupId) {
+        let Some(shown) = self.forget(at_second) else {
+            return;
+        };
+        let guest = self.seen.get(&number).copied();
+        let stage = guest.and_then(|guest| Some(&self.guests.get(&guest)?.stage));
+        match (guest, stage) {
+            (Some(guest), Some(PeerStage::Seen { key: its, mapped, .. })) if *its == key => {
+                let varies = mapped.address != shown.from;
+                self.join_shown(guest, varies);
+            }
+            _ => self
+                .tally
+                .count(shown.from, false, "it shows itself, and nobody asked it to"),
+        }
+    }
+
+    /// Joins a member about whose NAT nothing more can be learned.
+    fn join_shown(&mut self, guest: ConnectionId, varies: bool) {
+        let Some(visitor) = self.guests.get_mut(&guest) else {
+            return;
+        };
+        match std::mem::replace(&mut visitor.stage, PeerStage::Waits) {
+            PeerStage::Seen {
+                number,
+                key,
+                join,
+                mapped,
+            } => {
+                self.seen.remove(&number);
+                self.join(guest, key, *join, Some(NatMapping { varies, ..mapped }));
+            }
+            other => visitor.stage = other,
+        }
+    }
+
+    fn join(&mut self, guest: ConnectionId, key: KeyId, join: Join, mapped: Option<NatMapping>) {
+        if let Some(visitor) = self.guests.get_mut(&guest) {
+            visitor.stage = PeerStage::Waits;
+            visitor.until = None;
+            let group = GroupId(rand::random());
+            let answers = self.book.join(key, guest, join, mapped, Instant::now(), group);
+            self.answer(answers);
+        }
+    }
+
+    /// Handles the report of a member that waits for the rest of a communicator and knows of further losses.
+    fn report_lost(&mut self, guest: ConnectionId, ranks: Vec<u32>) {
+        match self.guests.get_mut(&guest).map(|visitor| &mut visitor.stage) {
+            Some(PeerStage::Seen { join, .. }) => {
+                if let Meeting::Rest { lost, .. } = &mut join.meeting
+                    && ranks.iter().all(|rank| *rank < join.size)
+                {
+                    *lost = ranks;
+                    return;
+                }
+            }
+            // The member sent it before it had the answer.
+            Some(PeerStage::Answered) => return,
+            _ => {}
+        }
+        let group = GroupId(rand::random());
+        match self.book.report_lost(guest, ranks, Instant::now(), group) {
+            Some(answers) => self.answer(answers),
+            None => self.turn_away(guest, "it told of losses where there can be none"),
+        }
+    }
+
+    /// Handles a request to be relayed.
+    fn pair(&mut self, guest: ConnectionId, key: KeyId, relay: &wire::Relay) {
+        if let Some(visitor) = self.guests.get_mut(&guest) {
+            visitor.stage = PeerStage::Waits;
+            visitor.until = Some(Instant::now() + RELAY_WAIT);
+        }
+        let relays = self.limits.relays;
+        let room = relays.saturating_sub(self.tally.relayed.load(Ordering::Acquire));
+        match self.pairs.ask(key, relay, guest, room as usize) {
+            PairResult::Waits => {}
+            PairResult::Repeated(before) => drop(self.forget(before)),
+            PairResult::Meets(other) => self.relay([guest, other]),
+            PairResult::Full => self.answer(vec![(guest, JoinAnswer::Refused(JoinRejection::NoRelay { relays }))]),
+        }
+    }
+
+    fn relay(&mut self, guests: [ConnectionId; 2]) {
+        let sides = guests.map(|guest| {
+            let mut visitor = self.forget(guest)?;
+            visitor.answer(&JoinAnswer::Relayed);
+            let (mut stream, rest) = visitor.into_parts();
+            self.poll.registry().deregister(&mut stream).ok()?;
+            Some((stream, rest))
+        });
+        let [Some(one), Some(other)] = sides else {
+            return;
+        };
+        if self.relay.is_none() {
+            match Relay::start(Arc::clone(&self.tally.relayed)) {
+                Ok(relay) => self.relay = Some(relay),
+                Err(error) => tracing::error!(%error, "a rendezvous cannot relay"),
+            }
+        }
+        if let Some(relay) = &self.relay {
+            self.tally.relayed.fetch_add(1, Ordering::AcqRel);
+            relay.take(Pipe::new([one, other]));
+        }
+    }
+
+    fn answer(&mut self, answers: Vec<(ConnectionId, JoinAnswer)>) {
+        for (guest, answer) in answers {
+            let Some(visitor) = self.guests.get_mut(&guest) else {
+                continue;
+            };
+            visitor.stage = PeerStage::Answered;
+            visitor.until = Some(Instant::now() + ANSWER_TIME);
+            visitor.answer(&answer);
+        }
+    }
+
+    fn handle_deadlines(&mut self) {
+        let now = Instant::now();
+        if self.welcome_at.is_some_and(|at| at <= now) {
+            self.accept_all();
+        }
+        let missing = self.book.expire(now, || GroupId(rand::random()));
+        self.answer(missing);
+        let is_over = |visitor: &RendezvousPeer| visitor.until.is_some_and(|until| until <= now);
+        let over = self.guests.iter().filter(|(_, visitor)| is_over(visitor));
+        let over: Vec<ConnectionId> = over.map(|(guest, _)| *guest).collect();
+        for guest in over {
+            match self.guests.get(&guest).map(|visitor| &visitor.stage) {
+                // Something keeps the member from the second port.
+                Some(PeerStage::Seen { .. }) => self.join_shown(guest, false),
+                // The other member of its pair does not come, or this member has had all that it wanted.
+                Some(PeerStage::Waits) => drop(self.forget(guest)),
+                Some(PeerStage::Answered) if !self.guests[&guest].is_sending() => drop(self.forget(guest)),
+                _ => self.turn_away(guest, "it took too long"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

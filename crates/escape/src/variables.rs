@@ -1,0 +1,27 @@
+//! Values that an attempt is given: names of things outside, in its environment. Knowing them must not help it.
+
+use crate::attempt::{StopReason, untried};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Prefix of the variables' names.
+pub const PREFIX: &str = "HOTLEASE_ESCAPE_";
+
+pub(crate) fn text(name: &str) -> Result<String, StopReason> {
+    match std::env::var(format!("{PREFIX}{name}")) {
+        Ok(value) => Ok(value),
+        Err(_) => untried(format!("this machine's neighbour has no {name}")),
+    }
+}
+
+pub(crate) fn path(name: &str) -> Result<PathBuf, StopReason> {
+    Ok(text(name)?.into())
+}
+
+pub(crate) fn number<T: FromStr>(name: &str) -> Result<T, StopReason> {
+    let value = text(name)?;
+    match value.parse() {
+        Ok(number) => Ok(number),
+        Err(_) => untried(format!("{name} is {value:?}, and no number")),
+    }
+}

@@ -1,0 +1,231 @@
+use super::*;
+use std::sync::atomic::AtomicU64;
+
+const CAPACITY: usize = LANE_BYTES_MIN;
+
+/// Memory of this process alone, so that Miri can run the protocol.
+#[repr(C, align(4096))]
+struct Heap(std::cell::UnsafeCell<[u8; BYTES_AT + CAPACITY]>);
+// SAFETY: as for `LaneMemory`.
+unsafe impl Sync for Heap {}
+// SAFETY: as for `LaneMemory`.
+unsafe impl Send for Heap {}
+
+fn on_heap() -> (Writer, Reader) {
+    let heap = Arc::new(Heap(std::cell::UnsafeCell::new([0; BYTES_AT + CAPACITY])));
+    let space = || LaneMemory {
+        start: NonNull::new(heap.0.get().cast()).expect("an address"),
+        capacity: CAPACITY,
+        _owner: heap.clone(),
+    };
+    (Writer::on(space(), None), Reader::on(space()))
+}
+
+fn pattern(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 31 + seed * 17 + at / 256) as u8).collect()
+}
+
+/// Reads a whole message; waits for it.
+fn read(reader: &mut Reader, wait: impl Fn(&mut Reader) -> LaneLine) -> ([u8; HEAD_BYTES], Vec<u8>) {
+    let message = wait(reader);
+    let head = message.head();
+    let length = u64::from_le_bytes(head[..8].try_into().unwrap()) as usize;
+    let mut body = vec![0; length];
+    if length <= INLINE_BYTES {
+        body.copy_from_slice(&message.inline()[..length]);
+        reader.release();
+        return (head, body);
+    }
+    let (mut at, mut piece) = (0, message.first_piece() as usize);
+    loop {
+        assert!((1..=length - at).contains(&piece), "{piece} of {length} at {at}");
+        reader.take(&mut body[at..at + piece]);
+        reader.release();
+        at += piece;
+        if at == length {
+            return (head, body);
+        }
+        piece = wait(reader).next_piece() as usize;
+    }
+}
+
+fn head(length: usize, number: usize) -> [u8; HEAD_BYTES] {
+    let mut head = [number as u8; HEAD_BYTES];
+    head[..8].copy_from_slice(&(length as u64).to_le_bytes());
+    head
+}
+
+#[test]
+fn bodies_of_all_lengths_arrive_whole_and_in_order_between_threads() {
+    let lengths = [
+        0,
+        1,
+        8,
+        24,
+        25,
+        64,
+        100,
+        4095,
+        4097,
+        CAPACITY - 1,
+        CAPACITY,
+        3 * CAPACITY + 5,
+    ];
+    let rounds = if cfg!(miri) { 2 } else { 300 };
+    let (mut writer, mut reader) = on_heap();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..rounds * lengths.len() {
+                let body = pattern(number, lengths[number % lengths.len()]);
+                let head = head(body.len(), number);
+                let mut gone = loop {
+                    match writer.begin(&head, &body).expect("the reader is well") {
+                        Some(gone) => break gone,
+                        None => std::thread::yield_now(),
+                    }
+                };
+                while gone < body.len() {
+                    gone += writer.continue_body(&body[gone..]).expect("the reader is well");
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for number in 0..rounds * lengths.len() {
+            let (got, body) = read(&mut reader, |reader| {
+                loop {
+                    match reader.next_line() {
+                        Some(message) => break message,
+                        None => std::thread::yield_now(),
+                    }
+                }
+            });
+            assert_eq!(got[8], number as u8);
+            assert!(
+                body == pattern(number, lengths[number % lengths.len()]),
+                "message {number}"
+            );
+        }
+        assert!(!reader.has_line());
+    });
+}
+
+#[test]
+fn a_lane_is_full_at_its_bounds_and_its_writer_is_told_of_room() {
+    let (mut writer, mut reader) = on_heap();
+    for _ in 0..LINES {
+        assert_eq!(writer.begin(&head(0, 0), &[]), Ok(Some(0)));
+    }
+    assert_eq!(writer.begin(&head(0, 0), &[]), Ok(None));
+    assert_eq!(writer.announce_stall(), Ok(false));
+    let mut told = 0;
+    while reader.next_line().is_some() {
+        told += u32::from(reader.release());
+    }
+    assert_eq!(told, 1, "once for each time that the writer waits");
+    assert_eq!(writer.announce_stall(), Ok(true));
+    let body = vec![1; 2 * CAPACITY];
+    let first = writer
+        .begin(&head(body.len(), 0), &body)
+        .expect("it is well")
+        .expect("there is room");
+    let rest = writer.continue_body(&body[first..]).expect("it is well");
+    assert_eq!(first + rest, CAPACITY);
+    assert_eq!(writer.continue_body(&body), Ok(0));
+}
+
+/// Neither end leaves the memory, for any content.
+#[cfg(not(miri))]
+#[test]
+fn garbage_is_refused_or_read_as_garbage() {
+    let mut word = 88_172_645_463_325_252_u64;
+    let mut random = move || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    };
+    let mut refused = 0;
+    for _ in 0..2000 {
+        let (mut writer, mut reader) = on_heap();
+        let start = reader.space.start;
+        for _ in 0..random() % 64 {
+            let at = random() as usize % ((BYTES_AT + CAPACITY) / 8) * 8;
+            // SAFETY: inside the memory, and aligned; as a hostile process would do.
+            unsafe { start.add(at).cast::<AtomicU64>().as_ref() }.store(random(), Ordering::Relaxed);
+        }
+        // Publishes the next lines with valid sequence words and random content.
+        for number in 0..4 {
+            let mut words = std::array::from_fn(|_| random());
+            words[0] = Seq::new(1, number).word();
+            reader.space.line(number).publish(&words);
+        }
+        let mut into = vec![0; CAPACITY];
+        while let Some(message) = reader.next_line() {
+            let piece = message.first_piece() as usize % (CAPACITY + 1);
+            reader.take(&mut into[..piece]);
+            reader.skip(message.next_piece() as usize);
+            reader.release();
+        }
+        for _ in 0..LINES + 1 {
+            match writer.begin(&head(0, 0), &[]) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(Broken) => {
+                    refused += 1;
+                    break;
+                }
+            }
+        }
+    }
+    assert!(refused > 100, "only {refused} were refused");
+}
+
+#[cfg(not(miri))]
+#[test]
+fn only_the_memory_that_was_meant_is_opened() {
+    let writer = Writer::create(CAPACITY, 7).expect("memory");
+    let (process, descriptor) = (std::process::id(), writer.descriptor().expect("it is open"));
+    let open = |descriptor, capacity, key| Reader::open(process, descriptor, capacity, key).map(drop);
+    assert!(open(descriptor, CAPACITY, 7).is_ok());
+    assert!(matches!(open(descriptor, CAPACITY, 8), Err(MemoryError::NotMeant)));
+    assert!(matches!(
+        open(descriptor, 2 * CAPACITY, 7),
+        Err(MemoryError::TooSmall { .. })
+    ));
+    assert!(matches!(
+        open(descriptor, CAPACITY + 1, 7),
+        Err(MemoryError::BadSize { .. })
+    ));
+    let file = tempfile::tempfile().expect("a file");
+    assert!(matches!(
+        open(file.as_raw_fd() as u32, CAPACITY, 7),
+        Err(MemoryError::NotSealed)
+    ));
+    assert!(matches!(open(u32::MAX, CAPACITY, 7), Err(MemoryError::System { .. })));
+}
+
+#[cfg(not(miri))]
+#[test]
+fn a_bell_wakes_who_sleeps_and_costs_nothing_otherwise() {
+    use crate::lane::{Bell, PeerBell};
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+    let mut bell = Bell::create(5).expect("memory");
+    let place = bell.place();
+    assert!(PeerBell::open(&super::super::BellAddress { key: 6, ..place }).is_err());
+    let far = PeerBell::open(&place).expect("it is there");
+    let is_rung = |bell: &Bell, timeout: u16| {
+        // SAFETY: it is open as long as the bell lives.
+        let descriptor = unsafe { std::os::fd::BorrowedFd::borrow_raw(bell.descriptor()) };
+        let mut polled = [PollFd::new(descriptor, PollFlags::POLLIN)];
+        poll(&mut polled, PollTimeout::from(timeout)).expect("it can be polled") > 0
+    };
+    far.ring();
+    assert!(!is_rung(&bell, 0), "nobody sleeps");
+    bell.arm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| far.ring());
+        assert!(is_rung(&bell, 10_000));
+    });
+    bell.disarm();
+    assert!(!is_rung(&bell, 0), "it was taken");
+}

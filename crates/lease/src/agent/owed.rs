@@ -1,0 +1,197 @@
+//! Final totals that no ledger has acknowledged yet.
+//!
+//! A total is owed from the end of its lease (or from the moment it was read back from a journal) until a report
+//! that carried it was acknowledged. If a report or its answer is lost, the totals are sent again; a ledger that
+//! merges by maximum bills them once.
+
+use super::{EndedLease, QuestionId};
+use crate::ledger::FunctionTotals;
+use crate::manager::LeaseReport;
+use hotlease_wire::ids::{BootId, Epoch, LeaseId};
+use hotlease_wire::session::UsageTotals;
+use std::collections::BTreeMap;
+
+/// Most totals in one report; the rest goes with the next ones.
+pub const REPORTED_AT_ONCE_MAX: usize = 1024;
+/// Most rows of functions in one report, those of its last lease not counted.
+pub const FUNCTIONS_AT_ONCE_MAX: usize = 8192;
+
+/// Cumulative usage of a lease that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FinalTotal {
+    /// The run of the agent that granted the lease.
+    pub boot: BootId,
+    /// The lease.
+    pub lease: LeaseId,
+    /// Tenant that held the lease.
+    pub tenant: String,
+    /// The lease's label, shown in listings.
+    pub label: String,
+    /// The lease's epoch at its grant.
+    pub epoch: Epoch,
+    /// The cores that the lease held.
+    pub cores: Vec<u32>,
+    /// Why the lease ended, in words.
+    pub why: String,
+    /// Total usage of the lease.
+    pub usage: UsageTotals,
+    /// The part of that usage by each function.
+    pub functions: FunctionTotals,
+}
+
+impl FinalTotal {
+    /// Total of a lease that ended in this run of the agent.
+    pub fn of(ended: &EndedLease, boot: BootId) -> Self {
+        Self {
+            boot,
+            lease: ended.id,
+            tenant: ended.tenant.clone(),
+            label: ended.label.clone(),
+            epoch: ended.epoch,
+            cores: ended.cores.clone(),
+            why: ended.reason.to_string(),
+            usage: ended.usage,
+            functions: ended.functions.clone(),
+        }
+    }
+
+    /// The total as an entry of a report.
+    pub fn report(&self) -> LeaseReport {
+        LeaseReport {
+            lease: self.lease,
+            boot: self.boot,
+            tenant: self.tenant.clone(),
+            label: self.label.clone(),
+            epoch: self.epoch,
+            gpus: 0,
+            cores: self.cores.clone(),
+            usage: self.usage,
+            functions: self.functions.clone(),
+            over: Some(self.why.clone()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct OwedTotal {
+    total: FinalTotal,
+    /// The latest report that carries the total.
+    sent: Option<QuestionId>,
+}
+
+/// Final totals that no ledger has acknowledged yet.
+///
+/// At most `totals_max` totals are kept; beyond that, the total of the smallest key is given up, and
+/// [`owe`](Self::owe) returns it so that the caller can report the loss.
+#[derive(Debug)]
+pub struct OwedTotals {
+    owed: BTreeMap<(BootId, LeaseId), OwedTotal>,
+    totals_max: usize,
+}
+
+impl OwedTotals {
+    /// Nothing is owed yet; at most `totals_max` totals are kept.
+    pub fn new(totals_max: usize) -> Self {
+        Self {
+            owed: BTreeMap::new(),
+            totals_max,
+        }
+    }
+
+    /// Adds the total of a lease that has ended, or a total of an earlier run that was found. Returns the total
+    /// that was given up to make room, if any.
+    pub fn owe(&mut self, total: FinalTotal) -> Option<FinalTotal> {
+        let key = (total.boot, total.lease);
+        self.owed.insert(key, OwedTotal { total, sent: None });
+        if self.owed.len() <= self.totals_max {
+            return None;
+        }
+        self.owed.pop_first().map(|(_, owed)| owed.total)
+    }
+
+    /// Marks the totals that the report `ask` is to carry and returns them: at most [`REPORTED_AT_ONCE_MAX`]
+    /// totals, and not many more than [`FUNCTIONS_AT_ONCE_MAX`] rows of functions.
+    pub fn report(&mut self, ask: QuestionId) -> impl Iterator<Item = &FinalTotal> {
+        let mut functions = 0;
+        let fits = move |owed: &&mut OwedTotal| {
+            let fits = functions < FUNCTIONS_AT_ONCE_MAX;
+            functions += owed.total.functions.len();
+            fits
+        };
+        self.owed
+            .values_mut()
+            .take(REPORTED_AT_ONCE_MAX)
+            .take_while(fits)
+            .map(move |owed| {
+                owed.sent = Some(ask);
+                &owed.total
+            })
+    }
+
+    /// Totals that the report `ask` carried and no later report has carried since.
+    pub fn sent_in(&self, ask: QuestionId) -> impl Iterator<Item = &FinalTotal> {
+        let sent = self.owed.values().filter(move |owed| owed.sent == Some(ask));
+        sent.map(|owed| &owed.total)
+    }
+
+    /// Forgets the totals that the report `ask` carried: they are durable at the manager.
+    pub fn acknowledge(&mut self, ask: QuestionId) {
+        self.owed.retain(|_, owed| owed.sent != Some(ask));
+    }
+
+    /// Number of owed totals.
+    pub fn len(&self) -> usize {
+        self.owed.len()
+    }
+
+    /// Whether nothing is owed.
+    pub fn is_empty(&self) -> bool {
+        self.owed.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn total(number: u8) -> FinalTotal {
+        FinalTotal {
+            boot: BootId([1; 8]),
+            lease: LeaseId([number; 8]),
+            tenant: "uid:1".into(),
+            label: String::new(),
+            epoch: Epoch(1),
+            cores: vec![0],
+            why: "released".into(),
+            usage: UsageTotals::default(),
+            functions: FunctionTotals::default(),
+        }
+    }
+
+    #[test]
+    fn only_the_report_that_carried_a_total_acknowledges_it() {
+        let mut outstanding = OwedTotals::new(8);
+        assert_eq!(outstanding.owe(total(1)), None);
+        assert_eq!(outstanding.report(QuestionId(1)).count(), 1);
+        assert_eq!(outstanding.owe(total(2)), None);
+        assert_eq!(outstanding.report(QuestionId(2)).count(), 2, "the first is sent again");
+        outstanding.acknowledge(QuestionId(1));
+        assert_eq!(
+            outstanding.len(),
+            2,
+            "a report that was given up on acknowledges nothing"
+        );
+        outstanding.owe(total(3));
+        outstanding.acknowledge(QuestionId(2));
+        assert_eq!(outstanding.report(QuestionId(3)).next(), Some(&total(3)));
+    }
+
+    #[test]
+    fn it_is_bounded_and_says_what_it_gives_up() {
+        let mut outstanding = OwedTotals::new(2);
+        assert_eq!(outstanding.owe(total(1)), None);
+        assert_eq!(outstanding.owe(total(2)), None);
+        assert_eq!(outstanding.owe(total(3)), Some(total(1)));
+        assert_eq!(outstanding.len(), 2);
+    }
+}

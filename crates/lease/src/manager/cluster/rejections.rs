@@ -1,0 +1,117 @@
+//! Rejections by agents of one request for a lease, and the refusal that the client gets.
+//!
+//! Clients with patience ask again after a refusal that may pass ([`Rejection::may_pass`]), and give up at once after
+//! any other. So if one agent may serve the request later, the client gets a refusal that may pass, in whatever
+//! order the agents were asked.
+
+use super::{LeaseSpec, PlacementSpread};
+use crate::manager::registry::Registry;
+use crate::manager::{Capacity, Demand, Need};
+use hotlease_wire::Rejection;
+use hotlease_wire::ids::AgentId;
+use hotlease_wire::objections::Objections;
+use std::collections::BTreeSet;
+
+/// Rejections of one request, collected from its agents.
+#[derive(Debug, Default)]
+pub(super) struct Rejections {
+    /// The largest figures of agents without room; they know better than the registry.
+    full: Option<Capacity>,
+    /// The largest figures of agents without GPUs.
+    no_gpus: Option<Capacity>,
+    /// Another reason that may pass, of the agent asked last.
+    passing: Option<Rejection>,
+    /// Agents that never serve the request, by the client's word or their own.
+    never: BTreeSet<AgentId>,
+    objections: Objections,
+}
+
+impl Rejections {
+    /// No agent was asked yet. `without`: agents that the client has tried.
+    pub fn new(without: BTreeSet<AgentId>) -> Self {
+        Self {
+            never: without,
+            ..Self::default()
+        }
+    }
+
+    /// Whether this agent is known never to serve the request.
+    pub fn is_never(&self, agent: &AgentId) -> bool {
+        self.never.contains(agent)
+    }
+
+    /// Records an agent's rejection. Returns its free cores, places or GPUs, if their lack is the reason.
+    pub fn add(&mut self, agent: AgentId, name: impl FnOnce() -> String, refusal: Rejection) -> Option<u32> {
+        let most = match refusal {
+            Rejection::NoGpus { .. } => &mut self.no_gpus,
+            _ => &mut self.full,
+        };
+        match refusal {
+            Rejection::NoCapacity { free, offered, .. }
+            | Rejection::NoPlaces { free, offered, .. }
+            | Rejection::NoGpus { free, offered, .. } => {
+                let most = most.get_or_insert_default();
+                most.free = most.free.max(free);
+                most.offered = most.offered.max(offered);
+                return Some(free);
+            }
+            refusal if refusal.may_pass() => self.passing = Some(refusal),
+            refusal => {
+                self.never.insert(agent);
+                self.objections.add(&name(), refusal);
+            }
+        }
+        None
+    }
+
+    /// Whether no agent is left that could serve the request now or later.
+    fn is_for_ever(&self, wanted: &LeaseSpec, registry: &Registry, serves: impl Fn(&AgentId) -> bool) -> bool {
+        let may_later = self.full.is_some() || self.no_gpus.is_some() || self.passing.is_some();
+        if self.never.is_empty() || (may_later && matches!(wanted.spread, PlacementSpread::OneAgent)) {
+            return false;
+        }
+        // Considers all agents, not only those that were asked: on a large site only a part of them is asked.
+        let could = |agent: &AgentId| serves(agent) && !self.is_never(agent);
+        let (workers, each) = match wanted.spread {
+            PlacementSpread::OneAgent => (1, wanted.need(wanted.workers)),
+            PlacementSpread::Several { least } => (least.max(1), wanted.need(1)),
+        };
+        !registry.could_hold(workers, each, could)
+    }
+
+    /// Sums up the rejections of a request for which `found` workers were granted. `serves` says which agents'
+    /// operators let them grant leases.
+    pub fn sum_up(
+        &self,
+        (wanted, found): (&LeaseSpec, u32),
+        registry: &Registry,
+        serves: impl Fn(&AgentId) -> bool,
+    ) -> Rejection {
+        let Demand { room, gpus } = wanted.need(wanted.workers);
+        let (registered, registered_gpus) = (registry.capacity(room), registry.gpu_capacity(room));
+        if self.is_for_ever(wanted, registry, serves) {
+            return self.objections.sum();
+        }
+        match (&self.full, &self.passing, wanted.spread) {
+            (None, Some(passing), _) => passing.clone(),
+            (.., PlacementSpread::Several { least }) => Rejection::NotTogether { asked: least, found },
+            // Cores are what is short if some agent that has the GPUs says so.
+            (full, ..) if gpus > 0 && (full.is_none() || registered_gpus.free < gpus) => {
+                let capacity = self.no_gpus.unwrap_or(registered_gpus);
+                Rejection::NoGpus {
+                    asked: gpus,
+                    free: capacity.free,
+                    offered: capacity.offered.max(registered_gpus.offered),
+                }
+            }
+            (full, ..) => {
+                let capacity = full.unwrap_or(registered);
+                let (free, offered) = (capacity.free, capacity.offered.max(registered.offered));
+                match room {
+                    Need::Cores(asked) => Rejection::NoCapacity { asked, free, offered },
+                    Need::Places(asked) => Rejection::NoPlaces { asked, free, offered },
+                }
+            }
+        }
+    }
+}

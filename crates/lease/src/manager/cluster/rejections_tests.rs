@@ -1,0 +1,140 @@
+//! The refusal of a request that no agent granted: whether the client may wait, and the reasons.
+
+use super::spread_tests::{TENANT, agent, asked, cluster, full, grants, refused};
+use super::*;
+use crate::manager::{Allowance, Need};
+use hotlease_wire::objections::Objection;
+use std::collections::BTreeSet;
+
+fn acquire(cluster: &mut Cluster, wanted: LeaseSpec, without: &[u8]) -> Vec<ClusterAction> {
+    let event = ClusterEvent::Acquire {
+        request: RequestId(1),
+        tenant: TENANT.into(),
+        label: String::new(),
+        without: without.iter().map(|number| agent(*number)).collect(),
+        allowance: Allowance::default(),
+        wanted,
+    };
+    cluster.step(event, Duration::ZERO)
+}
+
+fn one_core() -> LeaseSpec {
+    LeaseSpec::together(Need::Cores(1))
+}
+
+/// Wants `workers` workers, all of them, over several agents.
+fn several(workers: u32) -> LeaseSpec {
+    LeaseSpec {
+        workers,
+        spread: PlacementSpread::Several { least: workers },
+        ..one_core()
+    }
+}
+
+fn says(ask: AskId, refusal: &Rejection) -> ClusterEvent {
+    let refusal = refusal.clone();
+    ClusterEvent::Refused { ask, refusal }
+}
+
+fn no_sandbox(why: &str) -> Rejection {
+    Rejection::NoSandbox {
+        kind: "container".into(),
+        why: why.into(),
+    }
+}
+
+fn away() -> Rejection {
+    Rejection::Unavailable {
+        what: "it is away".into(),
+    }
+}
+
+/// The refusal that a client gets when its candidates give these answers, in the order in which they are asked.
+fn told(words: &[Rejection]) -> Rejection {
+    let mut cluster = cluster(&vec![2; words.len()]);
+    let mut actions = acquire(&mut cluster, one_core(), &[]);
+    for word in words {
+        let (ask, ..) = asked(&actions);
+        actions = cluster.step(says(ask, word), Duration::ZERO);
+    }
+    refused(&actions).1
+}
+
+#[test]
+fn one_agent_that_may_serve_it_later_is_reason_to_wait_in_whatever_order_they_were_asked() {
+    let (never, capacity) = (
+        no_sandbox("no crun"),
+        Rejection::NoCapacity {
+            asked: 1,
+            free: 0,
+            offered: 2,
+        },
+    );
+    for later in [away(), capacity] {
+        for words in [[never.clone(), later.clone()], [later.clone(), never.clone()]] {
+            let told = told(&words);
+            assert!(told.may_pass(), "{told} of {words:?}");
+        }
+    }
+    assert_eq!(told(&[never.clone(), never.clone()]), never, "all say the same");
+}
+
+#[test]
+fn where_all_have_other_reasons_each_is_told_with_its_agent() {
+    let refusal = told(&[no_sandbox("no crun"), no_sandbox("no kernel")]);
+    let Rejection::Nowhere { reasons } = &refusal else {
+        panic!("{refusal:?}");
+    };
+    let whys: Vec<&str> = reasons.iter().map(|Objection { why, .. }| why.as_str()).collect();
+    assert!(whys[0].contains("no crun") && whys[1].contains("no kernel"), "{whys:?}");
+    let named: BTreeSet<String> = reasons.iter().flat_map(|reason| reason.nodes.clone()).collect();
+    let agents = [0, 1].map(|number| format!("agent {}", agent(number)));
+    assert_eq!(named, BTreeSet::from(agents));
+    assert!(!refusal.may_pass());
+}
+
+#[test]
+fn agents_that_the_client_has_tried_are_not_asked_and_none_is_waited_for_beyond_them() {
+    let mut cluster = cluster(&[2, 2]);
+    let (_, first, _) = asked(&acquire(&mut cluster, one_core(), &[0]));
+    assert_eq!(first, agent(1));
+    let actions = acquire(&mut cluster, one_core(), &[0, 1]);
+    assert_eq!(refused(&actions).1, Rejection::Nowhere { reasons: vec![] });
+    // An agent that is full could serve it.
+    let (ask, ..) = asked(&acquire(&mut cluster, one_core(), &[0]));
+    let actions = cluster.step(full(ask, 0), Duration::ZERO);
+    assert!(matches!(refused(&actions).1, Rejection::NoCapacity { .. }));
+}
+
+#[test]
+fn nobody_offers_enough_is_no_reason_of_an_agent() {
+    let mut cluster = cluster(&[2]);
+    let actions = acquire(&mut cluster, LeaseSpec::together(Need::Cores(3)), &[]);
+    assert!(matches!(refused(&actions).1, Rejection::NoCapacity { asked: 3, .. }));
+}
+
+#[test]
+fn a_spread_request_is_over_when_those_that_would_serve_it_offer_too_little() {
+    for (workers, may_pass) in [(2, true), (3, false)] {
+        let mut cluster = cluster(&[2, 2]);
+        let (ask, first, _) = asked(&acquire(&mut cluster, several(workers), &[]));
+        let actions = cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO);
+        let (ask, second, _) = asked(&actions);
+        assert_ne!(first, second);
+        // Another lease has its cores at the moment.
+        let mut actions = cluster.step(full(ask, 0), Duration::ZERO);
+        while let [ClusterAction::AskGrant { ask, .. }] = actions[..] {
+            actions = cluster.step(full(ask, 0), Duration::ZERO);
+        }
+        let (_, told) = refused(&actions);
+        assert_eq!(told.may_pass(), may_pass, "{workers} workers: {told}");
+    }
+    // A part that was granted is given back.
+    let mut cluster = cluster(&[2, 2]);
+    let (ask, whom, _) = asked(&acquire(&mut cluster, several(3), &[]));
+    let number = whom.0[0];
+    let actions = cluster.step(grants(ask, number), Duration::ZERO);
+    let (ask, ..) = asked(&actions);
+    let (given_back, told) = refused(&cluster.step(says(ask, &no_sandbox("no crun")), Duration::ZERO));
+    assert_eq!((given_back.len(), told), (1, no_sandbox("no crun")));
+}

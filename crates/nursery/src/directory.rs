@@ -1,0 +1,188 @@
+//! Directories of the host that a lease has declared, and how they are opened.
+//!
+//! ```text
+//! /lustre/scratch / alice / runs/7
+//! trusted           own     beneath
+//! ```
+//!
+//! An operator wrote the `trusted` part; links in it are followed, because the operator made them. The `own` part is
+//! named after a tenant, in a folder where others may make entries: no link is followed there. The `beneath` part
+//! belongs to the tenant: links in it cannot lead out of it, and the user that the sandbox has there needs permission
+//! for each folder on the way.
+
+use crate::policy::{Mount, bytes};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstat, openat2};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+/// A directory of the host that a lease has declared, in the three parts `trusted`, `own` and `beneath`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeclaredDirectory {
+    /// Path that an operator wrote; absolute.
+    #[serde(with = "bytes")]
+    pub trusted: PathBuf,
+    /// Path below `trusted`, named after the tenant; relative, may be empty.
+    #[serde(with = "bytes")]
+    pub own: PathBuf,
+    /// Path below `own`, which the tenant chose; relative, may be empty.
+    #[serde(with = "bytes")]
+    pub beneath: PathBuf,
+    /// Path in the sandbox; absolute.
+    #[serde(with = "bytes")]
+    pub target: PathBuf,
+    /// Whether the sandbox may write it.
+    pub writable: bool,
+    /// Where sandboxes have users of their own: whether they have the rights of the owner of `own` in the directory,
+    /// who then owns the files that they make. Otherwise they have the rights of other users.
+    pub as_owner: bool,
+}
+
+impl DeclaredDirectory {
+    /// Path of the directory on the host.
+    pub fn source(&self) -> PathBuf {
+        // Joining an empty path would leave a slash at the end.
+        let parts = [&self.trusted, &self.own, &self.beneath];
+        parts.into_iter().flat_map(|part| part.components()).collect()
+    }
+
+    /// Why such a mount is impossible on any host.
+    pub fn fault(&self) -> Option<String> {
+        let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        if !is_plain(&self.own) || !is_plain(&self.beneath) {
+            return Some("paths of mounts are absolute and have no `..`".into());
+        }
+        Mount {
+            source: self.source(),
+            target: self.target.clone(),
+            writable: self.writable,
+        }
+        .fault()
+    }
+
+    /// Checks that the directory exists, as far as the calling process can see. A later mount opens it anew.
+    pub fn check(&self) -> io::Result<()> {
+        let root = rustix::fs::open("/", FOLDER, Mode::empty())?;
+        let base = self.base(&root)?;
+        if rustix::process::geteuid().is_root() {
+            self.owner(&base)?;
+        }
+        self.beneath(&base).map(drop)
+    }
+
+    /// Opens `trusted` and `own` below this root: the directory that the site has granted.
+    pub(crate) fn base(&self, root: &impl AsFd) -> io::Result<OwnedFd> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let trusted = openat2(root, &self.trusted, FOLDER, Mode::empty(), resolve)?;
+        below(trusted, &self.own, ResolveFlags::NO_SYMLINKS)
+    }
+
+    /// Opens `beneath` in that directory: what the sandbox is shown.
+    pub(crate) fn beneath(&self, base: &OwnedFd) -> io::Result<OwnedFd> {
+        below(base.try_clone()?, &self.beneath, ResolveFlags::empty())
+    }
+
+    /// User and group of the host whose rights a sandbox has in the directory, where the nursery is root's; `None`: the
+    /// sandbox's own user.
+    pub(crate) fn owner(&self, base: &OwnedFd) -> io::Result<Option<(u32, u32)>> {
+        let found = fstat(base)?;
+        match (self.as_owner, found.st_uid) {
+            (true, 0) if self.writable => Err(io::Error::other(
+                "it belongs to root, as whom nothing in a sandbox writes; give it to another user (`chown`)",
+            )),
+            (true, 0) | (false, _) => Ok(None),
+            (true, user) => {
+                let group = if found.st_gid == 0 { NOBODY } else { found.st_gid };
+                Ok(Some((user, group)))
+            }
+        }
+    }
+}
+
+/// Takes the place of root's group, whose rights no sandbox gets.
+const NOBODY: u32 = 65534;
+
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+fn below(base: OwnedFd, path: &Path, more: ResolveFlags) -> io::Result<OwnedFd> {
+    if path.as_os_str().is_empty() {
+        return Ok(base);
+    }
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | more;
+    Ok(openat2(&base, path, FOLDER, Mode::empty(), resolve)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn links_lead_nowhere_but_on_an_operator_s_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in ["lustre/ann/runs", "lustre/bob/secret"] {
+            fs::create_dir_all(at(name)).expect("made");
+        }
+        fs::write(at("lustre/ann/file"), "x").expect("written");
+        for (link, to) in [
+            ("scratch", "lustre"),
+            ("lustre/eve", "bob"),
+            ("lustre/ann/last", "runs"),
+            ("lustre/ann/up", ".."),
+            ("lustre/ann/away", "/etc"),
+            ("lustre/ann/bob", "../bob/secret"),
+        ] {
+            symlink(to, at(link)).expect("linked");
+        }
+        for (trusted, own, beneath, is_good) in [
+            ("scratch", "ann", "", true),
+            ("scratch", "ann", "runs", true),
+            ("scratch", "ann", "last", true),
+            ("scratch/ann", "", "last", true),
+            ("scratch", "eve", "", false),
+            ("scratch", "ann", "up", false),
+            ("scratch", "ann", "away", false),
+            ("scratch", "ann", "bob", false),
+            ("scratch", "ann", "file", false),
+            ("scratch", "ann", "missing", false),
+        ] {
+            let declared = DeclaredDirectory {
+                trusted: at(trusted),
+                own: own.into(),
+                beneath: beneath.into(),
+                target: "/data".into(),
+                writable: false,
+                as_owner: false,
+            };
+            assert_eq!(declared.fault(), None);
+            let checked = declared.check();
+            assert_eq!(checked.is_ok(), is_good, "{declared:?}: {checked:?}");
+        }
+    }
+
+    #[test]
+    fn paths_that_climb_or_cover_are_faults() {
+        let declared = |own: &str, beneath: &str, target: &str| DeclaredDirectory {
+            trusted: "/lustre".into(),
+            own: own.into(),
+            beneath: beneath.into(),
+            target: target.into(),
+            writable: false,
+            as_owner: true,
+        };
+        assert_eq!(declared("ann", "runs", "/data").fault(), None);
+        assert_eq!(declared("ann", "", "/data").source(), Path::new("/lustre/ann"));
+        for bad in [
+            declared("..", "", "/data"),
+            declared("/etc", "", "/data"),
+            declared("ann", "../bob", "/data"),
+            declared("ann", "", "data"),
+            declared("ann", "", "/proc"),
+        ] {
+            assert!(bad.fault().is_some(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Workers forked from zygotes: the nursery makes sandboxes within those of zygotes, and orders forks into them.
+
+use super::{Nursery, PendingFork, REFILL_AFTER, SANDBOXES_MAX, Sandbox, SandboxStage, ZygoteRole, answer};
+use crate::cgroup::Groups;
+use crate::inside::{Inside, Pid1Order};
+use crate::kernel;
+use crate::message::send;
+use crate::order::Reply;
+use crate::policy::Policy;
+use crate::root::Host;
+use crate::zygote;
+use crate::zygote::nesting::{self, ZygoteNamespaces};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The zygote's part of a sandbox: a program from which workers are forked.
+pub(super) struct Zygote {
+    /// Socket for orders. The nursery never waits for it: a tenant's code is at the other end.
+    orders: OwnedFd,
+    /// Paths of the mounts that the zygote's program got.
+    targets: Vec<PathBuf>,
+    /// Namespaces in which its workers' sandboxes are made; `None`: it has not started yet.
+    parent: Option<ZygoteNamespaces>,
+    /// Whether the zygote lives. If not, its sandbox ends with its last worker.
+    lives: bool,
+    /// Whether it has forked on request. From then on the next fork is made ahead; before, it may still be busy with
+    /// its imports.
+    forks: bool,
+}
+
+/// A fork's part of a sandbox that is within a zygote's.
+pub(super) struct ForkedSandbox {
+    /// Number of the zygote's sandbox.
+    pub of: u64,
+    pub namespaces: Vec<OwnedFd>,
+    /// Pid of the worker in the zygote's sandbox.
+    worker: Option<i32>,
+    /// Socket at which the fork waits for its streams, once the fork was ordered.
+    go: Option<OwnedFd>,
+    /// A pidfd of the worker, once it is confined and in its group.
+    program: Option<OwnedFd>,
+    /// Input and output for the worker, if a request for it has already arrived.
+    streams: Option<(OwnedFd, OwnedFd)>,
+}
+
+impl ForkedSandbox {
+    /// A sandbox whose fork was not ordered yet.
+    fn new(of: u64) -> Self {
+        Self {
+            of,
+            namespaces: Vec::new(),
+            worker: None,
+            go: None,
+            program: None,
+            streams: None,
+        }
+    }
+}
+
+impl Zygote {
+    /// A zygote that is about to start, and its end of the socket.
+    pub fn new(targets: Vec<PathBuf>) -> io::Result<(Self, OwnedFd)> {
+        let kind = SockType::SeqPacket;
+        let (orders, theirs) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&orders, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let zygote = Self {
+            orders,
+            targets,
+            parent: None,
+            lives: true,
+            forks: false,
+        };
+        Ok((zygote, theirs))
+    }
+}
+
+impl Sandbox {
+    /// Handles [`Pid1Report::Prepared`](crate::inside::Word::Prepared), which came with these descriptors.
+    pub(super) fn on_prepared(&mut self, mut fds: Vec<OwnedFd>, groups: &mut Groups, policy: &Policy) {
+        let ZygoteRole::Nested(forked) = &mut self.role else {
+            return;
+        };
+        if fds.is_empty() {
+            return self.made.kill();
+        }
+        let pidfd = fds.remove(0);
+        forked.namespaces = fds;
+        let Some(&pid) = numbers(&pidfd).as_ref().and_then(|numbers| numbers.first()) else {
+            return self.made.kill();
+        };
+        self.made.set_pid_1(pidfd, pid);
+        if self.failure.is_some() {
+            // It was given up meanwhile.
+            return self.made.kill();
+        }
+        match groups.make(pid, policy.processes, policy.memory_bytes) {
+            Ok(group) => self.made.group = group,
+            Err(error) => {
+                self.failure = Some(format!("limiting it by a control group: {error}"));
+                self.made.kill();
+            }
+        }
+    }
+
+    /// Handles [`Pid1Report::Started`](crate::inside::Word::Started), which came with these descriptors.
+    pub(super) fn on_started(&mut self, reply: &OwnedFd, fds: Vec<OwnedFd>) {
+        let mut fds = fds.into_iter();
+        let Some(program) = fds.next() else {
+            return self.made.kill();
+        };
+        let mut killed_with = self.made.pidfd.as_fd();
+        let mut listener = None;
+        match &mut self.role {
+            ZygoteRole::Plain => listener = fds.next(),
+            ZygoteRole::Zygote(zygote) => {
+                zygote.parent = ZygoteNamespaces::from_fds(fds.collect());
+                killed_with = program.as_fd();
+            }
+            ZygoteRole::Nested(_) => {
+                let done = self.on_forked(program).and_then(|()| self.release_fork());
+                if let Err(what) = done {
+                    self.made.kill();
+                    return answer(reply, &Reply::Failed { what }, &[]);
+                }
+                return self.answer_started(reply);
+            }
+        }
+        let told = [killed_with, program.as_fd()].into_iter();
+        let told: Vec<_> = told.chain(listener.as_ref().map(AsFd::as_fd)).collect();
+        answer(reply, &Reply::Started, &told);
+    }
+
+    /// Moves a confined fork into its group, where it waits.
+    pub(super) fn on_forked(&mut self, program: OwnedFd) -> Result<(), String> {
+        let ZygoteRole::Nested(forked) = &mut self.role else {
+            return Err("a fork came to where none is expected".into());
+        };
+        // Until now it was in the zygote's group, which has the same limits.
+        if let Some(numbers) = numbers(&program).filter(|numbers| numbers.len() > 2) {
+            forked.worker = numbers.get(numbers.len() - 2).copied();
+            let joined = self.made.group.join(numbers[0]);
+            joined.map_err(|error| format!("moving a fork of a zygote into its control group: {error}"))?;
+        }
+        forked.program = Some(program);
+        Ok(())
+    }
+
+    /// Tells the waiting fork to run, and gives it its input and output.
+    fn release_fork(&mut self) -> Result<(), String> {
+        let ZygoteRole::Nested(forked) = &mut self.role else {
+            return Err("nothing waits there".into());
+        };
+        let (Some(go), Some((input, output))) = (forked.go.take(), forked.streams.take()) else {
+            return Err("nothing waits there".into());
+        };
+        let told = send(&go, &zygote::ForkRequest::Go, &[input.as_fd(), output.as_fd()]);
+        told.map_err(|error| format!("the fork that waited has died: {error}"))
+    }
+
+    fn answer_started(&self, reply: &OwnedFd) {
+        if let ZygoteRole::Nested(ForkedSandbox {
+            program: Some(program), ..
+        }) = &self.role
+        {
+            answer(reply, &Reply::Started, &[self.made.pidfd.as_fd(), program.as_fd()]);
+        }
+    }
+
+    fn zygote(&self, id: u64) -> Option<&Zygote> {
+        match &self.role {
+            ZygoteRole::Zygote(zygote) if self.id == Some(id) => Some(zygote),
+            _ => None,
+        }
+    }
+
+    fn is_of(&self, zygote: u64) -> bool {
+        matches!(&self.role, ZygoteRole::Nested(forked) if forked.of == zygote)
+    }
+
+    /// Whether this sandbox waits, or will wait, for a fork of this zygote.
+    fn is_spare_of(&self, zygote: u64) -> bool {
+        let waits = matches!(self.stage, SandboxStage::Preparing(_) | SandboxStage::Prepared);
+        self.is_of(zygote) && waits && self.failure.is_none()
+    }
+}
+
+/// Pids of a process, from the nursery's namespace inwards; `None`: it is gone.
+fn numbers(pidfd: &OwnedFd) -> Option<Vec<i32>> {
+    let path = Host::path(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()));
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    let numbers: Result<Vec<i32>, _> = line.split_whitespace().map(str::parse).collect();
+    numbers.ok()
+}
+
+impl Nursery {
+    pub(super) fn fork(&mut self, fork: PendingFork) {
+        let what = if self.sandboxes.len() + self.forks.len() >= SANDBOXES_MAX {
+            format!("there are {SANDBOXES_MAX} sandboxes already")
+        } else if !self.is_alive(fork.of) {
+            "the zygote is gone".into()
+        } else {
+            return self.forks.push_back(fork);
+        };
+        answer(&fork.reply, &Reply::Failed { what }, &[]);
+    }
+
+    fn is_alive(&self, zygote: u64) -> bool {
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(zygote));
+        found.is_some_and(|zygote| zygote.lives && zygote.parent.is_some())
+    }
+
+    /// Fails the first fork that waits for this zygote.
+    pub(super) fn fail_fork(&mut self, of: u64, what: &str) {
+        let first = self.forks.iter().position(|fork| fork.of == of);
+        if let Some(fork) = first.and_then(|index| self.forks.remove(index)) {
+            let what = what.to_owned();
+            answer(&fork.reply, &Reply::Failed { what }, &[]);
+        }
+    }
+
+    /// Gives waiting forks to sandboxes that are prepared for them.
+    pub(super) fn serve_forks(&mut self) {
+        let mut waiting = std::mem::take(&mut self.forks);
+        while let Some(fork) = waiting.pop_front() {
+            let ready =
+                |sandbox: &Sandbox| sandbox.is_spare_of(fork.of) && matches!(sandbox.stage, SandboxStage::Prepared);
+            match self.sandboxes.iter().position(ready) {
+                Some(index) => self.fork_into(index, fork),
+                None => self.forks.push_back(fork),
+            }
+        }
+        // Sandboxes in preparation serve the first forks that wait; the rest get new ones at once.
+        let mut zygotes: Vec<u64> = self.forks.iter().map(|fork| fork.of).collect();
+        zygotes.sort_unstable();
+        zygotes.dedup();
+        for zygote in zygotes {
+            loop {
+                let wanted = self.forks.iter().filter(|fork| fork.of == zygote).count();
+                if self.spare_of(zygote) >= wanted {
+                    break;
+                }
+                if let Err(what) = self.nest(zygote) {
+                    self.fail_fork(zygote, &what);
+                }
+            }
+        }
+    }
+
+    fn spare_of(&self, zygote: u64) -> usize {
+        let spare = self.sandboxes.iter().filter(|sandbox| sandbox.is_spare_of(zygote));
+        spare.count()
+    }
+
+    /// Makes a sandbox within one living zygote's that has no spare one; returns whether it made one.
+    pub(super) fn refill_nested(&mut self) -> bool {
+        let lacking = self.sandboxes.iter().find_map(|sandbox| {
+            let id = sandbox.id?;
+            (sandbox.zygote(id)?.lives && self.is_alive(id) && self.spare_of(id) == 0).then_some(id)
+        });
+        // After a failure, not tried again until a fork is requested: its reply carries the error.
+        lacking.is_some_and(|zygote| self.sandboxes.len() < SANDBOXES_MAX && self.nest(zygote).is_ok())
+    }
+
+    /// Begins to make a sandbox within that of a zygote.
+    fn nest(&mut self, id: u64) -> Result<(), String> {
+        let inside = Inside {
+            view: &self.view,
+            policy: &self.policy,
+            filter: &self.filters[0],
+            filter_with_storage: &self.filter_with_storage,
+            filter_of_zygotes: &self.filter_of_zygotes,
+            by_root: self.by_root,
+            network: false,
+        };
+        let gone = || "the zygote is gone".to_owned();
+        let found = self.sandboxes.iter().find_map(|sandbox| {
+            let zygote = sandbox.zygote(id).filter(|zygote| zygote.lives)?;
+            Some((zygote, sandbox.made.user))
+        });
+        let (zygote, user) = found.ok_or_else(gone)?;
+        let parent = zygote.parent.as_ref().ok_or_else(gone)?;
+        let made = nesting::nest(&inside, parent, &zygote.targets, user);
+        let made = made.map_err(|error| error.to_string())?;
+        self.sandboxes.push(Sandbox {
+            made,
+            stage: SandboxStage::Preparing(Instant::now()),
+            id: None,
+            end: None,
+            status: None,
+            failure: None,
+            role: ZygoteRole::Nested(ForkedSandbox::new(id)),
+        });
+        Ok(())
+    }
+
+    /// Reaps helpers, which took part in making sandboxes and are none themselves.
+    pub(super) fn reap_helpers(&self) {
+        while let Ok(Some(pid)) = kernel::find_dead_child() {
+            if self.sandboxes.iter().any(|sandbox| sandbox.made.is_of(pid)) {
+                return;
+            }
+            if kernel::wait_for(pid).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Gives a requested fork to a prepared sandbox: the fork waits there already, or is ordered now.
+    fn fork_into(&mut self, index: usize, fork: PendingFork) {
+        let PendingFork {
+            id,
+            of: _,
+            reply,
+            input,
+            output,
+            end,
+        } = fork;
+        let sandbox = &mut self.sandboxes[index];
+        sandbox.id = Some(id);
+        sandbox.end = Some(end);
+        let mut waits = false;
+        if let ZygoteRole::Nested(forked) = &mut sandbox.role {
+            waits = forked.program.is_some();
+            forked.streams = Some((input, output));
+        }
+        let told = match waits {
+            true => sandbox.release_fork(),
+            false => self
+                .order_fork(index)
+                .map_err(|error| format!("telling a zygote to fork: {error}")),
+        };
+        let sandbox = &mut self.sandboxes[index];
+        match told {
+            Ok(()) if waits => {
+                sandbox.stage = SandboxStage::Running;
+                sandbox.answer_started(&reply);
+            }
+            Ok(()) => sandbox.stage = SandboxStage::Starting(reply, Instant::now()),
+            Err(what) => {
+                sandbox.failure = Some(what.clone());
+                sandbox.made.kill();
+                answer(&reply, &Reply::Failed { what }, &[]);
+            }
+        }
+        self.refill_at = Some(Instant::now() + REFILL_AFTER);
+    }
+
+    /// Orders a fork ahead into a prepared sandbox, if its zygote has forked before.
+    pub(super) fn fork_ahead(&mut self, index: usize) {
+        let sandbox = &self.sandboxes[index];
+        let (ZygoteRole::Nested(forked), SandboxStage::Prepared, None) =
+            (&sandbox.role, &sandbox.stage, &sandbox.failure)
+        else {
+            return;
+        };
+        let mut all = self.sandboxes.iter();
+        let forks = all.find_map(|sandbox| sandbox.zygote(forked.of).map(|zygote| zygote.forks));
+        if forks != Some(true) || forked.go.is_some() {
+            return;
+        }
+        match self.order_fork(index) {
+            Ok(()) => self.sandboxes[index].stage = SandboxStage::Preparing(Instant::now()),
+            Err(error) => {
+                let sandbox = &mut self.sandboxes[index];
+                sandbox.failure = Some(format!("telling a zygote to fork: {error}"));
+                sandbox.made.kill();
+            }
+        }
+    }
+
+    /// Notes that the zygote of this sandbox has forked on request.
+    pub(super) fn note_fork(&mut self, index: usize) {
+        let ZygoteRole::Nested(ForkedSandbox { of, .. }) = self.sandboxes[index].role else {
+            return;
+        };
+        for sandbox in &mut self.sandboxes {
+            if let (ZygoteRole::Zygote(zygote), Some(id)) = (&mut sandbox.role, sandbox.id)
+                && id == of
+            {
+                zygote.forks = true;
+            }
+        }
+    }
+
+    /// Tells pid 1 of the sandbox that a fork comes, and the zygote to fork.
+    fn order_fork(&mut self, index: usize) -> io::Result<()> {
+        let (report, reporting) = io::pipe()?;
+        let kind = SockType::SeqPacket;
+        let (go, waiting) = socketpair(AddressFamily::Unix, kind, None, SockFlag::SOCK_CLOEXEC)?;
+        fcntl(&go, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        let sandbox = &mut self.sandboxes[index];
+        let ZygoteRole::Nested(forked) = &mut sandbox.role else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        // Even if the order fails, no other process is forked into these namespaces.
+        let namespaces = std::mem::take(&mut forked.namespaces);
+        forked.go = Some(go);
+        let of = forked.of;
+        let mounts = self.policy.mounts.iter().filter(|mount| mount.writable);
+        let order = zygote::ForkOrder {
+            writable: mounts.map(|mount| mount.target.clone()).collect(),
+        };
+        let fds = [waiting.as_fd(), reporting.as_fd()];
+        let fds = fds.into_iter().chain(namespaces.iter().map(AsFd::as_fd));
+        let fds: Vec<BorrowedFd<'_>> = fds.collect();
+        let found = self.sandboxes.iter().find_map(|sandbox| sandbox.zygote(of));
+        let zygote = found.ok_or(io::ErrorKind::NotConnected)?;
+        send(&zygote.orders, &order, &fds)?;
+        drop(fds);
+        drop((reporting, waiting));
+        send(
+            &self.sandboxes[index].made.socket,
+            &Pid1Order::Forking,
+            &[report.as_fd()],
+        )
+    }
+
+    /// Handles the end of a zygote, whose workers go on.
+    pub(super) fn on_zygote_ended(&mut self, index: usize) {
+        let sandbox = &mut self.sandboxes[index];
+        if let ZygoteRole::Zygote(zygote) = &mut sandbox.role {
+            zygote.lives = false;
+        }
+        let Some(id) = sandbox.id else { return };
+        while self.forks.iter().any(|fork| fork.of == id) {
+            self.fail_fork(id, "the zygote has died");
+        }
+        let spare = self.sandboxes.iter_mut().filter(|sandbox| sandbox.is_spare_of(id));
+        spare.for_each(|sandbox| {
+            sandbox.failure = Some("the zygote has died".into());
+            sandbox.made.kill();
+        });
+        self.end_zygotes();
+    }
+
+    /// Handles the end of a worker, which the pid 1 of its zygote, its parent, has reported.
+    pub(super) fn on_worker_ended(&mut self, zygote: Option<u64>, pid: i32, status: i32) {
+        for sandbox in &mut self.sandboxes {
+            if let ZygoteRole::Nested(forked) = &sandbox.role
+                && Some(forked.of) == zygote
+                && forked.worker == Some(pid)
+            {
+                sandbox.status = Some(status);
+                sandbox.made.kill();
+            }
+        }
+    }
+
+    /// Kills the sandboxes of dead zygotes that have no worker left.
+    pub(super) fn end_zygotes(&self) {
+        self.ending_zygotes().for_each(|sandbox| sandbox.made.kill());
+    }
+
+    /// Sandboxes of dead zygotes without workers. The kernel lets them end only once this process has reaped the
+    /// helpers in them.
+    pub(super) fn ending_zygotes(&self) -> impl Iterator<Item = &Sandbox> {
+        self.sandboxes
+            .iter()
+            .filter(|sandbox| match (&sandbox.role, sandbox.id) {
+                (ZygoteRole::Zygote(zygote), Some(id)) => {
+                    !zygote.lives && !self.sandboxes.iter().any(|other| other.is_of(id))
+                }
+                _ => false,
+            })
+    }
+}

@@ -1,0 +1,109 @@
+//! Messages from sandboxes, and their ends.
+
+use super::{Nursery, REFILL_AFTER, STEP_LIMIT, SandboxStage, ZygoteRole, answer};
+use crate::inside::Pid1Report;
+use crate::message::receive;
+use crate::order::{EndReport, Reply};
+use std::fs;
+use std::io::{self, Write};
+use std::time::Instant;
+
+impl Nursery {
+    /// Handles one message from a sandbox's pid 1; returns whether there was one.
+    pub(super) fn handle_report(&mut self, index: usize) -> bool {
+        let sandbox = &mut self.sandboxes[index];
+        let (word, fds) = match receive::<Pid1Report>(&sandbox.made.socket) {
+            Ok(Some(word)) => word,
+            // No message: nothing has arrived, or pid 1 is ending, and is reaped when its pidfd reports the end.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Ok(None) | Err(_) => {
+                sandbox.made.kill();
+                return false;
+            }
+        };
+        match (word, std::mem::replace(&mut sandbox.stage, SandboxStage::Running)) {
+            (Pid1Report::Prepared, SandboxStage::Preparing(_)) => {
+                sandbox.stage = SandboxStage::Prepared;
+                sandbox.on_prepared(fds, &mut self.groups, &self.policy);
+                self.fork_ahead(index);
+            }
+            (Pid1Report::Started, SandboxStage::Preparing(_)) if matches!(sandbox.role, ZygoteRole::Nested(_)) => {
+                sandbox.stage = SandboxStage::Prepared;
+                let forked = match fds.into_iter().next() {
+                    Some(program) => sandbox.on_forked(program),
+                    None => Err("a fork did not say who it is".into()),
+                };
+                if let Err(what) = forked {
+                    sandbox.failure = Some(what);
+                    sandbox.made.kill();
+                }
+            }
+            (Pid1Report::Started, SandboxStage::Starting(reply, _)) => {
+                self.refill_at = Some(Instant::now() + REFILL_AFTER);
+                sandbox.on_started(&reply, fds);
+                self.note_fork(index);
+            }
+            (Pid1Report::Ended { status }, _) => {
+                sandbox.status = Some(status);
+                if let ZygoteRole::Zygote(_) = sandbox.role {
+                    self.on_zygote_ended(index);
+                }
+            }
+            (Pid1Report::Reaped { pid, status }, stage) => {
+                sandbox.stage = stage;
+                let id = sandbox.id;
+                self.on_worker_ended(id, pid, status);
+            }
+            (Pid1Report::Failed { what }, stage) => {
+                sandbox.failure = Some(what);
+                sandbox.stage = stage;
+                if let ZygoteRole::Nested(_) = sandbox.role {
+                    // The process that reported this may not be the one whose pidfd is watched.
+                    sandbox.made.kill();
+                }
+            }
+            _ => sandbox.made.kill(),
+        }
+        true
+    }
+
+    /// Reaps a sandbox, removes what is left of it, and reports its end.
+    pub(super) fn reap_sandbox(&mut self, index: usize) {
+        let sandbox = self.sandboxes.swap_remove(index);
+        sandbox.made.reap();
+        let out_of_memory = sandbox.made.group.has_oom_kill();
+        let mut group = sandbox.made.group;
+        if !group.remove() {
+            self.dying.push(group);
+        }
+        let why = || {
+            let killed = "pid 1 of the sandbox was killed";
+            sandbox.failure.clone().unwrap_or_else(|| killed.into())
+        };
+        match sandbox.stage {
+            SandboxStage::Starting(reply, _) => answer(&reply, &Reply::Failed { what: why() }, &[]),
+            // The request that has waited longest may have waited for this sandbox.
+            SandboxStage::Preparing(_) => match &sandbox.role {
+                ZygoteRole::Nested(forked) => self.fail_fork(forked.of, &why()),
+                ZygoteRole::Plain | ZygoteRole::Zygote(_) => {
+                    let network = sandbox.made.network;
+                    let first = self.waiting.iter().position(|start| start.network == network);
+                    if let Some(start) = first.and_then(|first| self.waiting.remove(first)) {
+                        answer(&start.reply, &Reply::Failed { what: why() }, &[]);
+                    }
+                }
+            },
+            SandboxStage::Prepared => self.refill_at = Some(Instant::now() + STEP_LIMIT),
+            SandboxStage::Running => {}
+        }
+        if let Some(end) = sandbox.end {
+            let ended = EndReport {
+                status: sandbox.status.unwrap_or(-libc::SIGKILL),
+                out_of_memory,
+            };
+            // Failure is ignored: the agent has stopped listening.
+            let _ = fs::File::from(end).write_all(&hotlease_wire::encode(&ended));
+        }
+        self.end_zygotes();
+    }
+}

@@ -1,0 +1,127 @@
+//! Table of supported requests; all others are refused.
+
+/// Operation that a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Read an object or its metadata.
+    Read,
+    /// Write or remove an object, or a part of one.
+    Write,
+    /// List objects, or uploads that are not finished.
+    List,
+    /// Check that a bucket exists.
+    CheckBucket,
+    /// Remove the objects that the body names.
+    RemoveMany,
+}
+
+struct RequestRow {
+    method: &'static str,
+    /// Whether the path names a key, and not only a bucket.
+    of_key: bool,
+    /// Query parameters that are required.
+    marks: &'static [&'static str],
+    /// Query parameters that are allowed besides.
+    may: &'static [&'static str],
+    operation: Operation,
+}
+
+/// Query parameter by which SDKs tell which of their functions was called.
+const ALWAYS: &str = "x-id";
+
+const READING: &[&str] = &[
+    "partNumber",
+    "response-cache-control",
+    "response-content-disposition",
+    "response-content-encoding",
+    "response-content-language",
+    "response-content-type",
+    "response-expires",
+    "versionId",
+];
+
+const ROWS: &[RequestRow] = &[
+    row("GET", true, &[], READING, Operation::Read),
+    row("HEAD", true, &[], READING, Operation::Read),
+    row("PUT", true, &[], &[], Operation::Write),
+    row("DELETE", true, &[], &[], Operation::Write),
+    // Multipart uploads: begin, upload a part, list parts, finish, abort.
+    row("POST", true, &["uploads"], &[], Operation::Write),
+    row("PUT", true, &["partNumber", "uploadId"], &[], Operation::Write),
+    row(
+        "GET",
+        true,
+        &["uploadId"],
+        &["encoding-type", "max-parts", "part-number-marker"],
+        Operation::Write,
+    ),
+    row("POST", true, &["uploadId"], &[], Operation::Write),
+    row("DELETE", true, &["uploadId"], &[], Operation::Write),
+    row("HEAD", false, &[], &[], Operation::CheckBucket),
+    row(
+        "GET",
+        false,
+        &["list-type"],
+        &[
+            "continuation-token",
+            "delimiter",
+            "encoding-type",
+            "fetch-owner",
+            "max-keys",
+            "prefix",
+            "start-after",
+        ],
+        Operation::List,
+    ),
+    row(
+        "GET",
+        false,
+        &["uploads"],
+        &[
+            "delimiter",
+            "encoding-type",
+            "key-marker",
+            "max-uploads",
+            "prefix",
+            "upload-id-marker",
+        ],
+        Operation::List,
+    ),
+    row(
+        "GET",
+        false,
+        &[],
+        &["delimiter", "encoding-type", "marker", "max-keys", "prefix"],
+        Operation::List,
+    ),
+    row("POST", false, &["delete"], &[], Operation::RemoveMany),
+];
+
+const fn row(
+    method: &'static str,
+    of_key: bool,
+    marks: &'static [&'static str],
+    may: &'static [&'static str],
+    operation: Operation,
+) -> RequestRow {
+    RequestRow {
+        method,
+        of_key,
+        marks,
+        may,
+        operation,
+    }
+}
+
+/// Operation of a request with this method and these names of query parameters.
+pub(crate) fn operation(method: &str, of_key: bool, names: &[&str]) -> Option<Operation> {
+    let fits = |row: &&RequestRow| {
+        row.method == method
+            && row.of_key == of_key
+            && row.marks.iter().all(|mark| names.contains(mark))
+            && names
+                .iter()
+                .all(|name| *name == ALWAYS || row.marks.contains(name) || row.may.contains(name))
+    };
+    ROWS.iter().find(fits).map(|row| row.operation)
+}

@@ -1,0 +1,398 @@
+//! Sandboxes of kinds `namespace`, `container` and `microvm`, which the nursery makes on the agent's orders.
+
+use crate::container::Container;
+use crate::error::SandboxError;
+use crate::kind::Kind;
+use crate::launcher::{Program, Reach};
+use crate::machine::{Machine, MachineSetup};
+use hotlease_nursery::order::{Order, ProgramDescription, Reply, WORKER_INSIDE};
+use hotlease_nursery::policy::{Mount, Policy};
+use hotlease_nursery::{receive, send};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair};
+use nix::sys::time::TimeVal;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// File name of the nursery's program.
+pub const NURSERY_BINARY: &str = "hotlease-nursery";
+
+/// Time in which the nursery must answer, seconds: longer than it gives a sandbox itself.
+const ANSWER_SECONDS: i64 = 15;
+
+/// A nursery for one kind of sandbox, started when it is first needed, and again if it died.
+pub(crate) struct NurseryHandle {
+    binary: PathBuf,
+    policy: Arc<Policy>,
+    of: SandboxContent,
+    running: Mutex<Option<Arc<Nursery>>>,
+}
+
+/// Content of a nursery's sandboxes.
+pub(crate) enum SandboxContent {
+    /// Pieces of the host.
+    Pieces,
+    /// A container.
+    Container(Container),
+    /// A virtual machine, and the path of its monitor's program.
+    Machine(Machine, PathBuf),
+}
+
+/// A running nursery. Dropping it ends it, and everything that it made.
+struct Nursery {
+    socket: Option<OwnedFd>,
+    child: Option<Child>,
+    lacking: Vec<String>,
+    next: AtomicU64,
+}
+
+/// A sandbox whose program runs.
+pub(crate) struct StartedSandbox {
+    /// A pidfd of the process to kill: pid 1, with which everything in the sandbox dies; of a zygote, the program.
+    pub pidfd: OwnedFd,
+    /// Pid of the program on the host; 0: it is gone already.
+    pub pid: u32,
+    /// Output of the program.
+    pub output: OwnedFd,
+    /// Pipe in which the nursery reports the end.
+    pub end: OwnedFd,
+    /// Listener of its access to object storage, if it has any.
+    pub listener: Option<OwnedFd>,
+    /// Access to its limits.
+    pub limits: SandboxLimits,
+}
+
+/// Access to the limits of a running sandbox.
+pub(crate) struct SandboxLimits {
+    nursery: Arc<Nursery>,
+    id: u64,
+    /// Whether it holds a machine, whose memory is limited by the machine itself.
+    is_machine: bool,
+}
+
+impl NurseryHandle {
+    pub fn new(binary: PathBuf, policy: Arc<Policy>, of: SandboxContent) -> Self {
+        Self {
+            binary,
+            policy,
+            of,
+            running: Mutex::new(None),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Arc<Nursery>>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn nursery(&self) -> Result<Arc<Nursery>, String> {
+        let mut running = self.current();
+        if let Some(nursery) = &*running {
+            return Ok(Arc::clone(nursery));
+        }
+        let policy = Policy::clone(&self.policy);
+        let (first, lacking) = match &self.of {
+            SandboxContent::Pieces => (Order::Serve(policy), None),
+            SandboxContent::Container(container) => (Order::Contain(policy, container.resolve()?), None),
+            SandboxContent::Machine(machine, monitor) => {
+                machine.resolve(monitor)?;
+                (Order::Serve(machine.policy(&policy)), machine.lacking())
+            }
+        };
+        let mut nursery = Nursery::start(&self.binary, &first)?;
+        nursery.lacking.extend(lacking);
+        let nursery = Arc::new(nursery);
+        *running = Some(Arc::clone(&nursery));
+        Ok(nursery)
+    }
+
+    fn kind(&self) -> Kind {
+        match self.of {
+            SandboxContent::Pieces => Kind::Namespace,
+            SandboxContent::Container(_) => Kind::Container,
+            SandboxContent::Machine(..) => Kind::MicroVm,
+        }
+    }
+
+    /// Forgets a nursery that does not answer: the next request starts another.
+    fn forget(&self, nursery: &Arc<Nursery>) {
+        let mut running = self.current();
+        if running.as_ref().is_some_and(|now| Arc::ptr_eq(now, nursery)) {
+            *running = None;
+        }
+    }
+
+    /// Uses another nursery from now on, which sees the host's mounts as they are then. The old one ends with its last
+    /// sandbox.
+    pub fn renew(&self) {
+        // Dropped after the lock is released.
+        let old = self.current().take();
+        drop(old);
+    }
+
+    /// Parts of the policy that this node cannot enforce. The error says why sandboxes cannot be made at all.
+    pub fn lacking(&self) -> Result<Vec<String>, String> {
+        self.nursery().map(|nursery| nursery.lacking.clone())
+    }
+
+    /// Starts `program` in a sandbox; `None`: the worker's `binary`. `environment` comes before the program's own. If
+    /// it is a `zygote`, workers can be forked from it.
+    pub fn start(
+        &self,
+        (program, zygote): (Option<&Program>, bool),
+        reach: &Reach,
+        binary: &Path,
+        environment: &[(OsString, OsString)],
+        control: OwnedFd,
+    ) -> Result<StartedSandbox, SandboxError> {
+        let unavailable = |why| SandboxError::Unavailable { kind: self.kind(), why };
+        let monitor = match &self.of {
+            SandboxContent::Machine(machine, monitor) => {
+                let found: MachineSetup = machine.resolve(monitor).map_err(unavailable)?;
+                Some(found.monitor(&self.policy, (program, zygote), reach, binary))
+            }
+            _ => None,
+        };
+        let program = monitor.as_ref().or(program);
+        let described =
+            described((program, zygote), reach, binary, environment).map_err(failed("describing the program"))?;
+        // A nursery that died since is noticed when it is asked.
+        for _ in 0..2 {
+            let nursery = self.nursery().map_err(unavailable)?;
+            let order = |id| Order::Start {
+                id,
+                network: reach.network,
+                storage: reach.storage.as_ref().is_some_and(|storage| storage.inside),
+            };
+            match nursery.begin(order, &control, Some(&described)) {
+                Ok(started) => {
+                    return started.map(|mut started| {
+                        started.limits.is_machine = monitor.is_some();
+                        started
+                    });
+                }
+                Err(error) => {
+                    self.forget(&nursery);
+                    // It was asked and did not answer in time, so it may have started the program.
+                    if error.kind() == io::ErrorKind::TimedOut {
+                        return Err(failed("the nursery")(error));
+                    }
+                }
+            }
+        }
+        Err(failed("the nursery")(io::ErrorKind::BrokenPipe.into()))
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(io::Error) -> SandboxError {
+    move |source| SandboxError::Start { what, source }
+}
+
+impl SandboxLimits {
+    pub fn set(&self, memory_bytes: u64, cores: &[u32]) -> io::Result<()> {
+        let order = Order::Limit {
+            id: self.id,
+            memory_bytes: if self.is_machine { 0 } else { memory_bytes },
+            cores: cores.to_vec(),
+        };
+        match self.nursery.ask(&order, &[])? {
+            (Reply::Done, _) => Ok(()),
+            (Reply::Failed { what }, _) => Err(io::Error::other(what)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Forks a worker from the zygote in this sandbox, into a sandbox of its own.
+    pub fn fork(&self, control: OwnedFd) -> Result<StartedSandbox, SandboxError> {
+        let of = self.id;
+        let begun = self.nursery.begin(|id| Order::Fork { id, of }, &control, None);
+        let mut started = begun.map_err(failed("the nursery"))??;
+        started.limits.is_machine = self.is_machine;
+        Ok(started)
+    }
+}
+
+impl Nursery {
+    /// Starts the program and has it make a first sandbox.
+    fn start(binary: &Path, first: &Order) -> Result<Self, String> {
+        let named = |error: io::Error| {
+            format!(
+                "the program {} cannot be run: {error}; build it with `make build`, or name it in HOTLEASE_NURSERY",
+                binary.display()
+            )
+        };
+        let (socket, theirs) = pair().map_err(named)?;
+        // By posix_spawn: see `Launcher::spawn`. In its own process group, so that a Ctrl-C meant for the agent does
+        // not reach it.
+        use std::os::unix::process::CommandExt;
+        let child = Command::new(binary)
+            .env_clear()
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(named)?;
+        let mut nursery = Self {
+            socket: Some(socket),
+            child: Some(child),
+            lacking: Vec::new(),
+            next: AtomicU64::new(1),
+        };
+        let answer = nursery.ask(first, &[]);
+        match answer.map_err(|error| format!("{} does not answer: {error}", binary.display()))? {
+            (Reply::Ready { lacking }, _) => {
+                nursery.lacking = lacking;
+                Ok(nursery)
+            }
+            (Reply::Failed { what }, _) => Err(what),
+            _ => Err(format!("{} is of another version", binary.display())),
+        }
+    }
+
+    /// Orders a start or a fork, with this control socket as standard input. The outer error is one of the nursery
+    /// itself.
+    fn begin(
+        self: &Arc<Self>,
+        order: impl FnOnce(u64) -> Order,
+        control: &OwnedFd,
+        described: Option<&File>,
+    ) -> io::Result<Result<StartedSandbox, SandboxError>> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (output, stdout) = io::pipe()?;
+        let (end, telling) = io::pipe()?;
+        let fds = [control.as_fd(), stdout.as_fd(), telling.as_fd()].into_iter();
+        let fds: Vec<BorrowedFd<'_>> = fds.chain(described.map(AsFd::as_fd)).collect();
+        let (reply, fds) = self.ask(&order(id), &fds)?;
+        let mut fds = fds.into_iter();
+        Ok(match (reply, fds.next(), fds.next()) {
+            (Reply::Started, Some(pidfd), Some(program)) => pid_of(&program)
+                .map_err(failed("finding the program's process"))
+                .map(|pid| StartedSandbox {
+                    pid,
+                    pidfd,
+                    output: output.into(),
+                    end: end.into(),
+                    listener: fds.next(),
+                    limits: SandboxLimits {
+                        nursery: Arc::clone(self),
+                        id,
+                        is_machine: false,
+                    },
+                }),
+            (Reply::Failed { what }, ..) => Err(SandboxError::Sandbox { what }),
+            _ => Err(failed("the nursery")(io::ErrorKind::InvalidData.into())),
+        })
+    }
+
+    fn ask(&self, order: &Order, fds: &[BorrowedFd<'_>]) -> io::Result<(Reply, Vec<OwnedFd>)> {
+        let (ours, theirs) = pair()?;
+        setsockopt(&ours, ReceiveTimeout, &TimeVal::new(ANSWER_SECONDS, 0))?;
+        let all: Vec<BorrowedFd<'_>> = std::iter::once(theirs.as_fd()).chain(fds.iter().copied()).collect();
+        let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        send(socket, order, &all)?;
+        drop(all);
+        // Otherwise the nursery's death would not close the socket.
+        drop(theirs);
+        match receive(&ours) {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Nursery {
+    fn drop(&mut self) {
+        // The nursery ends by itself, and ends its sandboxes.
+        drop(self.socket.take());
+        if let Some(mut child) = self.child.take() {
+            // It takes milliseconds, too long for a thread of the runtime. Without a thread to wait, init reaps it.
+            let _ = std::thread::Builder::new()
+                .name("nursery's end".into())
+                .spawn(move || child.wait());
+        }
+    }
+}
+
+fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(
+        AddressFamily::Unix,
+        SockType::SeqPacket,
+        None,
+        SockFlag::SOCK_CLOEXEC,
+    )?)
+}
+
+fn described(
+    (program, zygote): (Option<&Program>, bool),
+    reach: &Reach,
+    binary: &Path,
+    environment: &[(OsString, OsString)],
+) -> io::Result<File> {
+    // These name folders of the host that do not exist in the sandbox.
+    let replaced = ["HOME", "TMPDIR"];
+    let inherited = environment
+        .iter()
+        .filter(|(name, _)| !replaced.iter().any(|replaced| name == replaced));
+    let own = replaced.map(|name| (OsString::from(name), OsString::from("/tmp")));
+    let mut environment: Vec<(OsString, OsString)> = inherited.cloned().chain(own).collect();
+    let declared = reach.directories.clone();
+    let mut described = match program {
+        None => ProgramDescription {
+            path: WORKER_INSIDE.into(),
+            arguments: vec![crate::WORKER_BINARY.into()],
+            environment,
+            directory: "/".into(),
+            mounts: vec![Mount {
+                source: binary.to_owned(),
+                target: WORKER_INSIDE.into(),
+                writable: false,
+            }],
+            declared,
+            zygote: false,
+        },
+        Some(program) => {
+            // The program's own variables replace inherited ones of the same name.
+            environment.retain(|(name, _)| !program.environment.iter().any(|(own, _)| own == name));
+            environment.extend(program.environment.iter().cloned());
+            let name = program.path.clone().into_os_string();
+            ProgramDescription {
+                path: name.clone(),
+                arguments: std::iter::once(name).chain(program.arguments.iter().cloned()).collect(),
+                environment,
+                directory: program.directory.clone().into_os_string(),
+                mounts: program.mounts.clone(),
+                declared,
+                zygote,
+            }
+        }
+    };
+    let own = reach.environment();
+    described
+        .environment
+        .retain(|(name, _)| !own.iter().any(|(own, _)| own == name));
+    described.environment.extend_from_slice(own);
+    let mut file = File::from(memfd_create(c"hotlease-program", MFdFlags::MFD_CLOEXEC)?);
+    file.write_all(&hotlease_wire::encode(&described))?;
+    Ok(file)
+}
+
+/// Pid of a pidfd's process, in this namespace.
+fn pid_of(pidfd: &OwnedFd) -> io::Result<u32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let pid = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+    // -1: it is gone already.
+    let pid = pid.and_then(|pid| pid.trim().parse::<i64>().ok()).unwrap_or(-1);
+    u32::try_from(pid).or(Ok(0))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,70 @@
+//! Requests that are spread over several agents, and grants for refused ones.
+
+use crate::message::LeaseRequest;
+use crate::scenario::ClientPlan;
+use hotlease_lease::manager::{AskId, PlacementSpread, RequestId};
+use hotlease_wire::ids::LeaseId;
+use rand::RngExt;
+use rand::rngs::SmallRng;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Longest time that cores may stay granted for a refused request, once there are no faults. The requests to end
+/// the lease leave together with the refusal, and a message takes much less. Without these requests, a lease
+/// without a session would last longer than this.
+pub const GIVEN_BACK_WITHIN: Duration = Duration::from_secs(2);
+
+/// Leases that were granted for requests without an answer yet.
+#[derive(Default)]
+pub struct PendingGrants {
+    requests: BTreeMap<AskId, RequestId>,
+    leases: BTreeMap<RequestId, Vec<LeaseId>>,
+}
+
+impl PendingGrants {
+    pub fn add_request(&mut self, ask: AskId, request: RequestId) {
+        self.requests.insert(ask, request);
+    }
+
+    pub fn add_lease(&mut self, ask: AskId, lease: LeaseId) {
+        if let Some(request) = self.requests.remove(&ask) {
+            self.leases.entry(request).or_default().push(lease);
+        }
+    }
+
+    /// Forgets an answered request; returns the leases that were granted for it.
+    pub fn take_leases(&mut self, request: RequestId) -> Vec<LeaseId> {
+        self.leases.remove(&request).unwrap_or_default()
+    }
+}
+
+/// Lease that a client requests. A lease over several agents is sometimes requested as all or nothing, but never
+/// twice in a row (`whole`: the last request was), and otherwise with at least one worker. So once there are no
+/// faults, a patient client gets a lease.
+pub fn lease_request(
+    plan: &ClientPlan,
+    tenant: String,
+    managed: bool,
+    whole: &mut bool,
+    random: &mut SmallRng,
+) -> LeaseRequest {
+    if managed {
+        *whole = !*whole && random.random_bool(0.5);
+    }
+    let spread = managed && plan.spread_workers > 0 && !plan.shared;
+    LeaseRequest {
+        tenant,
+        workers: if spread { plan.spread_workers } else { 1 },
+        cores: plan.cores,
+        gpus: plan.gpus,
+        shared: plan.shared,
+        spread: match spread {
+            true if *whole => PlacementSpread::Several {
+                least: plan.spread_workers,
+            },
+            true => PlacementSpread::Several { least: 1 },
+            false => PlacementSpread::OneAgent,
+        },
+        ttl: plan.ttl,
+    }
+}

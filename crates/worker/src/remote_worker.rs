@@ -1,0 +1,124 @@
+//! Functions that run in a virtual machine: this process stands for a worker there, which only this process can reach.
+//!
+//! For agent and clients this process is the worker. Channels, buffers and usage are here; input and output are copied
+//! in both directions, and the virtual machine shares no memory with the client.
+
+use crate::context::FunctionContext;
+use crate::invoke::{CallOutcome, MemoryPlace};
+use hotlease_wire::frame::Status;
+use hotlease_wire::machine::{Assignment, GuestCrash};
+
+/// The worker elsewhere that runs functions. Used by several threads at once; each waits for its own answer.
+pub trait RemoteWorker: Send + Sync {
+    /// Tells that worker its lease. Called once, before the other methods.
+    ///
+    /// # Errors
+    /// Error text of that worker.
+    fn assign(&self, assignment: Assignment) -> Result<(), String>;
+
+    /// Has that worker load a library whose first function gets the index `base`.
+    ///
+    /// # Errors
+    /// Error text of that worker.
+    fn load(&self, code: &[u8], base: u16) -> Result<(), String>;
+
+    /// Calls a function in this slot, in which no other function runs. Does not return if that worker dies.
+    ///
+    /// # Errors
+    /// Reason why the function did not run.
+    fn call(&self, call: RemoteCall<'_>) -> Result<RemoteResult, Status>;
+}
+
+/// A call of a function elsewhere.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteCall<'a> {
+    /// Slot of the call.
+    pub slot: u16,
+    /// Index of the function.
+    pub function: u16,
+    /// Time limit, microseconds; 0: unlimited.
+    pub timeout_us: u32,
+    /// Input, which stays unchanged during the call.
+    pub input: &'a [u8],
+    /// Capacity for the output, bytes.
+    pub capacity: u64,
+}
+
+/// Result of a call elsewhere.
+#[derive(Debug)]
+pub struct RemoteResult {
+    /// Status of the invocation, whose function ran.
+    pub status: Status,
+    /// The function's own error number.
+    pub code: i32,
+    /// Output bytes as the function reports them; more than the capacity: no output.
+    pub bytes: u64,
+    /// The output: `bytes` long, if there is one.
+    pub output: Vec<u8>,
+}
+
+/// End of the worker elsewhere, with which this process ends too.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerEnd {
+    /// Exit status, or the negative number of the signal that killed the worker.
+    pub status: i32,
+    /// Crash record of the worker.
+    pub crash: Option<GuestCrash>,
+}
+
+/// Calls a function elsewhere with a private copy of its input.
+///
+/// # Safety
+/// Both places are valid during the call, the output's for writing.
+pub unsafe fn call(
+    there: &dyn RemoteWorker,
+    function: u16,
+    context: &FunctionContext,
+    input: MemoryPlace,
+    output: MemoryPlace,
+) -> Result<CallOutcome, Status> {
+    let bytes = usize::try_from(input.bytes).map_err(|_| Status::BadSpan)?;
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(bytes).map_err(|_| Status::BadSpan)?;
+    // SAFETY: this many bytes can be read there, by the caller's promise, and were reserved here. If a client goes on
+    // writing to them, the copy is a mixture.
+    unsafe {
+        std::ptr::copy_nonoverlapping(input.start.as_ptr(), copy.as_mut_ptr(), bytes);
+        copy.set_len(bytes);
+    }
+    let returned = there.call(RemoteCall {
+        slot: context.slot(),
+        function,
+        timeout_us: context.timeout_us(),
+        input: &copy,
+        capacity: output.bytes,
+    })?;
+    if matches!(returned.status, Status::DeadlineExceeded) {
+        return Ok(CallOutcome {
+            status: returned.status,
+            code: 0,
+            bytes: 0,
+        });
+    }
+    // By that worker's report, also if its own limit was less than the client's capacity.
+    if returned.status == Status::OutputTooLarge {
+        return Ok(CallOutcome {
+            status: returned.status,
+            code: 0,
+            bytes: returned.bytes,
+        });
+    }
+    let outcome = CallOutcome::of(returned.code, returned.bytes, output.bytes);
+    if outcome.status == Status::OutputTooLarge {
+        return Ok(outcome);
+    }
+    // The output must be as long as reported: that worker may report any number.
+    if returned.output.len() as u64 != returned.bytes {
+        return Err(Status::BadLength);
+    }
+    // SAFETY: room for this many bytes, by the check of the outcome and the caller's promise.
+    unsafe {
+        std::ptr::copy_nonoverlapping(returned.output.as_ptr(), output.start.as_ptr(), returned.output.len());
+    }
+    Ok(outcome)
+}
