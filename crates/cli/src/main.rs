@@ -1,5 +1,5 @@
-//! L4: the program `hotlease`. Each command is a file of [`commands`]; `--help` is its manual. `bench` and `sandbox` are
-//! commands of the program `hotlease-lab`, which [`lab`] starts.
+//! L4: the program `hotlease`. Each command is a file of [`commands`]; `--help` is its manual. `bench` and `sandbox`
+//! are commands of the program `hotlease-lab`, which [`lab`] runs.
 //!
 //! Results go to stdout, as text for people or with `--json` as one JSON object per line for programs. Errors go to
 //! stderr and say what to do next. [`exit`] explains the exit status.
