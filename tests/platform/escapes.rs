@@ -10,7 +10,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// What `hotlease sandbox test` needs beside it.
-const PROGRAMS: [&str; 4] = ["hotlease", "hotlease-escape", "hotlease-nursery", "hotlease-worker"];
+const PROGRAMS: [&str; 5] = [
+    "hotlease",
+    "hotlease-escape",
+    "hotlease-lab",
+    "hotlease-nursery",
+    "hotlease-worker",
+];
 /// Somebody with no rights at all.
 const NOBODY: u32 = 65534;
 
@@ -408,6 +414,13 @@ fn programs_for_attempts_are_found_where_they_are_installed() {
         )
     };
     place("hotlease-worker", "libexec/hotlease");
+    let (status, errors) = attempt(&hotlease);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(
+        errors.contains("hotlease-lab") && errors.contains("make build"),
+        "{errors}"
+    );
+    place("hotlease-lab", "libexec/hotlease");
     let (status, errors) = attempt(&hotlease);
     assert_eq!(status, Some(1), "{errors}");
     assert!(
