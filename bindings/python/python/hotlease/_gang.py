@@ -41,7 +41,7 @@ _KILL = 30.0
 # Errors of a gang that has lost workers.
 _NOT_WHOLE = (WorkerDied, DeadlineExceeded, LeaseEnded, ExecutorBroken)
 # Kinds of `MPI.Exception` that follow from the failure of another rank, which has the reason.
-_OF_OTHERS = ("MemberLost", "MemberLeft", "Outcast", "Broken")
+_OF_OTHERS = ("MemberLost", "MemberLeft", "Outcast", "CollectiveFailed")
 
 
 class Gang:
@@ -255,7 +255,7 @@ class Gang:
             self._is_running = True
         try:
             ended = self._run(self._executor, self._task, args, kwargs)
-            if any(_is_of_comm(each, "NotTogether") for each in ended.values()) and not self._is_cancelled:
+            if any(_is_of_comm(each, "RendezvousRefused") for each in ended.values()) and not self._is_cancelled:
                 # No function was called: all ranks start together, or none. They can meet if their workers have just
                 # been leased.
                 self._give_back()

@@ -29,7 +29,7 @@ ERR_REVOKED = 77
 _CLASSES = {
     "Truncated": ERR_TRUNCATE,
     "Mismatch": ERR_COUNT,
-    "Differ": ERR_ARG,
+    "CallMismatch": ERR_ARG,
     "Arguments": ERR_ARG,
     "Options": ERR_ARG,
     "NoSuchRank": ERR_RANK,
@@ -42,9 +42,9 @@ _CLASSES = {
     "MemberLost": ERR_PROC_FAILED,
     "MemberLeft": ERR_PROC_FAILED,
     "Outcast": ERR_PROC_FAILED,
-    "Broken": ERR_REVOKED,
+    "CollectiveFailed": ERR_REVOKED,
     "TooManyRequests": ERR_PENDING,
-    "MemoryGone": ERR_BUFFER,
+    "MemoryReclaimed": ERR_BUFFER,
 }
 
 
