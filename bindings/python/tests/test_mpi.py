@@ -112,7 +112,7 @@ except MPI.Exception as error:
     print(error.kind, error)
 """
     said = good(run(2, program, HOTLEASE_COMM_CHECKED="1")).splitlines()
-    assert len(said) == 2 and all(line.startswith("Differ ") for line in said), said
+    assert len(said) == 2 and all(line.startswith("CallMismatch ") for line in said), said
     assert all("<string>:7" in line and "<string>:9" in line for line in said), said
 
 
