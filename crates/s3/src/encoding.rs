@@ -37,20 +37,6 @@ pub(crate) fn encode(text: &str, is_path: bool) -> String {
     encoded
 }
 
-/// Hexadecimal digits in lower case, as in signatures and digests.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Bytes of a hexadecimal text.
-pub(crate) fn from_hexadecimal(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks_exact(2);
-    if !pairs.remainder().is_empty() {
-        return None;
-    }
-    pairs.map(|pair| Some(digit(pair[0])? << 4 | digit(pair[1])?)).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,7 +52,5 @@ mod tests {
         for bad in ["%", "%2", "%zz", "%ff", "a%", "%+1"] {
             assert_eq!(decode(bad), None, "{bad:?} was taken");
         }
-        assert_eq!(from_hexadecimal(&hexadecimal(&[0, 255, 16])), Some(vec![0, 255, 16]));
-        assert_eq!((from_hexadecimal("0"), from_hexadecimal("0g")), (None, None));
     }
 }
