@@ -3,11 +3,11 @@
 use super::bench_platform::BenchPlatform;
 use super::measured_lease::{MeasuredLease, blocks, hot};
 use super::record::{Figures, Record, Target, params, print};
-use super::samples::median;
 use crate::output::Output;
 use clap::Args;
 use hotlease_bench_baseline::RoundTripKind;
 use hotlease_client::{LeaseOptions, Pipeline};
+use hotlease_fabric::clock::median;
 use std::time::Instant;
 
 /// Measure no-op invocations of 8 bytes, next to raw round trips of a cache line, one at a time
