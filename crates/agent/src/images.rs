@@ -232,7 +232,7 @@ fn not_now(id: &ImageId) -> Rejection {
     Rejection::Unavailable {
         what: format!(
             "environment {id} is still being fetched to this node; ask again, or with more patience \
-             (`LeaseOptions::patience`, Executor(patience=)): it goes on"
+             (`LeaseOptions::patience`, Python: ExecutorOptions(patience=)): it goes on"
         ),
     }
 }
