@@ -2,6 +2,7 @@
 
 use super::functions;
 use super::schema::counter;
+use super::values::KeyText;
 use super::{Cell, Cells, Sql, Value};
 use crate::bill::Biller;
 use crate::row;
@@ -204,9 +205,8 @@ fn standings(sql: &mut dyn Sql, rest: &str, values: &[Value<'_>]) -> Result<Vec<
 }
 
 pub(crate) fn row(sql: &mut dyn Sql, key: RowKey) -> Result<Option<RowState>, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
-    let mut rows = standings(sql, "WHERE agent = $1 AND boot = $2 AND lease = $3", &values)?;
+    let key = KeyText::of(key);
+    let mut rows = standings(sql, "WHERE agent = $1 AND boot = $2 AND lease = $3", &key.values())?;
     Ok(rows.pop())
 }
 
@@ -225,11 +225,10 @@ pub(crate) fn oldest_settled(sql: &mut dyn Sql) -> Result<Option<RowState>, Stor
 
 /// Last period in which usage of a row was counted.
 pub(crate) fn last_period(sql: &mut dyn Sql, key: RowKey) -> Result<Option<u64>, StoreError> {
-    let (agent, boot, lease) = (key.agent.to_string(), key.boot.to_string(), key.lease.to_string());
-    let values = [Value::Text(&agent), Value::Text(&boot), Value::Text(&lease)];
+    let key = KeyText::of(key);
     let statement = "SELECT MAX(period) FROM periods WHERE agent = $1 AND boot = $2 AND lease = $3";
     let mut last = None;
-    sql.query(statement, &values, &mut |cells| {
+    sql.query(statement, &key.values(), &mut |cells| {
         last = CellReader::of(cells).number_or_null()?;
         Ok(())
     })?;
