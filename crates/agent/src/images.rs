@@ -178,7 +178,7 @@ impl Images {
 
     fn image(&self, mounted: MountedImage) -> Image {
         // If this cannot be found out: no.
-        let is_seen = mounted.is_shared().unwrap_or(false);
+        let is_seen = mounted.probe_shared().unwrap_or(false);
         if !is_seen {
             self.launcher.renew_mounts();
         }

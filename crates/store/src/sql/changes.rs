@@ -45,7 +45,7 @@ pub(crate) fn put_agent(
     agent: &AgentRecord,
     at_ms: u64,
 ) -> Result<(), StoreError> {
-    if !queries::has_row(sql, "SELECT id FROM agents WHERE id = $1", agent.id)?
+    if !queries::find_row(sql, "SELECT id FROM agents WHERE id = $1", agent.id)?
         && queries::count(sql, "SELECT COUNT(*) FROM agents")? >= rules.limits.agents
     {
         return Err(full("agents", rules.limits.agents));

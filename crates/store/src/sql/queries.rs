@@ -91,7 +91,7 @@ pub(crate) fn cores_text(cores: &[u32]) -> String {
 }
 
 /// Whether a statement finds a row for this agent.
-pub(crate) fn has_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
+pub(crate) fn find_row(sql: &mut dyn Sql, statement: &str, agent: AgentId) -> Result<bool, StoreError> {
     let mut found = false;
     sql.query(statement, &[Value::Text(&agent.to_string())], &mut |_| {
         found = true;
@@ -289,7 +289,7 @@ pub(crate) fn bill(sql: &mut dyn Sql, query: &BillQuery) -> Result<Bill, StoreEr
     }
     each_row(sql, |row, periods| biller.add(row, periods))?;
     for (tenant, usage, memory) in folded(sql)? {
-        biller.folded(&tenant, usage, memory)?;
+        biller.add_folded(&tenant, usage, memory)?;
     }
     Ok(biller.done())
 }
